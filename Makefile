@@ -1,0 +1,27 @@
+# `make train` runs the default training, `make test` proves the project; both set up .venv first.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+# One thread per test process: the tests run in parallel, and tiny operators gain nothing from more.
+TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
+
+.PHONY: train test lint clean
+
+train: $(VENV)/.ready
+	$(BIN)/submodel train
+
+test: lint
+	$(TEST_ENV) $(BIN)/pytest -n auto
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,5 @@
+"""``python -m submodel``."""
+
+from submodel.cli import main
+
+main()

@@ -1,0 +1,89 @@
+"""The axes of a model: which dimensions of which tensors are cut together, declared by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from submodel.axes.layout import Along, Fixed, Layout, Product
+from submodel.errors import ConfigError
+
+Dimension = str | None | tuple[str | int, ...]
+"""An axis by name; None, never cut; or a row-major product of axes and plain sizes."""
+
+CLASSES = "classes"
+"""The axis of the output classes: never cut by a capacity, only by the labels a client has."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of one model and where they lie in its tensors."""
+
+    sizes: Mapping[str, int]
+    layouts: Mapping[str, tuple[Layout, ...]] = field(repr=False)
+
+    @property
+    def cut_by_capacity(self) -> dict[str, int]:
+        """The axes that a capacity cuts: all but the classes."""
+        return {name: size for name, size in self.sizes.items() if name != CLASSES}
+
+
+def declare(
+    tensors: Mapping[str, torch.Tensor], members: Mapping[str, tuple[Dimension, ...]]
+) -> Axes:
+    """Axes from a table: tensor name -> what lies along each of its dimensions.
+
+    Sizes are read off the tensors and must agree; trailing dimensions may be left out, and tensors
+    that are not named are never cut.
+
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> table = {"0.weight": ("hidden",), "0.bias": ("hidden",), "2.weight": (None, "hidden")}
+    >>> declare(dict(net.named_parameters()), table).sizes
+    {'hidden': 8}
+    """
+    sizes: dict[str, int] = {}
+    problems: list[str] = []
+
+    def one(axis: str, size: int, where: str) -> Along:
+        if sizes.setdefault(axis, size) != size:
+            problems.append(f"{where}: axis {axis!r} has size {size} here, {sizes[axis]} before")
+        return Along(axis, size)
+
+    def layout(given: Dimension, size: int, where: str) -> Layout:
+        if given is None:
+            return Fixed(size)
+        if isinstance(given, str):
+            return one(given, size, where)
+        known = [part for part in given if isinstance(part, int)]
+        names = [part for part in given if isinstance(part, str)]
+        fixed = 1
+        for part in known:
+            fixed *= part
+        if len(names) != 1 or size % fixed:
+            problems.append(f"{where}: {given!r} does not make up a dimension of size {size}")
+            return Fixed(size)
+        return Product(
+            tuple(Fixed(p) if isinstance(p, int) else one(p, size // fixed, where) for p in given)
+        )
+
+    layouts: dict[str, tuple[Layout, ...]] = {
+        name: tuple(Fixed(size) for size in tensor.shape) for name, tensor in tensors.items()
+    }
+    for name, dimensions in members.items():
+        if name not in tensors:
+            problems.append(f"axes: {name!r} is not a tensor of the model")
+            continue
+        shape = tensors[name].shape
+        if len(dimensions) > len(shape):
+            problems.append(f"axes.{name}: {len(dimensions)} dimensions given, it has {len(shape)}")
+            continue
+        padded = (*dimensions, *(None for _ in range(len(shape) - len(dimensions))))
+        layouts[name] = tuple(
+            layout(given, size, f"axes.{name}[{d}]")
+            for d, (given, size) in enumerate(zip(padded, shape, strict=True))
+        )
+    if problems:
+        raise ConfigError(problems)
+    return Axes(sizes, layouts)

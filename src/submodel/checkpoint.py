@@ -1,0 +1,106 @@
+"""Checkpoints: a folder per saved round, complete or not there at all.
+
+A checkpoint is written beside its final place, flushed to disk and renamed, which is atomic; the
+one before it is kept. Its JSON part holds a hash of the tensors, so damage is found, and the
+fingerprint of the configuration, so a foreign checkpoint is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from submodel.config import Config, to_toml
+from submodel.errors import CheckpointError
+from submodel.rounds import State
+
+_KEPT = 2
+_TENSORS, _STATE = "model.safetensors", "state.json"
+
+
+def fingerprint(config: Config) -> str:
+    """A hash of everything in a configuration that shapes the result."""
+    return hashlib.sha256(to_toml(config).encode()).hexdigest()
+
+
+def model_sha256(tensors: Mapping[str, Tensor]) -> str:
+    """The hash of the tensors' names, types, shapes and bytes, in name order."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def save(folder: Path, state: State, config: Config) -> Path:
+    """Write the checkpoint of a state; returns its folder."""
+    final = folder / f"round-{state.round:06d}"
+    if final.exists():
+        return final
+    partial = folder / f".{final.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    save_file({n: t.contiguous() for n, t in state.tensors.items()}, partial / _TENSORS)
+    meta = {
+        "round": state.round,
+        "config_sha256": fingerprint(config),
+        "model_sha256": model_sha256(state.tensors),
+    }
+    (partial / _STATE).write_text(json.dumps(meta, indent=2) + "\n")
+    for path in (partial / _TENSORS, partial / _STATE, partial):
+        _flush(path)
+    partial.rename(final)
+    _flush(folder)
+    for old in _saved(folder)[_KEPT:]:
+        shutil.rmtree(old)
+    return final
+
+
+def _saved(folder: Path) -> list[Path]:
+    """The checkpoints' folders, newest first."""
+    return sorted(folder.glob("round-*"), reverse=True)
+
+
+def read(path: Path, config: Config, like: Mapping[str, Tensor]) -> State:
+    """One checkpoint, checked; ``like`` gives the names and shapes that it must have."""
+    try:
+        meta = json.loads((path / _STATE).read_text())
+        tensors = load_file(path / _TENSORS)
+        round_, config_hash, hash_ = meta["round"], meta["config_sha256"], meta["model_sha256"]
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: damaged ({error})") from None
+    if config_hash != fingerprint(config):
+        raise CheckpointError(f"{path}: belongs to a run with another config.toml")
+    if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in like.items()}:
+        raise CheckpointError(f"{path}: its tensors are not those of this model")
+    if hash_ != model_sha256(tensors):
+        raise CheckpointError(f"{path}: damaged (the tensors do not match their hash)")
+    return State(round_, {name: tensors[name] for name in like})
+
+
+def latest(folder: Path, config: Config, like: Mapping[str, Tensor]) -> tuple[State, list[str]]:
+    """The newest checkpoint that is whole, and what was wrong with newer ones."""
+    problems: list[str] = []
+    for path in _saved(folder):
+        try:
+            return read(path, config, like), problems
+        except CheckpointError as error:
+            problems.append(str(error))
+    raise CheckpointError("\n".join([f"{folder}: no usable checkpoint", *problems]))

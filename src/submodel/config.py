@@ -1,0 +1,311 @@
+"""The configuration: typed, with a default and a description for every key, checked all at once."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import tomli_w
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from submodel.data import DataName
+from submodel.errors import ConfigError
+from submodel.models import ModelName
+
+
+def _fraction(value: object) -> object:
+    """Let a capacity be written as "1/16"."""
+    if isinstance(value, str):
+        try:
+            return float(Fraction(value))
+        except (ValueError, ZeroDivisionError):
+            return value
+    return value
+
+
+Capacity = Annotated[float, BeforeValidator(_fraction), Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Model(_Section):
+    """The global model."""
+
+    name: ModelName = Field("cnn", description="mlp, cnn, preresnet18 or preresnet34")
+    width: Count | None = Field(
+        None, description="first hidden size (default: mlp 128, cnn 16, preresnet 64)"
+    )
+
+
+class Data(_Section):
+    """The examples and who has them."""
+
+    name: DataName = Field("digits", description="digits: scikit-learn's 1,797 images")
+    partition: Literal["iid", "labels"] = Field(
+        "labels", description="iid: equal random parts; labels: L labels per client, equal shards"
+    )
+    labels_per_client: Count = Field(3, description="L, for partition = labels")
+    examples_per_client: Count | None = Field(
+        None, description="let every client draw so many examples, shared with others"
+    )
+
+
+class Clients(_Section):
+    """Who takes part, and how much each can hold."""
+
+    count: Count = Field(50, description="registered clients")
+    per_round: Annotated[float, Field(gt=0)] = Field(
+        10, description="clients per round; a value below 1 is a fraction of all"
+    )
+    capacities: list[Capacity] = Field(
+        [1.0, 0.5, 0.25, 0.125], min_length=1, description='shares of every axis; "1/16" will do'
+    )
+    proportions: list[Positive] | None = Field(
+        None, description="how common each capacity is (default: all equally)"
+    )
+    capacity_mode: Literal["fixed", "dynamic"] = Field(
+        "fixed", description="fixed: a client keeps its capacity; dynamic: redrawn every round"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.proportions is not None and len(self.proportions) != len(self.capacities):
+            raise ValueError(
+                f"proportions: {len(self.proportions)} given for {len(self.capacities)} capacities"
+            )
+        if self.per_round >= 1 and self.per_round != int(self.per_round):
+            raise ValueError(
+                f"per_round: {self.per_round} is neither a count nor a fraction below 1"
+            )
+        if self.sampled > self.count:
+            raise ValueError(f"per_round: {self.sampled} is more than the {self.count} clients")
+        return self
+
+    @property
+    def sampled(self) -> int:
+        """The number of clients per round."""
+        if self.per_round >= 1:
+            return int(self.per_round)
+        return max(1, round(self.per_round * self.count))
+
+
+class SchemeChoice(_Section):
+    """The rule that draws the cuts."""
+
+    name: Literal["full", "static", "rolling", "random"] = Field(
+        "rolling", description="full (FedAvg), static (HeteroFL), rolling (Alg. 2), random (Alg. 1)"
+    )
+    order: Literal["shuffled", "sequential"] = Field(
+        "shuffled", description="rolling: one permutation per epoch (the paper) or FedRolex's order"
+    )
+    windows: Count | None = Field(
+        None,
+        description="rolling: R, windows per epoch (default: one per unit of the largest axis)",
+    )
+    sampling: Literal["bernoulli", "fixed"] = Field(
+        "bernoulli", description="random: every unit with probability p, or exactly the share"
+    )
+    granularity: Literal["unit", "coordinate"] = Field(
+        "unit", description="cut whole units (smaller tensors) or single weights (masks)"
+    )
+
+
+class Merge(_Section):
+    """How updates become the next global model."""
+
+    rule: Literal["selective", "fill_in"] = Field(
+        "selective", description="divide by those who held a weight, or by all (the paper)"
+    )
+    weights: Literal["uniform", "examples"] = Field(
+        "uniform", description="every client alike, or by its number of examples"
+    )
+    projection: Literal["none", "ball", "box"] = Field(
+        "none", description="the convex set W that the model is projected onto"
+    )
+    radius: Positive | None = Field(None, description="of the ball, or bound of the box")
+
+    @model_validator(mode="after")
+    def _radius(self) -> Self:
+        if (self.projection == "none") != (self.radius is None):
+            raise ValueError("radius: goes with projection = ball or box, and only with them")
+        return self
+
+
+class Local(_Section):
+    """What a client does in a round."""
+
+    epochs: Count | None = Field(None, description="passes over the client's examples (default 1)")
+    steps: Count | None = Field(None, description="or K, the number of SGD steps")
+    batch_size: Annotated[int, Field(ge=0)] = Field(10, description="examples per step; 0: all")
+    lr: Positive = Field(0.1, description="learning rate eta")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="SGD momentum")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="L2 decay")
+    clip: Positive | None = Field(None, description="largest norm of a gradient")
+    schedule: Literal["constant", "step", "cosine"] = Field(
+        "constant", description="learning rate over the rounds"
+    )
+    milestones: list[Count] = Field([], description="step: rounds at which it decays")
+    decay: Positive = Field(0.1, description="step: the factor")
+    absent_labels: Literal["keep", "zero", "leave_out"] = Field(
+        "leave_out",
+        description="logits of labels a client lacks: kept, set to zero (HeteroFL), or left out; "
+        "the last two also cut the classifier's rows",
+    )
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("steps: give epochs or steps, not both")
+        if (self.schedule == "step") != bool(self.milestones):
+            raise ValueError("milestones: go with schedule = step, and only with it")
+        return self
+
+
+class Train(_Section):
+    """The length of a run and what it writes."""
+
+    rounds: Count = Field(150, description="communication rounds")
+    evaluate_every: Count = Field(5, description="rounds between evaluations")
+    checkpoint_every: Count = Field(5, description="rounds between checkpoints")
+    output_step: Positive | None = Field(
+        None, description="L: end with the algorithms' output step of size 1/L over all clients"
+    )
+
+
+class Engine(_Section):
+    """Where and how tasks run."""
+
+    name: Literal["local"] = Field("local", description="local: this process")
+    threads: Count = Field(1, description="threads per operator; small models want one")
+    device: str = Field("cpu", description="cpu, cuda, cuda:1, ...")
+
+
+class Config(_Section):
+    """Everything that defines a run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] = Field(
+        "digits", description="names the run's folder"
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="all randomness follows from it")
+    model: Model = Model()
+    data: Data = Data()
+    clients: Clients = Clients()
+    scheme: SchemeChoice = SchemeChoice()
+    merge: Merge = Merge()
+    local: Local = Local()
+    train: Train = Train()
+    engine: Engine = Engine()
+
+
+_ALLOWED = {
+    "greater_than": "is not greater than {gt}",
+    "greater_than_equal": "is less than {ge}",
+    "less_than": "is not less than {lt}",
+    "less_than_equal": "is greater than {le}",
+    "literal_error": "is not one of {expected}",
+    "int_parsing": "is not a whole number",
+    "int_type": "is not a whole number",
+    "int_from_float": "is not a whole number",
+    "float_type": "is not a number",
+    "float_parsing": "is not a number",
+    "finite_number": "is not a finite number",
+    "string_type": "is not a string",
+    "list_type": "is not a list",
+    "too_short": "has too few entries: at least {min_length}",
+    "string_pattern_mismatch": "holds characters other than letters, digits, '.', '_' and '-'",
+    "model_type": "is not a table of keys",
+}
+
+
+def _problem(error: Mapping[str, Any]) -> str:
+    """One mistake as ``key.path: what was given, what is allowed``."""
+    path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error["loc"]).lstrip(".")
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        section: Any = Config
+        for part in error["loc"][:-1]:
+            section = section.model_fields[part].annotation
+        return f"{path}: no such key; allowed here: {', '.join(section.model_fields)}"
+    if kind == "value_error":  # from a validator of a section: begins with the key it is about
+        return f"{path}.{context['error']}"
+    if path.startswith("clients.capacities") and kind in ("greater_than", "less_than_equal"):
+        return f"{path}: {error['input']} is not in (0, 1]"
+    return f"{path}: {error['input']!r} {_ALLOWED.get(kind, error['msg']).format(**context)}"
+
+
+def parse(values: Mapping[str, Any]) -> Config:
+    """A checked configuration from nested plain values; reports every mistake at once.
+
+    >>> parse({"clients": {"capacities": [1, 1.5]}, "local": {"lr": "fast"}})
+    Traceback (most recent call last):
+    submodel.errors.ConfigError: clients.capacities[1]: 1.5 is not in (0, 1]
+    local.lr: 'fast' is not a number
+    """
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError([_problem(e) for e in error.errors()]) from None
+
+
+def _setting(text: str) -> tuple[list[str], Any]:
+    """Read one ``key.path=value``; the value is TOML, or a plain word."""
+    path, found, value = text.partition("=")
+    if not found or not path.strip():
+        raise ConfigError([f"--set {text}: want key.path=value"])
+    try:
+        parsed = tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    return path.strip().split("."), parsed
+
+
+def override(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Nested values with ``key.path=value`` settings put in.
+
+    >>> override({"seed": 1}, ["scheme.name=random", "clients.capacities=[1, 0.5]"])
+    {'seed': 1, 'scheme': {'name': 'random'}, 'clients': {'capacities': [1, 0.5]}}
+    """
+    result = dict(values)
+    for text in settings:
+        path, value = _setting(text)
+        table = result
+        for depth, part in enumerate(path[:-1]):
+            inner = table.get(part, {})
+            if not isinstance(inner, dict):
+                raise ConfigError([f"--set {text}: {'.'.join(path[: depth + 1])} is not a table"])
+            table[part] = dict(inner)
+            table = table[part]
+        table[path[-1]] = value
+    return result
+
+
+def read(path: Path | None, settings: Sequence[str] = ()) -> Config:
+    """The configuration of a file (None: all defaults) with settings put in."""
+    values: dict[str, Any] = {}
+    where = ""
+    if path is not None:
+        where = f"{path}: "
+        try:
+            values = tomllib.loads(path.read_text("utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError([f"{where}not valid TOML: {error}"]) from None
+        except OSError as error:
+            raise ConfigError([f"{where}{error.strerror or error}"]) from None
+        except UnicodeDecodeError:
+            raise ConfigError([f"{where}not a text file"]) from None
+    try:
+        return parse(override(values, settings))
+    except ConfigError as error:
+        raise ConfigError([where + problem for problem in error.problems]) from None
+
+
+def to_toml(config: Config) -> str:
+    """The resolved configuration as TOML; unset keys are left out."""
+    return tomli_w.dumps(config.model_dump(exclude_none=True))

@@ -1,0 +1,231 @@
+"""Cuts: what one client holds in one round, and how it is gathered from and added to the whole.
+
+A *unit* cut keeps whole units of every axis, so the client's tensors are really smaller. A
+*coordinate* cut keeps single weights: the tensors keep their shape and the rest is zero.
+Both are immutable and know nothing of models, engines or rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from submodel.axes import CLASSES, Axes
+from submodel.axes.layout import Fixed, Indices, Units
+from submodel.randomness import generator
+from submodel.schemes import Draw, Scheme
+
+Tensors = Mapping[str, Tensor]
+Granularity = Literal["unit", "coordinate"]
+Where = slice | Tensor
+COORDINATES = "coordinates"
+"""The name of the one axis at coordinate granularity: all weights as a flat vector."""
+
+
+class Cut(Protocol):
+    """What a client holds of the whole."""
+
+    def gather(self, name: str, whole: Tensor) -> Tensor:
+        """A copy of what the client holds of one tensor."""
+        ...
+
+    def add(self, name: str, whole: Tensor, value: Tensor | float) -> None:
+        """Add ``value`` to the held part of ``whole``, in place."""
+        ...
+
+    def mask(self, name: str) -> Tensor | None:
+        """The 0/1 mask that training must respect; None where the tensor itself is smaller."""
+        ...
+
+    def held(self, name: str, shape: Sequence[int]) -> int:
+        """How many values of a tensor of this shape the client holds."""
+        ...
+
+    @property
+    def shape_key(self) -> tuple[tuple[str, int], ...]:
+        """Equal for cuts whose sub-models have equal shapes."""
+        ...
+
+
+@dataclass(frozen=True)
+class UnitCut:
+    """Whole units: ``units[axis]`` are the kept ones; an axis that is not named is whole."""
+
+    axes: Axes
+    units: Units
+
+    @cached_property
+    def _plan(self) -> dict[str, tuple[tuple[int, Indices], ...]]:
+        """For each tensor that is cut: (dimension, kept positions)."""
+        indices: dict[object, Indices] = {}  # equal layouts recur in dozens of tensors
+        plan = {}
+        for name, layouts in self.axes.layouts.items():
+            entries = []
+            for d, layout in enumerate(layouts):
+                if isinstance(layout, Fixed) or not any(a in self.units for a in layout.axes()):
+                    continue
+                if layout not in indices:
+                    indices[layout] = layout.indices(self.units)
+                entries.append((d, indices[layout]))
+            if entries:
+                plan[name] = tuple(entries)
+        return plan
+
+    @cached_property
+    def _where(self) -> dict[str, tuple[tuple[int, Where], ...]]:
+        """The plan with runs as slices, which need no index arithmetic, and the rest as tensors."""
+        made: dict[int, Where] = {}
+
+        def where(kept: Indices) -> Where:
+            if id(kept) not in made:
+                run = len(kept) and int(kept[-1]) - int(kept[0]) + 1 == len(kept)
+                made[id(kept)] = (
+                    slice(int(kept[0]), int(kept[-1]) + 1) if run else torch.from_numpy(kept)
+                )
+            return made[id(kept)]
+
+        return {name: tuple((d, where(k)) for d, k in e) for name, e in self._plan.items()}
+
+    def gather(self, name: str, whole: Tensor) -> Tensor:
+        """A copy of the kept rows, columns, ... of one tensor."""
+        held, copied = whole, False
+        for d, where in self._where.get(name, ()):
+            if isinstance(where, slice):
+                held = held.narrow(d, where.start, where.stop - where.start)
+            else:
+                held, copied = held.index_select(d, where.to(whole.device)), True
+        return held.contiguous() if copied else held.clone(memory_format=torch.contiguous_format)
+
+    def add(self, name: str, whole: Tensor, value: Tensor | float) -> None:
+        """Add ``value`` to the kept rows, columns, ... of ``whole``, in place."""
+        view, lists = whole, {}
+        for d, where in self._where.get(name, ()):
+            if isinstance(where, slice):
+                view = view.narrow(d, where.start, where.stop - where.start)
+            else:
+                lists[d] = where.to(whole.device)
+        if not lists:
+            view.add_(value)
+            return
+        first, last = min(lists), max(lists)
+        index: list[slice | Tensor] = [slice(None)] * first
+        for d in range(first, last + 1):  # index lists that broadcast against each other
+            kept = lists.get(d)
+            if kept is None:
+                kept = torch.arange(view.shape[d], device=whole.device)
+            index.append(kept.view(-1, *(1 for _ in range(last - d))))
+        view[tuple(index)] += value
+
+    def mask(self, name: str) -> Tensor | None:  # noqa: ARG002 - the tensors are really smaller
+        """None: everything that the client has, it may train."""
+        return None
+
+    def held(self, name: str, shape: Sequence[int]) -> int:
+        """The product of the kept sizes."""
+        sizes = list(shape)
+        for d, kept in self._plan.get(name, ()):
+            sizes[d] = len(kept)
+        return math.prod(sizes)
+
+    @property
+    def shape_key(self) -> tuple[tuple[str, int], ...]:
+        """The kept size of every cut axis."""
+        return tuple(sorted((axis, len(kept)) for axis, kept in self.units.items()))
+
+
+@dataclass(frozen=True)
+class CoordinateCut:
+    """Single weights: a 0/1 mask per tensor; a tensor that is not named is whole."""
+
+    masks: Mapping[str, Tensor]
+
+    def gather(self, name: str, whole: Tensor) -> Tensor:
+        """M (.) w: the masked tensor, in its full shape."""
+        mask = self.mask(name)
+        return whole.clone() if mask is None else whole * mask.to(whole)
+
+    def add(self, name: str, whole: Tensor, value: Tensor | float) -> None:
+        """Add ``value`` to the kept weights of ``whole``, in place."""
+        mask = self.mask(name)
+        whole.add_(value if mask is None else mask.to(whole) * value)
+
+    def mask(self, name: str) -> Tensor | None:
+        """The tensor's mask."""
+        return self.masks.get(name)
+
+    def held(self, name: str, shape: Sequence[int]) -> int:
+        """The number of ones in the mask."""
+        mask = self.mask(name)
+        return math.prod(shape) if mask is None else int(mask.sum())
+
+    @property
+    def shape_key(self) -> tuple[tuple[str, int], ...]:
+        """All coordinate cuts have the shapes of the whole."""
+        return ()
+
+
+WHOLE: Cut = CoordinateCut({})
+"""The cut that holds everything."""
+
+
+def gather(cut: Cut, whole: Tensors) -> dict[str, Tensor]:
+    """What the client of ``cut`` receives: a copy of its part of every tensor."""
+    return {name: cut.gather(name, tensor) for name, tensor in whole.items()}
+
+
+def held(cut: Cut, whole: Tensors) -> int:
+    """How many values ``cut`` holds in all."""
+    return sum(cut.held(name, tensor.shape) for name, tensor in whole.items())
+
+
+def draw_units(
+    scheme: Scheme, axes: Axes, capacity: float, draw: Draw, classes: Indices | None = None
+) -> UnitCut:
+    """The unit cut that a scheme draws; ``classes`` keeps only those rows of the classifier.
+
+    A sub-model must be a working net, so where a Bernoulli draw leaves an axis empty, one unit,
+    drawn uniformly, stays: with n units, unit inclusion is p + (1 - p)^n / n instead of p.
+    """
+    units: dict[str, Indices] = {}
+    for axis, size in axes.cut_by_capacity.items():
+        kept = np.flatnonzero(scheme.select(axis, size, capacity, draw))
+        if not len(kept):
+            kept = generator(draw.seed, "spare", draw.round, draw.client, axis).integers(
+                size, size=1
+            )
+        if len(kept) < size:
+            units[axis] = kept
+    if classes is not None and len(classes) < axes.sizes.get(CLASSES, 0):
+        units[CLASSES] = classes
+    return UnitCut(axes, units)
+
+
+def draw_coordinates(
+    scheme: Scheme,
+    axes: Axes,
+    parameters: Tensors,
+    capacity: float,
+    draw: Draw,
+    classes: Indices | None = None,
+) -> CoordinateCut:
+    """The coordinate cut that a scheme draws: the flat vector of all parameters is the one axis."""
+    total = sum(tensor.numel() for tensor in parameters.values())
+    flat = torch.from_numpy(scheme.select(COORDINATES, total, capacity, draw))
+    rows = UnitCut(axes, {} if classes is None else {CLASSES: classes})
+    masks, start = {}, 0
+    for name, tensor in parameters.items():
+        mask = flat[start : start + tensor.numel()].view(tensor.shape)
+        start += tensor.numel()
+        if rows.held(name, tensor.shape) < tensor.numel():
+            kept = torch.zeros(tensor.shape)
+            rows.add(name, kept, 1.0)
+            mask = mask & (kept > 0)
+        masks[name] = mask
+    return CoordinateCut(masks)

@@ -1,0 +1,186 @@
+"""Who has which examples: partitions of a training set over clients.
+
+A partition is asked for one client at a time. Where examples are few and clients many, each client
+draws its own examples (``examples_per_client``), and a million registered clients cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from submodel.errors import ConfigError
+from submodel.randomness import generator
+
+Indices = NDArray[np.int64]
+
+
+class Partition(Protocol):
+    """Which examples a client has."""
+
+    def indices(self, client: int) -> Indices:
+        """The positions of the client's examples in the training set, ascending."""
+        ...
+
+
+@dataclass(frozen=True)
+class Iid:
+    """Examples dealt out at random in equal parts, each to one client.
+
+    >>> Iid(total=10, clients=3, seed=0).indices(0).shape
+    (4,)
+    """
+
+    total: int
+    clients: int
+    seed: int
+
+    @cached_property
+    def _order(self) -> Indices:
+        return generator(self.seed, "partition").permutation(self.total)
+
+    def indices(self, client: int) -> Indices:
+        """Every ``clients``-th example of a random order."""
+        return np.sort(self._order[client :: self.clients])
+
+
+def assign_labels(clients: int, classes: int, each: int, seed: int) -> NDArray[np.int64]:
+    """Give every client exactly ``each`` different labels, every label equally often (+-1).
+
+    Labels that still have the most clients to serve go first, ties at random: this never runs out.
+
+    >>> table = assign_labels(clients=5, classes=4, each=2, seed=0)
+    >>> table.shape, sorted(np.bincount(table.ravel()).tolist())
+    ((5, 2), [2, 2, 3, 3])
+    """
+    rng = generator(seed, "labels")
+    quota = np.full(classes, clients * each // classes)
+    quota[rng.permutation(classes)[: clients * each % classes]] += 1
+    table = np.empty((clients, each), dtype=np.int64)
+    for client in range(clients):
+        chosen = np.lexsort((rng.random(classes), -quota))[:each]
+        quota[chosen] -= 1
+        table[client] = np.sort(chosen)
+    return table
+
+
+@dataclass(frozen=True)
+class ByLabel:
+    """Each client has exactly L labels; a label's examples are split evenly over its clients.
+
+    This is the split of HeteroFL and FedRolex, except that theirs may give a client one label
+    twice. Every example is used once.
+    """
+
+    labels: NDArray[np.int64]
+    clients: int
+    labels_per_client: int
+    seed: int
+
+    @cached_property
+    def _shares(self) -> dict[int, list[tuple[int, Indices]]]:
+        classes = int(self.labels.max()) + 1
+        table = assign_labels(self.clients, classes, self.labels_per_client, self.seed)
+        shares: dict[int, list[tuple[int, Indices]]] = {c: [] for c in range(self.clients)}
+        for label in range(classes):
+            members = np.flatnonzero(self.labels == label)
+            members = generator(self.seed, "partition", label).permutation(members)
+            holders = np.flatnonzero((table == label).any(1))
+            for holder, share in zip(holders, np.array_split(members, len(holders)), strict=True):
+                shares[int(holder)].append((label, share))
+        return shares
+
+    def indices(self, client: int) -> Indices:
+        """The client's share of each of its labels."""
+        return np.sort(np.concatenate([share for _, share in self._shares[client]]))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Each client draws its own examples, of ``labels_per_client`` labels or of all.
+
+    Clients may share examples, so the population may be far larger than the training set.
+    """
+
+    labels: NDArray[np.int64] | None
+    total: int
+    examples_per_client: int
+    labels_per_client: int | None
+    seed: int
+
+    @cached_property
+    def _members(self) -> Sequence[Indices]:
+        assert self.labels is not None
+        return [np.flatnonzero(self.labels == k) for k in range(int(self.labels.max()) + 1)]
+
+    def indices(self, client: int) -> Indices:
+        """Drawn without replacement inside a client, from the client's key alone."""
+        rng = generator(self.seed, "examples", client)
+        if self.labels_per_client is None:
+            pool = np.arange(self.total)
+            return np.sort(rng.choice(pool, min(self.examples_per_client, self.total), False))
+        chosen = rng.choice(len(self._members), self.labels_per_client, replace=False)
+        share, rest = divmod(self.examples_per_client, self.labels_per_client)
+        parts = []
+        for position, label in enumerate(chosen):
+            pool = self._members[label]
+            parts.append(rng.choice(pool, min(share + (position < rest), len(pool)), False))
+        return np.sort(np.concatenate(parts))
+
+
+def make_partition(
+    labels: NDArray[np.int64] | None,
+    total: int,
+    clients: int,
+    labels_per_client: int | None,
+    examples_per_client: int | None,
+    seed: int,
+) -> Partition:
+    """The partition that a configuration asks for; ``labels_per_client`` None means iid.
+
+    Raises `ConfigError` where a client would be left without examples.
+    """
+    if labels_per_client is not None:
+        if labels is None:
+            raise ConfigError(["data.partition: 'labels' needs class labels; use 'iid'"])
+        counts = np.bincount(labels)
+        if labels_per_client > len(counts):
+            raise ConfigError(
+                [
+                    f"data.labels_per_client: {labels_per_client} is more than "
+                    f"the {len(counts)} classes"
+                ]
+            )
+        smallest, holders = int(counts.min()), -(-clients * labels_per_client // len(counts))
+        if examples_per_client is None and not 1 <= holders <= smallest:
+            raise ConfigError(
+                [
+                    f"clients.count: {clients} clients with {labels_per_client} labels each leave "
+                    f"some without examples (the rarest label has {smallest}); "
+                    "set data.examples_per_client to let clients share examples"
+                ]
+            )
+        if examples_per_client is not None and examples_per_client < labels_per_client:
+            raise ConfigError(
+                [
+                    f"data.examples_per_client: {examples_per_client} examples cannot show "
+                    f"{labels_per_client} labels"
+                ]
+            )
+    elif examples_per_client is None and clients > total:
+        raise ConfigError(
+            [
+                f"clients.count: {clients} clients cannot share {total} examples, some would have "
+                "none; set data.examples_per_client to let clients share examples"
+            ]
+        )
+    if examples_per_client is not None:
+        return Drawn(labels, total, examples_per_client, labels_per_client, seed)
+    if labels_per_client is not None and labels is not None:
+        return ByLabel(labels, clients, labels_per_client, seed)
+    return Iid(total, clients, seed)

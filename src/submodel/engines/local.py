@@ -1,0 +1,64 @@
+"""The serial engine: one task after another, in this process."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import nn
+
+from submodel.build import build, load, tensors_of
+from submodel.cut import Cut
+from submodel.data import Examples
+from submodel.local import MaskedCrossEntropy, batches, train
+from submodel.randomness import key
+from submodel.rounds import Setup, Task, Update
+
+_KEPT_MODULES = 16
+
+
+class SerialEngine:
+    """Trains tasks one by one; keeps the small modules of recent shapes, so they are built once."""
+
+    def __init__(self, setup: Setup, device: torch.device | str = "cpu") -> None:
+        self._setup = setup
+        self._device = torch.device(device)
+        self._modules: OrderedDict[tuple[tuple[str, int], ...], nn.Module] = OrderedDict()
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Update]:
+        """Train every task, in the order given."""
+        for task in tasks:
+            yield self._train(task)
+
+    def _module(self, cut: Cut) -> nn.Module:
+        shapes = cut.shape_key
+        if shapes not in self._modules:
+            self._modules[shapes] = build(self._setup.module, cut).to(self._device)
+            if len(self._modules) > _KEPT_MODULES:
+                self._modules.popitem(last=False)
+        self._modules.move_to_end(shapes)
+        return self._modules[shapes]
+
+    def _train(self, task: Task) -> Update:
+        setup, where = self._setup, task.assignment
+        own = setup.federation.examples(where.client)
+        examples = Examples(own.x.to(self._device), own.y.to(self._device))
+        loss = setup.loss
+        if task.classes is not None and setup.federation.dataset.classes is not None:
+            present = torch.from_numpy(task.classes).to(self._device)
+            classes = setup.federation.dataset.classes
+            loss = MaskedCrossEntropy(present, classes, setup.absent_labels)
+        module = self._module(task.cut)
+        load(module, {name: tensor.to(self._device) for name, tensor in task.tensors.items()})
+        masks = {
+            name: mask.to(self._device)
+            for name in task.tensors
+            if (mask := task.cut.mask(name)) is not None
+        }
+        with torch.random.fork_rng(devices=[]):  # dropout and the like draw from this task's key
+            torch.manual_seed(key(setup.seed, "torch", where.round, where.client) % 2**63)
+            order = batches(len(examples), task.work, setup.seed, where.round, where.client)
+            result = train(module, examples, order, task.work, loss, masks)
+        trained = {name: tensor.to("cpu") for name, tensor in tensors_of(module).items()}
+        return Update(where, task.cut, trained, len(examples), result.processed, result.loss)

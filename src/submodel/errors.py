@@ -1,0 +1,34 @@
+"""What can go wrong for a user, said in a sentence: printed without a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class SubmodelError(Exception):
+    """A problem that the user can mend; its text names what was given and what is allowed."""
+
+
+class ConfigError(SubmodelError):
+    """One or more mistakes in a configuration, each as ``key.path: what is wrong``.
+
+    >>> print(ConfigError(["local.lr: -1 is not positive", "name: too long"]))
+    local.lr: -1 is not positive
+    name: too long
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class DataError(SubmodelError):
+    """Data that cannot be trained on: not finite, empty, of the wrong shape."""
+
+
+class CheckpointError(SubmodelError):
+    """A checkpoint that is damaged, missing or of another run."""
+
+
+class DivergedError(SubmodelError):
+    """Every update of a round was refused; there is nothing left to merge."""

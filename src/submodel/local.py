@@ -1,0 +1,145 @@
+"""What a client does with its sub-model: K steps or E epochs of SGD on its own examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from submodel.data import Examples
+from submodel.randomness import generator
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, targets) -> the mean loss over the batch."""
+AbsentLabels = Literal["keep", "zero", "leave_out"]
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """How a client trains in one round. Exactly one of ``epochs`` and ``steps`` is given."""
+
+    lr: float
+    epochs: int | None = 1
+    steps: int | None = None
+    batch_size: int | None = None  # None: all examples at once
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None  # the largest norm of a gradient
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate as a function of the round."""
+
+    name: Literal["constant", "step", "cosine"] = "constant"
+    milestones: tuple[int, ...] = ()
+    decay: float = 0.1
+    rounds: int = 1
+
+    def factor(self, round_: int) -> float:
+        """What the learning rate is multiplied with.
+
+        >>> Schedule("step", milestones=(10, 20), decay=0.1).factor(15)
+        0.1
+        """
+        if self.name == "step":
+            return self.decay ** sum(round_ >= m for m in self.milestones)
+        if self.name == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * round_ / self.rounds))
+        return 1.0
+
+
+def batches(
+    total: int, work: LocalWork, seed: int, round_: int, client: int
+) -> Iterator[NDArray[np.int64]]:
+    """The positions of every batch: pass after pass over the shuffled examples.
+
+    >>> [len(b) for b in batches(7, LocalWork(lr=0.1, batch_size=3), 0, 0, 0)]
+    [3, 3, 1]
+    """
+    size, step, epoch = min(work.batch_size or total, total), 0, 0
+    while work.steps is not None or epoch < (work.epochs or 0):
+        order = generator(seed, "batches", round_, client, epoch).permutation(total)
+        for start in range(0, total, size):
+            if step == work.steps:
+                return
+            yield order[start : start + size]
+            step += 1
+        epoch += 1
+
+
+class MaskedCrossEntropy:
+    """Cross-entropy for a client that lacks some labels.
+
+    ``zero`` sets the absent logits to zero, as HeteroFL and FedRolex do: they still count in the
+    softmax. ``leave_out`` takes them out of it. Works on the logits of all classes or, where the
+    classifier's rows are cut, on those that are left.
+
+    >>> loss = MaskedCrossEntropy(torch.tensor([2, 5]), classes=10, absent="leave_out")
+    >>> round(float(loss(torch.zeros(1, 10), torch.tensor([5]))), 4) == round(math.log(2), 4)
+    True
+    """
+
+    def __init__(self, present: Tensor, classes: int, absent: AbsentLabels) -> None:
+        self.present = present
+        self.padding = classes - len(present) if absent == "zero" else 0
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean over the batch."""
+        if logits.shape[1] != len(self.present):
+            logits = logits[:, self.present]
+        if self.padding:
+            logits = functional.pad(logits, (0, self.padding))
+        return functional.cross_entropy(logits, torch.searchsorted(self.present, targets))
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What training one sub-model came to."""
+
+    loss: float  # the mean over the batches
+    processed: int  # examples, counted as often as they were used
+
+
+def train(
+    module: nn.Module,
+    examples: Examples,
+    order: Iterator[NDArray[np.int64]],
+    work: LocalWork,
+    loss: Loss,
+    masks: Mapping[str, Tensor] | None = None,
+) -> LocalResult:
+    """Train ``module`` in place: w <- w - eta m (.) grad f(m (.) w; xi), batch after batch.
+
+    With ``masks``, w is masked when it arrives and only masked gradients are applied, so that
+    m (.) w = w holds throughout and needs no further product.
+    """
+    module.train()
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    masked = [(p, masks[n]) for n, p in module.named_parameters() if masks and n in masks]
+    optimizer = torch.optim.SGD(
+        parameters, lr=work.lr, momentum=work.momentum, weight_decay=work.weight_decay
+    )
+    total = torch.zeros((), dtype=torch.float64)
+    steps = processed = 0
+    for positions in order:
+        index = torch.from_numpy(positions).to(examples.x.device)
+        value = loss(module(examples.x[index]), examples.y[index])
+        optimizer.zero_grad()
+        torch.autograd.backward(value)
+        for parameter, mask in masked:
+            if parameter.grad is not None:
+                parameter.grad *= mask.to(parameter)
+        if work.clip is not None:
+            nn.utils.clip_grad_norm_(parameters, work.clip)
+        optimizer.step()
+        total += value.detach().cpu()
+        steps, processed = steps + 1, processed + len(positions)
+    return LocalResult(float(total) / max(steps, 1), processed)

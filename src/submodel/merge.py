@@ -1,0 +1,152 @@
+"""Putting the pieces together: guards, one streaming accumulator, the merge rules, projection.
+
+    delta_j = sum_i a_i m_i[j] (w_i[j] - w[j]) / D_j,
+    D_j = sum_i a_i (``fill_in``, the paper) or sum_i a_i m_i[j] (``selective``, HeteroFL).
+
+Floating-point sums depend on the order of their terms; ours do not. Every term is rounded once to
+a multiple of 2^-62 and split into two float64 whole numbers, which add without error. So updates
+may arrive in any order, from any number of workers, and the result has the same bits; memory is
+that of the model, whatever the number of clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from submodel.cut import Cut, Tensors
+
+Rule = Literal["fill_in", "selective"]
+
+LARGEST_VALUE = 2.0**14
+"""No weight of a sane model is larger; with the next bound it keeps every sum below 2^53: exact."""
+LARGEST_WEIGHT_SUM = 2.0**14
+"""The most that the client weights of one round may sum to, and the most clients it may have."""
+_COARSE, _FINE = 2.0**24, 2.0**62
+_WEIGHT_STEP = 2.0**-20
+
+
+def exact_weight(weight: float) -> float:
+    """A client weight rounded to a multiple of 2^-20, so that sums of weights are exact.
+
+    >>> exact_weight(1.0), exact_weight(1 / 3)
+    (1.0, 0.3333330154418945)
+    """
+    return max(1, round(weight / _WEIGHT_STEP)) * _WEIGHT_STEP
+
+
+class Accumulator:
+    """The sums of one round, coordinate by coordinate; the order of additions leaves no trace."""
+
+    def __init__(self, whole: Tensors, rule: Rule) -> None:
+        self._whole = whole
+        self._rule = rule
+        self._coarse = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in whole.items()}
+        self._fine = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in whole.items()}
+        self._held = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in whole.items()}
+        self._weight = 0.0
+        self._added = 0
+
+    def refusal(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> str | None:
+        """Why an update must not be merged, in words; None if it may."""
+        if max(self._weight + weight, self._added + 1) > LARGEST_WEIGHT_SUM:
+            return f"a round takes clients up to a total weight of {LARGEST_WEIGHT_SUM:g}"
+        if missing := self._whole.keys() ^ tensors.keys():
+            return f"tensors do not match: {sorted(missing)[0]!r} is missing or unknown"
+        for name, whole in self._whole.items():
+            tensor, held = tensors[name], cut.held(name, whole.shape)
+            count = tensor.numel() if cut.mask(name) is None else held
+            if tensor.dim() != whole.dim() or count != held:
+                return f"{name} has shape {tuple(tensor.shape)}, which does not fit the cut"
+            largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+            if not math.isfinite(largest):
+                return f"{name} holds a value that is not finite"
+            if largest > LARGEST_VALUE:
+                return f"{name} holds a value of size {largest:.3g}: training diverged"
+        return None
+
+    def add(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> None:
+        """Add one client's tensors, as they came back."""
+        self._weight += weight
+        self._added += 1
+        for name, whole in self._whole.items():
+            term = tensors[name].double() - cut.gather(name, whole).double()
+            if (mask := cut.mask(name)) is not None:
+                term *= mask.to(term)
+            term *= weight
+            coarse = (term * _COARSE).round_()
+            fine = term.sub_(coarse, alpha=1 / _COARSE).mul_(_FINE).round_()
+            cut.add(name, self._coarse[name], coarse)
+            cut.add(name, self._fine[name], fine)
+            cut.add(name, self._held[name], weight)
+
+    def coverage(self) -> float:
+        """The share of the weights that at least one client held."""
+        total = sum(held.numel() for held in self._held.values())
+        return sum(int((held > 0).sum()) for held in self._held.values()) / total
+
+    def merge(self) -> dict[str, Tensor]:
+        """The new tensors; what nobody held, or nobody moved, keeps its bits."""
+        merged = {}
+        for name, whole in self._whole.items():
+            moved = self._coarse[name] / _COARSE + self._fine[name] / _FINE
+            divisor = self._held[name] if self._rule == "selective" else self._weight
+            new = (whole.double() + moved / divisor).to(whole.dtype)
+            merged[name] = torch.where(moved == 0, whole, new)
+        return merged
+
+
+class Projection(Protocol):
+    """The projection P_W onto a convex set W."""
+
+    def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
+        """The nearest point of the set."""
+        ...
+
+
+class NoProjection:
+    """W is the whole space."""
+
+    def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
+        """The point itself."""
+        return dict(parameters)
+
+
+class Ball:
+    """The ball of a radius around the origin, over all parameters together.
+
+    >>> Ball(1.0)({"w": torch.tensor([3.0, 4.0])})
+    {'w': tensor([0.6000, 0.8000])}
+    """
+
+    def __init__(self, radius: float) -> None:
+        self.radius = radius
+
+    def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
+        """Scale onto the sphere if outside."""
+        norm = math.sqrt(sum(float(t.double().square().sum()) for t in parameters.values()))
+        if norm <= self.radius:
+            return dict(parameters)
+        return {name: t * (self.radius / norm) for name, t in parameters.items()}
+
+
+class Box:
+    """Every weight within [-bound, bound].
+
+    >>> Box(1.0)({"w": torch.tensor([3.0, -0.5])})
+    {'w': tensor([ 1.0000, -0.5000])}
+    """
+
+    def __init__(self, bound: float) -> None:
+        self.bound = bound
+
+    def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
+        """Clamp every weight."""
+        return {name: t.clamp(-self.bound, self.bound) for name, t in parameters.items()}
+
+
+PROJECTIONS: Mapping[str, type[Ball] | type[Box]] = {"ball": Ball, "box": Box}

@@ -1,0 +1,68 @@
+"""The built-in nets: a multi-layer perceptron and a small convolutional net."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from submodel.axes import CLASSES, Dimension
+
+
+def mlp(inputs: Sequence[int], classes: int, width: int) -> nn.Sequential:
+    """Two hidden layers of equal width."""
+    features = 1
+    for size in inputs:
+        features *= size
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(features, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, classes),
+    )
+
+
+def mlp_axes() -> dict[str, tuple[Dimension, ...]]:
+    """Two hidden layers, each its own axis."""
+    return {
+        "1.weight": ("hidden1", None),
+        "1.bias": ("hidden1",),
+        "3.weight": ("hidden2", "hidden1"),
+        "3.bias": ("hidden2",),
+        "5.weight": (CLASSES, "hidden2"),
+        "5.bias": (CLASSES,),
+    }
+
+
+def cnn(inputs: Sequence[int], classes: int, width: int) -> nn.Sequential:
+    """Two convolutions with pooling and one hidden layer: widths w, 2 w, 4 w."""
+    channels, height, columns = inputs
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(width, 2 * width, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(2 * width * (height // 4) * (columns // 4), 4 * width),
+        nn.ReLU(),
+        nn.Linear(4 * width, classes),
+    )
+
+
+def cnn_axes(inputs: Sequence[int]) -> dict[str, tuple[Dimension, ...]]:
+    """Two channel axes and the hidden layer; the flatten makes channels x height x width."""
+    _, height, columns = inputs
+    return {
+        "0.weight": ("channels1", None),
+        "0.bias": ("channels1",),
+        "3.weight": ("channels2", "channels1"),
+        "3.bias": ("channels2",),
+        "7.weight": ("hidden", ("channels2", height // 4, columns // 4)),
+        "7.bias": ("hidden",),
+        "9.weight": (CLASSES, "hidden"),
+        "9.bias": (CLASSES,),
+    }

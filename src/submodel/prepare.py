@@ -1,0 +1,145 @@
+"""From a configuration to a setup: load the data, make the model, check that they fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from submodel.axes import Axes, Dimension, declare
+from submodel.build import tensors_of
+from submodel.config import Config
+from submodel.cut import COORDINATES
+from submodel.data import Dataset, Population, load, make_partition
+from submodel.errors import ConfigError
+from submodel.local import LocalWork, Loss, Schedule
+from submodel.merge import PROJECTIONS, NoProjection
+from submodel.models import make_model
+from submodel.rounds import Federation, Setup
+from submodel.schemes import Full, Random, Rolling, Scheme, Static, default_windows, window_problems
+
+
+def make_scheme(config: Config, sizes: Mapping[str, int]) -> Scheme:
+    """The scheme of a configuration, for axes of these sizes."""
+    choice = config.scheme
+    if choice.name != "rolling":
+        simple: dict[str, Scheme] = {
+            "full": Full(),
+            "static": Static(),
+            "random": Random(choice.sampling),
+        }
+        return simple[choice.name]
+    windows = choice.windows or default_windows(sizes)
+    if problems := window_problems(windows, sizes, config.clients.capacities):
+        raise ConfigError([f"scheme.windows: {problem}" for problem in problems])
+    return Rolling(windows, choice.order)
+
+
+def prepare(
+    config: Config,
+    module: nn.Module | None = None,
+    data: Dataset | None = None,
+    axes: Mapping[str, tuple[Dimension, ...]] | None = None,
+    loss: Loss = functional.cross_entropy,
+) -> Setup:
+    """The setup of a run; an own module and own data replace the configured ones.
+
+    Raises `ConfigError` with every misfit that can be found.
+    """
+    data = load(config.data.name) if data is None else data
+    problems: list[str] = []
+    if config.engine.device.startswith("cuda") and not torch.cuda.is_available():
+        problems.append(f"engine.device: {config.engine.device!r}: there is no CUDA device here")
+    try:
+        torch.device(config.engine.device)
+    except RuntimeError:
+        problems.append(f"engine.device: {config.engine.device!r} is not a device")
+    if module is None:
+        if config.model.name == "cnn" and (len(data.inputs) != 3 or min(data.inputs[1:]) < 4):
+            problems.append(f"model.name: 'cnn' needs images of at least 4 x 4, not {data.inputs}")
+        if problems:
+            raise ConfigError(problems)
+        module, found = make_model(
+            config.model.name, data.inputs, data.classes or 1, config.model.width, config.seed
+        )
+    else:
+        found = declare(tensors_of(module), axes or {})
+    labels = data.train.y.numpy() if data.classes is not None else None
+    by_label = config.data.partition == "labels"
+    partition = scheme = None
+    try:
+        partition = make_partition(
+            labels,
+            len(data.train),
+            config.clients.count,
+            config.data.labels_per_client if by_label else None,
+            config.data.examples_per_client,
+            config.seed,
+        )
+    except ConfigError as error:
+        problems += error.problems
+    try:
+        scheme = make_scheme(config, _sizes(config, module, found))
+    except ConfigError as error:
+        problems += error.problems
+    if config.local.absent_labels != "keep" and (
+        data.classes is None or loss is not functional.cross_entropy
+    ):
+        problems.append(
+            "local.absent_labels: masking needs class labels and the cross-entropy loss; use 'keep'"
+        )
+    if problems or partition is None or scheme is None:
+        raise ConfigError(problems)
+    local = config.local
+    return Setup(
+        module=module,
+        axes=found,
+        scheme=scheme,
+        population=Population(
+            count=config.clients.count,
+            per_round=config.clients.sampled,
+            capacities=config.clients.capacities,
+            proportions=config.clients.proportions or [1.0] * len(config.clients.capacities),
+            capacity_mode=config.clients.capacity_mode,
+            seed=config.seed,
+        ),
+        federation=Federation(data, partition),
+        work=LocalWork(
+            lr=local.lr,
+            epochs=(local.epochs or 1) if local.steps is None else None,
+            steps=local.steps,
+            batch_size=local.batch_size or None,
+            momentum=local.momentum,
+            weight_decay=local.weight_decay,
+            clip=local.clip,
+        ),
+        loss=loss,
+        seed=config.seed,
+        granularity=config.scheme.granularity,
+        schedule=Schedule(
+            local.schedule, tuple(local.milestones), local.decay, config.train.rounds
+        ),
+        absent_labels=local.absent_labels,
+        rule=config.merge.rule,
+        weights=config.merge.weights,
+        projection=NoProjection()
+        if config.merge.radius is None
+        else PROJECTIONS[config.merge.projection](config.merge.radius),
+    )
+
+
+def _sizes(config: Config, module: nn.Module, axes: Axes) -> dict[str, int]:
+    """The axes that the scheme selects from."""
+    if config.scheme.granularity == "coordinate":
+        return {COORDINATES: sum(p.numel() for p in module.parameters())}
+    sizes = axes.cut_by_capacity
+    if not sizes and min(config.clients.capacities) < 1:
+        raise ConfigError(
+            [
+                "scheme.granularity: 'unit' needs the model's axes, and none are declared; "
+                "pass axes=..., or use 'coordinate'"
+            ]
+        )
+    return sizes or {COORDINATES: 1}

@@ -1,0 +1,57 @@
+"""The picture of a run: accuracy and loss over rounds, and accuracy against traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes as Plot
+from matplotlib.figure import Figure
+
+
+def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> None:
+    """Draw one PNG from the lines of ``metrics.jsonl``."""
+    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    accuracy, loss, traffic = figure.subplots(1, 3)
+    figure.suptitle(title)
+    measured = [line for line in history if "test_loss" in line]
+    rounds = [line["round"] for line in measured]
+    _draw_accuracy(accuracy, measured, rounds)
+
+    loss.plot([line["round"] for line in history], [line["train_loss"] for line in history],
+              label="train (clients)", alpha=0.5, linewidth=1)  # fmt: skip
+    loss.plot(rounds, [line["test_loss"] for line in measured], label="test (global)")
+    loss.set(xlabel="round", ylabel="loss", yscale="log")
+    loss.legend(fontsize=8)
+
+    sent = list(accumulate(line["bytes_down"] + line["bytes_up"] for line in history))
+    position = {line["round"]: total for line, total in zip(history, sent, strict=True)}
+    traffic.plot(
+        [position[r] / 1e6 for r in rounds],
+        [line.get("test_accuracy", line["test_loss"]) for line in measured],
+    )
+    labelled = bool(measured) and "test_accuracy" in measured[0]
+    traffic.set(
+        xlabel="traffic, MB (down + up)", ylabel="test accuracy" if labelled else "test loss"
+    )
+    for plot in (accuracy, loss, traffic):
+        plot.grid(alpha=0.3)
+    partial = path.with_name(f".{path.name}.partial")
+    figure.savefig(partial, dpi=110, format="png")
+    partial.replace(path)
+
+
+def _draw_accuracy(plot: Plot, measured: Sequence[dict[str, Any]], rounds: Sequence[int]) -> None:
+    plot.set(xlabel="round", ylabel="test accuracy")
+    if not measured or "test_accuracy" not in measured[0]:
+        plot.text(0.5, 0.5, "no class labels", ha="center", transform=plot.transAxes)
+        return
+    for capacity in measured[0]["capacity_accuracy"]:
+        if float(capacity) < 1:
+            values = [line["capacity_accuracy"][capacity] for line in measured]
+            plot.plot(rounds, values, alpha=0.7, linewidth=1, label=f"capacity {capacity}")
+    plot.plot(rounds, [line["test_accuracy"] for line in measured], "k", label="global model")
+    plot.set_ylim(0, 1)
+    plot.legend(fontsize=8)

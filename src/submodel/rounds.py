@@ -1,0 +1,304 @@
+"""The algorithm: one round as the paper writes it (Algorithms 1 and 2), for any scheme.
+
+    plan -> gather -> train -> guard -> add -> merge -> project
+
+Everything here is a pure function of the state, the setup and the round's number; the engine
+alone knows where a task runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from submodel.axes import CLASSES, Axes
+from submodel.build import tensors_of
+from submodel.cost import BACKWARD, CostModel
+from submodel.cut import Cut, Granularity, UnitCut, draw_coordinates, draw_units, gather
+from submodel.data import Dataset, Examples, Partition, Population
+from submodel.errors import DivergedError
+from submodel.local import AbsentLabels, LocalWork, Loss, Schedule
+from submodel.merge import Accumulator, NoProjection, Projection, Rule, exact_weight
+from submodel.schemes import Draw, Scheme
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The clients' data: asked for one client at a time."""
+
+    dataset: Dataset
+    partition: Partition
+
+    def examples(self, client: int) -> Examples:
+        """The examples of one client."""
+        index = torch.from_numpy(self.partition.indices(client))
+        return Examples(self.dataset.train.x[index], self.dataset.train.y[index])
+
+    def labels(self, client: int) -> NDArray[np.int64]:
+        """The class labels that the client has, ascending."""
+        index = torch.from_numpy(self.partition.indices(client))
+        return np.unique(self.dataset.train.y[index].numpy())
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that stays the same over a run."""
+
+    module: nn.Module  # gives the shapes and the forward pass; its weights are not touched
+    axes: Axes
+    scheme: Scheme
+    population: Population
+    federation: Federation
+    work: LocalWork
+    loss: Loss
+    seed: int = 0
+    granularity: Granularity = "unit"
+    schedule: Schedule = field(default_factory=Schedule)
+    absent_labels: AbsentLabels = "keep"
+    rule: Rule = "selective"
+    weights: Literal["uniform", "examples"] = "uniform"
+    projection: Projection = field(default_factory=NoProjection)
+
+
+@dataclass(frozen=True)
+class State:
+    """The global model after ``round`` rounds."""
+
+    round: int
+    tensors: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Who trains in a round, and how much of the model."""
+
+    round: int
+    client: int
+    capacity: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """What goes to a client: plain data, the same for every engine."""
+
+    assignment: Assignment
+    cut: Cut
+    tensors: dict[str, Tensor]
+    work: LocalWork
+    classes: NDArray[np.int64] | None  # the labels that the loss is restricted to
+
+
+@dataclass(frozen=True)
+class Update:
+    """What comes back."""
+
+    assignment: Assignment
+    cut: Cut
+    tensors: dict[str, Tensor]
+    examples: int
+    processed: int
+    loss: float
+
+
+class Engine(Protocol):
+    """Where tasks run: updates may come back in any order."""
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Update]:
+        """Train every task."""
+        ...
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What happened in a round."""
+
+    train_loss: float
+    clients: int
+    refused: dict[str, str]  # client -> why its update was not merged
+    units_covered: float
+    weights_covered: float
+    bytes_down: int
+    bytes_up: int
+    flops: int
+    seconds: dict[str, float]
+
+
+def initial_state(setup: Setup) -> State:
+    """The untrained model."""
+    return State(0, {n: t.clone() for n, t in tensors_of(setup.module).items()})
+
+
+def plan(setup: Setup, round_: int) -> list[Assignment]:
+    """Sample the clients of a round and their capacities: from (seed, round) alone."""
+    clients = setup.population.sample(round_)
+    return [Assignment(round_, c, setup.population.capacity(c, round_)) for c in clients]
+
+
+def cut_of(setup: Setup, assignment: Assignment, classes: NDArray[np.int64] | None = None) -> Cut:
+    """The cut m_i^r of one client in one round, optionally restricted to some classes."""
+    draw = Draw(setup.seed, assignment.round, assignment.client)
+    if setup.granularity == "unit":
+        return draw_units(setup.scheme, setup.axes, assignment.capacity, draw, classes)
+    parameters = {n: p.detach() for n, p in setup.module.named_parameters()}
+    capacity = assignment.capacity
+    return draw_coordinates(setup.scheme, setup.axes, parameters, capacity, draw, classes)
+
+
+def make_task(setup: Setup, state: State, assignment: Assignment, work: LocalWork) -> Task:
+    """Gather the client's slice of the global model: m_i (.) w_r."""
+    restricted = setup.absent_labels != "keep"
+    classes = setup.federation.labels(assignment.client) if restricted else None
+    cut = cut_of(setup, assignment, classes)
+    return Task(assignment, cut, gather(cut, state.tensors), work, classes)
+
+
+class _Stopwatch:
+    """Seconds per phase; `lap` books the time since the last lap."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+
+def step(setup: Setup, state: State, engine: Engine, costs: CostModel) -> tuple[State, RoundReport]:
+    """One round: w_r -> w_{r+1}."""
+    work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
+    watch = _Stopwatch()
+    assignments = plan(setup, state.round)
+    watch.lap("plan")
+    accumulator, report = _collect(setup, state, engine, costs, assignments, work, watch)
+    tensors = _merge(setup, accumulator)
+    watch.lap("merge")
+    return State(state.round + 1, tensors), report
+
+
+def _collect(
+    setup: Setup,
+    state: State,
+    engine: Engine,
+    costs: CostModel,
+    assignments: list[Assignment],
+    work: LocalWork,
+    watch: _Stopwatch,
+) -> tuple[Accumulator, RoundReport]:
+    """Send the tasks out, guard what comes back, add it up."""
+    accumulator = Accumulator(state.tensors, setup.rule)
+    covered = {axis: np.zeros(n, np.bool_) for axis, n in setup.axes.cut_by_capacity.items()}
+    sent = {"bytes_down": 0}
+    bytes_up = flops = processed = merged = 0
+    loss = 0.0
+    refused: dict[str, str] = {}
+
+    def tasks() -> Iterator[Task]:
+        for assignment in assignments:
+            watch.lap("train")
+            task = make_task(setup, state, assignment, work)
+            sent["bytes_down"] += _bytes(task.cut, state.tensors)
+            watch.lap("gather")
+            yield task
+
+    for update in engine.run(tasks()):
+        watch.lap("train")
+        weight = exact_weight(update.examples / 1024) if setup.weights == "examples" else 1.0
+        reason = accumulator.refusal(update.cut, update.tensors, weight)
+        if reason is None:
+            accumulator.add(update.cut, update.tensors, weight)
+            bytes_up += _bytes(update.cut, state.tensors)
+            flops += BACKWARD * costs.forward_flops(update.cut) * update.processed
+            processed += update.processed
+            loss += update.loss * update.processed
+            merged += 1
+            if isinstance(update.cut, UnitCut):
+                for axis, seen in covered.items():
+                    seen[update.cut.units.get(axis, slice(None))] = True
+        else:
+            refused[str(update.assignment.client)] = reason
+        watch.lap("merge")
+    watch.lap("train")
+    if not merged:
+        client, reason = next(iter(refused.items()))
+        raise DivergedError(
+            f"round {state.round + 1}: all {len(refused)} updates were refused "
+            f"(client {client}: {reason}); a smaller local.lr, or local.clip, may help"
+        )
+    weights_covered = accumulator.coverage()
+    units = sum(len(seen) for seen in covered.values())
+    unit_cuts = setup.granularity == "unit" and units
+    report = RoundReport(
+        train_loss=loss / processed,
+        clients=merged,
+        refused=refused,
+        units_covered=sum(int(s.sum()) for s in covered.values()) / units
+        if unit_cuts
+        else weights_covered,
+        weights_covered=weights_covered,
+        bytes_down=sent["bytes_down"],
+        bytes_up=bytes_up,
+        flops=flops,
+        seconds=watch.seconds,
+    )
+    return accumulator, report
+
+
+def _bytes(cut: Cut, tensors: Mapping[str, Tensor]) -> int:
+    return sum(cut.held(n, t.shape) * t.element_size() for n, t in tensors.items())
+
+
+def _merge(setup: Setup, accumulator: Accumulator) -> dict[str, Tensor]:
+    """Average and project; buffers are averaged too, but W is a set of parameters."""
+    merged = accumulator.merge()
+    names = {name for name, _ in setup.module.named_parameters()}
+    return merged | setup.projection({n: t for n, t in merged.items() if n in names})
+
+
+def output_step(setup: Setup, state: State, engine: Engine, smoothness: float) -> State:
+    """The algorithms' output: one more masked gradient step with step size 1/L, over all clients.
+
+    w^ = P(w_R - (1/L) (1/N) sum_i m_i (.) grad f_i(m_i (.) w_R)); rolling averages over all its
+    windows as well. That is a round in which everyone takes one full-batch step, filled in.
+    """
+    work = LocalWork(lr=1 / smoothness, epochs=None, steps=1, batch_size=None)
+    accumulator = Accumulator(state.tensors, "fill_in")
+    for scheme in setup.scheme.output_passes():
+        masked = replace(setup, scheme=scheme)
+        assignments = (
+            Assignment(state.round, c, setup.population.capacity(c, state.round))
+            for c in range(setup.population.count)
+        )
+        for update in engine.run(make_task(masked, state, a, work) for a in assignments):
+            reason = accumulator.refusal(update.cut, update.tensors)
+            if reason is not None:
+                raise DivergedError(f"output step, client {update.assignment.client}: {reason}")
+            accumulator.add(update.cut, update.tensors)
+    return State(state.round, _merge(setup, accumulator))
+
+
+__all__ = [
+    "CLASSES",
+    "Assignment",
+    "Engine",
+    "Federation",
+    "RoundReport",
+    "Setup",
+    "State",
+    "Task",
+    "Update",
+    "cut_of",
+    "initial_state",
+    "make_task",
+    "output_step",
+    "plan",
+    "step",
+]

@@ -1,0 +1,230 @@
+"""A run is a folder: config, metrics, checkpoints, final model, summary, picture.
+
+Whatever moment it is killed at, the folder can be resumed, and the resumed run ends with the same
+model as one that was never killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from submodel import checkpoint
+from submodel.config import Config, read, to_toml
+from submodel.cost import CostModel
+from submodel.engines.local import SerialEngine
+from submodel.errors import SubmodelError
+from submodel.evaluate import evaluate, evaluate_capacities
+from submodel.report.curves import draw_curves
+from submodel.rounds import RoundReport, Setup, State, initial_state, output_step, step
+
+Metrics = dict[str, Any]
+OnRound = Callable[[Metrics], None]
+
+
+class Interrupted(SubmodelError):  # noqa: N818 - not an error, but it ends the command
+    """The user stopped the run; its last completed round is saved."""
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.toml"
+        self.metrics_file = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.model_file = path / "model.safetensors"
+        self.summary_file = path / "summary.json"
+        self.curves_file = path / "curves.png"
+
+    def create(self, config: Config) -> None:
+        """Begin a run: refuses a folder that holds anything."""
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            hint = f": continue it with 'submodel resume {self.path}'"
+            raise SubmodelError(
+                f"{self.path} exists already{hint if self.config_file.exists() else ''}"
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        _write(self.config_file, to_toml(config))
+
+    def config(self) -> Config:
+        """The resolved configuration that the run began with."""
+        if not self.config_file.is_file():
+            raise SubmodelError(f"{self.path}: not a run (it has no config.toml)")
+        return read(self.config_file)
+
+    def metrics(self) -> list[Metrics]:
+        """One entry per completed round; a last line cut short by a kill is left out."""
+        if not self.metrics_file.is_file():
+            return []
+        lines: list[Metrics] = []
+        for text in self.metrics_file.read_text("utf-8").splitlines():
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                break
+        return lines
+
+    def summary(self) -> Metrics | None:
+        """The summary of a finished run."""
+        if not self.summary_file.is_file():
+            return None
+        summary: Metrics = json.loads(self.summary_file.read_text("utf-8"))
+        return summary
+
+    def keep_metrics(self, rounds: int) -> None:
+        """Forget the lines after ``rounds``: they will be written again."""
+        kept = [line for line in self.metrics() if line["round"] <= rounds]
+        _write(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def add_metrics(self, line: Metrics) -> None:
+        """Append one round's line."""
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process out of the folder; a killed process leaves no lock behind."""
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SubmodelError(f"{self.path}: another process is training this run") from None
+            yield
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file as a whole."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def new_folder(name: str, base: Path = Path("runs")) -> RunFolder:
+    """The first of NAME, NAME-2, NAME-3, ... that is free."""
+    number, path = 1, base / name
+    while path.exists():
+        number += 1
+        path = base / f"{name}-{number}"
+    return RunFolder(path)
+
+
+def _line(state: State, report: RoundReport) -> Metrics:
+    return {
+        "round": state.round,
+        "train_loss": report.train_loss,
+        "clients": report.clients,
+        "refused": report.refused,
+        "coverage": {"units": report.units_covered, "weights": report.weights_covered},
+        "bytes_down": report.bytes_down,
+        "bytes_up": report.bytes_up,
+        "flops": report.flops,
+        "seconds": {phase: round(s, 6) for phase, s in report.seconds.items()},
+    }
+
+
+def _scores(setup: Setup, state: State, device: str) -> Metrics:
+    """The evaluation of one round, as it stands in the metrics."""
+    score = evaluate(setup, state, device)
+    values: Metrics = {"test_loss": score.loss}
+    if score.accuracy is not None:
+        by_capacity = evaluate_capacities(setup, state, device)
+        values["test_accuracy"] = score.accuracy
+        values["capacity_accuracy"] = {f"{c:g}": s.accuracy for c, s in by_capacity.items()}
+    return values
+
+
+def train(
+    config: Config,
+    setup: Setup,
+    folder: RunFolder | None = None,
+    on_round: OnRound = lambda _: None,
+    resume: bool = False,
+) -> tuple[State, list[Metrics]]:
+    """Train from the beginning, or from the newest checkpoint; returns the final model.
+
+    Without a folder nothing is written.
+    """
+    torch.set_num_threads(config.engine.threads)
+    engine = SerialEngine(setup, config.engine.device)
+    costs = CostModel(setup.module, setup.federation.dataset.inputs)
+    state = initial_state(setup)
+    history: list[Metrics] = []
+    if folder is not None:
+        if resume:
+            state, _ = checkpoint.latest(folder.checkpoints, config, state.tensors)
+        else:
+            checkpoint.save(folder.checkpoints, state, config)
+        folder.keep_metrics(state.round)
+        history = folder.metrics()
+        for line in history:
+            on_round(line)
+    rounds, every = config.train.rounds, config.train.checkpoint_every
+    try:
+        while state.round < rounds:
+            state, report = step(setup, state, engine, costs)
+            line = _line(state, report)
+            if state.round % config.train.evaluate_every == 0 or state.round == rounds:
+                start = time.perf_counter()
+                line |= _scores(setup, state, config.engine.device)
+                line["seconds"]["evaluate"] = round(time.perf_counter() - start, 6)
+            if folder is not None:
+                folder.add_metrics(line)
+                if state.round % every == 0 or state.round == rounds:
+                    checkpoint.save(folder.checkpoints, state, config)
+            history.append(line)
+            on_round(line)
+    except KeyboardInterrupt:
+        if folder is None:
+            raise
+        checkpoint.save(folder.checkpoints, state, config)
+        raise Interrupted(f"stopped after round {state.round} of {rounds}") from None
+    scores: Metrics = {
+        k: history[-1][k] for k in ("test_loss", "test_accuracy") if k in history[-1]
+    }
+    if config.train.output_step is not None:
+        state = output_step(setup, state, engine, config.train.output_step)
+        scores = {
+            k: v for k, v in _scores(setup, state, config.engine.device).items() if k in scores
+        }
+    if folder is not None:
+        _finish(config, folder, state, scores, history)
+    return state, history
+
+
+def _finish(
+    config: Config, folder: RunFolder, state: State, scores: Metrics, history: list[Metrics]
+) -> None:
+    """Write the final model, the summary and the picture."""
+    _save_tensors(folder.model_file, state.tensors)
+    totals = {
+        key: sum(line[key] for line in history) for key in ("bytes_down", "bytes_up", "flops")
+    }
+    summary = {
+        "name": config.name,
+        "rounds": state.round,
+        **scores,
+        "capacity_accuracy": history[-1].get("capacity_accuracy"),
+        "model_sha256": checkpoint.model_sha256(state.tensors),
+        **totals,
+        "refused": sum(len(line["refused"]) for line in history),
+        "seconds": round(sum(sum(line["seconds"].values()) for line in history), 3),
+    }
+    draw_curves(history, folder.curves_file, title=config.name)
+    _write(folder.summary_file, json.dumps(summary, indent=2) + "\n")
+
+
+def _save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    save_file({n: t.contiguous() for n, t in tensors.items()}, partial)
+    partial.replace(path)

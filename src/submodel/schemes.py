@@ -1,0 +1,200 @@
+"""The schemes: rules that say which units of an axis a client holds in a round.
+
+A scheme selects from one axis at a time and knows nothing of models. At coordinate granularity the
+flat vector of all weights is the one axis, so the same few lines serve both granularities.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from submodel.randomness import generator
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What a draw may depend on: the run's seed, the round and the client."""
+
+    seed: int
+    round: int
+    client: int
+
+
+class Scheme(Protocol):
+    """The rule that draws a cut, one axis at a time."""
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        """Which of the ``size`` units of ``axis`` the client of this draw holds."""
+        ...
+
+    def output_passes(self) -> Sequence[Scheme]:
+        """The schemes whose masks the final output step averages over."""
+        ...
+
+
+def units_held(capacity: float, size: int) -> int:
+    """How many of ``size`` units a capacity holds: its share, rounded up.
+
+    >>> units_held(0.25, 64), units_held(0.25, 10), units_held(1 / 16, 4)
+    (16, 3, 1)
+    """
+    return math.ceil(Fraction(capacity).limit_denominator(1 << 20) * size)
+
+
+def _prefix(size: int, length: int) -> Mask:
+    return np.arange(size) < length
+
+
+@dataclass(frozen=True)
+class Full:
+    """Every client holds everything: FedAvg (McMahan et al. 2017)."""
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
+        """All units.
+
+        >>> Full().select("hidden", 3, 1.0, Draw(0, 0, 0))
+        array([ True,  True,  True])
+        """
+        return np.ones(size, dtype=np.bool_)
+
+    def output_passes(self) -> Sequence[Scheme]:
+        """Itself, once."""
+        return (self,)
+
+
+@dataclass(frozen=True)
+class Static:
+    """The first units, the same in every round: HeteroFL (Diao et al. 2021)."""
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
+        """The first share of the units, so that smaller cuts nest in larger ones.
+
+        >>> Static().select("hidden", 4, 0.5, Draw(0, 0, 0))
+        array([ True,  True, False, False])
+        """
+        return _prefix(size, units_held(capacity, size))
+
+    def output_passes(self) -> Sequence[Scheme]:
+        """Itself, once: its masks never change."""
+        return (self,)
+
+
+@dataclass(frozen=True)
+class Random:
+    """Fresh units for every client in every round (Algorithm 1 of the paper)."""
+
+    sampling: Literal["bernoulli", "fixed"] = "bernoulli"
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        """``bernoulli``: each unit with probability p = capacity; ``fixed``: exactly that share.
+
+        >>> int(Random("fixed").select("hidden", 8, 0.5, Draw(0, 0, 0)).sum())
+        4
+        """
+        rng = generator(draw.seed, "mask", draw.round, draw.client, axis)
+        if self.sampling == "bernoulli":
+            return rng.random(size) < capacity
+        mask = np.zeros(size, dtype=np.bool_)
+        mask[rng.choice(size, units_held(capacity, size), replace=False)] = True
+        return mask
+
+    def output_passes(self) -> Sequence[Scheme]:
+        """Itself, once: Algorithm 1 draws one more mask per client."""
+        return (self,)
+
+
+@lru_cache(maxsize=4)
+def _permutation(seed: int, epoch: int, windows: int) -> NDArray[np.int64]:
+    return generator(seed, "permutation", epoch).permutation(windows)
+
+
+@dataclass(frozen=True)
+class Rolling:
+    """A window that visits every position once per epoch (Algorithm 2; FedRolex, Alam et al. 2022).
+
+    All clients share the window's start; its length is the client's. ``shuffled`` draws one
+    permutation of the windows per epoch, ``sequential`` visits them in order. ``only`` pins one
+    window, as the output step needs it.
+    """
+
+    windows: int
+    order: Literal["shuffled", "sequential"] = "shuffled"
+    only: int | None = None
+
+    def window(self, draw: Draw) -> int:
+        """The window of this round: sigma_e(r), with round = e R + r."""
+        if self.only is not None:
+            return self.only
+        epoch, r = divmod(draw.round, self.windows)
+        if self.order == "sequential":
+            return r
+        return int(_permutation(draw.seed, epoch, self.windows)[r])
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
+        """The units from the window's start on, wrapping round.
+
+        >>> Rolling(4, "sequential").select("hidden", 4, 0.5, Draw(0, 3, 0))
+        array([ True, False, False,  True])
+        """
+        j = self.window(draw)
+        if size <= self.windows:
+            start, length = j % size, units_held(capacity, size)
+        else:  # fewer windows than units: a window is a run of R equal pieces
+            pieces = units_held(capacity, self.windows)
+            start = j * size // self.windows
+            length = (j + pieces) * size // self.windows - start
+        return np.roll(_prefix(size, length), start)
+
+    def output_passes(self) -> Sequence[Scheme]:
+        """Every window once, as Algorithm 2's output averages over all R of them."""
+        return [replace(self, only=j) for j in range(self.windows)]
+
+
+def default_windows(sizes: Mapping[str, int]) -> int:
+    """One window per unit of the largest axis, or the least number that every axis divides.
+
+    >>> default_windows({"a": 16, "b": 32})
+    32
+    """
+    return math.lcm(*sizes.values())
+
+
+def window_problems(
+    windows: int, sizes: Mapping[str, int], capacities: Iterable[float]
+) -> list[str]:
+    """Why these windows cannot visit every unit equally often; empty if they do.
+
+    >>> window_problems(8, {"a": 16, "b": 32}, [1, 0.5])
+    []
+    >>> window_problems(48, {"a": 16, "b": 32}, [1])
+    ['48 windows are more than the 32 units of axis b']
+    """
+    most = default_windows(sizes)
+    if windows > most:
+        axis = max(sizes, key=lambda name: sizes[name])
+        return [f"{windows} windows are more than the {sizes[axis]} units of axis {axis}"]
+    problems = []
+    for axis, size in sizes.items():
+        if windows % size and size % windows:
+            problems.append(
+                f"{windows} windows do not divide the {size} units of axis {axis} evenly; "
+                f"{most} windows suit every axis"
+            )
+        elif size > windows:
+            problems += [
+                f"capacity {c:g} is not a whole number of the {windows} windows' pieces; "
+                f"give more windows ({most} suit every capacity)"
+                for c in capacities
+                if Fraction(c).limit_denominator(1 << 20) * windows % 1
+            ]
+    return list(dict.fromkeys(problems))
