@@ -40,7 +40,7 @@ class Model(_Section):
 
     name: ModelName = Field("cnn", description="mlp, cnn, preresnet18 or preresnet34")
     width: Count | None = Field(
-        None, description="first hidden size (default: mlp 128, cnn 16, preresnet 64)"
+        None, description="first hidden size (default: mlp 128, cnn 32, preresnet 64)"
     )
 
 
@@ -144,7 +144,7 @@ class Local(_Section):
     epochs: Count | None = Field(None, description="passes over the client's examples (default 1)")
     steps: Count | None = Field(None, description="or K, the number of SGD steps")
     batch_size: Annotated[int, Field(ge=0)] = Field(10, description="examples per step; 0: all")
-    lr: Positive = Field(0.1, description="learning rate eta")
+    lr: Positive = Field(0.02, description="learning rate eta")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="SGD momentum")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="L2 decay")
     clip: Positive | None = Field(None, description="largest norm of a gradient")
@@ -171,7 +171,7 @@ class Local(_Section):
 class Train(_Section):
     """The length of a run and what it writes."""
 
-    rounds: Count = Field(150, description="communication rounds")
+    rounds: Count = Field(200, description="communication rounds")
     evaluate_every: Count = Field(5, description="rounds between evaluations")
     checkpoint_every: Count = Field(5, description="rounds between checkpoints")
     output_step: Positive | None = Field(

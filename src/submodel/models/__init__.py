@@ -16,7 +16,7 @@ from submodel.randomness import key
 
 ModelName = Literal["mlp", "cnn", "preresnet18", "preresnet34", "own"]
 
-DEFAULT_WIDTHS: dict[ModelName, int] = {"mlp": 128, "cnn": 16, "preresnet18": 64, "preresnet34": 64}
+DEFAULT_WIDTHS: dict[ModelName, int] = {"mlp": 128, "cnn": 32, "preresnet18": 64, "preresnet34": 64}
 
 
 def make_model(

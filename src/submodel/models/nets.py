@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from submodel.axes import CLASSES, Dimension
+from submodel.norm import StaticBatchNorm
 
 
 def mlp(inputs: Sequence[int], classes: int, width: int) -> nn.Sequential:
@@ -37,13 +38,15 @@ def mlp_axes() -> dict[str, tuple[Dimension, ...]]:
 
 
 def cnn(inputs: Sequence[int], classes: int, width: int) -> nn.Sequential:
-    """Two convolutions with pooling and one hidden layer: widths w, 2 w, 4 w."""
+    """Two normalised convolutions with pooling and one hidden layer: widths w, 2 w, 4 w."""
     channels, height, columns = inputs
     return nn.Sequential(
-        nn.Conv2d(channels, width, 3, padding=1),
+        nn.Conv2d(channels, width, 3, padding=1, bias=False),
+        StaticBatchNorm(width),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(width, 2 * width, 3, padding=1),
+        nn.Conv2d(width, 2 * width, 3, padding=1, bias=False),
+        StaticBatchNorm(2 * width),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
@@ -58,11 +61,13 @@ def cnn_axes(inputs: Sequence[int]) -> dict[str, tuple[Dimension, ...]]:
     _, height, columns = inputs
     return {
         "0.weight": ("channels1", None),
-        "0.bias": ("channels1",),
-        "3.weight": ("channels2", "channels1"),
-        "3.bias": ("channels2",),
-        "7.weight": ("hidden", ("channels2", height // 4, columns // 4)),
-        "7.bias": ("hidden",),
-        "9.weight": (CLASSES, "hidden"),
-        "9.bias": (CLASSES,),
+        "1.weight": ("channels1",),
+        "1.bias": ("channels1",),
+        "4.weight": ("channels2", "channels1"),
+        "5.weight": ("channels2",),
+        "5.bias": ("channels2",),
+        "9.weight": ("hidden", ("channels2", height // 4, columns // 4)),
+        "9.bias": ("hidden",),
+        "11.weight": (CLASSES, "hidden"),
+        "11.bias": (CLASSES,),
     }

@@ -1,0 +1,163 @@
+"""Algorithms 1 and 2 against the plain NumPy transcription: same iterates to 1e-12 in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from examples.paper_algorithms import (
+    Vector,
+    ball,
+    fill_in,
+    identity,
+    randomly_masked_fedavg,
+    rolling_masked_fedavg,
+    selective,
+    window,
+)
+from torch import Tensor, nn
+
+from submodel.config import parse
+from submodel.cost import CostModel
+from submodel.data import dataset
+from submodel.engines.local import SerialEngine
+from submodel.local import LocalWork, batches
+from submodel.prepare import prepare
+from submodel.randomness import generator
+from submodel.rounds import Setup, initial_state, output_step, step
+
+N, EXAMPLES, D, K, BATCH = 4, 12, 6, 3, 4
+ETA, L = 0.1, 2.0
+CAPACITIES = [1.0, 0.5, 1 / 3]
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs[:, 0] - targets).square().mean() / 2
+
+
+def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.softplus(-targets * outputs[:, 0]).mean()
+
+
+def residual_squared(z: Vector, t: Vector) -> Vector:
+    return z - t
+
+
+def residual_logistic(z: Vector, t: Vector) -> Vector:
+    return -t / (1 + np.exp(t * z))
+
+
+PROBLEMS: dict[str, tuple[Any, Callable[[Vector, Vector], Vector]]] = {
+    "quadratic": (squared_error, residual_squared),
+    "logistic": (logistic, residual_logistic),
+}
+
+
+def make_setup(problem: str, scheme: dict[str, Any], rule: str, radius: float | None) -> Setup:
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(N * EXAMPLES, D))
+    y = np.sign(x @ rng.normal(size=D) + 0.3 * rng.normal(size=len(x)))
+    data = dataset(*[(torch.from_numpy(x), torch.from_numpy(y))] * 2)
+    model = nn.Linear(D, 1, bias=False).double()
+    nn.init.zeros_(model.weight)
+    projection = {} if radius is None else {"projection": "ball", "radius": radius}
+    config = parse(
+        {
+            "seed": 3,
+            "data": {"partition": "iid"},
+            "clients": {"count": N, "per_round": N, "capacities": CAPACITIES},
+            "scheme": {**scheme, "granularity": "coordinate"},
+            "merge": {"rule": rule, **projection},
+            "local": {"steps": K, "batch_size": BATCH, "lr": ETA, "momentum": 0,
+                      "absent_labels": "keep"},
+        }
+    )  # fmt: skip
+    return prepare(config, model, data, loss=PROBLEMS[problem][0])
+
+
+def transcribed_gradients(setup: Setup, problem: str) -> tuple[list[Any], list[Any]]:
+    residual = PROBLEMS[problem][1]
+    work = LocalWork(lr=ETA, epochs=None, steps=K, batch_size=BATCH)
+    full, stochastic = [], []
+    for i in range(N):
+        own = setup.federation.examples(i)
+        x, y = own.x.numpy(), own.y.numpy()
+
+        def gradient(w: Vector, x: Vector = x, y: Vector = y) -> Vector:
+            return x.T @ residual(x @ w, y) / len(x)
+
+        def sampled(w: Vector, r: int, k: int, i: int = i, x: Vector = x, y: Vector = y) -> Vector:
+            xi = list(batches(len(x), work, setup.seed, r, i))[k]
+            return x[xi].T @ residual(x[xi] @ w, y[xi]) / len(xi)
+
+        full.append(gradient)
+        stochastic.append(sampled)
+    return stochastic, full
+
+
+def iterate(setup: Setup, rounds: int) -> tuple[list[Vector], Vector]:
+    engine, costs = SerialEngine(setup), CostModel(setup.module, (D,))
+    state = initial_state(setup)
+    iterates = [state.tensors["weight"].numpy().ravel()]
+    for _ in range(rounds):
+        state, _ = step(setup, state, engine, costs)
+        iterates.append(state.tensors["weight"].numpy().ravel())
+    return iterates, output_step(setup, state, engine, L).tensors["weight"].numpy().ravel()
+
+
+def assert_same(ours: tuple[list[Vector], Vector], theirs: tuple[list[Vector], Vector]) -> None:
+    for r, (mine, written) in enumerate(zip(ours[0], theirs[0], strict=True)):
+        np.testing.assert_allclose(mine, written, rtol=0, atol=1e-12, err_msg=f"round {r}")
+    np.testing.assert_allclose(ours[1], theirs[1], rtol=0, atol=1e-12, err_msg="output")
+    assert np.abs(ours[0][-1]).max() > 0.05  # it moved
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("average", [fill_in, selective])
+@pytest.mark.parametrize("radius", [None, 0.4])
+def test_algorithm_1(problem: str, average: Any, radius: float | None) -> None:
+    setup = make_setup(problem, {"name": "random"}, average.__name__, radius)
+    stochastic, full = transcribed_gradients(setup, problem)
+
+    def masks(i: int, r: int) -> Vector:
+        p = setup.population.capacity(i, r)
+        rng = generator(setup.seed, "mask", r, i, "coordinates")
+        return (rng.random(D) < p).astype(np.float64)
+
+    rounds = 12
+    project = identity if radius is None else ball(radius)
+    theirs = randomly_masked_fedavg(stochastic, full, masks, D, rounds, K, ETA, L, project, average)
+    assert_same(iterate(setup, rounds), theirs)
+    if radius is not None:
+        assert max(float(np.linalg.norm(w)) for w in theirs[0]) > radius - 1e-9  # it projected
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("average", [fill_in, selective])
+@pytest.mark.parametrize("radius", [None, 0.4])
+def test_algorithm_2(problem: str, average: Any, radius: float | None) -> None:
+    setup = make_setup(problem, {"name": "rolling"}, average.__name__, radius)
+    stochastic, full = transcribed_gradients(setup, problem)
+    sizes = {1.0: 6, 0.5: 3, 1 / 3: 2}
+
+    def masks(i: int, j: int) -> Vector:
+        return window(D, j, sizes[setup.population.capacity(i, 0)])
+
+    def permutations(e: int) -> Sequence[int]:
+        order: list[int] = generator(setup.seed, "permutation", e).permutation(D).tolist()
+        return order
+
+    epochs = 3
+    project = identity if radius is None else ball(radius)
+    theirs = rolling_masked_fedavg(
+        stochastic, full, masks, permutations, D, epochs, D, K, ETA, L, project, average
+    )
+    assert_same(iterate(setup, epochs * D), theirs)
+
+
+def test_the_masks_of_the_clients_really_differ() -> None:
+    setup = make_setup("quadratic", {"name": "random"}, "fill_in", None)
+    assert len({setup.population.capacity(i, 0) for i in range(N)}) == 3
