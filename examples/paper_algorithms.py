@@ -143,23 +143,23 @@ def main() -> None:
     def loss(w: Vector) -> float:
         return float(np.mean([np.mean((x @ w - t) ** 2) / 2 for x, t in zip(X, y, strict=True)]))
 
+    def bernoulli(p: float) -> Callable[[int, int], Vector]:
+        return lambda i, r: (np.random.default_rng([i, r]).random(d) < p) * 1.0
+
+    def windows(s: int) -> Callable[[int, int], Vector]:
+        return lambda _, j: window(d, j, s)
+
+    def shuffle(e: int) -> list[int]:
+        order: list[int] = np.random.default_rng(e).permutation(d).tolist()
+        return order
+
+    eta = 0.1 / L
     print(f"{'':28}{'F(w^)':>10}")
     for p in (1.0, 0.9, 0.5):
-        _, w = randomly_masked_fedavg(
-            stochastic,
-            gradients,
-            lambda i, r, p=p: (np.random.default_rng([i, r]).random(d) < p) * 1.0,
-            d, 60, K, 0.1 / L, L,
-        )  # fmt: skip
+        _, w = randomly_masked_fedavg(stochastic, gradients, bernoulli(p), d, 60, K, eta, L)
         print(f"random masks, p = {p:<10}{loss(w):>10.4f}")
     for s in (12, 9, 6):
-        _, w = rolling_masked_fedavg(
-            stochastic,
-            gradients,
-            lambda i, j, s=s: window(d, j, s),  # noqa: ARG005 - all clients alike
-            lambda e: np.random.default_rng(e).permutation(d).tolist(),
-            d, 5, d, K, 0.1 / L, L,
-        )  # fmt: skip
+        _, w = rolling_masked_fedavg(stochastic, gradients, windows(s), shuffle, d, 5, d, K, eta, L)
         print(f"rolling, {s:2} of {d} coordinates{loss(w):>10.4f}")
 
 

@@ -33,10 +33,12 @@ def tiny_images(count: int = 60, classes: int = 10) -> Dataset:
     return dataset((x, y), (x[: count // 2], y[: count // 2]))
 
 
-def tiny_setup(model: str = "cnn", data: Dataset | None = None, **sections: Any) -> Setup:
+def tiny_setup(
+    model: str = "cnn", data: Dataset | None = None, width: int | None = None, **sections: Any
+) -> Setup:
     """A setup of four clients on tiny images; keyword arguments are sections of the config."""
-    config = {
-        "model": {"name": model, "width": WIDTHS[model]},
+    config: dict[str, Any] = {
+        "model": {"name": model, "width": width or WIDTHS[model]},
         "data": {"partition": "iid"},
         "clients": {"count": 4, "per_round": 4, "capacities": [1, 0.5, 0.25]},
         "local": {"lr": 0.05, "absent_labels": "keep"},

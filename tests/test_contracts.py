@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -26,7 +28,11 @@ def one_round(setup: Setup, rounds: int = 1) -> dict[str, bytes]:
 @pytest.mark.parametrize("model", WIDTHS)
 @pytest.mark.parametrize("rule", RULES)
 def test_at_capacity_one_every_scheme_is_fedavg_bit_for_bit(model: str, rule: str) -> None:
-    everyone = {"clients": {"capacities": [1.0]}, "merge": {"rule": rule}, "local": {"steps": 2}}
+    everyone: dict[str, Any] = {
+        "clients": {"capacities": [1.0]},
+        "merge": {"rule": rule},
+        "local": {"steps": 2},
+    }
     expected = one_round(tiny_setup(model, scheme={"name": "full"}, **everyone))
     for scheme in SCHEMES.values():
         for granularity in ("unit", "coordinate"):
@@ -61,7 +67,7 @@ def test_a_sub_model_computes_the_full_model_with_dropped_units_zeroed(
         load(small, gather(cut, state.tensors))
         kept = {name: torch.zeros_like(t) for name, t in state.tensors.items()}
         for name, zeros in kept.items():
-            cut.add(name, zeros, cut.gather(name, state.tensors[name]))
+            cut.add(name, zeros, cut.part(name, state.tensors[name]))
         masked = build(setup.module, cut_of(setup, Assignment(0, 0, 1.0)))
         load(masked, kept)
         torch.testing.assert_close(
@@ -86,7 +92,7 @@ def test_units_of_one_axis_agree_in_every_tensor_that_shares_it() -> None:
 
 
 def test_parameters_shrink_with_the_square_of_the_capacity() -> None:
-    setup = tiny_setup("preresnet18", model={"width": 64}, data=None)
+    setup = tiny_setup("preresnet18", width=64)
     costs = CostModel(setup.module, setup.federation.dataset.inputs)
     whole = costs.of(cut_of(setup, Assignment(0, 0, 1.0)))
     quarter = costs.of(cut_of(setup, Assignment(0, 0, 0.25)))

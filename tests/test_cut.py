@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from submodel.axes import declare
-from submodel.cut import UnitCut, draw_coordinates, draw_units, gather, held
+from submodel.cut import UnitCut, copy_part, draw_coordinates, draw_units, gather, held
 from submodel.schemes import Draw, Random, Rolling, Static
 
 WHOLE = {
@@ -33,7 +33,7 @@ def test_unit_cuts_take_and_return_what_numpy_says(a: list[int], b: list[int]) -
         "outer": np.ix_(b, range(3), a),
     }
     for name, tensor in WHOLE.items():
-        taken = cut.gather(name, tensor)
+        taken = copy_part(cut, name, tensor)
         assert np.array_equal(taken.numpy(), tensor.numpy()[where[name]])
         assert taken.is_contiguous()
         assert taken.data_ptr() != tensor.data_ptr()
@@ -72,5 +72,5 @@ def test_absent_labels_cut_the_classifier_rows_at_both_granularities() -> None:
     unit = draw_units(Rolling(4), axes, 0.5, draw, labels)
     assert gather(unit, parameters)["out"].shape == (2, 2)
     masks = draw_coordinates(Static(), axes, parameters, 1.0, draw, labels)
-    assert masks.gather("out", parameters["out"]).sum(1).tolist() == [0, 4, 0, 4, 0]
-    assert masks.gather("hidden", parameters["hidden"]).sum() == 8
+    assert masks.part("out", parameters["out"]).sum(1).tolist() == [0, 4, 0, 4, 0]
+    assert masks.part("hidden", parameters["hidden"]).sum() == 8

@@ -47,7 +47,8 @@ def residual_squared(z: Vector, t: Vector) -> Vector:
 
 
 def residual_logistic(z: Vector, t: Vector) -> Vector:
-    return -t / (1 + np.exp(t * z))
+    slope: Vector = -t / (1 + np.exp(t * z))
+    return slope
 
 
 PROBLEMS: dict[str, tuple[Any, Callable[[Vector, Vector], Vector]]] = {

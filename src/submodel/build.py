@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from submodel.cut import Cut
+from submodel.cut import Cut, copy_part
 
 
 def _fix_linear(layer: nn.Linear) -> None:
@@ -66,10 +66,10 @@ def build(module: nn.Module, cut: Cut) -> nn.Module:
     """
     memo: dict[int, object] = {}
     for name, parameter in module.named_parameters():
-        small = cut.gather(name, parameter.detach())
+        small = copy_part(cut, name, parameter.detach())
         memo[id(parameter)] = nn.Parameter(small, parameter.requires_grad)
     for name, buffer in module.named_buffers():
-        memo[id(buffer)] = cut.gather(name, buffer)
+        memo[id(buffer)] = copy_part(cut, name, buffer)
     built: nn.Module = copy.deepcopy(module, memo)
     for layer in built.modules():
         for kind, fix in _FIXES.items():

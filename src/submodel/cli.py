@@ -24,7 +24,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-console = Console(highlight=False, soft_wrap=True)
+# a pipe or a file has no width of its own: leave room for whole tables
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Without it, the digits default.")
@@ -112,9 +113,8 @@ def main() -> None:
     try:
         app()
     except SubmodelError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(
-            "\n".join(f"error: {line}" for line in str(error).splitlines()), markup=False
-        )
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -32,8 +32,8 @@ COORDINATES = "coordinates"
 class Cut(Protocol):
     """What a client holds of the whole."""
 
-    def gather(self, name: str, whole: Tensor) -> Tensor:
-        """A copy of what the client holds of one tensor."""
+    def part(self, name: str, whole: Tensor) -> Tensor:
+        """What the client holds of one tensor; may share its memory."""
         ...
 
     def add(self, name: str, whole: Tensor, value: Tensor | float) -> None:
@@ -93,15 +93,14 @@ class UnitCut:
 
         return {name: tuple((d, where(k)) for d, k in e) for name, e in self._plan.items()}
 
-    def gather(self, name: str, whole: Tensor) -> Tensor:
-        """A copy of the kept rows, columns, ... of one tensor."""
-        held, copied = whole, False
+    def part(self, name: str, whole: Tensor) -> Tensor:
+        """The kept rows, columns, ... of one tensor; a view where they are contiguous."""
         for d, where in self._where.get(name, ()):
             if isinstance(where, slice):
-                held = held.narrow(d, where.start, where.stop - where.start)
+                whole = whole.narrow(d, where.start, where.stop - where.start)
             else:
-                held, copied = held.index_select(d, where.to(whole.device)), True
-        return held.contiguous() if copied else held.clone(memory_format=torch.contiguous_format)
+                whole = whole.index_select(d, where.to(whole.device))
+        return whole
 
     def add(self, name: str, whole: Tensor, value: Tensor | float) -> None:
         """Add ``value`` to the kept rows, columns, ... of ``whole``, in place."""
@@ -146,10 +145,10 @@ class CoordinateCut:
 
     masks: Mapping[str, Tensor]
 
-    def gather(self, name: str, whole: Tensor) -> Tensor:
-        """M (.) w: the masked tensor, in its full shape."""
+    def part(self, name: str, whole: Tensor) -> Tensor:
+        """The masked tensor m (.) w, in its full shape."""
         mask = self.mask(name)
-        return whole.clone() if mask is None else whole * mask.to(whole)
+        return whole if mask is None else whole * mask.to(whole)
 
     def add(self, name: str, whole: Tensor, value: Tensor | float) -> None:
         """Add ``value`` to the kept weights of ``whole``, in place."""
@@ -175,9 +174,16 @@ WHOLE: Cut = CoordinateCut({})
 """The cut that holds everything."""
 
 
+def copy_part(cut: Cut, name: str, whole: Tensor) -> Tensor:
+    """What the client holds of one tensor, in memory of its own."""
+    part = cut.part(name, whole)
+    shared = part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+    return part.clone(memory_format=torch.contiguous_format) if shared else part.contiguous()
+
+
 def gather(cut: Cut, whole: Tensors) -> dict[str, Tensor]:
     """What the client of ``cut`` receives: a copy of its part of every tensor."""
-    return {name: cut.gather(name, tensor) for name, tensor in whole.items()}
+    return {name: copy_part(cut, name, tensor) for name, tensor in whole.items()}
 
 
 def held(cut: Cut, whole: Tensors) -> int:

@@ -4,9 +4,9 @@
     D_j = sum_i a_i (``fill_in``, the paper) or sum_i a_i m_i[j] (``selective``, HeteroFL).
 
 Floating-point sums depend on the order of their terms; ours do not. Every term is rounded once to
-a multiple of 2^-62 and split into two float64 whole numbers, which add without error. So updates
-may arrive in any order, from any number of workers, and the result has the same bits; memory is
-that of the model, whatever the number of clients.
+a multiple of 2^-62 and split into a multiple of 2^-24 and a remainder, which both add in float64
+without error. So updates may arrive in any order, from any number of workers, and the result has
+the same bits; memory is that of the model, whatever the number of clients.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ LARGEST_VALUE = 2.0**14
 """No weight of a sane model is larger; with the next bound it keeps every sum below 2^53: exact."""
 LARGEST_WEIGHT_SUM = 2.0**14
 """The most that the client weights of one round may sum to, and the most clients it may have."""
-_COARSE, _FINE = 2.0**24, 2.0**62
+# x + 1.5 * 2^(52 - k) - 1.5 * 2^(52 - k) rounds a small float64 x to a multiple of 2^-k
+_TO_COARSE, _TO_FINE = 1.5 * 2.0**28, 1.5 * 2.0**-10
+_CHUNK = 1 << 16  # values at a time: as many as stay in the processor's cache
 _WEIGHT_STEP = 2.0**-20
 
 
 def exact_weight(weight: float) -> float:
     """A client weight rounded to a multiple of 2^-20, so that sums of weights are exact.
 
-    >>> exact_weight(1.0), exact_weight(1 / 3)
-    (1.0, 0.3333330154418945)
+    >>> exact_weight(1.0), exact_weight(0.1) * 2**20
+    (1.0, 104858.0)
     """
     return max(1, round(weight / _WEIGHT_STEP)) * _WEIGHT_STEP
 
@@ -62,7 +64,7 @@ class Accumulator:
             count = tensor.numel() if cut.mask(name) is None else held
             if tensor.dim() != whole.dim() or count != held:
                 return f"{name} has shape {tuple(tensor.shape)}, which does not fit the cut"
-            largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+            largest = max(map(abs, map(float, tensor.aminmax()))) if tensor.numel() else 0.0
             if not math.isfinite(largest):
                 return f"{name} holds a value that is not finite"
             if largest > LARGEST_VALUE:
@@ -74,12 +76,7 @@ class Accumulator:
         self._weight += weight
         self._added += 1
         for name, whole in self._whole.items():
-            term = tensors[name].double() - cut.gather(name, whole).double()
-            if (mask := cut.mask(name)) is not None:
-                term *= mask.to(term)
-            term *= weight
-            coarse = (term * _COARSE).round_()
-            fine = term.sub_(coarse, alpha=1 / _COARSE).mul_(_FINE).round_()
+            coarse, fine = _split(tensors[name], cut.part(name, whole), cut.mask(name), weight)
             cut.add(name, self._coarse[name], coarse)
             cut.add(name, self._fine[name], fine)
             cut.add(name, self._held[name], weight)
@@ -93,11 +90,33 @@ class Accumulator:
         """The new tensors; what nobody held, or nobody moved, keeps its bits."""
         merged = {}
         for name, whole in self._whole.items():
-            moved = self._coarse[name] / _COARSE + self._fine[name] / _FINE
+            moved = self._coarse[name] + self._fine[name]
             divisor = self._held[name] if self._rule == "selective" else self._weight
             new = (whole.double() + moved / divisor).to(whole.dtype)
             merged[name] = torch.where(moved == 0, whole, new)
         return merged
+
+
+def _split(new: Tensor, old: Tensor, mask: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
+    """Split weight * (new - old) into two parts of few enough bits to add exactly."""
+    coarse = torch.empty(new.shape, dtype=torch.float64, device=new.device)
+    fine = torch.empty_like(coarse)
+    flat = [new.reshape(-1), old.reshape(-1), coarse.view(-1), fine.view(-1)]
+    masks = () if mask is None else torch.split(mask.to(new.device).reshape(-1), _CHUNK)
+    for position, (n, o, c, f) in enumerate(
+        zip(*(torch.split(t, _CHUNK) for t in flat), strict=True)
+    ):
+        term = n.to(torch.float64, copy=True).sub_(o)
+        if masks:
+            term *= masks[position]
+        if weight != 1.0:
+            term *= weight
+        torch.add(term, _TO_COARSE, out=c)
+        c -= _TO_COARSE
+        torch.sub(term, c, out=f)
+        f += _TO_FINE
+        f -= _TO_FINE
+    return coarse, fine
 
 
 class Projection(Protocol):

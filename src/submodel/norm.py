@@ -18,7 +18,7 @@ class StaticBatchNorm(nn.Module):
     """Batch norm over dimension 1 without running statistics; see `calibrate`.
 
     >>> layer = StaticBatchNorm(3)
-    >>> abs(float(layer(torch.randn(8, 3, 4, 4)).mean())) < 1e-6
+    >>> abs(layer(torch.randn(8, 3, 4, 4)).mean().item()) < 1e-6
     True
     """
 

@@ -48,8 +48,14 @@ def prepare(
 
     Raises `ConfigError` with every misfit that can be found.
     """
+    problems = [
+        f"{section}.name: 'own' stands for what submodel.train(model, data) is given in Python"
+        for section, given in (("model", module), ("data", data))
+        if given is None and getattr(config, section).name == "own"
+    ]
+    if problems:
+        raise ConfigError(problems)
     data = load(config.data.name) if data is None else data
-    problems: list[str] = []
     if config.engine.device.startswith("cuda") and not torch.cuda.is_available():
         problems.append(f"engine.device: {config.engine.device!r}: there is no CUDA device here")
     try:

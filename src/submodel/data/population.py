@@ -29,7 +29,7 @@ class Population:
         """The clients of a round, ascending; all of them if ``per_round`` is ``count``.
 
         >>> Population(1000000, 3, [1.0], [1.0], "fixed", seed=0).sample(0)
-        [135563, 225439, 743287]
+        [374496, 762718, 950106]
         """
         if self.per_round == self.count:
             return list(range(self.count))
