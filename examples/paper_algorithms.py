@@ -144,7 +144,7 @@ def main() -> None:
         return float(np.mean([np.mean((x @ w - t) ** 2) / 2 for x, t in zip(X, y, strict=True)]))
 
     def bernoulli(p: float) -> Callable[[int, int], Vector]:
-        return lambda i, r: (np.random.default_rng([i, r]).random(d) < p) * 1.0
+        return lambda i, r: (np.random.default_rng([i, r]).random(d) < p).astype(np.float64)
 
     def windows(s: int) -> Callable[[int, int], Vector]:
         return lambda _, j: window(d, j, s)

@@ -1,16 +1,17 @@
-"""The command line: train, resume, show, cost."""
+"""The command line: train, resume, show, cost, config."""
 
 from __future__ import annotations
 
 import signal
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
-from submodel.config import Config, read
+from submodel.config import Config, describe, read
 from submodel.errors import SubmodelError
 from submodel.prepare import prepare
 from submodel.report.progress import show_progress
@@ -101,6 +102,22 @@ def show(run: RunPath) -> None:
 def cost(config: ConfigFile = None, settings: Settings = None) -> None:
     """Say what each capacity costs against the full model, before anything runs."""
     console.print(cost_table(prepare(read(config, settings or []))))
+
+
+@app.command(name="config")
+def config_(config: ConfigFile = None, settings: Settings = None) -> None:
+    """Print a configuration with every key, its value and what it means."""
+    print(describe(read(config, settings or [])), end="")
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Train one model over devices that cannot hold it."""
+    if show_version:
+        print(f"submodel {metadata.version('submodel')}")
+        raise typer.Exit
 
 
 def _stop(*_: object) -> NoReturn:

@@ -306,6 +306,30 @@ def read(path: Path | None, settings: Sequence[str] = ()) -> Config:
         raise ConfigError([where + problem for problem in error.problems]) from None
 
 
+def describe(config: Config) -> str:
+    """The configuration as TOML with every key's description beside it; unset keys as comments.
+
+    >>> describe(Config()).splitlines()[1]
+    'seed = 0  # all randomness follows from it'
+    """
+    top: list[str] = []
+    sections: list[str] = []
+    for name, field in Config.model_fields.items():
+        value = getattr(config, name)
+        if isinstance(value, _Section):
+            sections += ["", f"[{name}]  # {(type(value).__doc__ or '').rstrip('.')}"]
+            for key, leaf in type(value).model_fields.items():
+                sections.append(_described(key, getattr(value, key), leaf.description))
+        else:
+            top.append(_described(name, value, field.description))
+    return "\n".join([*top, *sections]) + "\n"
+
+
+def _described(key: str, value: object, description: str | None) -> str:
+    text = f"# {key} =" if value is None else tomli_w.dumps({key: value}, indent=0).strip()
+    return f"{text.replace(chr(10), ' ').replace('[ ', '[').replace(', ]', ']')}  # {description}"
+
+
 def to_toml(config: Config) -> str:
     """The resolved configuration as TOML; unset keys are left out."""
     return tomli_w.dumps(config.model_dump(exclude_none=True))

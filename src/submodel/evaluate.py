@@ -73,11 +73,17 @@ def evaluate(setup: Setup, state: State, device: torch.device | str = "cpu") -> 
 
 
 def evaluate_capacities(
-    setup: Setup, state: State, device: torch.device | str = "cpu"
+    setup: Setup, state: State, whole: Score, device: torch.device | str = "cpu"
 ) -> dict[float, Score]:
-    """The sub-model that each capacity would get in the coming round, on the test part."""
+    """The sub-model that each capacity would get in the coming round, on the test part.
+
+    ``whole`` is the global model's score, which capacity 1 has under every scheme.
+    """
     scores = {}
     for capacity in sorted(set(setup.population.capacities), reverse=True):
+        if capacity == 1:
+            scores[capacity] = whole
+            continue
         cut = cut_of(setup, Assignment(state.round, EVALUATOR, capacity))
         module = assemble(setup, state.tensors, cut, device)
         scores[capacity] = score(module, setup.federation.dataset.test, setup)

@@ -8,7 +8,6 @@ alone knows where a task runs.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
@@ -18,15 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from submodel.axes import CLASSES, Axes
+from submodel.axes import Axes
 from submodel.build import tensors_of
-from submodel.cost import BACKWARD, CostModel
-from submodel.cut import Cut, Granularity, UnitCut, draw_coordinates, draw_units, gather
+from submodel.cost import CostModel
+from submodel.cut import Cut, Granularity, draw_coordinates, draw_units, gather
 from submodel.data import Dataset, Examples, Partition, Population
 from submodel.errors import DivergedError
 from submodel.local import AbsentLabels, LocalWork, Loss, Schedule
 from submodel.merge import Accumulator, NoProjection, Projection, Rule, exact_weight
 from submodel.schemes import Draw, Scheme
+from submodel.tally import RoundReport, Tally
 
 
 @dataclass(frozen=True)
@@ -115,21 +115,6 @@ class Engine(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class RoundReport:
-    """What happened in a round."""
-
-    train_loss: float
-    clients: int
-    refused: dict[str, str]  # client -> why its update was not merged
-    units_covered: float
-    weights_covered: float
-    bytes_down: int
-    bytes_up: int
-    flops: int
-    seconds: dict[str, float]
-
-
 def initial_state(setup: Setup) -> State:
     """The untrained model."""
     return State(0, {n: t.clone() for n, t in tensors_of(setup.module).items()})
@@ -159,106 +144,44 @@ def make_task(setup: Setup, state: State, assignment: Assignment, work: LocalWor
     return Task(assignment, cut, gather(cut, state.tensors), work, classes)
 
 
-class _Stopwatch:
-    """Seconds per phase; `lap` books the time since the last lap."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, phase: str) -> None:
-        now = time.perf_counter()
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
-        self._last = now
-
-
 def step(setup: Setup, state: State, engine: Engine, costs: CostModel) -> tuple[State, RoundReport]:
     """One round: w_r -> w_{r+1}."""
     work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
-    watch = _Stopwatch()
+    tally = Tally(setup.axes, state.tensors, costs)
     assignments = plan(setup, state.round)
-    watch.lap("plan")
-    accumulator, report = _collect(setup, state, engine, costs, assignments, work, watch)
-    tensors = _merge(setup, accumulator)
-    watch.lap("merge")
-    return State(state.round + 1, tensors), report
-
-
-def _collect(
-    setup: Setup,
-    state: State,
-    engine: Engine,
-    costs: CostModel,
-    assignments: list[Assignment],
-    work: LocalWork,
-    watch: _Stopwatch,
-) -> tuple[Accumulator, RoundReport]:
-    """Send the tasks out, guard what comes back, add it up."""
+    tally.lap("plan")
     accumulator = Accumulator(state.tensors, setup.rule)
-    covered = {axis: np.zeros(n, np.bool_) for axis, n in setup.axes.cut_by_capacity.items()}
-    sent = {"bytes_down": 0}
-    bytes_up = flops = processed = merged = 0
-    loss = 0.0
-    refused: dict[str, str] = {}
 
     def tasks() -> Iterator[Task]:
         for assignment in assignments:
-            watch.lap("train")
+            tally.lap("train")
             task = make_task(setup, state, assignment, work)
-            sent["bytes_down"] += _bytes(task.cut, state.tensors)
-            watch.lap("gather")
+            tally.send(task.cut)
             yield task
 
     for update in engine.run(tasks()):
-        watch.lap("train")
+        tally.lap("train")
         weight = exact_weight(update.examples / 1024) if setup.weights == "examples" else 1.0
         reason = accumulator.refusal(update.cut, update.tensors, weight)
         if reason is None:
             accumulator.add(update.cut, update.tensors, weight)
-            bytes_up += _bytes(update.cut, state.tensors)
-            flops += BACKWARD * costs.forward_flops(update.cut) * update.processed
-            processed += update.processed
-            loss += update.loss * update.processed
-            merged += 1
-            if isinstance(update.cut, UnitCut):
-                for axis, seen in covered.items():
-                    seen[update.cut.units.get(axis, slice(None))] = True
+            tally.accept(update.cut, update.processed, update.loss)
         else:
-            refused[str(update.assignment.client)] = reason
-        watch.lap("merge")
-    watch.lap("train")
-    if not merged:
-        client, reason = next(iter(refused.items()))
+            tally.refuse(update.assignment.client, reason)
+    tally.lap("train")
+    if not tally.accepted:
+        client, reason = next(iter(tally.refused.items()))
         raise DivergedError(
-            f"round {state.round + 1}: all {len(refused)} updates were refused "
+            f"round {state.round + 1}: all {len(tally.refused)} updates were refused "
             f"(client {client}: {reason}); a smaller local.lr, or local.clip, may help"
         )
-    weights_covered = accumulator.coverage()
-    units = sum(len(seen) for seen in covered.values())
-    unit_cuts = setup.granularity == "unit" and units
-    report = RoundReport(
-        train_loss=loss / processed,
-        clients=merged,
-        refused=refused,
-        units_covered=sum(int(s.sum()) for s in covered.values()) / units
-        if unit_cuts
-        else weights_covered,
-        weights_covered=weights_covered,
-        bytes_down=sent["bytes_down"],
-        bytes_up=bytes_up,
-        flops=flops,
-        seconds=watch.seconds,
-    )
-    return accumulator, report
+    tensors = _project(setup, accumulator.merge())
+    tally.lap("merge")
+    return State(state.round + 1, tensors), tally.report(accumulator.coverage())
 
 
-def _bytes(cut: Cut, tensors: Mapping[str, Tensor]) -> int:
-    return sum(cut.held(n, t.shape) * t.element_size() for n, t in tensors.items())
-
-
-def _merge(setup: Setup, accumulator: Accumulator) -> dict[str, Tensor]:
-    """Average and project; buffers are averaged too, but W is a set of parameters."""
-    merged = accumulator.merge()
+def _project(setup: Setup, merged: dict[str, Tensor]) -> dict[str, Tensor]:
+    """P_W of the parameters; buffers are merged too, but W is a set of parameters."""
     names = {name for name, _ in setup.module.named_parameters()}
     return merged | setup.projection({n: t for n, t in merged.items() if n in names})
 
@@ -282,23 +205,4 @@ def output_step(setup: Setup, state: State, engine: Engine, smoothness: float) -
             if reason is not None:
                 raise DivergedError(f"output step, client {update.assignment.client}: {reason}")
             accumulator.add(update.cut, update.tensors)
-    return State(state.round, _merge(setup, accumulator))
-
-
-__all__ = [
-    "CLASSES",
-    "Assignment",
-    "Engine",
-    "Federation",
-    "RoundReport",
-    "Setup",
-    "State",
-    "Task",
-    "Update",
-    "cut_of",
-    "initial_state",
-    "make_task",
-    "output_step",
-    "plan",
-    "step",
-]
+    return State(state.round, _project(setup, accumulator.merge()))

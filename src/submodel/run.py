@@ -25,7 +25,8 @@ from submodel.engines.local import SerialEngine
 from submodel.errors import SubmodelError
 from submodel.evaluate import evaluate, evaluate_capacities
 from submodel.report.curves import draw_curves
-from submodel.rounds import RoundReport, Setup, State, initial_state, output_step, step
+from submodel.rounds import Setup, State, initial_state, output_step, step
+from submodel.tally import RoundReport
 
 Metrics = dict[str, Any]
 OnRound = Callable[[Metrics], None]
@@ -138,7 +139,7 @@ def _scores(setup: Setup, state: State, device: str) -> Metrics:
     score = evaluate(setup, state, device)
     values: Metrics = {"test_loss": score.loss}
     if score.accuracy is not None:
-        by_capacity = evaluate_capacities(setup, state, device)
+        by_capacity = evaluate_capacities(setup, state, score, device)
         values["test_accuracy"] = score.accuracy
         values["capacity_accuracy"] = {f"{c:g}": s.accuracy for c, s in by_capacity.items()}
     return values

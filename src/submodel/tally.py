@@ -1,0 +1,89 @@
+"""The books of one round: what was sent, merged and refused, what it cost and how long it took."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from submodel.axes import Axes
+from submodel.cost import BACKWARD, CostModel
+from submodel.cut import Cut, Tensors, UnitCut
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What happened in a round."""
+
+    train_loss: float  # the mean over the examples that clients trained on
+    clients: int
+    refused: dict[str, str]  # client -> why its update was not merged
+    units_covered: float
+    weights_covered: float
+    bytes_down: int
+    bytes_up: int
+    flops: int
+    seconds: dict[str, float]  # by phase
+
+
+class Tally:
+    """Counts while a round runs; `report` closes the books."""
+
+    def __init__(self, axes: Axes, tensors: Tensors, costs: CostModel) -> None:
+        self._tensors = tensors
+        self._costs = costs
+        self._covered = {a: np.zeros(n, np.bool_) for a, n in axes.cut_by_capacity.items()}
+        self._bytes_down = self._bytes_up = self._flops = self._processed = 0
+        self._loss = 0.0
+        self._seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+        self.accepted = 0
+        self.refused: dict[str, str] = {}
+
+    def lap(self, phase: str) -> None:
+        """Book the time since the last lap on ``phase``."""
+        now = time.perf_counter()
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+    def _bytes(self, cut: Cut) -> int:
+        return sum(cut.held(n, t.shape) * t.element_size() for n, t in self._tensors.items())
+
+    def send(self, cut: Cut) -> None:
+        """A task went out."""
+        self._bytes_down += self._bytes(cut)
+        self.lap("gather")
+
+    def accept(self, cut: Cut, processed: int, loss: float) -> None:
+        """An update was merged."""
+        self.accepted += 1
+        self._bytes_up += self._bytes(cut)
+        self._flops += BACKWARD * self._costs.forward_flops(cut) * processed
+        self._processed += processed
+        self._loss += loss * processed
+        if isinstance(cut, UnitCut):
+            for axis, seen in self._covered.items():
+                seen[cut.units.get(axis, slice(None))] = True
+        self.lap("merge")
+
+    def refuse(self, client: int, reason: str) -> None:
+        """An update was not merged."""
+        self.refused[str(client)] = reason
+        self.lap("merge")
+
+    def report(self, weights_covered: float) -> RoundReport:
+        """The round's books; at coordinate granularity the weights are the units."""
+        units = sum(len(seen) for seen in self._covered.values())
+        held = sum(int(seen.sum()) for seen in self._covered.values())
+        return RoundReport(
+            train_loss=self._loss / self._processed,
+            clients=self.accepted,
+            refused=self.refused,
+            units_covered=held / units if held else weights_covered,
+            weights_covered=weights_covered,
+            bytes_down=self._bytes_down,
+            bytes_up=self._bytes_up,
+            flops=self._flops,
+            seconds=self._seconds,
+        )
