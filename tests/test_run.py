@@ -141,7 +141,7 @@ def damaged_copy(finished: Path, to: Path) -> RunFolder:
 
 
 def test_a_truncated_checkpoint_falls_back_to_the_one_before(
-    finished: Path, tmp_path: Path
+    finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = damaged_copy(finished, tmp_path / "run")
     newest = folder.checkpoints / "round-000006" / "model.safetensors"
@@ -151,6 +151,7 @@ def test_a_truncated_checkpoint_falls_back_to_the_one_before(
     config = parse(SMALL)
     train(config, prepare(config), folder, resume=True)
     assert (folder.summary() or {})["model_sha256"] == expected["model_sha256"]
+    assert "round-000006: damaged" in caplog.text
 
 
 def test_flipped_bits_are_found_and_without_any_whole_checkpoint_it_says_so(
@@ -164,6 +165,13 @@ def test_flipped_bits_are_found_and_without_any_whole_checkpoint_it_says_so(
         tensors.write_bytes(content)
     with pytest.raises(CheckpointError, match="do not match their hash"):
         run(tmp_path / "run", parse(SMALL), resume=True)
+
+
+def test_killed_before_the_first_checkpoint_it_begins_again(finished: Path, tmp_path: Path) -> None:
+    config = parse(SMALL)
+    RunFolder(tmp_path / "run").create(config)
+    resumed = run(tmp_path / "run", config, resume=True)
+    assert resumed["model_sha256"] == (RunFolder(finished).summary() or {})["model_sha256"]
 
 
 def test_a_foreign_checkpoint_is_refused(finished: Path, tmp_path: Path) -> None:

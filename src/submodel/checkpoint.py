@@ -68,12 +68,12 @@ def save(folder: Path, state: State, config: Config) -> Path:
         _flush(path)
     partial.rename(final)
     _flush(folder)
-    for old in _saved(folder)[_KEPT:]:
+    for old in saved(folder)[_KEPT:]:
         shutil.rmtree(old)
     return final
 
 
-def _saved(folder: Path) -> list[Path]:
+def saved(folder: Path) -> list[Path]:
     """The checkpoints' folders, newest first."""
     return sorted(folder.glob("round-*"), reverse=True)
 
@@ -98,7 +98,7 @@ def read(path: Path, config: Config, like: Mapping[str, Tensor]) -> State:
 def latest(folder: Path, config: Config, like: Mapping[str, Tensor]) -> tuple[State, list[str]]:
     """The newest checkpoint that is whole, and what was wrong with newer ones."""
     problems: list[str] = []
-    for path in _saved(folder):
+    for path in saved(folder):
         try:
             return read(path, config, like), problems
         except CheckpointError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from submodel.rounds import Setup, State, initial_state, output_step, step
 from submodel.tally import RoundReport
 
 Metrics = dict[str, Any]
+_log = logging.getLogger(__name__)
 OnRound = Callable[[Metrics], None]
 
 
@@ -162,9 +164,11 @@ def train(
     state = initial_state(setup)
     history: list[Metrics] = []
     if folder is not None:
-        if resume:
-            state, _ = checkpoint.latest(folder.checkpoints, config, state.tensors)
-        else:
+        if resume and checkpoint.saved(folder.checkpoints):
+            state, problems = checkpoint.latest(folder.checkpoints, config, state.tensors)
+            for problem in problems:
+                _log.warning("passed over %s", problem)
+        else:  # also where a run was killed before its first checkpoint
             checkpoint.save(folder.checkpoints, state, config)
         folder.keep_metrics(state.round)
         history = folder.metrics()

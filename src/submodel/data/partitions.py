@@ -83,21 +83,21 @@ class ByLabel:
     seed: int
 
     @cached_property
-    def _shares(self) -> dict[int, list[tuple[int, Indices]]]:
+    def _shares(self) -> list[list[Indices]]:
         classes = int(self.labels.max()) + 1
         table = assign_labels(self.clients, classes, self.labels_per_client, self.seed)
-        shares: dict[int, list[tuple[int, Indices]]] = {c: [] for c in range(self.clients)}
+        shares: list[list[Indices]] = [[] for _ in range(self.clients)]
         for label in range(classes):
             members = np.flatnonzero(self.labels == label)
             members = generator(self.seed, "partition", label).permutation(members)
             holders = np.flatnonzero((table == label).any(1))
             for holder, share in zip(holders, np.array_split(members, len(holders)), strict=True):
-                shares[int(holder)].append((label, share))
+                shares[holder].append(share)
         return shares
 
     def indices(self, client: int) -> Indices:
         """The client's share of each of its labels."""
-        return np.sort(np.concatenate([share for _, share in self._shares[client]]))
+        return np.sort(np.concatenate(self._shares[client]))
 
 
 @dataclass(frozen=True)
