@@ -1,0 +1,267 @@
+"""Which numbers in a module's code make which dimensions: watched while its forward is traced.
+
+`self.heads = 4` in a user's attention is a size that a cut changes, and nothing marks it as one.
+So for the time of one forward such integers, and the sizes that tensors tell, are replaced by
+integers that know where they come from. Where one arrives in a view, a split, a slice or the shape
+of a new tensor, the dimension that it makes tells what it counts. An integer that makes no
+dimension (the number of a layer, a width that only enters a scale) is not a size. What happens
+inside torch's own layers is left to those who know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as global_hooks
+from torch.overrides import TorchFunctionMode
+
+from submodel.axes.number import Attribute, Number, SizeOf, Tracked, leaves, number_of, replace
+
+Dimensions = Callable[[Tensor], Sequence[Any] | None]
+"""What the tracer knows of the dimensions of a tensor; None if it has not seen it."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A number that makes a dimension, or the number of groups into which a layer divides it."""
+
+    number: Number
+    dimension: Any  # the tracer's expression; in a `Stored`, its layout
+    where: str  # the path of the module that was running
+    groups: bool = False
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a forward did with numbers, in terms of layouts."""
+
+    made: tuple[Made, ...] = ()
+    elsewhere: frozenset[str] = frozenset()  # attributes that arrived in some other argument
+
+
+@dataclass
+class Watched:
+    """What a forward did with numbers, in terms of the tracer's expressions."""
+
+    made: list[Made] = field(default_factory=list)
+    parts: list[list[Any]] = field(default_factory=list)  # of tensors cut into equal parts
+    elsewhere: set[str] = field(default_factory=set)
+
+    def alike(self) -> Iterator[list[Any]]:
+        """Dimensions that one number counts, or that are equal parts: they must stay equal."""
+        counted: dict[Number, list[Any]] = {}
+        for made in self.made:
+            if not made.groups and not isinstance(made.number, int):
+                known = [made.number.dimension] if isinstance(made.number, SizeOf) else []
+                counted.setdefault(made.number, known).append(made.dimension)
+        yield from counted.values()
+        yield from self.parts
+
+    def written_out(self) -> Iterator[Any]:
+        """Dimensions that a number in the code makes: they must stay as they are."""
+        for made in self.made:
+            if isinstance(made.number, int):
+                yield made.dimension
+
+    def finish(self, layout: Callable[[Any], Any]) -> Stored:
+        """The same in terms of layouts, without repetitions."""
+        made = {
+            Made(replace(m.number, layout), layout(m.dimension), m.where, m.groups): None
+            for m in self.made
+        }
+        return Stored(tuple(made), frozenset(self.elsewhere))
+
+
+class _Watch(TorchFunctionMode):
+    """Hands out integers that know their origin, and notes where they arrive."""
+
+    def __init__(self, dimensions: Dimensions) -> None:
+        super().__init__()
+        self.dimensions = dimensions
+        self.watched = Watched()
+        self.running: list[tuple[str, bool]] = [("", True)]  # path, and whether to watch
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        result = func(*args, **given)
+        path, watching = self.running[-1]
+        if not watching:
+            return result
+        name = func.__name__
+        if isinstance(result, torch.Size) or name == "size":
+            return self._sizes(result, *args, **given)
+        if name == "chunk":
+            self._note_parts(args[2] if len(args) > 2 else given.get("dim", 0), result)
+        placed = set()
+        for value, tensor, dimension, groups in _places(name, args, given, result):
+            known = self.dimensions(tensor)
+            if known is not None and value != -1 and tensor.shape[dimension] > 1:
+                placed.add(id(value))
+                self.watched.made.append(Made(number_of(value), known[dimension], path, groups))
+        for value in _integers((args, given)):
+            if isinstance(value, Tracked) and id(value) not in placed and name not in _MAKING:
+                sources = leaves(value.number)
+                self.watched.elsewhere |= {s.name for s in sources if isinstance(s, Attribute)}
+        return result
+
+    def _sizes(self, result: Any, tensor: Any, dim: int | None = None) -> Any:
+        known = self.dimensions(tensor) if isinstance(tensor, Tensor) else None
+        if known is None:
+            return result
+        if dim is not None:
+            return Tracked(result, SizeOf(known[dim]))
+        return torch.Size([Tracked(size, SizeOf(d)) for size, d in zip(result, known, strict=True)])
+
+    def _note_parts(self, dimension: int, parts: Sequence[Tensor]) -> None:
+        known = [self.dimensions(p) for p in parts if p.shape == parts[0].shape]
+        self.watched.parts.append([k[dimension] for k in known if k is not None])
+
+
+def _integers(value: Any) -> Iterator[int]:
+    """The integers in nested arguments."""
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _integers(item)
+    elif isinstance(value, Mapping):
+        yield from _integers(tuple(value.values()))
+    elif isinstance(value, slice):
+        yield from _integers((value.start, value.stop))
+
+
+_SHAPED = {"view", "reshape", "expand", "zeros", "ones", "empty", "full", "rand", "randn"}
+_SHAPED |= {f"new_{name}" for name in ("zeros", "ones", "empty", "full")}
+_MAKING = _SHAPED | {"split", "split_with_sizes", "unflatten", "narrow", "__getitem__"}
+_GROUPED = {f"conv{n}d": 6 for n in (1, 2, 3)} | {f"conv_transpose{n}d": 6 for n in (1, 2, 3)}
+Place = tuple[int, Tensor, int, bool]
+
+
+def _places(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+) -> Iterator[Place]:
+    """Which integer makes, or groups, which dimension of which tensor."""
+
+    def argument(position: int, keyword: str, default: Any) -> Any:
+        return args[position] if len(args) > position else kwargs.get(keyword, default)
+
+    if name in ("split", "split_with_sizes"):
+        sizes = argument(1, "split_size" if "split_size" in kwargs else "split_size_or_sections", 0)
+        dimension = argument(2, "dim", 0)
+        parts = [sizes] * len(result) if isinstance(sizes, int) else sizes
+        for size, part in zip(parts, result, strict=False):
+            if part.shape[dimension] == size:
+                yield size, part, dimension, False
+    elif not isinstance(result, Tensor):
+        return
+    elif name == "unflatten":
+        dimension, sizes = argument(1, "dim", 0), argument(2, "sizes", ())
+        for offset, size in enumerate(sizes):
+            yield size, result, dimension % args[0].dim() + offset, False
+    elif name in ("layer_norm", "rms_norm"):
+        for back, size in enumerate(reversed(argument(1, "normalized_shape", ()))):
+            yield size, result, result.dim() - 1 - back, False
+    elif name == "narrow":
+        dimension, start = argument(1, "dim", 0), argument(2, "start", 0)
+        yield from _prefixes(args[0], dimension, (start,))
+        yield argument(3, "length", 0), result, dimension, False
+    elif name == "__getitem__":
+        for dimension, part in _slices(args[1], args[0].dim()):
+            yield from _prefixes(args[0], dimension, (part.start, part.stop))
+    elif name == "group_norm":
+        yield argument(1, "num_groups", 1), result, 1, True
+    elif name in _GROUPED and (groups := argument(_GROUPED[name], "groups", 1)) > 1:
+        yield groups, argument(1, "weight", result), 0, True
+    elif name in _SHAPED:
+        for shape in _shapes(args, kwargs):
+            pairs = list(zip(shape, result.shape, strict=False))
+            if len(shape) == result.dim() and all(s in (-1, n) for s, n in pairs):
+                for dimension, size in enumerate(shape):
+                    yield size, result, dimension, False
+                return
+
+
+def _slices(index: Any, dimensions: int) -> Iterator[tuple[int, slice]]:
+    """The slices of an index, each with the dimension of the indexed tensor that it slices."""
+    parts = index if isinstance(index, tuple) else (index,)
+    taking = sum(part is not None and part is not Ellipsis for part in parts)
+    at = 0
+    for part in parts:
+        if isinstance(part, Tensor | list | bool):  # these may take several dimensions
+            return
+        if isinstance(part, slice):
+            yield at, part
+        if part is Ellipsis:
+            at += dimensions - taking
+        elif part is not None:
+            at += 1
+
+
+def _prefixes(tensor: Tensor, dimension: int, ends: Sequence[int | None]) -> Iterator[Place]:
+    """What lies before each end of a slice; taken once more, so that the tracer sees it."""
+    size = tensor.shape[dimension]
+    for end in ends:
+        if isinstance(end, int) and not isinstance(end, bool) and 0 < end < size:
+            yield end, tensor.narrow(dimension, 0, end), dimension, False
+        elif isinstance(end, int) and -size < end < 0:
+            rest = tensor.narrow(dimension, size + end, -end)
+            yield -end, rest, dimension, False
+
+
+def _shapes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+    """Each list or tuple among the arguments, and the bare integers as one."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, tuple | list) and all(isinstance(item, int) for item in value):
+            yield value
+    yield [value for value in args if isinstance(value, int)]
+
+
+@contextmanager
+def watch_numbers(module: nn.Module, dimensions: Dimensions) -> Iterator[Watched]:
+    """Collect what numbers the forward of ``module`` makes dimensions with.
+
+    >>> class Net(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.heads, self.number = 4, 7
+    ...     def forward(self, x):
+    ...         return x.view(-1, self.heads, 3)
+    >>> net, x = Net(), torch.ones(2, 12)
+    >>> with watch_numbers(net, lambda tensor: tensor.shape) as seen:
+    ...     _ = net(x)
+    >>> [(made.number, made.dimension) for made in seen.made]
+    [(Attribute(name='heads'), 4), (3, 3)]
+    """
+    mode = _Watch(dimensions)
+    with ExitStack() as undo:
+        paths = {}
+        for path, layer in module.named_modules():
+            own = type(layer).__module__.startswith("torch.")
+            paths[layer] = (path, not own)
+            for name, value in [] if own else list(vars(layer).items()):
+                if type(value) is int:
+                    undo.callback(vars(layer).__setitem__, name, value)
+                    source = Attribute(f"{path}.{name}" if path else name)
+                    vars(layer)[name] = Tracked(value, source)
+
+        def enter(layer: nn.Module, _: object) -> None:
+            mode.running.append(paths.get(layer, mode.running[-1]))
+
+        def leave(*_: object) -> None:
+            mode.running.pop()
+
+        undo.callback(global_hooks.register_module_forward_pre_hook(enter).remove)
+        undo.callback(global_hooks.register_module_forward_hook(leave).remove)
+        undo.enter_context(mode)
+        yield mode.watched
