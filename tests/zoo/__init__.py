@@ -1,0 +1,17 @@
+"""The zoo: small models of every common architecture, to test axes, cuts and builds on."""
+
+from __future__ import annotations
+
+from tests.zoo import builtin, convolutional, hugging_face, recurrent, transformer
+from tests.zoo.entry import Entry
+
+ZOO: tuple[Entry, ...] = (
+    *builtin.ENTRIES,
+    *convolutional.ENTRIES,
+    *recurrent.ENTRIES,
+    *transformer.ENTRIES,
+    *hugging_face.ENTRIES,
+)
+"""All models; none is wider than 64 or slower than a few milliseconds."""
+
+__all__ = ["ZOO", "Entry"]

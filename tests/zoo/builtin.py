@@ -1,0 +1,28 @@
+"""The library's own models."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from submodel.models import ModelName, make_model
+from submodel.norm import calibrate
+from tests.zoo.entry import Entry, Inputs, randomise
+
+
+def _entry(name: ModelName, inputs: tuple[int, ...], width: int) -> Entry:
+    def factory() -> tuple[nn.Module, Inputs]:
+        module, _ = make_model(name, inputs, 5, width)
+        randomise(module)
+        x = torch.randn(2, *inputs)
+        calibrate(module, [torch.randn(4, *inputs)])
+        return module, (x,)
+
+    return Entry(f"builtin-{name}", factory)
+
+
+ENTRIES = (
+    _entry("mlp", (1, 6, 6), 16),
+    _entry("cnn", (1, 8, 8), 4),
+    _entry("preresnet18", (3, 8, 8), 4),
+)
