@@ -14,12 +14,13 @@ Inputs = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Entry:
-    """A model in evaluation mode with positional example inputs."""
+    """A model with positional example inputs."""
 
     name: str
     factory: Callable[[], tuple[nn.Module, Inputs]]
     outputs: Callable[[Any], Any] | None = None  # what of the result counts; None: all of it
     needs: str | None = None  # the package that it takes, beyond torch
+    training: bool = False  # nothing in the zoo draws random numbers or keeps statistics then
 
     def make(self) -> tuple[nn.Module, Inputs]:
         """The model with fixed, nowhere trivial values, and its example inputs."""
@@ -27,7 +28,7 @@ class Entry:
             torch.manual_seed(0)
             module, inputs = self.factory()
             randomise(module)
-        return module.eval(), inputs
+        return module.train(self.training), inputs
 
     def result(self, module: nn.Module, inputs: Inputs) -> Any:
         """What counts of the model's output."""
