@@ -1,0 +1,93 @@
+"""Whether a sub-model gives outputs of the full model's shapes, found by running both once.
+
+A constant in a view, such as `x.view(-1, 12, 2)`, can swallow a change of width into the batch:
+the sub-model runs, and computes something else.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree
+
+from submodel.axes import CLASSES
+from submodel.cut import UnitCut
+from submodel.errors import SubmodelError
+
+Outputs = Callable[[Any], Any]
+"""What of a model's result counts."""
+
+
+def check_outputs(
+    module: nn.Module,
+    small: nn.Module,
+    cut: UnitCut,
+    example_inputs: Sequence[Any],
+    outputs: Outputs | None = None,
+) -> None:
+    """Raise unless ``small`` runs and its outputs have the shapes that the full model's have.
+
+    Where the classes are cut, a dimension of all classes may shrink to those kept. The modules
+    are copied first, so that running statistics stay what they are.
+    """
+    allowed = set()
+    if CLASSES in cut.units:
+        allowed.add((cut.axes.sizes[CLASSES], len(cut.units[CLASSES])))
+    full = _shapes(copy.deepcopy(module), example_inputs, outputs)
+    try:
+        cut_shapes = _shapes(copy.deepcopy(small), example_inputs, outputs)
+    except _FailedInsideError as problem:
+        raise SubmodelError(
+            f"cannot build the sub-model: {problem.path or 'the model'} "
+            f"({type(small.get_submodule(problem.path)).__name__}) does not run with the cut "
+            f"tensors: {problem.__cause__}. A size is computed or written out there; make it an "
+            "attribute or read it from a shape, register `resizes`, give `factory` or `resize`, "
+            "or keep the axis whole"
+        ) from problem.__cause__
+    for before, after in zip(full, cut_shapes, strict=True):
+        same = len(before) == len(after) and all(
+            b == a or (b, a) in allowed for b, a in zip(before, after, strict=True)
+        )
+        if not same:
+            raise SubmodelError(
+                f"cannot build the sub-model: it gives an output of shape {after}, the full model "
+                f"{before}. A size is written out in a view somewhere, which took the change of "
+                "width for another batch; or a hidden width is part of the outputs: name the "
+                "ones that count by `outputs`"
+            )
+
+
+class _FailedInsideError(Exception):
+    """Carries the innermost module that was running."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(path)
+
+
+def _shapes(
+    module: nn.Module, inputs: Sequence[Any], outputs: Outputs | None
+) -> list[tuple[int, ...]]:
+    running: list[str] = []
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), ExitStack() as hooks:
+        for path, layer in module.named_modules():
+
+            def enter(*_: object, path: str = path) -> None:
+                running.append(path)
+
+            def leave(*_: object) -> None:
+                running.pop()
+
+            hooks.callback(layer.register_forward_pre_hook(enter).remove)
+            hooks.callback(layer.register_forward_hook(leave).remove)
+        try:
+            result = module(*copy.deepcopy(tuple(inputs)))
+        except Exception as problem:
+            raise _FailedInsideError(running[-1] if running else "") from problem
+    leaves = _pytree.tree_leaves(result if outputs is None else outputs(result))
+    return [tuple(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor)]

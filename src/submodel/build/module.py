@@ -1,0 +1,155 @@
+"""Building the small module of a unit cut out of the full one.
+
+The copy shares no storage with the original: every parameter is replaced by its cut while the
+module is copied, so weight tying survives and the full weights are never duplicated. Layers that
+store their sizes as plain numbers are then corrected from the shapes of their weights.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from submodel.build.attributes import follow_integers
+from submodel.build.check import Outputs, check_outputs
+from submodel.build.layers import LayerCut, fix_of
+from submodel.build.sizes import Sizes
+from submodel.cut import Cut, UnitCut
+from submodel.errors import SubmodelError
+
+Factory = Callable[[Mapping[str, int]], nn.Module]
+"""The kept size of every axis -> an empty module of those sizes."""
+Resize = Callable[[nn.Module, Mapping[str, int]], None]
+"""Corrects the copied module in place, given the kept size of every axis."""
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """What is exchanged: the parameters and the persistent floating-point buffers.
+
+    Such buffers (running statistics) are cut and merged like weights; integer buffers stay local.
+    """
+    tensors: dict[str, Tensor] = {n: p.detach() for n, p in module.named_parameters()}
+    persistent = module.state_dict().keys()
+    for name, buffer in module.named_buffers():
+        if name in persistent and buffer.is_floating_point():
+            tensors[name] = buffer
+    return tensors
+
+
+def build(
+    module: nn.Module,
+    cut: Cut,
+    *,
+    factory: Factory | None = None,
+    resize: Resize | None = None,
+    example_inputs: Sequence[Any] | None = None,
+    outputs: Outputs | None = None,
+) -> nn.Module:
+    """The sub-model of ``module`` that ``cut`` keeps, as a module of its own.
+
+    Without help, layers of torch are corrected by `resizes`, and plain integers of other modules
+    where the cut leaves no doubt what they become; doubt is an error. Floats stay: a scale such as
+    1/sqrt(head size) that a module stored is that of the full model. ``resize(module, sizes)``
+    comes last and may settle what is in doubt. ``factory(sizes)`` replaces all of this: it makes a
+    module of its own, with its own scales, into which the cut tensors go by name.
+
+    With ``example_inputs`` both modules run once, and the shapes of their ``outputs`` must agree.
+
+    >>> from submodel.axes import declare
+    >>> import numpy as np
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> table = {"0.weight": ("hidden",), "0.bias": ("hidden",), "2.weight": (None, "hidden")}
+    >>> axes = declare(tensors_of(net), table)
+    >>> build(net, UnitCut(axes, {"hidden": np.array([1, 5])}))[0]
+    Linear(in_features=4, out_features=2, bias=True)
+    """
+    parameters = {
+        name: nn.Parameter(cut.gather(name, parameter.detach()), parameter.requires_grad)
+        for name, parameter in module.named_parameters()
+    }
+    buffers = {name: cut.gather(name, buffer) for name, buffer in module.named_buffers()}
+    if not isinstance(cut, UnitCut):
+        return _copy(module, parameters, buffers)
+    sizes = Sizes(module, cut)
+    if factory is not None:
+        small = _fill(factory(sizes.kept), module, parameters, buffers)
+    else:
+        small = _copy(module, parameters, buffers)
+        _correct(module, small, cut, sizes, in_doubt_to_user=resize is not None)
+        if resize is not None:
+            resize(small, sizes.kept)
+    if example_inputs is not None:
+        check_outputs(module, small, cut, example_inputs, outputs)
+    return small
+
+
+def _copy(
+    module: nn.Module, parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tensor]
+) -> nn.Module:
+    """A deep copy that finds the cut tensors in place of the module's own."""
+    memo: dict[int, object] = {id(p): parameters[name] for name, p in module.named_parameters()}
+    memo |= {id(b): buffers[name] for name, b in module.named_buffers()}
+    copied: nn.Module = copy.deepcopy(module, memo)
+    return copied
+
+
+def _correct(
+    module: nn.Module, small: nn.Module, cut: UnitCut, sizes: Sizes, *, in_doubt_to_user: bool
+) -> None:
+    """Set the plain numbers that the copy still has from the full model."""
+    names = {id(p): name for name, p in module.named_parameters()}
+    names |= {id(b): name for name, b in module.named_buffers()}
+    doubts = []
+    for (path, original), layer in zip(module.named_modules(), small.modules(), strict=True):
+        if (fix := fix_of(original)) is not None:
+            fix(layer, LayerCut(path, original, cut, sizes, names))
+        elif not type(layer).__module__.startswith("torch.nn."):
+            where = f"{path or 'the model'} ({type(layer).__name__})"
+            doubts += [f"{where}: {doubt}" for doubt in follow_integers(layer, path, sizes)]
+    if doubts and not in_doubt_to_user:
+        raise SubmodelError(
+            "cannot build the sub-model: " + "; ".join(doubts) + ". Register how this type is "
+            "corrected with `resizes`, or give `resize` or `factory`"
+        )
+
+
+def _fill(
+    small: nn.Module,
+    module: nn.Module,
+    parameters: Mapping[str, nn.Parameter],
+    buffers: Mapping[str, Tensor],
+) -> nn.Module:
+    """Let a module from a factory hold the cut tensors, which must fit it by name and shape."""
+    own: dict[str, Tensor] = {**dict(small.named_parameters()), **dict(small.named_buffers())}
+    given: dict[str, Tensor] = {**parameters, **buffers}
+    problems = [f"{name}: only the full model has it" for name in given.keys() - own.keys()]
+    problems += [f"{name}: only the factory's module has it" for name in own.keys() - given.keys()]
+    problems += [
+        f"{name}: the factory's module has {tuple(own[name].shape)}, the cut {tuple(t.shape)}"
+        for name, t in given.items()
+        if name in own and own[name].shape != t.shape
+    ]
+    if problems:
+        raise SubmodelError("the factory's module does not fit the cut: " + "; ".join(problems))
+    replaced: dict[int, Any] = {id(own[name]): tensor for name, tensor in given.items()}
+    for layer in small.modules():
+        tables: tuple[dict[str, Any], ...] = (layer._parameters, layer._buffers)
+        for table in tables:
+            table |= {name: replaced[id(t)] for name, t in table.items() if t is not None}
+        if isinstance(layer, nn.RNNBase):
+            layer._init_flat_weights()
+    return small.train(module.training)
+
+
+def load(module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Let ``module`` hold these tensors, without copying them."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.data = tensors[name]
+        for name, buffer in module.named_buffers():
+            if name in tensors:
+                buffer.copy_(tensors[name])
