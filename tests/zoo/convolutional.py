@@ -301,7 +301,11 @@ ENTRIES = (
     Entry("channels-last", _on_images(ChannelsLast)),
     Entry("pre-resnet", _on_images(pre_resnet)),
     Entry("resnet-bn", _on_images(lambda: post_resnet(nn.BatchNorm2d))),
-    Entry("resnet-gn1", _on_images(lambda: post_resnet(lambda width: nn.GroupNorm(1, width)))),
+    Entry(
+        "resnet-gn1",
+        _on_images(lambda: post_resnet(lambda width: nn.GroupNorm(1, width))),
+        mixes=True,
+    ),
     Entry("resnet-gn4", _on_images(lambda: post_resnet(lambda width: nn.GroupNorm(4, width)))),
     Entry("resnext", _on_images(resnext)),
     Entry("mobilenet", _on_images(mobilenet)),

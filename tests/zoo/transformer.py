@@ -137,8 +137,8 @@ class EncoderNet(nn.Module):
 
 
 ENTRIES = (
-    Entry("vit", lambda: (VisionTransformer(), (torch.randn(2, 3, 8, 8),))),
-    Entry("mixer", lambda: (Mixer(), (torch.randn(2, 3, 8, 8),))),
-    Entry("multihead-attention", lambda: (MultiheadNet(), (torch.randn(2, 5, 9),))),
-    Entry("encoder-layer", lambda: (EncoderNet(), (torch.randn(2, 5, 9),))),
+    Entry("vit", lambda: (VisionTransformer(), (torch.randn(2, 3, 8, 8),)), mixes=True),
+    Entry("mixer", lambda: (Mixer(), (torch.randn(2, 3, 8, 8),)), mixes=True),
+    Entry("multihead-attention", lambda: (MultiheadNet(), (torch.randn(2, 5, 9),)), mixes=True),
+    Entry("encoder-layer", lambda: (EncoderNet(), (torch.randn(2, 5, 9),)), mixes=True),
 )

@@ -1,0 +1,116 @@
+"""Every model of the zoo: traced, cut in half at random units, built, run, trained, merged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from submodel.axes import Axes, trace
+from submodel.build import build, tensors_of
+from submodel.cut import UnitCut, draw_units, gather
+from submodel.merge import Accumulator, Rule
+from submodel.schemes import Draw, Random
+from tests.reference import RestrictedStatistics, kept_mask, masked, plain_attention
+from tests.zoo import ZOO, Entry
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with the axes found in it and half of each."""
+
+    module: nn.Module
+    inputs: tuple[Any, ...]
+    axes: Axes
+    cut: UnitCut
+
+
+@cache
+def case(entry: Entry) -> Case:
+    if entry.needs is not None:
+        pytest.importorskip(entry.needs)
+    module, inputs = entry.make()
+    axes = trace(module, inputs, outputs=entry.outputs, verify=True)
+    return Case(module, inputs, axes, draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0)))
+
+
+def small(entry: Entry) -> nn.Module:
+    given = case(entry)
+    return build(given.module, given.cut, example_inputs=given.inputs, outputs=entry.outputs)
+
+
+each = pytest.mark.parametrize("entry", ZOO, ids=str)
+
+
+@each
+def test_at_least_half_of_the_weights_lie_along_an_axis(entry: Entry) -> None:
+    given = case(entry)
+    parameters = dict(given.module.named_parameters())
+    cuttable = [
+        tensor.numel()
+        for name, tensor in parameters.items()
+        if any(any(layout.axes()) for layout in given.axes.layouts[name])
+    ]
+    assert sum(cuttable) > 0.5 * sum(tensor.numel() for tensor in parameters.values())
+
+
+@each
+def test_the_sub_model_is_the_full_model_without_the_dropped_units(entry: Entry) -> None:
+    given = case(entry)
+    with torch.no_grad(), plain_attention():
+        got = entry.result(small(entry), given.inputs)
+        zeroed = masked(given.module, given.cut)
+        if entry.mixes:
+            with RestrictedStatistics():
+                expected = entry.result(zeroed, given.inputs)
+        else:
+            expected = entry.result(zeroed, given.inputs)
+    # float32 sums in another order; outputs are of order one
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@each
+def test_at_full_capacity_the_sub_model_is_the_full_model(entry: Entry) -> None:
+    given = case(entry)
+    whole = build(given.module, UnitCut(given.axes, {}))
+    with torch.no_grad():
+        got = entry.result(whole, given.inputs)
+        assert torch.equal(got, entry.result(given.module, given.inputs))
+
+
+@each
+@pytest.mark.parametrize("rule", ["fill_in", "selective"])
+def test_untouched_values_merge_to_the_same_bits(entry: Entry, rule: Rule) -> None:
+    given = case(entry)
+    whole = tensors_of(given.module)
+    accumulator = Accumulator(whole, rule)
+    accumulator.add(given.cut, gather(given.cut, whole))
+    for name, merged in accumulator.merge().items():
+        assert torch.equal(merged, whole[name]), name
+
+
+@each
+def test_training_changes_nothing_outside_the_cut(entry: Entry) -> None:
+    given = case(entry)
+    module = small(entry)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        torch.autograd.backward(entry.result(module, given.inputs).square().mean())
+        optimizer.step()
+    whole, trained = tensors_of(given.module), tensors_of(module)
+    accumulator = Accumulator(whole, "fill_in")
+    assert accumulator.refusal(given.cut, trained) is None
+    accumulator.add(given.cut, trained)
+    merged = accumulator.merge()
+    back = gather(given.cut, merged)
+    for name in whole:
+        outside = kept_mask(given.cut, name, whole[name]) == 0
+        assert torch.equal(merged[name][outside], whole[name][outside]), name
+        assert torch.equal(back[name], trained[name]), name
+    moved = [name for name in whole if not torch.equal(merged[name], whole[name])]
+    assert len(moved) > len(whole) / 2
