@@ -23,11 +23,19 @@ class Axes:
 
     sizes: Mapping[str, int]
     layouts: Mapping[str, tuple[Layout, ...]] = field(repr=False)
+    frozen: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Dimensions that are never cut, as ``tensor[dimension]``, and why."""
+    kept: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Axes that could be cut but that a capacity leaves whole, and why."""
+    inexact: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    """Axes whose units some operators mix other than by weights: cutting is not masking."""
+    unused: tuple[str, ...] = field(default=(), repr=False)
+    """Tensors that the forward never read."""
 
     @property
     def cut_by_capacity(self) -> dict[str, int]:
-        """The axes that a capacity cuts: all but the classes."""
-        return {name: size for name, size in self.sizes.items() if name != CLASSES}
+        """The axes that a capacity cuts: all but the classes and those kept whole."""
+        return {n: size for n, size in self.sizes.items() if n != CLASSES and n not in self.kept}
 
 
 def declare(

@@ -1,0 +1,215 @@
+"""From what a trace recorded to axes: their names, the user's wishes, and which ones are cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from submodel.axes.declare import CLASSES, Axes
+from submodel.axes.expression import Atom, Expression, Fixed, Product, atoms
+from submodel.axes.layout import Along, Concatenation, Layout
+from submodel.axes.layout import Fixed as FixedLayout
+from submodel.axes.layout import Product as ProductLayout
+from submodel.axes.record import Record
+from submodel.errors import ConfigError
+
+Names = dict[Atom, str]
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the user says about axes; see `trace`."""
+
+    freeze: Sequence[str] = ()
+    tie: Sequence[tuple[str, str]] = ()
+    whole: Sequence[str] = ()
+    cut: Sequence[str] = ()
+
+
+def assemble(
+    record: Record, weights: Mapping[str, Tensor], classes: Atom | None, overrides: Overrides
+) -> Axes:
+    """The axes of a finished trace."""
+    unused = tuple(name for name, tensor in weights.items() if id(tensor) not in record.read)
+    for name in unused:
+        for dimension in record.tensors[id(weights[name])].dimensions:
+            record.algebra.freeze(dimension, "nothing reads it")
+    names = _names(record, weights, classes, {})
+    names = _override(record, weights, classes, names, overrides)
+    layouts = _resolved(record, weights)
+    in_products = _keep_factors(record, layouts, names, overrides)
+    found = {names[a]: a.size for ds in layouts.values() for d in ds for a in atoms(d)}
+    kept = {**in_products, **dict.fromkeys(overrides.whole, "kept whole as told")}
+    return Axes(
+        sizes={n: found[n] for n in names.values() if n in found},
+        layouts={n: tuple(_layout(d, names) for d in ds) for n, ds in layouts.items()},
+        frozen={
+            f"{name}[{i}]": d.reason or "it meets a constant"
+            for name, ds in layouts.items()
+            for i, d in enumerate(ds)
+            if isinstance(d, Fixed) and d.size > 1
+        },
+        kept={n: kept[n] for n in names.values() if n in kept and n in found},
+        inexact=_inexact(record, names, found),
+        unused=unused,
+    )
+
+
+def _resolved(record: Record, weights: Mapping[str, Tensor]) -> dict[str, tuple[Expression, ...]]:
+    resolve = record.algebra.resolve
+    return {
+        name: tuple(map(resolve, record.tensors[id(tensor)].dimensions))
+        for name, tensor in weights.items()
+    }
+
+
+def _names(
+    record: Record, weights: Mapping[str, Tensor], classes: Atom | None, given: Names
+) -> Names:
+    """Each axis is named after the tensor that was read first among those it lies in.
+
+    That is where it comes from: the layer that makes it runs before those that use it. Several
+    axes of one tensor are numbered in the order in which they lie there.
+    """
+    order = {name: record.read.get(id(tensor), 1 << 60) for name, tensor in weights.items()}
+    layouts = _resolved(record, weights)
+    names = dict(given)
+    if classes is not None:
+        names[classes] = CLASSES
+    new: dict[str, list[Atom]] = {}
+    seen = set(names)
+    for tensor in sorted(weights, key=order.__getitem__):
+        for dimension in layouts[tensor]:
+            for atom in atoms(dimension):
+                if atom not in seen:
+                    seen.add(atom)
+                    base = tensor.removesuffix(".weight").removesuffix(".bias")
+                    new.setdefault(base, []).append(atom)
+    taken = set(names.values())
+    for base, members in new.items():
+        if len(members) == 1 and base not in taken | {CLASSES}:
+            names[members[0]] = base
+            continue
+        number = 0
+        for atom in members:
+            number += 1
+            while f"{base}#{number}" in taken:
+                number += 1
+            names[atom] = f"{base}#{number}"
+    if classes is not None:  # last, as classes come last in the net
+        names[classes] = names.pop(classes)
+    return names
+
+
+def _override(
+    record: Record,
+    weights: Mapping[str, Tensor],
+    classes: Atom | None,
+    names: Names,
+    overrides: Overrides,
+) -> Names:
+    """Freeze and tie as told; the axes that remain keep their names."""
+    by_name: dict[str, Atom] = {name: atom for atom, name in names.items()}
+    problems: list[str] = []
+
+    def find(text: str, where: str) -> Expression | None:
+        if text in by_name:
+            return by_name[text]
+        match = re.fullmatch(r"(.+)\[(\d+)\]", text)
+        if match and match[1] in weights and int(match[2]) < weights[match[1]].dim():
+            return record.tensors[id(weights[match[1]])].dimensions[int(match[2])]
+        problems.append(
+            f"{where}: {text!r} is neither an axis ({', '.join(by_name) or 'there is none'}) "
+            "nor a dimension such as 'fc.weight[0]'"
+        )
+        return None
+
+    for text in overrides.freeze:
+        frozen = find(text, "freeze")
+        if frozen is not None:
+            record.algebra.freeze(frozen, "frozen as told")
+    for one, other in overrides.tie:
+        a, b = find(one, "tie"), find(other, "tie")
+        if a is not None and b is not None:
+            if a.size == b.size:
+                record.algebra.unify(a, b, f"tied with {other}")
+            else:
+                problems.append(f"tie: {one!r} has {a.size} units and {other!r} has {b.size}")
+    for option, texts in (("whole", overrides.whole), ("cut", overrides.cut)):
+        for text in texts:
+            if text not in by_name:
+                problems.append(f"{option}: {text!r} is not an axis; there are {list(by_name)}")
+            elif option == "cut" and text in overrides.whole:
+                problems.append(f"cut: {text!r} is also to be kept whole")
+            elif not isinstance(record.algebra.resolve(by_name[text]), Atom):
+                problems.append(f"{option}: {text!r} is frozen by another option")
+    if problems:
+        raise ConfigError(problems)
+    known = {a: n for a, n in names.items() if record.algebra.resolve(a) == a}
+    if classes is not None and classes not in known:
+        raise ConfigError(["classes: the axis of the classes is frozen or tied by another option"])
+    return _names(record, weights, classes, known)
+
+
+def _keep_factors(
+    record: Record,
+    layouts: Mapping[str, tuple[Expression, ...]],
+    names: Names,
+    overrides: Overrides,
+) -> dict[str, str]:
+    """The axes that a capacity leaves whole because another factor of their product is cut.
+
+    Outer products are decided first. Of each, the factor that the user names is cut; else the
+    groups of a group norm; else the innermost one that may be cut.
+    """
+    wanted, whole = set(overrides.cut), set(overrides.whole)
+    groups = {a for g in record.groups for a in atoms(record.algebra.resolve(g))}
+    kept: dict[str, str] = {}
+
+    def decide(p: Product) -> None:
+        factors = [{names[a] for a in atoms(part)} for part in p.parts]
+        free = [f for f in factors if f - whole - kept.keys()]
+        if len(free) < 2:
+            return
+        told = [f for f in free if f & wanted]
+        grouped = [f for f in free if any(names[a] in f for a in groups)]
+        cut = set().union(*told) if told else (grouped or free)[-1]
+        for axis in set().union(*factors) - cut - whole - kept.keys():
+            others = " and ".join(sorted(cut))
+            kept[axis] = f"its product with {others} is cut there; cutting both squares the share"
+
+    for p in _products(d for ds in layouts.values() for d in ds):
+        decide(p)
+    return kept
+
+
+def _products(expressions: Iterator[Expression] | Sequence[Expression]) -> Iterator[Product]:
+    """All products, outer ones before those within."""
+    for e in expressions:
+        if isinstance(e, Product):
+            yield e
+        if not isinstance(e, Fixed | Atom):
+            yield from _products(e.parts)
+
+
+def _inexact(record: Record, names: Names, found: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+    """Per axis the operators that mix its units other than by masked weights."""
+    notes: dict[str, dict[str, None]] = {}
+    for expression, words in record.mixes:
+        for atom in atoms(record.algebra.resolve(expression)):
+            if atom in names and names[atom] in found:
+                notes.setdefault(names[atom], {})[words] = None
+    return {axis: tuple(notes[axis]) for axis in names.values() if axis in notes}
+
+
+def _layout(expression: Expression, names: Names) -> Layout:
+    """The expression in the words of the rest of the library."""
+    if isinstance(expression, Fixed):
+        return FixedLayout(expression.size)
+    if isinstance(expression, Atom):
+        return Along(names[expression], expression.size)
+    parts = tuple(_layout(part, names) for part in expression.parts)
+    return ProductLayout(parts) if isinstance(expression, Product) else Concatenation(parts)

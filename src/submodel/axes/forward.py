@@ -1,0 +1,121 @@
+"""Running a module once for its own sake: in evaluation mode, and leaving it as it was."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from submodel.errors import ConfigError
+from submodel.norm import StaticBatchNorm
+
+Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
+"""An example input: one tensor, the positional arguments, or the keyword arguments."""
+
+SEED = 0
+"""Forwards that draw random numbers draw the same ones each time."""
+
+
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers by name, a shared one under each of its names.
+
+    >>> list(weights_of(nn.BatchNorm1d(3, affine=False)))
+    ['running_mean', 'running_var', 'num_batches_tracked']
+    """
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    return {**parameters, **dict(module.named_buffers(remove_duplicate=False))}
+
+
+def run(module: nn.Module, inputs: Inputs) -> Any:
+    """What the module returns for the inputs; call it within `undisturbed`.
+
+    >>> run(nn.Identity(), (torch.ones(1),))
+    tensor([1.])
+    """
+    torch.manual_seed(SEED)
+    if isinstance(inputs, Mapping):
+        return module(**inputs)
+    return module(*inputs) if isinstance(inputs, tuple) else module(inputs)
+
+
+@contextlib.contextmanager
+def undisturbed(module: nn.Module) -> Iterator[None]:
+    """A forward in here changes nothing: not the mode, the buffers or the random state.
+
+    Everything is in evaluation mode, so that nothing is dropped at random, except static batch
+    norms, which have no statistics to evaluate with before they are calibrated. The fused kernels
+    of recurrent nets and of transformer layers are off, as they hide what they compute.
+    """
+    modes = {layer: layer.training for layer in module.modules()}
+    buffers = {layer: dict(layer._buffers) for layer in modes}
+    values = [(b, b.detach().clone()) for b in module.buffers()]
+    recurrent = any(isinstance(layer, nn.RNNBase) for layer in modes)
+    fast_attention = torch.backends.mha.get_fastpath_enabled()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.random.fork_rng(devices=_devices(module)))
+        if recurrent:
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast_attention)
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            for layer in modes:
+                layer.training = isinstance(layer, StaticBatchNorm)
+            yield
+        finally:
+            for layer, mode in modes.items():
+                layer.training = mode
+                layer._buffers.update(buffers[layer])
+            for buffer, value in values:
+                buffer.copy_(value)
+
+
+def _devices(module: nn.Module) -> list[int]:
+    """The accelerators whose random state a forward may use."""
+    found = {p.device for p in module.parameters() if p.device.type == "cuda"}
+    return sorted(d.index or 0 for d in found)
+
+
+def outputs_of(returned: Any, outputs: Callable[[Any], Any] | None) -> list[Tensor]:
+    """The tensors that the caller cares about.
+
+    >>> len(outputs_of({"logits": torch.ones(1), "extra": (torch.ones(1), None)}, None))
+    2
+    """
+    found = list(tensors_in(returned if outputs is None else outputs(returned)))
+    if not found:
+        raise ConfigError([f"outputs: no tensor in what the forward returned, {_kind(returned)}"])
+    return found
+
+
+def tensors_in(value: Any, where: str = "outputs", strict: bool = True) -> Iterator[Tensor]:
+    """The tensors in nested dicts, lists, tuples and dataclasses.
+
+    Other objects may hide tensors; where that matters (``strict``), the caller has to say which.
+    """
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from tensors_in(item, f"{where}.{key}", strict)
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from tensors_in(item, f"{where}[{number}]", strict)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for entry in fields(value):
+            yield from tensors_in(getattr(value, entry.name), f"{where}.{entry.name}", strict)
+    elif strict and not isinstance(value, bool | int | float | complex | str | bytes | None):
+        raise ConfigError(
+            [
+                f"{where} is {_kind(value)}, which may hold tensors; say which outputs must keep "
+                "their dimensions, as in outputs=lambda result: result.logits"
+            ]
+        )
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"

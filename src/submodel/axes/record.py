@@ -1,0 +1,107 @@
+"""What a trace knows: the dimensions of every tensor it has seen, and remarks about axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from submodel.axes.expression import Algebra, Expression, Fixed
+
+Dimensions = tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One tensor: its dimensions, and what tracing needs to know besides."""
+
+    tensor: Tensor  # held, so that its id is not given to another tensor during the trace
+    dimensions: Dimensions
+    weight: bool = False  # a parameter, a buffer or a view of one: zero wherever it is masked
+    untold: Dimensions = ()  # no rule says how it depends on these: reading it freezes them
+
+
+@dataclass
+class Record:
+    """The tensors, the algebra of their dimensions, and remarks collected on the way."""
+
+    algebra: Algebra = field(default_factory=Algebra)
+    tensors: dict[int, Known] = field(default_factory=dict)
+    storages: dict[int, Tensor] = field(default_factory=dict)  # of parameters and buffers
+    read: dict[int, int] = field(default_factory=dict)  # id of a tensor -> when it was first read
+    mixes: list[tuple[Expression, str]] = field(default_factory=list)
+    groups: list[Expression] = field(default_factory=list)
+
+    def add(
+        self,
+        tensor: Tensor,
+        dimensions: Sequence[Expression],
+        weight: bool = False,
+        untold: Dimensions = (),
+    ) -> None:
+        """Remember a tensor; the sizes must be its own."""
+        sizes = tuple(d.size for d in dimensions)
+        if sizes != tuple(tensor.shape):
+            raise ValueError(f"dimensions of sizes {sizes} for a tensor {tuple(tensor.shape)}")
+        self.tensors[id(tensor)] = Known(tensor, tuple(dimensions), weight, untold)
+
+    def add_weight(self, tensor: Tensor) -> None:
+        """Remember a parameter or buffer; whole numbers are positions or counts and stay fixed."""
+        if id(tensor) in self.tensors:
+            return
+        free = tensor.is_floating_point() or tensor.is_complex()
+        fixed = "it holds whole numbers"
+        self.add(
+            tensor,
+            [self.algebra.fresh(n) if free else Fixed(n, fixed) for n in tensor.shape],
+            weight=True,
+        )
+        if tensor.numel():
+            self.storages.setdefault(storage(tensor), tensor)
+
+    def add_fixed(self, tensor: Tensor, reason: str) -> None:
+        """Remember a tensor whose dimensions all keep their order."""
+        self.add(tensor, [Fixed(n, reason) for n in tensor.shape])
+
+    def of(self, tensor: Tensor) -> Known:
+        """What is known of a tensor that an operator reads.
+
+        One that no operator made and that is not a parameter holds constants, so it is fixed. If it
+        shares memory with a parameter (``weight.data``), it is that parameter, or freezes it.
+        """
+        known = self.tensors.get(id(tensor))
+        if known is None:
+            known = self._unknown(tensor)
+        for expression in known.untold:
+            self.algebra.freeze(expression, "read through a result that no rule describes")
+        self.read.setdefault(id(known.tensor), len(self.read))
+        return known
+
+    def _unknown(self, tensor: Tensor) -> Known:
+        owner = self.storages.get(storage(tensor)) if tensor.layout is not None else None
+        if owner is None:
+            self.add_fixed(tensor, "a constant that is no parameter and no buffer")
+        else:
+            whole = self.of(owner)
+            same = (tensor.shape, tensor.stride(), tensor.storage_offset()) == (
+                owner.shape,
+                owner.stride(),
+                owner.storage_offset(),
+            )
+            if same:
+                self.add(tensor, whole.dimensions, weight=True)
+            else:
+                for expression in whole.dimensions:
+                    self.algebra.freeze(expression, "read through an alias of its memory")
+                self.add_fixed(tensor, "an alias of a parameter's memory")
+        return self.tensors[id(tensor)]
+
+    def mix(self, expression: Expression, words: str) -> None:
+        """Note that an operator combines the units of these axes, so that masking is not exact."""
+        self.mixes.append((expression, words))
+
+
+def storage(tensor: Tensor) -> int:
+    """A number that tells the memory of a tensor, on every device."""
+    return int(tensor.untyped_storage()._cdata)

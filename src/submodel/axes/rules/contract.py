@@ -1,0 +1,112 @@
+"""Rules for contractions: matrix products, convolutions, attention."""
+
+from __future__ import annotations
+
+from submodel.axes.expression import Expression, Fixed, product
+from submodel.axes.record import Known
+from submodel.axes.rules.call import Call, Results, rule
+
+
+def contract(call: Call, one: Known, d: int, other: Known, e: int) -> None:
+    """Sum over dimension ``d`` of one operand and ``e`` of the other.
+
+    Masked weights drop out of the sum. Two activations need not: what a dropped unit computes may
+    differ from zero in both, so the sum over them is noted.
+    """
+    common = call.unify(one.dimensions[d], other.dimensions[e])
+    if not (one.weight or other.weight):
+        call.mix(common, "multiplies two activations")
+
+
+def join(call: Call, result: list[Expression], added: str) -> list[Expression]:
+    """The result after something was added to it, by broadcasting."""
+    return call.broadcast([result, call.dimensions(added)])
+
+
+@rule("mm", "bmm", "mv", "dot", "vdot")
+def matrix_product(call: Call) -> Results:
+    """Rows of one by columns of the other; batches run along."""
+    one = call.known("self")
+    other = call.known(next(n for n in ("mat2", "vec", "tensor", "other") if n in call.arguments))
+    return [_product(call, one, other)]
+
+
+@rule("addmm", "baddbmm", "addmv", "_addmm_activation")
+def added_matrix_product(call: Call) -> Results:
+    """A matrix product and a bias."""
+    one = call.known(next(n for n in ("mat1", "batch1", "mat") if n in call.arguments))
+    other = call.known(next(n for n in ("mat2", "batch2", "vec") if n in call.arguments))
+    return [join(call, _product(call, one, other), "self")]
+
+
+def _product(call: Call, one: Known, other: Known) -> list[Expression]:
+    a, b = one.dimensions, other.dimensions
+    batch = [call.unify(a[0], b[0])] if len(a) == len(b) == 3 else []
+    contract(call, one, -1, other, -2 if len(b) > 1 else -1)
+    return [*batch, *a[len(batch) : -1], *b[len(b) - 1 if len(b) > 1 else len(b) :]]
+
+
+@rule("convolution", "_convolution", "convolution_overrideable")
+def convolution(call: Call) -> Results:
+    """Channels are contracted within each group; kernels and image positions keep their order."""
+    image, weight, groups = call.known("input"), call.known("weight"), call["groups"]
+    batch, channels, *space = image.dimensions
+    first, second, *kernel = weight.dimensions
+    for dimension in kernel:
+        call.freeze(dimension, "as a kernel")
+    if call["transposed"]:
+        call.unify(channels, first)
+        into, per_group = channels, second
+        whole = product([call.factor(into, [groups, into.size // groups])[0], per_group])
+    else:
+        outer, inner = call.factor(channels, [groups, channels.size // groups])
+        call.unify(inner, second)
+        per_output = call.factor(first, [groups, first.size // groups])
+        call.unify(outer, per_output[0])
+        into, whole = inner, first
+    if not weight.weight:
+        call.mix(into, "multiplies two activations")
+    if call["bias"] is not None:
+        call.unify(whole, call.dimensions("bias")[0])
+    plain = (
+        all(k.size == 1 for k in kernel)
+        and all(s == 1 for s in call["stride"])
+        and not any(call["padding"])
+        and not any(call["output_padding"])
+    )
+    if not plain:
+        for dimension in space:
+            call.freeze(dimension, "as a position in space")
+        space = [Fixed(n, f"positions made by {call.name}") for n in call.results[0].shape[2:]]
+    return [[batch, call.record.algebra.resolve(whole), *space]]
+
+
+@rule(
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+)
+def attention(call: Call) -> Results:
+    """Queries by keys, a softmax over positions, by values; the scale depends on the head's size.
+
+    With fewer key heads than query heads, each serves a run of query heads.
+    """
+    *lead, rows, width = call.dimensions("query")
+    *lead_k, columns, width_k = call.dimensions("key")
+    *lead_v, columns_v, width_v = call.dimensions("value")
+    call.unify(width, width_k)
+    call.unify(columns, columns_v)
+    for d, (k, v) in enumerate(zip(lead_k, lead_v, strict=True)):
+        served = call.factor(lead[d], [k.size, lead[d].size // k.size])[0]
+        call.unify(call.unify(k, v), served)
+    mask = call.get("attn_mask", call.get("attn_bias"))
+    if mask is not None:
+        call.broadcast([[*lead, rows, columns], call.record.of(mask).dimensions])
+    if call.get("is_causal"):
+        call.freeze(rows)
+        call.freeze(columns)
+    call.mix(width, "scales by the size of a head")
+    call.mix(columns, "takes a softmax")
+    return [[*map(call.record.algebra.resolve, (*lead, rows, width_v))]]

@@ -1,0 +1,195 @@
+"""Finding the axes of any module: one ordinary forward, watched operator by operator.
+
+Every dimension of every parameter and buffer starts as an axis of its own. Each operator that runs
+tells which of them are the same, which are products or concatenations of others, and which must
+keep their order (see `rules`). Inputs and outputs are fixed. What no rule describes freezes what it
+touches: too little is cut rather than something wrong. Only the branch that runs is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from submodel.axes.assemble import Overrides, assemble
+from submodel.axes.declare import Axes
+from submodel.axes.expression import Atom, Expression, Fixed
+from submodel.axes.forward import Inputs, outputs_of, run, tensors_in, undisturbed, weights_of
+from submodel.axes.record import Record
+from submodel.axes.rules import Call, Rule, find
+from submodel.axes.verify import verify as check
+from submodel.errors import ConfigError
+
+
+def trace(
+    module: nn.Module,
+    example_inputs: Inputs,
+    *,
+    outputs: Callable[[Any], Any] | None = None,
+    classes: bool = False,
+    freeze: Sequence[str] = (),
+    tie: Sequence[tuple[str, str]] = (),
+    whole: Sequence[str] = (),
+    cut: Sequence[str] = (),
+    verify: bool = True,
+) -> Axes:
+    """The axes of ``module``, found by watching one forward on ``example_inputs``.
+
+    ``outputs`` selects from what the forward returns the tensors whose dimensions must stay; by
+    default all of them. With ``classes`` the last dimension of the one output becomes the axis
+    `CLASSES`, which a capacity never cuts.
+
+    Where a dimension is a product of free axes (heads x size of a head, groups x channels of a
+    group), cutting both would square the fraction, so one factor is cut: the groups of a group
+    norm, because cutting whole groups is exact, and otherwise the innermost factor. ``cut`` names
+    factors to cut instead, ``whole`` axes to keep, ``tie`` pairs of axes to cut alike, and
+    ``freeze`` axes or dimensions (``"fc.weight[1]"``) to fix.
+
+    ``verify`` permutes all axes found and requires the same outputs (see `verify`); tensors on the
+    meta device have no values to verify.
+
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> trace(net, torch.ones(1, 4)).sizes
+    {'0': 8}
+    """
+    record = Record()
+    weights = weights_of(module)
+    for tensor in weights.values():
+        record.add_weight(tensor)
+    for tensor in tensors_in(example_inputs, strict=False):
+        if id(tensor) not in record.tensors:
+            record.add_fixed(tensor, "it meets an input")
+    with undisturbed(module):
+        with _Watch(record):
+            returned = run(module, example_inputs)
+        results = outputs_of(returned, outputs)
+    of_classes = _freeze_outputs(record, results, classes)
+    axes = assemble(record, weights, of_classes, Overrides(freeze, tie, whole, cut))
+    if verify and not any(t.is_meta for t in (*weights.values(), *results)):
+        check(module, example_inputs, axes, outputs=outputs)
+    return axes
+
+
+def _freeze_outputs(record: Record, results: Sequence[Tensor], classes: bool) -> Atom | None:
+    """Fix the outputs; with ``classes``, all but the last dimension of the one output."""
+    if classes and (len(results) != 1 or results[0].dim() == 0):
+        raise ConfigError(
+            [f"classes: needs one output tensor with a last dimension, there are {len(results)}"]
+        )
+    last: Expression | None = None
+    for result in results:
+        own = list(record.of(result).dimensions)
+        if classes:
+            last = own.pop()
+        for dimension in own:
+            record.algebra.freeze(dimension, "it meets an output")
+    if last is None:
+        return None
+    found = record.algebra.resolve(last)
+    if not isinstance(found, Atom):
+        why = found.reason if isinstance(found, Fixed) else "it is made of several axes"
+        raise ConfigError([f"classes: the last dimension of the output is no axis: {why}"])
+    return found
+
+
+@cache
+def _rule(operator: torch._ops.OpOverload) -> Rule | None:
+    return find(operator)
+
+
+@cache
+def _parameters(operator: torch._ops.OpOverload) -> tuple[tuple[str, Any], ...]:
+    """The arguments of an operator with their defaults."""
+    return tuple((a.name, a.default_value) for a in operator._schema.arguments)
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Applies the rule of every operator that runs."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.record = record
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; True would import the compiler, which takes a second."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        rule = _rule(func)
+        if rule is None:
+            result = self._decomposed(func, args, given)
+            if result is not NotImplemented:
+                return result
+        arguments = {
+            name: args[i] if i < len(args) else given.get(name, default)
+            for i, (name, default) in enumerate(_parameters(func))
+        }
+        result = func(*args, **given)
+        made = [result] if isinstance(result, Tensor) else _flat(result)
+        self._apply(rule, Call(self.record, func._schema.name.split("::")[-1], arguments, made))
+        return result
+
+    def _decomposed(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What an operator without a rule computes, by operators that may have one."""
+        if func._schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags:
+            return NotImplemented
+        with self:
+            result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented or not any(isinstance(a, Tensor) for a in args):
+                return result
+            decomposition = _decompositions().get(func)
+            return NotImplemented if decomposition is None else decomposition(*args, **kwargs)
+
+    def _apply(self, rule: Rule | None, call: Call) -> None:
+        reason = f"read by {call.name}, which has no rule"
+        if rule is not None:
+            try:
+                found = rule.apply(call)
+                weight = rule.moves and all(self.record.of(t).weight for t in call.tensors())
+                for tensor, dimensions in zip(call.results, found, strict=False):
+                    self.record.add(tensor, dimensions, weight)
+                rest = call.results[len(found) :]
+                untold = tuple(d for t in call.tensors() for d in self.record.of(t).dimensions)
+                for tensor in rest:
+                    self.record.add_fixed(tensor, f"made by {call.name}")
+                    self.record.add(
+                        tensor, self.record.tensors[id(tensor)].dimensions, untold=untold
+                    )
+                return
+            except (ValueError, IndexError, KeyError) as problem:
+                reason = f"read by {call.name} in a way that its rule does not cover: {problem}"
+        for tensor in call.tensors():
+            for dimension in self.record.of(tensor).dimensions:
+                self.record.algebra.freeze(dimension, reason)
+        for tensor in call.results:
+            self.record.add_fixed(tensor, f"made by {call.name}")
+
+
+def _flat(result: Any) -> list[Tensor]:
+    """The tensors that an operator returned, in order."""
+    if isinstance(result, Tensor):
+        return [result]
+    return [t for r in result for t in _flat(r)] if isinstance(result, list | tuple) else []
+
+
+@cache
+def _decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+    """Torch's own table; imported late, as it is large and few models need it."""
+    from torch._decomp import core_aten_decompositions
+
+    return dict(core_aten_decompositions())
