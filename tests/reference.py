@@ -41,8 +41,12 @@ def masked(module: nn.Module, cut: UnitCut) -> nn.Module:
 class RestrictedStatistics(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Statistics over width, and the scale that attention derives from it, from kept units only.
 
-    In a masked model a dropped unit is zero for every example and place, and a kept one is not.
+    The dropped units of a norm are those whose weight is masked. Where there is no weight, they
+    are those that are zero for every example and place.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def __torch_dispatch__(
         self,
@@ -72,7 +76,7 @@ def _layer_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     assert len(shape) == 1
-    y = x[..., _kept(x, -1)]
+    y = x[..., weight != 0]
     mean, variance = y.mean(-1, keepdim=True), y.var(-1, correction=0, keepdim=True)
     scale = (variance + eps).rsqrt()
     return (x - mean) * scale * weight + bias, mean, scale
@@ -84,7 +88,7 @@ def _group_norm(
     out, width = torch.zeros_like(x), channels // groups
     for start in range(0, channels, width):
         group = x[:, start : start + width].reshape(n, width, -1)
-        y = group[:, _kept(group, 1)].flatten(1)
+        y = group[:, weight[start : start + width] != 0].flatten(1)
         if y.shape[1]:
             mean, variance = y.mean(-1), y.var(-1, correction=0)
             normed = (group - mean[:, None, None]) * (variance + eps).rsqrt()[:, None, None]

@@ -6,16 +6,14 @@ the sub-model runs, and computes something else.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils import _pytree
+from torch import nn
 
 from submodel.axes import CLASSES
+from submodel.axes.forward import Inputs, outputs_of, run, undisturbed
 from submodel.cut import UnitCut
 from submodel.errors import SubmodelError
 
@@ -27,20 +25,19 @@ def check_outputs(
     module: nn.Module,
     small: nn.Module,
     cut: UnitCut,
-    example_inputs: Sequence[Any],
+    example_inputs: Inputs,
     outputs: Outputs | None = None,
 ) -> None:
     """Raise unless ``small`` runs and its outputs have the shapes that the full model's have.
 
-    Where the classes are cut, a dimension of all classes may shrink to those kept. The modules
-    are copied first, so that running statistics stay what they are.
+    Where the classes are cut, a dimension of all classes may shrink to those kept.
     """
     allowed = set()
     if CLASSES in cut.units:
         allowed.add((cut.axes.sizes[CLASSES], len(cut.units[CLASSES])))
-    full = _shapes(copy.deepcopy(module), example_inputs, outputs)
+    full = _shapes(module, example_inputs, outputs)
     try:
-        cut_shapes = _shapes(copy.deepcopy(small), example_inputs, outputs)
+        cut_shapes = _shapes(small, example_inputs, outputs)
     except _FailedInsideError as problem:
         raise SubmodelError(
             f"cannot build the sub-model: {problem.path or 'the model'} "
@@ -70,11 +67,9 @@ class _FailedInsideError(Exception):
         super().__init__(path)
 
 
-def _shapes(
-    module: nn.Module, inputs: Sequence[Any], outputs: Outputs | None
-) -> list[tuple[int, ...]]:
+def _shapes(module: nn.Module, inputs: Inputs, outputs: Outputs | None) -> list[tuple[int, ...]]:
     running: list[str] = []
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), ExitStack() as hooks:
+    with undisturbed(module), ExitStack() as hooks:
         for path, layer in module.named_modules():
 
             def enter(*_: object, path: str = path) -> None:
@@ -86,8 +81,7 @@ def _shapes(
             hooks.callback(layer.register_forward_pre_hook(enter).remove)
             hooks.callback(layer.register_forward_hook(leave).remove)
         try:
-            result = module(*copy.deepcopy(tuple(inputs)))
+            result = run(module, inputs)
         except Exception as problem:
             raise _FailedInsideError(running[-1] if running else "") from problem
-    leaves = _pytree.tree_leaves(result if outputs is None else outputs(result))
-    return [tuple(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor)]
+    return [tuple(tensor.shape) for tensor in outputs_of(result, outputs)]

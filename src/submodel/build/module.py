@@ -8,12 +8,13 @@ store their sizes as plain numbers are then corrected from the shapes of their w
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from submodel.axes.forward import Inputs
 from submodel.build.attributes import follow_integers
 from submodel.build.check import Outputs, check_outputs
 from submodel.build.layers import LayerCut, fix_of
@@ -46,16 +47,17 @@ def build(
     *,
     factory: Factory | None = None,
     resize: Resize | None = None,
-    example_inputs: Sequence[Any] | None = None,
+    example_inputs: Inputs | None = None,
     outputs: Outputs | None = None,
 ) -> nn.Module:
     """The sub-model of ``module`` that ``cut`` keeps, as a module of its own.
 
     Without help, layers of torch are corrected by `resizes`, and plain integers of other modules
-    where the cut leaves no doubt what they become; doubt is an error. Floats stay: a scale such as
-    1/sqrt(head size) that a module stored is that of the full model. ``resize(module, sizes)``
-    comes last and may settle what is in doubt. ``factory(sizes)`` replaces all of this: it makes a
-    module of its own, with its own scales, into which the cut tensors go by name.
+    where there is no doubt what they become; doubt is an error. Floats stay: a scale such as
+    1/sqrt(size of a head) that a module stored is that of the full model (see `attributes`).
+    ``resize(module, sizes)`` comes last and may settle what is in doubt. ``factory(sizes)``
+    replaces all of this: it makes a module of its own, with its own scales, into which the cut
+    tensors go by name.
 
     With ``example_inputs`` both modules run once, and the shapes of their ``outputs`` must agree.
 
@@ -109,7 +111,8 @@ def _correct(
             fix(layer, LayerCut(path, original, cut, sizes, names))
         elif not type(layer).__module__.startswith("torch.nn."):
             where = f"{path or 'the model'} ({type(layer).__name__})"
-            doubts += [f"{where}: {doubt}" for doubt in follow_integers(layer, path, sizes)]
+            found = follow_integers(layer, path, sizes, getattr(cut.axes, "stored", None))
+            doubts += [f"{where}: {doubt}" for doubt in found]
     if doubts and not in_doubt_to_user:
         raise SubmodelError(
             "cannot build the sub-model: " + "; ".join(doubts) + ". Register how this type is "
