@@ -33,7 +33,11 @@ def assemble(
     record: Record, weights: Mapping[str, Tensor], classes: Atom | None, overrides: Overrides
 ) -> Axes:
     """The axes of a finished trace."""
-    unused = tuple(name for name, tensor in weights.items() if id(tensor) not in record.read)
+    unused = tuple(
+        name
+        for name, tensor in weights.items()
+        if id(tensor) not in record.read and tensor.is_floating_point()
+    )
     for name in unused:
         for dimension in record.tensors[id(weights[name])].dimensions:
             record.algebra.freeze(dimension, "nothing reads it")
@@ -174,6 +178,8 @@ def _keep_factors(
         free = [f for f in factors if f - whole - kept.keys()]
         if len(free) < 2:
             return
+        once = [f for f in free if factors.count(f) == 1]  # what comes twice is squared by itself
+        free = once or free
         told = [f for f in free if f & wanted]
         grouped = [f for f in free if any(names[a] in f for a in groups)]
         cut = set().union(*told) if told else (grouped or free)[-1]

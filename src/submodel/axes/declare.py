@@ -1,4 +1,4 @@
-"""The axes of a model: which dimensions of which tensors are cut together, declared by hand."""
+"""The axes of a model: which dimensions of which tensors are cut together; declared by hand."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from submodel.axes.layout import Along, Fixed, Layout, Product
+from submodel.axes.table import table
 from submodel.errors import ConfigError
 
 Dimension = str | None | tuple[str | int, ...]
@@ -36,6 +37,28 @@ class Axes:
     def cut_by_capacity(self) -> dict[str, int]:
         """The axes that a capacity cuts: all but the classes and those kept whole."""
         return {n: size for n, size in self.sizes.items() if n != CLASSES and n not in self.kept}
+
+    @property
+    def exact(self) -> bool:
+        """Whether a sub-model computes what the masked model does, as far as a trace can tell.
+
+        A scale that Python computes from a shape leaves no trace.
+        """
+        return not any(axis in self.inexact for axis in self.cut_by_capacity)
+
+    def table(self, shown: int = 4) -> str:
+        """The axes as text; ``shown`` limits how many members of each are listed.
+
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+        >>> members = {"0.weight": ("hidden",), "0.bias": ("hidden",), "1.weight": (None, "hidden")}
+        >>> print(declare(dict(net.named_parameters()), members))
+        axis    size  members
+        hidden     8  0.weight[0], 0.bias[0], 1.weight[1]
+        """
+        return table(self, shown)
+
+    def __str__(self) -> str:
+        return self.table()
 
 
 def declare(

@@ -59,7 +59,8 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.random.fork_rng(devices=_devices(module)))
         if recurrent:
-            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+            stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
+            torch._C._set_mkldnn_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast_attention)
         torch.backends.mha.set_fastpath_enabled(False)
         try:

@@ -113,7 +113,7 @@ def permute(call: Call) -> Results:
     return [[own[d] for d in call["dims"]]]
 
 
-@rule("transpose.int", moves=True)
+@rule("transpose", moves=True)
 def transpose(call: Call) -> Results:
     """Two dimensions trade places."""
     own = list(call.dimensions("self"))
