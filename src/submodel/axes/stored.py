@@ -31,6 +31,22 @@ class Uses(Generic[D]):
     elsewhere: bool = False  # it arrived in some other argument
 
 
+@dataclass
+class Watched(Generic[D]):
+    """What a forward did with the integers that its modules store."""
+
+    uses: dict[str, Uses[D]] = field(default_factory=dict)
+    parts: list[list[D]] = field(default_factory=list)  # of tensors cut into equal parts
+
+    def alike(self) -> Iterator[list[D]]:
+        """Dimensions that must keep equal sizes: one number counts them, or they are equal parts.
+
+        A sub-model in which they differed could not be built.
+        """
+        yield from (uses.exact for uses in self.uses.values() if len(uses.exact) > 1)
+        yield from self.parts
+
+
 @dataclass(frozen=True)
 class StoredSize:
     """What an integer attribute counts."""
@@ -81,7 +97,7 @@ class _Watch(TorchFunctionMode):
     def __init__(self, dimensions: Callable[[Tensor], Sequence[D] | None]) -> None:
         super().__init__()
         self.dimensions = dimensions
-        self.uses: dict[str, Uses[Any]] = {}
+        self.watched: Watched[Any] = Watched()
 
     def __torch_function__(
         self,
@@ -92,6 +108,8 @@ class _Watch(TorchFunctionMode):
     ) -> Any:
         given = kwargs or {}
         result = func(*args, **given)
+        if func.__name__ == "chunk":
+            self._note_parts(args[2] if len(args) > 2 else given.get("dim", 0), result)
         arrived = [size for size in _integers((args, given)) if isinstance(size, _Size)]
         if arrived:
             placed = set()
@@ -103,12 +121,16 @@ class _Watch(TorchFunctionMode):
             for size in arrived:
                 if id(size) not in placed:
                     for source in size.sources:
-                        self.uses.setdefault(source, Uses()).elsewhere = True
+                        self.watched.uses.setdefault(source, Uses()).elsewhere = True
         return result
+
+    def _note_parts(self, dimension: int, parts: Sequence[Tensor]) -> None:
+        known = [self.dimensions(p) for p in parts if p.shape == parts[0].shape]
+        self.watched.parts.append([k[dimension] for k in known if k is not None])
 
     def _note(self, size: _Size, dimension: Any) -> None:
         for source in size.sources:
-            uses = self.uses.setdefault(source, Uses())
+            uses = self.watched.uses.setdefault(source, Uses())
             (uses.computed if size.computed else uses.exact).append(dimension)
 
 
@@ -178,7 +200,7 @@ def _sequences(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Seq
 @contextmanager
 def watch_integers(
     module: nn.Module, dimensions: Callable[[Tensor], Sequence[D] | None]
-) -> Iterator[dict[str, Uses[D]]]:
+) -> Iterator[Watched[D]]:
     """Collect what the integers of all modules that are not torch's own are used for.
 
     ``dimensions`` tells what is known of a tensor that a function returned. Attributes are named
@@ -192,9 +214,9 @@ def watch_integers(
     ...     def forward(self, x):
     ...         return x.view(len(x), self.heads, -1)
     >>> net = Net()
-    >>> with watch_integers(net, lambda tensor: [f"of size {n}" for n in tensor.shape]) as uses:
+    >>> with watch_integers(net, lambda tensor: [f"of size {n}" for n in tensor.shape]) as seen:
     ...     _ = net(torch.ones(2, 12))
-    >>> uses
+    >>> seen.uses
     {'heads': Uses(exact=['of size 4'], computed=[], elsewhere=False)}
     """
     replaced: list[tuple[nn.Module, str, int]] = []
@@ -209,7 +231,7 @@ def watch_integers(
                     source = f"{path}.{name}" if path else name
                     vars(layer)[name] = _Size(value, frozenset((source,)))
         with mode:
-            yield mode.uses
+            yield mode.watched
     finally:
         for layer, name, value in replaced:
             vars(layer)[name] = value
