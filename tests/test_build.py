@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from submodel.axes import Axes, declare
 from submodel.axes.layout import Along, Concatenation, Fixed, Layout, Product
-from submodel.build import LayerCut, build, resizes, tensors_of
+from submodel.build import LayerCut, build, load_local, resizes, tensors_of
+from submodel.build.sizes import groups_kept
 from submodel.cut import WHOLE, UnitCut
 from submodel.errors import SubmodelError
 from submodel.norm import StaticBatchNorm, calibrate
@@ -109,14 +110,26 @@ class TestLayers:
         small: Any = same_as_masked(net, cut_of(axes, g=[0, 3]), torch.randn(2, 2, 4))
         assert (small[1].num_groups, small[1].num_channels) == (2, 4)
 
-    def test_group_norm_with_groups_of_different_sizes_is_refused(self) -> None:
+    def test_groups_that_the_layout_does_not_show_are_refused(self) -> None:
         net = nn.Sequential(nn.Conv1d(2, 8, 1), nn.GroupNorm(4, 8))
         table: Any = {"0.weight": ("c",), "0.bias": ("c",), "1.weight": ("c",), "1.bias": ("c",)}
         axes = declare(tensors_of(net), table)
-        with pytest.raises(
-            SubmodelError, match=r"1 \(GroupNorm\): its 4 groups .* 2, 1 units of 2"
-        ):
-            build(net, cut_of(axes, c=[0, 1, 2]))
+        with pytest.raises(SubmodelError, match=r"1 \(GroupNorm\): its 4 groups of 2 would not"):
+            build(net, cut_of(axes, c=[0, 1, 4, 5]))
+
+    def test_groups_are_found_in_products_and_concatenations(self) -> None:
+        g, w = Along("g", 4), Along("w", 6)
+        sizes = {"g": 3, "w": 2}
+        assert groups_kept(Product((g, w, Fixed(5))), 30, sizes) == [(3, 10)]
+        assert groups_kept(Product((g, w)), 1, sizes) == [(6, 1)]
+        assert groups_kept(Product((Fixed(2), g, w)), 6, sizes) == [(6, 2)]
+        assert groups_kept(Product((g, w)), 24, sizes) == [(1, 6)]
+        assert groups_kept(Concatenation((Product((g, w)), Fixed(12))), 6, sizes) == [
+            (3, 2),
+            (2, 6),
+        ]
+        assert groups_kept(Concatenation((w, Fixed(2))), 4, sizes) is None
+        assert groups_kept(Product((g, w)), 12, sizes) is None
 
     def test_norms_without_weights_follow_the_layers_around_them(self) -> None:
         net = nn.Sequential(
@@ -203,6 +216,8 @@ class TestCopy:
         small = build(net, cut_of(axes, h=[2, 6]))
         assert not small.get_parameter("weight").requires_grad
         assert small.get_buffer("shift").tolist() == [2.0, 6.0]
+        load_local(small, net, cut_of(axes, h=[0, 1]))  # another cut of the same shapes
+        assert small.get_buffer("shift").tolist() == [0.0, 1.0]
 
     def test_the_whole_is_copied_as_it_is(self) -> None:
         net = nn.Linear(4, 8)

@@ -58,19 +58,59 @@ def test_at_least_half_of_the_weights_lie_along_an_axis(entry: Entry) -> None:
     assert sum(cuttable) > 0.5 * sum(tensor.numel() for tensor in parameters.values())
 
 
+def expected(entry: Entry, cut: UnitCut) -> torch.Tensor:
+    """What the full model computes with the dropped units zeroed, by the kept units' statistics."""
+    given = case(entry)
+    zeroed = masked(given.module, cut)
+    with torch.no_grad(), plain_attention():
+        if not entry.mixes:
+            return torch.as_tensor(entry.result(zeroed, given.inputs))
+        with RestrictedStatistics():
+            return torch.as_tensor(entry.result(zeroed, given.inputs))
+
+
+def same(got: torch.Tensor, reference: torch.Tensor) -> None:
+    # float32 sums in another order; outputs are of order one
+    torch.testing.assert_close(got, reference, rtol=1e-5, atol=1e-5)
+
+
 @each
 def test_the_sub_model_is_the_full_model_without_the_dropped_units(entry: Entry) -> None:
     given = case(entry)
-    with torch.no_grad(), plain_attention():
-        got = entry.result(small(entry), given.inputs)
-        zeroed = masked(given.module, given.cut)
-        if entry.mixes:
-            with RestrictedStatistics():
-                expected = entry.result(zeroed, given.inputs)
-        else:
-            expected = entry.result(zeroed, given.inputs)
-    # float32 sums in another order; outputs are of order one
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        same(entry.result(small(entry), given.inputs), expected(entry, given.cut))
+
+
+@each
+@pytest.mark.parametrize("capacity", [0.25, 1 / 3, 0.75])
+def test_any_number_of_units_can_be_drawn(entry: Entry, capacity: float) -> None:
+    """Bernoulli: no two axes keep the same share, so nothing fits together by luck."""
+    given = case(entry)
+    cut = draw_units(Random("bernoulli"), given.axes, capacity, Draw(0, 1, 0))
+    module = build(given.module, cut, example_inputs=given.inputs, outputs=entry.outputs)
+    with torch.no_grad():
+        same(entry.result(module, given.inputs), expected(entry, cut))
+
+
+@each
+def test_the_other_factor_of_each_product_can_be_cut_instead(entry: Entry) -> None:
+    """Whole heads instead of the size of all heads, whole groups of a grouped convolution."""
+    given = case(entry)
+    if not given.axes.kept:
+        pytest.skip("no product of two axes")
+    others = tuple(given.axes.kept)
+    axes = trace(given.module, given.inputs, outputs=entry.outputs, cut=others, verify=False)
+    cut = draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0))
+    module = build(given.module, cut, example_inputs=given.inputs, outputs=entry.outputs)
+    if not any("group" in words for axis in cut.units for words in axes.inexact.get(axis, ())):
+        with torch.no_grad():
+            same(entry.result(module, given.inputs), expected(entry, cut))
+
+
+@each
+def test_the_trace_tells_whether_cutting_is_masking(entry: Entry) -> None:
+    given = case(entry)
+    assert any(axis in given.axes.inexact for axis in given.cut.units) == entry.mixes
 
 
 @each

@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from submodel.axes.layout import Indices
-from submodel.build.sizes import Sizes
+from submodel.axes.layout import Fixed, Indices, Layout
+from submodel.build.sizes import Sizes, groups_kept
 from submodel.cut import UnitCut
 from submodel.errors import SubmodelError
 from submodel.norm import StaticBatchNorm
@@ -37,33 +37,34 @@ class LayerCut:
     sizes: Sizes
     names: dict[int, str]  # id of a tensor -> its name in the model
 
-    def positions(self, tensor: str, dimension: int = 0) -> Indices:
-        """Which positions along a dimension of a tensor of the layer (or below it) are kept."""
+    def layout(self, tensor: str, dimension: int = 0) -> Layout:
+        """What lies along a dimension of a tensor of the layer, or of one below it."""
         whole = attrgetter(tensor)(self.original)
         if id(whole) not in self.names:
             raise self.error(f"its {tensor} is computed, not stored")
         layouts = self.cut.axes.layouts.get(self.names[id(whole)])
-        if layouts is None:
-            return np.arange(whole.shape[dimension])
-        return layouts[dimension].indices(self.cut.units)
+        return Fixed(whole.shape[dimension]) if layouts is None else layouts[dimension]
+
+    def positions(self, tensor: str, dimension: int = 0) -> Indices:
+        """Which positions along a dimension of such a tensor are kept."""
+        return self.layout(tensor, dimension).indices(self.cut.units)
 
     def groups(self, groups: int, tensor: str, dimension: int = 0) -> int:
         """How many of the equal groups along a dimension of a tensor are left.
 
-        A group goes as a whole or keeps as many positions as every other: no layer can express
-        groups of different sizes.
+        A group goes as a whole or keeps as many units as every other: no layer can express groups
+        of different sizes.
         """
         if groups == 1:
             return 1
-        size = attrgetter(tensor)(self.original).shape[dimension] // groups
-        left = np.bincount(self.positions(tensor, dimension) // size, minlength=groups)
-        left = left[left > 0]
-        if len(set(left)) > 1:
+        layout = self.layout(tensor, dimension)
+        left = groups_kept(layout, layout.size // groups, self.sizes.kept)
+        if left is None or len({units for _, units in left}) > 1:
             raise self.error(
-                f"its {groups} groups would keep {', '.join(map(str, left))} units of {size}; "
-                "cut whole groups, or the same number in each"
+                f"its {groups} groups of {layout.size // groups} would not keep equal numbers of "
+                "units; cut whole groups, or the same units of each"
             )
-        return len(left)
+        return sum(count for count, _ in left)
 
     def follow(self, size: int, what: str) -> int:
         """What a size becomes that no tensor of the layer itself shows, by those nearest to it."""

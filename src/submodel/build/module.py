@@ -156,3 +156,27 @@ def load(module: nn.Module, tensors: dict[str, Tensor]) -> None:
         for name, buffer in module.named_buffers():
             if name in tensors:
                 buffer.copy_(tensors[name])
+
+
+@torch.no_grad()
+def load_local(small: nn.Module, module: nn.Module, cut: Cut) -> None:
+    """Let ``small`` hold the cut of what is never exchanged: all buffers that `tensors_of` omits.
+
+    A module built for one cut serves another of the same shapes after `load`, and this: rotary
+    frequencies, for one, are no weights, but go with the units.
+
+    >>> from submodel.cut import WHOLE
+    >>> net = nn.Linear(2, 2)
+    >>> net.register_buffer("scale", torch.tensor([1.0, 2.0]), persistent=False)
+    >>> small = build(net, WHOLE)
+    >>> _ = small.scale.zero_()
+    >>> load_local(small, net, WHOLE)
+    >>> small.scale
+    tensor([1., 2.])
+    """
+    exchanged = tensors_of(module).keys()
+    for (name, buffer), (_, whole) in zip(
+        small.named_buffers(), module.named_buffers(), strict=True
+    ):
+        if name not in exchanged:
+            buffer.copy_(cut.gather(name, whole))

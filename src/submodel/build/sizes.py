@@ -34,6 +34,41 @@ def kept(layout: Layout, sizes: Mapping[str, int]) -> int:
             return sum(kept(part, sizes) for part in parts)
 
 
+def groups_kept(
+    layout: Layout, width: int, sizes: Mapping[str, int]
+) -> list[tuple[int, int]] | None:
+    """A layout read as groups of ``width`` units: how many are left, and how many units of each.
+
+    None where the layout does not say which group a unit belongs to, so that it would depend on
+    the units drawn.
+
+    >>> groups_kept(Product((Along("group", 4), Along("unit", 6))), 6, {"group": 3, "unit": 2})
+    [(3, 2)]
+    """
+    if layout.size % width:
+        return None
+    if layout.size == width:
+        return [(1, kept(layout, sizes))]
+    if width == 1:
+        return [(kept(layout, sizes), 1)]
+    if kept(layout, sizes) == layout.size:
+        return [(layout.size // width, width)]
+    if isinstance(layout, Concatenation):
+        parts = [groups_kept(part, width, sizes) for part in layout.parts]
+        return None if None in parts else [g for part in parts if part is not None for g in part]
+    if isinstance(layout, Product):
+        first, rest = layout.parts[0], Product(layout.parts[1:])
+        outer = kept(first, sizes)
+        if rest.size > width:
+            inner = groups_kept(rest, width, sizes)
+            return None if inner is None else [(outer * n, units) for n, units in inner]
+        if width % rest.size == 0:
+            inner = groups_kept(first, width // rest.size, sizes)
+            left = kept(rest, sizes)
+            return None if inner is None else [(n, units * left) for n, units in inner]
+    return None
+
+
 def pieces(layout: Layout) -> Iterator[Layout]:
     """The layout and all that views and splits can make of it: runs of its parts, and theirs.
 
