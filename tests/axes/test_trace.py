@@ -1,0 +1,513 @@
+"""The axes of small nets, one topology each, with verification on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from submodel.axes import CLASSES, Axes, trace
+from submodel.axes.layout import Along, Fixed, Layout, Product
+from submodel.errors import ConfigError
+from submodel.models import ModelName, make_model
+
+
+def text(layout: Layout) -> str:
+    """A layout in a line: axis names, sizes of fixed parts, x and +."""
+    if isinstance(layout, Fixed):
+        return str(layout.size)
+    if isinstance(layout, Along):
+        return layout.axis
+    sign = " x " if isinstance(layout, Product) else " + "
+    return sign.join(
+        text(p) if isinstance(p, Fixed | Along) else f"({text(p)})" for p in layout.parts
+    )
+
+
+def layouts(axes: Axes) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(map(text, found)) for name, found in axes.layouts.items()}
+
+
+class Net(nn.Module):
+    """Layers by name, and any function of them and an input as forward."""
+
+    def __init__(
+        self, forward: Callable[[Any, Tensor], Any], **layers: nn.Module | nn.Parameter
+    ) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+        self._forward = forward
+
+    def forward(self, x: Tensor) -> Any:
+        return self._forward(self, x)
+
+
+def parameter(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+
+
+IMAGE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+VECTOR = torch.randn(2, 6, generator=torch.Generator().manual_seed(2))
+SEQUENCE = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(3))
+
+
+def test_a_chain_of_linear_layers_has_one_axis_between_each_two() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4), nn.Linear(4, 5))
+    axes = trace(net, VECTOR)
+    assert axes.sizes == {"0": 8, "2": 4}
+    assert layouts(axes) == {
+        "0.weight": ("0", "6"),
+        "0.bias": ("0",),
+        "2.weight": ("2", "0"),
+        "2.bias": ("2",),
+        "3.weight": ("5", "2"),
+        "3.bias": ("5",),
+    }
+    assert axes.exact
+    assert axes.frozen == {
+        "0.weight[1]": "it meets an input",
+        "3.weight[0]": "it meets an output",
+        "3.bias[0]": "it meets an output",
+    }
+
+
+def test_a_residual_stream_is_one_axis() -> None:
+    net = Net(
+        lambda m, x: m.out((h := m.stem(x)) + m.down(m.up(h).relu())),
+        stem=nn.Linear(6, 8),
+        up=nn.Linear(8, 16),
+        down=nn.Linear(16, 8),
+        out=nn.Linear(8, 3),
+    )
+    axes = trace(net, VECTOR)
+    assert axes.sizes == {"stem": 8, "up": 16}
+    assert layouts(axes)["down.weight"] == ("stem", "up")
+
+
+def test_flattening_channels_first_and_last() -> None:
+    first = Net(
+        lambda m, x: m.out(m.conv(x).flatten(1)), conv=nn.Conv2d(3, 4, 3), out=nn.Linear(144, 2)
+    )
+    last = Net(
+        lambda m, x: m.out(m.conv(x).permute(0, 2, 3, 1).flatten(1)),
+        conv=nn.Conv2d(3, 4, 3),
+        out=nn.Linear(144, 2),
+    )
+    assert layouts(trace(first, IMAGE))["out.weight"] == ("2", "conv x 36")
+    assert layouts(trace(last, IMAGE))["out.weight"] == ("2", "36 x conv")
+
+
+def test_concatenated_channels_keep_their_own_axes() -> None:
+    net = Net(
+        lambda m, x: m.out(torch.cat([m.one(x), m.two(x)], 1)),
+        one=nn.Linear(6, 4),
+        two=nn.Linear(6, 5),
+        out=nn.Linear(9, 2),
+    )
+    assert layouts(trace(net, VECTOR))["out.weight"] == ("2", "one + two")
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        lambda h: functional.glu(h, -1),
+        lambda h: (c := h.chunk(2, -1))[0] * c[1].sigmoid(),
+        lambda h: h[:, 4:] * h[:, :4].sigmoid(),
+        lambda h: (v := h.view(-1, 2, 4))[:, 0] * v[:, 1],
+    ],
+)
+def test_gated_units_are_cut_in_both_halves(gate: Callable[[Tensor], Tensor]) -> None:
+    net = Net(lambda m, x: m.out(gate(m.up(x))), up=nn.Linear(6, 8), out=nn.Linear(4, 2))
+    axes = trace(net, VECTOR)
+    assert axes.sizes == {"up": 4}
+    assert layouts(axes)["up.weight"][0] in ("up + up", "2 x up")
+    assert layouts(axes)["out.weight"] == ("2", "up")
+
+
+def test_every_second_unit_is_a_factor() -> None:
+    net = Net(
+        lambda m, x: m.out((h := m.up(x))[:, ::2] * h[:, 1::2]),
+        up=nn.Linear(6, 8),
+        out=nn.Linear(4, 2),
+    )
+    assert layouts(trace(net, VECTOR))["up.weight"] == ("up x 2", "6")
+
+
+def test_depthwise_and_grouped_convolutions() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 1),
+        nn.Conv2d(8, 16, 3, groups=8),
+        nn.Conv2d(16, 12, 3, groups=4),
+        nn.Conv2d(12, 2, 1),
+    )
+    found = layouts(trace(net, IMAGE))
+    assert (
+        found["1.weight"] == ("0#1 x 0#2 x 1#1 x 1#2", "1", "3", "3")
+        or found["1.weight"][0] == "0#1 x 0#2 x 1"
+    )
+    assert found["0.weight"] == ("0#1 x 0#2", "3", "1", "1")
+    assert found["2.weight"] == ("0#1 x 2", "0#2 x 1", "3", "3")
+    assert found["3.weight"] == ("2", "0#1 x 2", "1", "1")
+
+
+def test_transposed_convolutions() -> None:
+    plain = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ConvTranspose2d(4, 6, 2, 2), nn.Conv2d(6, 2, 1))
+    found = layouts(trace(plain, IMAGE))
+    assert found["1.weight"] == ("0", "1", "2", "2")
+    assert found["2.weight"] == ("2", "1", "1", "1")
+    grouped = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.ConvTranspose2d(4, 6, 2, 2, groups=2), nn.Conv2d(6, 2, 1)
+    )
+    found = layouts(trace(grouped, IMAGE))
+    assert found["1.weight"] == ("0#1 x 0#2", "1", "2", "2")
+    assert found["1.bias"] == ("0#1 x 1",)
+
+
+def test_group_norm_cuts_whole_groups_exactly() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.GroupNorm(4, 8), nn.Conv2d(8, 2, 1))
+    axes = trace(net, IMAGE)
+    assert layouts(axes)["1.weight"] == ("0#1 x 0#2",)
+    assert axes.cut_by_capacity == {"0#1": 4}
+    assert list(axes.inexact) == ["0#2"]
+    assert axes.exact
+    inner = trace(net, IMAGE, cut=["0#2"])
+    assert inner.cut_by_capacity == {"0#2": 2}
+    assert not inner.exact
+
+
+def test_batch_norm_is_exact_and_its_statistics_are_cut() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.Conv2d(8, 2, 1))
+    net[1].running_mean.normal_()
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    axes = trace(net.train(), IMAGE)
+    assert layouts(axes)["1.running_var"] == ("0",)
+    assert axes.exact
+    assert net.training
+    assert net[1].training
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("mix", "words"),
+    [
+        (nn.LayerNorm(8), "native_layer_norm takes statistics over it"),
+        (nn.Softmax(-1), "_softmax takes a softmax over it"),
+        (lambda h: functional.normalize(h, dim=-1), "linalg_vector_norm runs over it"),
+        (lambda h: h - h.mean(-1, keepdim=True), "mean runs over it"),
+        (lambda h: h * torch.einsum("bi,bi->b", h, h)[:, None], "multiplies two activations"),
+    ],
+)
+def test_what_mixes_units_is_noted(mix: Callable[[Tensor], Tensor], words: str) -> None:
+    layers = {"norm": mix} if isinstance(mix, nn.Module) else {}
+    net = Net(lambda m, x: m.out(mix(m.up(x))), up=nn.Linear(6, 8), out=nn.Linear(8, 2), **layers)
+    axes = trace(net, VECTOR)
+    assert axes.sizes == {"up": 8}
+    assert any(words in note for note in axes.inexact["up"])
+    assert not axes.exact
+
+
+def attention(heads: int, fused: bool) -> Net:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = m.stem(x)
+        parts = m.qkv(h).chunk(3, -1) if fused else (m.q(h), m.k(h), m.v(h))
+        q, k, v = (p.unflatten(-1, (heads, -1)).transpose(1, 2) for p in parts)
+        a = functional.scaled_dot_product_attention(q, k, v)
+        return m.head((h + m.out(a.transpose(1, 2).flatten(2))).mean(1))
+
+    names = ["qkv"] if fused else ["q", "k", "v"]
+    layers = {n: nn.Linear(10, 36 if fused else 12) for n in names}
+    return Net(
+        forward, stem=nn.Linear(6, 10), out=nn.Linear(12, 10), head=nn.Linear(10, 2), **layers
+    )
+
+
+def test_attention_cuts_the_size_of_a_head() -> None:
+    axes = trace(attention(3, fused=False), SEQUENCE)
+    found = layouts(axes)
+    assert found["q.weight"] == found["k.weight"] == ("q#1 x q#2", "stem")
+    assert found["v.weight"] == ("q#1 x v", "stem")
+    assert found["out.weight"] == ("stem", "q#1 x v")
+    assert axes.cut_by_capacity == {"stem": 10, "q#2": 4, "v": 4}
+    assert list(axes.kept) == ["q#1"]
+    heads = trace(attention(3, fused=False), SEQUENCE, cut=["q#1"])
+    assert heads.cut_by_capacity == {"stem": 10, "q#1": 3}
+
+
+def test_fused_attention_is_a_concatenation() -> None:
+    found = layouts(trace(attention(3, fused=True), SEQUENCE))
+    assert found["qkv.weight"][0] == "(qkv#1 x qkv#2) + (qkv#1 x qkv#2) + (qkv#1 x qkv#3)"
+    assert found["out.weight"] == ("stem", "qkv#1 x qkv#3")
+
+
+def test_multihead_attention() -> None:
+    net = Net(
+        lambda m, x: m.head(m.attention(h := m.stem(x), h, h, need_weights=False)[0]),
+        stem=nn.Linear(6, 8),
+        attention=nn.MultiheadAttention(8, 2, batch_first=True),
+        head=nn.Linear(8, 2),
+    )
+    axes = trace(net, SEQUENCE)
+    assert axes.sizes.keys() >= {"stem"}
+    assert layouts(axes)["attention.in_proj_weight"] == (
+        "3 x attention.in_proj_weight#1 x attention.in_proj_weight#2",
+        "stem",
+    )
+    assert layouts(axes)["attention.out_proj.weight"][0] == "attention.out_proj"
+
+
+@pytest.mark.parametrize(("kind", "gates"), [(nn.RNN, 1), (nn.GRU, 3), (nn.LSTM, 4)])
+def test_recurrent_layers(kind: Any, gates: int) -> None:
+    net = Net(
+        lambda m, x: m.out(m.recur(x)[0][:, -1]),
+        recur=kind(6, 8, num_layers=2, batch_first=True),
+        out=nn.Linear(8, 2),
+    )
+    axes = trace(net, SEQUENCE)
+    assert list(axes.sizes.values()) == [8]
+    (hidden,) = axes.sizes
+    stacked = " + ".join([hidden] * gates)
+    assert layouts(axes)["recur.weight_ih_l0"] == (stacked, "6")
+    assert layouts(axes)["recur.weight_hh_l1"] == (stacked, hidden)
+    assert layouts(axes)["out.weight"] == ("2", hidden)
+
+
+def test_a_tied_embedding_is_one_tensor_under_two_names() -> None:
+    net = Net(
+        lambda m, x: m.out(m.hidden(m.embed(x))),
+        embed=nn.Embedding(11, 6),
+        hidden=nn.Linear(6, 6),
+        out=nn.Linear(6, 11, bias=False),
+    )
+    net.out.weight = net.embed.weight
+    axes = trace(net, torch.arange(4)[None])
+    assert layouts(axes)["out.weight"] == layouts(axes)["embed.weight"] == ("11", "embed")
+    assert layouts(axes)["hidden.weight"] == ("embed", "embed")
+    assert axes.frozen["embed.weight[0]"] == "read by embedding, looked up by index"
+
+
+def test_a_channel_shuffle_trades_factors() -> None:
+    def shuffle(m: Any, x: Tensor) -> Tensor:
+        h = m.conv(x)
+        mixed = h.view(2, 2, 4, 8, 8).transpose(1, 2).reshape(2, 8, 8, 8)
+        return m.out(mixed)
+
+    net = Net(shuffle, conv=nn.Conv2d(3, 8, 1), out=nn.Conv2d(8, 2, 1))
+    found = layouts(trace(net, IMAGE))
+    assert found["conv.weight"][0] == "conv#1 x conv#2"
+    assert found["out.weight"][1] == "conv#2 x conv#1"
+
+
+def frozen_by(forward: Callable[[Any, Tensor], Any], reason: str, **layers: Any) -> None:
+    net = Net(forward, up=nn.Linear(6, 8), **layers)
+    axes = trace(net, VECTOR)
+    assert axes.frozen["up.weight[0]"].startswith(reason), axes.frozen
+    assert "up" not in axes.sizes
+
+
+@pytest.mark.parametrize(
+    ("mix", "reason"),
+    [
+        (lambda h: h[:, h.argmax(-1)], "read by argmax, by position"),
+        (lambda h: h[:, torch.arange(7, -1, -1)], "read by index, looked up by index"),
+        (lambda h: h.index_select(1, torch.tensor([1, 0])), "read by index_select, looked up"),
+        (lambda h: h[h > 0], "read by index, looked up by a mask"),
+        (lambda h: torch.fft.fft(h).real, "read by _fft_r2c, which has no rule"),
+        (lambda h: h.topk(3).values, "read by topk, by position"),
+        (lambda h: h.sort().values, "read by sort, by position"),
+        (lambda h: h.cumsum(-1), "read by cumsum, by position"),
+        (lambda h: h.flip(-1), "read by flip, by position"),
+        (lambda h: h.roll(1, -1), "read by roll, by position"),
+        (lambda h: h[:, 3], "read by select, by position"),
+        (lambda h: h.view(-1), "it meets an output"),
+        (lambda h: h.T.reshape(-1, 2), "it meets an output"),
+        (lambda h: (h.view(2, 1, 2, 4).permute(1, 0, 2, 3)).reshape(1, 16), "it meets an output"),
+        (lambda h: h * torch.arange(8.0), "made by arange"),
+        (lambda h: h + torch.randn(8), "made by randn"),
+        (lambda h: torch.einsum("bii->bi", h[:, :, None] * h[:, None]), "read by diagonal"),
+        (lambda h: torch.nn.functional.conv1d(h[:, None], torch.ones(1, 1, 3)), "read by conv"),
+    ],
+)
+def test_what_depends_on_the_order_is_frozen(mix: Callable[[Tensor], Any], reason: str) -> None:
+    frozen_by(lambda m, x: mix(m.up(x)), reason)
+
+
+def test_a_view_across_the_batch_that_does_not_line_up_is_frozen() -> None:
+    frozen_by(
+        lambda m, x: m.out(torch.cat([h := m.up(x), h[:1]]).reshape(2, 12)),
+        "viewed by view: its parts do not line up",
+        out=nn.Linear(12, 2),
+    )
+
+
+def test_a_weight_shared_by_layers_of_different_role_ties_them() -> None:
+    net = Net(
+        lambda m, x: m.out(m.loop(m.loop(m.up(x)).relu())),
+        up=nn.Linear(6, 8),
+        loop=nn.Linear(8, 8),
+        out=nn.Linear(8, 2),
+    )
+    axes = trace(net, VECTOR)
+    assert axes.sizes == {"up": 8}
+    assert layouts(axes)["loop.weight"] == ("up", "up")
+    transposed = Net(lambda m, x: functional.linear(m.up(x), m.up.weight.t()), up=nn.Linear(6, 8))
+    assert layouts(trace(transposed, VECTOR))["up.weight"] == ("up", "6")
+
+
+def test_hidden_uses_of_a_weight_are_seen() -> None:
+    net = Net(lambda m, x: functional.linear(m.up(x), m.up.weight.data.t()), up=nn.Linear(6, 8))
+    assert layouts(trace(net, VECTOR))["up.weight"] == ("up", "6")
+    net = Net(lambda m, x: m.up(x) @ m.up.weight.data[:8], up=nn.Linear(6, 8))
+    assert layouts(trace(net, VECTOR))["up.weight"] == ("up", "6")
+
+
+def test_constants_fill_any_axis_and_zero_padding_is_a_part() -> None:
+    net = Net(
+        lambda m, x: m.out(functional.pad(m.up(x), (1, 2)) + torch.zeros(11)),
+        up=nn.Linear(6, 8),
+        out=nn.Linear(11, 2),
+    )
+    found = layouts(trace(net, VECTOR))
+    assert found["up.weight"][0] == "up"
+    assert found["out.weight"][1] == "1 + up + out"
+
+
+def test_writing_into_slices_concatenates() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        joined = torch.empty(2, 9)
+        joined[:, :4] = m.one(x)
+        joined[:, 4:] = m.two(x)
+        return m.out(joined)
+
+    net = Net(forward, one=nn.Linear(6, 4), two=nn.Linear(6, 5), out=nn.Linear(9, 2))
+    assert layouts(trace(net, VECTOR))["out.weight"] == ("2", "one + two")
+
+
+def test_unread_tensors_are_reported_and_not_cut() -> None:
+    net = Net(lambda m, x: m.out(x), out=nn.Linear(6, 2), idle=nn.Linear(3, 3))
+    axes = trace(net, VECTOR)
+    assert axes.unused == ("idle.weight", "idle.bias")
+    assert axes.frozen["idle.bias[0]"] == "nothing reads it"
+    assert axes.sizes == {}
+
+
+def test_buffers_that_are_not_saved_are_cut_and_whole_numbers_are_not() -> None:
+    net = Net(
+        lambda m, x: m.out(m.up(x) * m.scale * m.count), up=nn.Linear(6, 8), out=nn.Linear(8, 2)
+    )
+    net.register_buffer("scale", torch.rand(8), persistent=False)
+    net.register_buffer("count", torch.tensor(3))
+    assert layouts(trace(net, VECTOR))["scale"] == ("up",)
+    net.register_buffer("count", torch.arange(8))
+    assert trace(net, VECTOR).frozen["up.weight[0]"] == "it holds whole numbers"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("mlp", (1, 4, 4)),
+        ("cnn", (1, 8, 8)),
+        ("preresnet18", (3, 16, 16)),
+        ("preresnet34", (3, 16, 16)),
+    ],
+)
+def test_the_built_in_models_are_traced_as_they_are_declared(
+    name: ModelName, shape: Sequence[int]
+) -> None:
+    module, declared = make_model(name, shape, 10, width=4)
+    traced = trace(module, torch.randn(2, *shape), classes=True)
+    renamed: dict[str, str] = {}
+    for tensor, expected in declared.layouts.items():
+        found = traced.layouts[tensor]
+        for one, other in zip(found, expected, strict=True):
+            assert one.size == other.size
+            pairs = list(zip(one.axes(), other.axes(), strict=True))
+            for mine, theirs in pairs:
+                assert renamed.setdefault(mine, theirs) == theirs
+            units = {mine: torch.arange(0, traced.sizes[mine], 2).numpy() for mine, _ in pairs}
+            theirs = {renamed[mine]: kept for mine, kept in units.items()}
+            assert one.indices(units).tolist() == other.indices(theirs).tolist()
+    assert len(set(renamed.values())) == len(renamed)
+    assert {renamed[axis]: size for axis, size in traced.sizes.items()} == declared.sizes
+    assert renamed[CLASSES] == CLASSES
+    assert traced.exact
+
+
+def test_the_mode_and_the_batch_do_not_matter() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Dropout(), nn.Flatten(), nn.Linear(256, 2)
+    )
+    assert trace(net.train(), IMAGE) == trace(net.eval(), IMAGE[:1])
+
+
+def test_on_the_meta_device() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 2))
+    assert trace(net, IMAGE) == trace(net.to("meta"), IMAGE.to("meta"))
+
+
+def test_inputs_by_position_and_by_name() -> None:
+    net = nn.Bilinear(6, 6, 2)
+    given = trace(net, (VECTOR, VECTOR))
+    assert given == trace(net, {"input1": VECTOR, "input2": VECTOR})
+    assert given.sizes == {}
+
+
+def test_outputs_say_what_must_stay() -> None:
+    net = Net(
+        lambda m, x: {"logits": m.out(h := m.up(x)), "hidden": h},
+        up=nn.Linear(6, 8),
+        out=nn.Linear(8, 2),
+    )
+    assert trace(net, VECTOR).sizes == {}
+    assert trace(net, VECTOR, outputs=lambda r: r["logits"]).sizes == {"up": 8}
+
+
+def test_an_output_that_may_hide_tensors_is_refused() -> None:
+    net = Net(lambda m, x: (x, object()))
+    with pytest.raises(ConfigError, match=r"outputs\[1\] is a object.*outputs=lambda"):
+        trace(net, VECTOR)
+    with pytest.raises(ConfigError, match="no tensor"):
+        trace(Net(lambda m, x: None), VECTOR)
+
+
+def test_classes_are_an_axis_that_capacity_leaves_alone() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+    axes = trace(net, VECTOR, classes=True)
+    assert axes.sizes == {"0": 8, CLASSES: 3}
+    assert axes.cut_by_capacity == {"0": 8}
+    assert layouts(axes)["1.bias"] == (CLASSES,)
+    with pytest.raises(ConfigError, match="classes: the last dimension.*meets an input"):
+        trace(nn.Identity(), VECTOR, classes=True)
+    with pytest.raises(ConfigError, match="one output"):
+        trace(Net(lambda m, x: (x, x)), VECTOR, classes=True)
+
+
+def test_overrides() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+    assert trace(net, VECTOR, freeze=["0"]).sizes == {"1": 8}
+    assert trace(net, VECTOR, freeze=["1.weight[1]"]).frozen["0.bias[0]"] == "frozen as told"
+    assert layouts(trace(net, VECTOR, tie=[("0", "1")]))["1.weight"] == ("0", "0")
+    whole = trace(net, VECTOR, whole=["1"])
+    assert whole.cut_by_capacity == {"0": 8}
+    assert whole.kept == {"1": "kept whole as told"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"freeze": ["x"]}, r"freeze: 'x' is neither an axis \(0, 1\) nor a dimension"),
+        ({"freeze": ["0.weight[2]"]}, "freeze: '0.weight"),
+        ({"tie": [("0", "1")]}, "tie: '0' has 8 units and '1' has 4"),
+        ({"whole": ["y"]}, "whole: 'y' is not an axis"),
+        ({"cut": ["1"], "whole": ["1"]}, "cut: '1' is also to be kept whole"),
+        ({"cut": ["1"], "freeze": ["1"]}, "cut: '1' is frozen"),
+    ],
+)
+def test_mistaken_overrides_name_what_exists(options: dict[str, Any], message: str) -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 4), nn.Linear(4, 2))
+    with pytest.raises(ConfigError, match=message):
+        trace(net, VECTOR, **options)
