@@ -128,10 +128,10 @@ def ordered(_: Random, h: Tensor, c: int) -> Tensor:
 
 STEPS: list[Step] = [
     lambda net, h, c: net.linear(h, WIDTHS[c % len(WIDTHS)]),
-    lambda net, h, c: h.tanh(),
-    lambda net, h, c: h * net.vector(h.shape[1]),
-    lambda net, h, c: functional.pad(h, (c % 3, c % 2)),
-    lambda net, h, c: functional.layer_norm(h, (h.shape[1],)),
+    lambda _net, h, _c: h.tanh(),
+    lambda net, h, _c: h * net.vector(h.shape[1]),
+    lambda _net, h, c: functional.pad(h, (c % 3, c % 2)),
+    lambda _net, h, _c: functional.layer_norm(h, (h.shape[1],)),
     swap_factors,
     join,
     add_earlier,

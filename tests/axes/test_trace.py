@@ -181,14 +181,14 @@ def test_group_norm_cuts_whole_groups_exactly() -> None:
 
 
 def test_batch_norm_is_exact_and_its_statistics_are_cut() -> None:
-    net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.Conv2d(8, 2, 1))
-    net[1].running_mean.normal_()
+    norm = nn.BatchNorm2d(8)
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), norm, nn.Conv2d(8, 2, 1))
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     axes = trace(net.train(), IMAGE)
     assert layouts(axes)["1.running_var"] == ("0",)
     assert axes.exact
     assert net.training
-    assert net[1].training
+    assert norm.training
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
 
 
@@ -212,7 +212,7 @@ def test_what_mixes_units_is_noted(mix: Callable[[Tensor], Tensor], words: str) 
 
 
 def attention(heads: int, fused: bool) -> Net:
-    def forward(m: Any, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Any:
         h = m.stem(x)
         parts = m.qkv(h).chunk(3, -1) if fused else (m.q(h), m.k(h), m.v(h))
         q, k, v = (p.unflatten(-1, (heads, -1)).transpose(1, 2) for p in parts)
@@ -277,13 +277,11 @@ def test_recurrent_layers(kind: Any, gates: int) -> None:
 
 
 def test_a_tied_embedding_is_one_tensor_under_two_names() -> None:
+    embed, out = nn.Embedding(11, 6), nn.Linear(6, 11, bias=False)
+    out.weight = embed.weight
     net = Net(
-        lambda m, x: m.out(m.hidden(m.embed(x))),
-        embed=nn.Embedding(11, 6),
-        hidden=nn.Linear(6, 6),
-        out=nn.Linear(6, 11, bias=False),
+        lambda m, x: m.out(m.hidden(m.embed(x))), embed=embed, hidden=nn.Linear(6, 6), out=out
     )
-    net.out.weight = net.embed.weight
     axes = trace(net, torch.arange(4)[None])
     assert layouts(axes)["out.weight"] == layouts(axes)["embed.weight"] == ("11", "embed")
     assert layouts(axes)["hidden.weight"] == ("embed", "embed")
@@ -291,7 +289,7 @@ def test_a_tied_embedding_is_one_tensor_under_two_names() -> None:
 
 
 def test_a_channel_shuffle_trades_factors() -> None:
-    def shuffle(m: Any, x: Tensor) -> Tensor:
+    def shuffle(m: Any, x: Tensor) -> Any:
         h = m.conv(x)
         mixed = h.view(2, 2, 4, 8, 8).transpose(1, 2).reshape(2, 8, 8, 8)
         return m.out(mixed)
@@ -377,7 +375,7 @@ def test_constants_fill_any_axis_and_zero_padding_is_a_part() -> None:
 
 
 def test_writing_into_slices_concatenates() -> None:
-    def forward(m: Any, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Any:
         joined = torch.empty(2, 9)
         joined[:, :4] = m.one(x)
         joined[:, 4:] = m.two(x)
@@ -429,8 +427,8 @@ def test_the_built_in_models_are_traced_as_they_are_declared(
             for mine, theirs in pairs:
                 assert renamed.setdefault(mine, theirs) == theirs
             units = {mine: torch.arange(0, traced.sizes[mine], 2).numpy() for mine, _ in pairs}
-            theirs = {renamed[mine]: kept for mine, kept in units.items()}
-            assert one.indices(units).tolist() == other.indices(theirs).tolist()
+            also = {renamed[mine]: kept for mine, kept in units.items()}
+            assert one.indices(units).tolist() == other.indices(also).tolist()
     assert len(set(renamed.values())) == len(renamed)
     assert {renamed[axis]: size for axis, size in traced.sizes.items()} == declared.sizes
     assert renamed[CLASSES] == CLASSES
@@ -467,11 +465,11 @@ def test_outputs_say_what_must_stay() -> None:
 
 
 def test_an_output_that_may_hide_tensors_is_refused() -> None:
-    net = Net(lambda m, x: (x, object()))
+    net = Net(lambda _, x: (x, object()))
     with pytest.raises(ConfigError, match=r"outputs\[1\] is a object.*outputs=lambda"):
         trace(net, VECTOR)
     with pytest.raises(ConfigError, match="no tensor"):
-        trace(Net(lambda m, x: None), VECTOR)
+        trace(Net(lambda _m, _x: None), VECTOR)
 
 
 def test_classes_are_an_axis_that_capacity_leaves_alone() -> None:
@@ -480,10 +478,10 @@ def test_classes_are_an_axis_that_capacity_leaves_alone() -> None:
     assert axes.sizes == {"0": 8, CLASSES: 3}
     assert axes.cut_by_capacity == {"0": 8}
     assert layouts(axes)["1.bias"] == (CLASSES,)
-    with pytest.raises(ConfigError, match="classes: the last dimension.*meets an input"):
+    with pytest.raises(ConfigError, match=r"classes: the last dimension.*meets an input"):
         trace(nn.Identity(), VECTOR, classes=True)
     with pytest.raises(ConfigError, match="one output"):
-        trace(Net(lambda m, x: (x, x)), VECTOR, classes=True)
+        trace(Net(lambda _, x: (x, x)), VECTOR, classes=True)
 
 
 def test_overrides() -> None:

@@ -2,5 +2,6 @@
 
 from submodel.axes.declare import CLASSES, Axes, Dimension, declare
 from submodel.axes.tracer import trace
+from submodel.axes.verify import AxesError, verify
 
-__all__ = ["CLASSES", "Axes", "Dimension", "declare", "trace"]
+__all__ = ["CLASSES", "Axes", "AxesError", "Dimension", "declare", "trace", "verify"]

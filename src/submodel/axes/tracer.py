@@ -65,7 +65,7 @@ def trace(
         if id(tensor) not in record.tensors:
             record.add_fixed(tensor, "it meets an input")
     with undisturbed(module):
-        with _Watch(record):
+        with Watch(record):
             returned = run(module, example_inputs)
         results = outputs_of(returned, outputs)
     of_classes = _freeze_outputs(record, results, classes)
@@ -108,7 +108,7 @@ def _parameters(operator: torch._ops.OpOverload) -> tuple[tuple[str, Any], ...]:
     return tuple((a.name, a.default_value) for a in operator._schema.arguments)
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Applies the rule of every operator that runs."""
 
     def __init__(self, record: Record) -> None:

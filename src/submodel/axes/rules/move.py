@@ -285,11 +285,13 @@ def gather(call: Call) -> Results:
     """Units looked up by the data along one dimension, one by one along the others."""
     own, index = call.dimensions("self"), list(call.dimensions("index"))
     for d, (mine, theirs) in enumerate(zip(own, index, strict=True)):
-        if d != call["dim"] % len(own) and mine.size == theirs.size:
+        if d == call["dim"] % len(own):
+            call.freeze(mine, "looked up by index")
+        elif mine.size == theirs.size:
             index[d] = call.unify(mine, theirs)
         else:
-            call.freeze(mine, "looked up by index")
-            call.freeze(theirs, "as an index")
+            call.freeze(mine)
+            call.freeze(theirs)
     return [index]
 
 
