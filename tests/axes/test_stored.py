@@ -1,4 +1,4 @@
-"""Integers of modules: which dimension each makes, through views, splits, slices, arithmetic."""
+"""Numbers in the code of a module: which dimension each makes, in views, splits, arithmetic."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from submodel.axes.stored import Uses, Watched, watch_integers
+from submodel.axes.number import Attribute, Computed, Number, SizeOf
+from submodel.axes.stored import Watched, watch_numbers
 
 Forward = Callable[[Any, Tensor], Any]
+HEADS, SIZE, WIDTH = Attribute("heads"), Attribute("size"), Attribute("width")
 
 
 class Net(nn.Module):
@@ -20,75 +23,94 @@ class Net(nn.Module):
     def __init__(self, forward: Forward) -> None:
         super().__init__()
         self.heads, self.size, self.width = 4, 6, 24
+        self.inner = nn.LSTM(24, 4)
         self.told = forward
 
     def forward(self, x: Tensor) -> Any:
         return self.told(self, x)
 
 
-def watched(forward: Forward) -> Watched[str]:
-    net = Net(forward)
-    with watch_integers(net, lambda t: [f"{d}:{n}" for d, n in enumerate(t.shape)]) as found:
-        net(torch.ones(2, 24))
+def watched(forward: Forward) -> Watched:
+    net, x = Net(forward), torch.ones(2, 24)
+    with watch_numbers(net, lambda t: [f"{d}:{n}" for d, n in enumerate(t.shape)]) as found:
+        net(x)
     assert [type(value) for value in (net.heads, net.size, net.width)] == [int] * 3
     return found
+
+
+def made(forward: Forward) -> list[tuple[Number, str]]:
+    found = watched(forward)
+    assert not found.elsewhere
+    return list(dict.fromkeys((m.number, m.dimension) for m in found.made))
 
 
 @pytest.mark.parametrize(
     "forward",
     [
-        lambda m, x: x.view(2, m.heads, m.size),
+        lambda m, x: x.view(-1, m.heads, m.size),
         lambda m, x: x.view((-1, m.heads, m.size)),
-        lambda m, x: torch.reshape(x, (*x.shape[:-1], m.heads, m.size)),
         lambda m, x: x.unflatten(-1, (m.heads, m.size)),
-        lambda m, x: x.new_zeros(2, m.heads, m.size),
-        lambda m, x: torch.zeros(x.shape[0], m.heads, m.size),
-        lambda m, x: torch.full((len(x), m.heads, m.size), 0.0),
-        lambda m, x: x[:, None, :1].expand(2, m.heads, m.size),
+        lambda m, x: x.new_zeros(1, m.heads, m.size),
+        lambda m, x: torch.full((len(x) - 1, m.heads, m.size), 0.0),
+        lambda m, x: x[:, None, :1].expand(-1, m.heads, m.size),
     ],
 )
 def test_shapes_name_dimensions_by_their_place(forward: Forward) -> None:
-    assert watched(forward).uses == {"heads": Uses(["1:4"]), "size": Uses(["2:6"])}
+    assert made(forward) == [(HEADS, "1:4"), (SIZE, "2:6")]
 
 
 @pytest.mark.parametrize(
     "forward",
     [
         lambda m, x: x.split(m.size, dim=1)[0],
-        lambda m, x: torch.split(x, [m.size, 18], 1),
         lambda m, x: x.narrow(1, 3, m.size),
         lambda m, x: x[:, : m.size],
-        lambda m, x: torch.nn.functional.layer_norm(x[:, :6], (m.size,)),
+        lambda m, x: functional.layer_norm(x.narrow(1, 3, m.size), (m.size,)),
     ],
 )
 def test_parts_name_the_dimension_that_is_split(forward: Forward) -> None:
-    (uses,) = watched(forward).uses.values()
-    assert set(uses.exact) == {"1:6"}
-    assert not uses.computed
-    assert not uses.elsewhere
+    assert made(forward) == [(SIZE, "1:6")]
 
 
-def test_arithmetic_is_followed_but_not_inverted() -> None:
-    found = watched(lambda m, x: x.view(-1, m.heads * m.size).view(2, m.width // m.heads, -1))
-    assert found.uses["heads"] == Uses(computed=["1:24", "1:6"])
-    assert found.uses["size"] == Uses(computed=["1:24"])
-    assert found.uses["width"] == Uses(computed=["1:6"])
+def test_sizes_that_tensors_tell_are_known_and_written_numbers_stand_out() -> None:
+    found = watched(lambda m, x: x.reshape(*x.shape[:-1], x.size(1) // m.heads, 4))
+    quotient = Computed("floordiv", SizeOf("1:24"), HEADS)
+    assert [(m.number, m.dimension) for m in found.made] == [
+        (SizeOf("0:2"), "0:2"),
+        (quotient, "1:6"),
+        (4, "2:4"),
+    ]
+    assert list(found.written_out()) == ["2:4"]
+
+
+def test_groups_are_counted_along_the_channels() -> None:
+    found = watched(lambda m, x: functional.group_norm(x, m.heads))
+    assert [(m.number, m.dimension, m.groups) for m in found.made] == [(HEADS, "1:24", True)]
+    kernel = torch.ones(24, 6, 1)
+    found = watched(lambda m, x: functional.conv1d(x[:, :, None], kernel, groups=m.heads))
+    assert [(m.number, m.dimension, m.groups) for m in found.made] == [(HEADS, "0:24", True)]
 
 
 def test_numbers_that_make_no_dimension_are_no_sizes() -> None:
-    assert watched(lambda m, x: x * m.width**-0.5 if m.heads > 3 else x).uses == {}
+    assert made(lambda m, x: x * m.width**-0.5 if m.heads > 3 else x) == []
 
 
 def test_other_arguments_are_noted_without_a_dimension() -> None:
-    found = watched(lambda m, x: x.view(1, 1, 2, 24).squeeze(m.heads - 4))
-    assert found.uses == {"heads": Uses(elsewhere=True)}
+    found = watched(lambda m, x: x.sum(m.heads - 4))
+    assert found.made == []
+    assert found.elsewhere == {"heads"}
 
 
-def test_equal_parts_and_one_number_for_two_dimensions_are_alike() -> None:
-    found = watched(lambda _, x: x.chunk(2, 1))
-    assert list(found.alike()) == [["1:12", "1:12"]]
-    found = watched(lambda m, x: (x.view(-1, m.size), x.view(2, m.size, 4)))
-    assert list(found.alike()) == [["1:6", "1:6"]]
+def test_the_layers_of_torch_are_not_watched() -> None:
+    assert made(lambda m, x: m.inner(x)) == []
+
+
+def test_equal_parts_and_dimensions_of_one_number_are_alike() -> None:
+    assert list(watched(lambda _, x: x.chunk(2, 1)).alike()) == [["1:12", "1:12"]]
+    found = watched(lambda m, x: (x.view(-1, m.size), x.view(-1, 4, m.size)))
+    assert list(found.alike()) == [["1:6", "2:6"]]
+    found = watched(lambda _, x: x.view(-1, x.shape[1] // 2))
+    assert list(found.alike()) == [["1:12"]]
 
 
 def test_integers_are_restored_after_an_error() -> None:
@@ -96,6 +118,6 @@ def test_integers_are_restored_after_an_error() -> None:
         raise ValueError("no")
 
     net = Net(fail)
-    with pytest.raises(ValueError, match="no"), watch_integers(net, lambda _: None):
+    with pytest.raises(ValueError, match="no"), watch_numbers(net, lambda _: None):
         net(torch.ones(2, 24))
     assert type(net.heads) is int

@@ -1,103 +1,90 @@
-"""Which plain integers of a module are sizes, and of what: watched while its forward is traced.
+"""Which numbers in a module's code make which dimensions: watched while its forward is traced.
 
 `self.heads = 4` in a user's attention is a size that a cut changes, and nothing marks it as one.
-So for the time of one forward such integers are replaced by integers that know where they come
-from. Where one arrives in a view, a split, a slice or the shape of a new tensor, the dimension that
-it makes tells what it counts. An integer that makes no dimension (the number of a layer, a width
-that only enters a scale) is not a size.
+So for the time of one forward such integers, and the sizes that tensors tell, are replaced by
+integers that know where they come from. Where one arrives in a view, a split, a slice or the shape
+of a new tensor, the dimension that it makes tells what it counts. An integer that makes no
+dimension (the number of a layer, a width that only enters a scale) is not a size. What happens
+inside torch's own layers is left to those who know them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as global_hooks
 from torch.overrides import TorchFunctionMode
 
-from submodel.axes.layout import Layout
+from submodel.axes.number import Attribute, Number, SizeOf, Tracked, leaves, number_of, replace
 
-D = TypeVar("D")
-
-
-@dataclass
-class Uses(Generic[D]):
-    """Where one integer arrived: the dimensions that it made, as the tracer describes them."""
-
-    exact: list[D] = field(default_factory=list)
-    computed: list[D] = field(default_factory=list)  # made by a number computed from it
-    elsewhere: bool = False  # it arrived in some other argument
-
-
-@dataclass
-class Watched(Generic[D]):
-    """What a forward did with the integers that its modules store."""
-
-    uses: dict[str, Uses[D]] = field(default_factory=dict)
-    parts: list[list[D]] = field(default_factory=list)  # of tensors cut into equal parts
-
-    def alike(self) -> Iterator[list[D]]:
-        """Dimensions that must keep equal sizes: one number counts them, or they are equal parts.
-
-        A sub-model in which they differed could not be built.
-        """
-        yield from (uses.exact for uses in self.uses.values() if len(uses.exact) > 1)
-        yield from self.parts
+Dimensions = Callable[[Tensor], Sequence[Any] | None]
+"""What the tracer knows of the dimensions of a tensor; None if it has not seen it."""
 
 
 @dataclass(frozen=True)
-class StoredSize:
-    """What an integer attribute counts."""
+class Made:
+    """A number that makes a dimension, or the number of groups into which a layer divides it."""
 
-    exact: tuple[Layout, ...] = ()
-    computed: tuple[Layout, ...] = ()
-    elsewhere: bool = False
-
-
-class _Size(int):
-    """An integer that remembers the attributes it comes from, also through arithmetic."""
-
-    sources: frozenset[str]
-    computed: bool
-
-    def __new__(cls, value: int, sources: frozenset[str], computed: bool = False) -> _Size:
-        made = super().__new__(cls, value)
-        made.sources, made.computed = sources, computed
-        return made
-
-    def __deepcopy__(self, memo: object) -> _Size:
-        return self
+    number: Number
+    dimension: Any  # the tracer's expression; in a `Stored`, its layout
+    where: str  # the path of the module that was running
+    groups: bool = False
 
 
-def _remembering(name: str) -> Callable[..., Any]:
-    plain = getattr(int, name)
+@dataclass(frozen=True)
+class Stored:
+    """What a forward did with numbers, in terms of layouts."""
 
-    def operate(self: _Size, *others: Any) -> Any:
-        value = plain(self, *others)
-        if type(value) is not int:
-            return value
-        sources = [o.sources for o in others if isinstance(o, _Size)]
-        return _Size(value, self.sources.union(*sources), computed=True)
-
-    return operate
+    made: tuple[Made, ...] = ()
+    elsewhere: frozenset[str] = frozenset()  # attributes that arrived in some other argument
 
 
-for _name in ("add", "sub", "mul", "floordiv", "mod", "pow"):
-    setattr(_Size, f"__{_name}__", _remembering(f"__{_name}__"))
-    setattr(_Size, f"__r{_name}__", _remembering(f"__r{_name}__"))
-for _name in ("__neg__", "__abs__"):
-    setattr(_Size, _name, _remembering(_name))
+@dataclass
+class Watched:
+    """What a forward did with numbers, in terms of the tracer's expressions."""
+
+    made: list[Made] = field(default_factory=list)
+    parts: list[list[Any]] = field(default_factory=list)  # of tensors cut into equal parts
+    elsewhere: set[str] = field(default_factory=set)
+
+    def alike(self) -> Iterator[list[Any]]:
+        """Dimensions that one number counts, or that are equal parts: they must stay equal."""
+        counted: dict[Number, list[Any]] = {}
+        for made in self.made:
+            if not made.groups and not isinstance(made.number, int):
+                known = [made.number.dimension] if isinstance(made.number, SizeOf) else []
+                counted.setdefault(made.number, known).append(made.dimension)
+        yield from counted.values()
+        yield from self.parts
+
+    def written_out(self) -> Iterator[Any]:
+        """Dimensions that a number in the code makes: they must stay as they are."""
+        for made in self.made:
+            if isinstance(made.number, int):
+                yield made.dimension
+
+    def finish(self, layout: Callable[[Any], Any]) -> Stored:
+        """The same in terms of layouts, without repetitions."""
+        made = {
+            Made(replace(m.number, layout), layout(m.dimension), m.where, m.groups): None
+            for m in self.made
+        }
+        return Stored(tuple(made), frozenset(self.elsewhere))
 
 
 class _Watch(TorchFunctionMode):
-    """Notes what the integers that know their source are used for."""
+    """Hands out integers that know their origin, and notes where they arrive."""
 
-    def __init__(self, dimensions: Callable[[Tensor], Sequence[D] | None]) -> None:
+    def __init__(self, dimensions: Dimensions) -> None:
         super().__init__()
         self.dimensions = dimensions
-        self.watched: Watched[Any] = Watched()
+        self.watched = Watched()
+        self.running: list[tuple[str, bool]] = [("", True)]  # path, and whether to watch
 
     def __torch_function__(
         self,
@@ -108,30 +95,37 @@ class _Watch(TorchFunctionMode):
     ) -> Any:
         given = kwargs or {}
         result = func(*args, **given)
-        if func.__name__ == "chunk":
+        path, watching = self.running[-1]
+        if not watching:
+            return result
+        name = func.__name__
+        if isinstance(result, torch.Size) or name == "size":
+            return self._sizes(result, *args, **given)
+        if name == "chunk":
             self._note_parts(args[2] if len(args) > 2 else given.get("dim", 0), result)
-        arrived = [size for size in _integers((args, given)) if isinstance(size, _Size)]
-        if arrived:
-            placed = set()
-            for size, tensor, dimension in _places(func.__name__, args, given, result):
-                known = self.dimensions(tensor)
-                if isinstance(size, _Size) and known is not None:
-                    placed.add(id(size))
-                    self._note(size, known[dimension])
-            for size in arrived:
-                if id(size) not in placed:
-                    for source in size.sources:
-                        self.watched.uses.setdefault(source, Uses()).elsewhere = True
+        placed = set()
+        for value, tensor, dimension, groups in _places(name, args, given, result):
+            known = self.dimensions(tensor)
+            if known is not None and value != -1 and tensor.shape[dimension] > 1:
+                placed.add(id(value))
+                self.watched.made.append(Made(number_of(value), known[dimension], path, groups))
+        for value in _integers((args, given)):
+            if isinstance(value, Tracked) and id(value) not in placed and name not in _SHAPED:
+                sources = leaves(value.number)
+                self.watched.elsewhere |= {s.name for s in sources if isinstance(s, Attribute)}
         return result
+
+    def _sizes(self, result: Any, tensor: Any, dim: int | None = None) -> Any:
+        known = self.dimensions(tensor) if isinstance(tensor, Tensor) else None
+        if known is None:
+            return result
+        if dim is not None:
+            return Tracked(result, SizeOf(known[dim]))
+        return torch.Size([Tracked(size, SizeOf(d)) for size, d in zip(result, known, strict=True)])
 
     def _note_parts(self, dimension: int, parts: Sequence[Tensor]) -> None:
         known = [self.dimensions(p) for p in parts if p.shape == parts[0].shape]
         self.watched.parts.append([k[dimension] for k in known if k is not None])
-
-    def _note(self, size: _Size, dimension: Any) -> None:
-        for source in size.sources:
-            uses = self.watched.uses.setdefault(source, Uses())
-            (uses.computed if size.computed else uses.exact).append(dimension)
 
 
 def _integers(value: Any) -> Iterator[int]:
@@ -147,49 +141,64 @@ def _integers(value: Any) -> Iterator[int]:
         yield from _integers((value.start, value.stop))
 
 
+_SHAPED = {"view", "reshape", "expand", "zeros", "ones", "empty", "full", "rand", "randn"}
+_SHAPED |= {f"new_{name}" for name in ("zeros", "ones", "empty", "full")}
+_GROUPED = {f"conv{n}d": 6 for n in (1, 2, 3)} | {f"conv_transpose{n}d": 6 for n in (1, 2, 3)}
+Place = tuple[int, Tensor, int, bool]
+
+
 def _places(
     name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[tuple[int, Tensor, int]]:
-    """Which integer among the arguments makes which dimension of which resulting tensor."""
+) -> Iterator[Place]:
+    """Which integer makes, or groups, which dimension of which tensor."""
+
+    def argument(position: int, keyword: str, default: Any) -> Any:
+        return args[position] if len(args) > position else kwargs.get(keyword, default)
+
     if name in ("split", "split_with_sizes"):
-        sizes = args[1] if len(args) > 1 else next(iter(_sequences((), kwargs)), 0)
-        dimension = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+        sizes = argument(1, "split_size" if "split_size" in kwargs else "split_size_or_sections", 0)
+        dimension = argument(2, "dim", 0)
         parts = [sizes] * len(result) if isinstance(sizes, int) else sizes
         for size, part in zip(parts, result, strict=False):
             if part.shape[dimension] == size:
-                yield size, part, dimension
+                yield size, part, dimension, False
+    elif not isinstance(result, Tensor):
         return
-    if not isinstance(result, Tensor):
-        return
-    if name == "unflatten" and len(args) == 3:
-        for offset, size in enumerate(args[2]):
-            yield size, result, args[1] % args[0].dim() + offset
+    elif name == "unflatten":
+        dimension, sizes = argument(1, "dim", 0), argument(2, "sizes", ())
+        for offset, size in enumerate(sizes):
+            yield size, result, dimension % args[0].dim() + offset, False
     elif name in ("layer_norm", "rms_norm"):
-        for back, size in enumerate(reversed(args[1])):
-            yield size, result, result.dim() - 1 - back
-    elif name == "narrow" and len(args) == 4:
-        yield args[3], result, args[1]
+        for back, size in enumerate(reversed(argument(1, "normalized_shape", ()))):
+            yield size, result, result.dim() - 1 - back, False
+    elif name == "narrow":
+        yield argument(3, "length", 0), result, argument(1, "dim", 0), False
     elif name == "__getitem__":
-        index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        for part in index:
-            if isinstance(part, slice) and part.start is None and isinstance(part.stop, int):
-                matching = [d for d, n in enumerate(result.shape) if n == part.stop]
-                if len(matching) == 1:
-                    yield part.stop, result, matching[0]
+        for stop, dimension in _slices(args[1], result):
+            yield stop, result, dimension, False
+    elif name == "group_norm":
+        yield argument(1, "num_groups", 1), result, 1, True
+    elif name in _GROUPED and (groups := argument(_GROUPED[name], "groups", 1)) > 1:
+        yield groups, argument(1, "weight", result), 0, True
     elif name in _SHAPED:
-        for shape in _sequences(args, kwargs):
+        for shape in _shapes(args, kwargs):
             pairs = list(zip(shape, result.shape, strict=False))
             if len(shape) == result.dim() and all(s in (-1, n) for s, n in pairs):
                 for dimension, size in enumerate(shape):
-                    yield size, result, dimension
+                    yield size, result, dimension, False
                 return
 
 
-_SHAPED = {"view", "reshape", "expand", "zeros", "ones", "empty", "full", "rand", "randn"}
-_SHAPED |= {f"new_{name}" for name in ("zeros", "ones", "empty", "full")}
+def _slices(index: Any, result: Tensor) -> Iterator[tuple[int, int]]:
+    """The ends of slices from the start, where the dimension that each makes is clear."""
+    for part in index if isinstance(index, tuple) else (index,):
+        if isinstance(part, slice) and not part.start and isinstance(part.stop, int):
+            matching = [d for d, n in enumerate(result.shape) if n == part.stop]
+            if len(matching) == 1:
+                yield part.stop, matching[0]
 
 
-def _sequences(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+def _shapes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
     """Each list or tuple among the arguments, and the bare integers as one."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, tuple | list) and all(isinstance(item, int) for item in value):
@@ -198,40 +207,40 @@ def _sequences(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Seq
 
 
 @contextmanager
-def watch_integers(
-    module: nn.Module, dimensions: Callable[[Tensor], Sequence[D] | None]
-) -> Iterator[Watched[D]]:
-    """Collect what the integers of all modules that are not torch's own are used for.
+def watch_numbers(module: nn.Module, dimensions: Dimensions) -> Iterator[Watched]:
+    """Collect what numbers the forward of ``module`` makes dimensions with.
 
-    ``dimensions`` tells what is known of a tensor that a function returned. Attributes are named
-    as tensors are, by the path of their module.
-
-    >>> import torch
     >>> class Net(nn.Module):
     ...     def __init__(self):
     ...         super().__init__()
     ...         self.heads, self.number = 4, 7
     ...     def forward(self, x):
-    ...         return x.view(len(x), self.heads, -1)
-    >>> net = Net()
-    >>> with watch_integers(net, lambda tensor: [f"of size {n}" for n in tensor.shape]) as seen:
-    ...     _ = net(torch.ones(2, 12))
-    >>> seen.uses
-    {'heads': Uses(exact=['of size 4'], computed=[], elsewhere=False)}
+    ...         return x.view(-1, self.heads, 3)
+    >>> net, x = Net(), torch.ones(2, 12)
+    >>> with watch_numbers(net, lambda tensor: tensor.shape) as seen:
+    ...     _ = net(x)
+    >>> [(made.number, made.dimension) for made in seen.made]
+    [(Attribute(name='heads'), 4), (3, 3)]
     """
-    replaced: list[tuple[nn.Module, str, int]] = []
     mode = _Watch(dimensions)
-    try:
+    with ExitStack() as undo:
+        paths = {}
         for path, layer in module.named_modules():
-            if type(layer).__module__.startswith("torch."):
-                continue
-            for name, value in list(vars(layer).items()):
+            own = type(layer).__module__.startswith("torch.")
+            paths[layer] = (path, not own)
+            for name, value in [] if own else list(vars(layer).items()):
                 if type(value) is int:
-                    replaced.append((layer, name, value))
-                    source = f"{path}.{name}" if path else name
-                    vars(layer)[name] = _Size(value, frozenset((source,)))
-        with mode:
-            yield mode.watched
-    finally:
-        for layer, name, value in replaced:
-            vars(layer)[name] = value
+                    undo.callback(vars(layer).__setitem__, name, value)
+                    source = Attribute(f"{path}.{name}" if path else name)
+                    vars(layer)[name] = Tracked(value, source)
+
+        def enter(layer: nn.Module, _: object) -> None:
+            mode.running.append(paths.get(layer, mode.running[-1]))
+
+        def leave(*_: object) -> None:
+            mode.running.pop()
+
+        undo.callback(global_hooks.register_module_forward_pre_hook(enter).remove)
+        undo.callback(global_hooks.register_module_forward_hook(leave).remove)
+        undo.enter_context(mode)
+        yield mode.watched

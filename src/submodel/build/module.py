@@ -8,14 +8,15 @@ store their sizes as plain numbers are then corrected from the shapes of their w
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from submodel.axes.forward import Inputs
-from submodel.build.attributes import follow_integers
+from submodel.axes.stored import Stored
+from submodel.build.attributes import follow_integers, misfits
 from submodel.build.check import Outputs, check_outputs
 from submodel.build.layers import LayerCut, fix_of
 from submodel.build.sizes import Sizes
@@ -84,6 +85,9 @@ def build(
         _correct(module, small, cut, sizes, in_doubt_to_user=resize is not None)
         if resize is not None:
             resize(small, sizes.kept)
+        stored: Stored | None = getattr(cut.axes, "stored", None)
+        if stored is not None:
+            _refuse(misfits(small, sizes, stored))
     if example_inputs is not None:
         check_outputs(module, small, cut, example_inputs, outputs)
     return small
@@ -109,14 +113,19 @@ def _correct(
     for (path, original), layer in zip(module.named_modules(), small.modules(), strict=True):
         if (fix := fix_of(original)) is not None:
             fix(layer, LayerCut(path, original, cut, sizes, names))
-        elif not type(layer).__module__.startswith("torch.nn."):
+        elif not type(layer).__module__.startswith("torch."):
             where = f"{path or 'the model'} ({type(layer).__name__})"
             found = follow_integers(layer, path, sizes, getattr(cut.axes, "stored", None))
             doubts += [f"{where}: {doubt}" for doubt in found]
-    if doubts and not in_doubt_to_user:
+    if not in_doubt_to_user:
+        _refuse(doubts)
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
         raise SubmodelError(
-            "cannot build the sub-model: " + "; ".join(doubts) + ". Register how this type is "
-            "corrected with `resizes`, or give `resize` or `factory`"
+            "cannot build the sub-model: " + "; ".join(problems) + ". Register how this type is "
+            "corrected with `resizes`, give `resize` or `factory`, or keep the axis whole"
         )
 
 

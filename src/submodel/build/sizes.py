@@ -113,6 +113,11 @@ class Sizes:
         self._modules = dict(module.named_modules(remove_duplicate=False))
         self._levels: dict[str, list[Choices]] = {}
 
+    def stored(self, name: str) -> int:
+        """An integer that the full model stores."""
+        path, _, attribute = name.rpartition(".")
+        return int(getattr(self._modules[path], attribute))
+
     def inside(self, path: str, size: int) -> frozenset[int]:
         """What ``size`` becomes in the nearest tensors of a module: its own, its children's, ...
 

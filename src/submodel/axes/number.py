@@ -1,0 +1,123 @@
+"""Integers that remember how they were computed from stored numbers and from sizes of tensors.
+
+A forward computes the sizes of its views in plain Python: `channels // self.groups`. With integers
+that keep their formula, it is known what such a size becomes when widths change, and whether it
+still fits.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+}
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An integer that a module stores, named as tensors are, by the path of its module."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class SizeOf:
+    """The size of a dimension, described by the tracer's expression or, later, by its layout."""
+
+    dimension: Any
+
+
+@dataclass(frozen=True)
+class Computed:
+    """One of `OPERATIONS` on two numbers."""
+
+    operation: str
+    left: Number
+    right: Number
+
+
+Number = int | Attribute | SizeOf | Computed
+"""Where an integer comes from; a plain one is written out in the code, or nobody knows."""
+
+
+def leaves(number: Number) -> Iterator[int | Attribute | SizeOf]:
+    """What a number is computed from.
+
+    >>> list(leaves(Computed("mul", 3, Attribute("heads"))))
+    [3, Attribute(name='heads')]
+    """
+    if isinstance(number, Computed):
+        yield from leaves(number.left)
+        yield from leaves(number.right)
+    else:
+        yield number
+
+
+def evaluate(number: Number, value: Callable[[Attribute | SizeOf], int]) -> int:
+    """The number, given the values of what it is computed from.
+
+    >>> evaluate(Computed("mul", 3, Attribute("heads")), lambda leaf: 4)
+    12
+    """
+    if isinstance(number, Computed):
+        left, right = evaluate(number.left, value), evaluate(number.right, value)
+        return OPERATIONS[number.operation](left, right)
+    return number if isinstance(number, int) else value(number)
+
+
+def replace(number: Number, dimension: Callable[[Any], Any]) -> Number:
+    """The number with every dimension described anew."""
+    if isinstance(number, Computed):
+        left, right = replace(number.left, dimension), replace(number.right, dimension)
+        return Computed(number.operation, left, right)
+    return SizeOf(dimension(number.dimension)) if isinstance(number, SizeOf) else number
+
+
+class Tracked(int):
+    """An integer with its formula; arithmetic with other integers keeps it.
+
+    >>> (Tracked(4, Attribute("heads")) * 3).number
+    Computed(operation='mul', left=Attribute(name='heads'), right=3)
+    """
+
+    number: Number
+
+    def __new__(cls, value: int, number: Number) -> Tracked:
+        """The integer ``value``, known to be ``number``."""
+        made = super().__new__(cls, value)
+        made.number = number
+        return made
+
+    def __deepcopy__(self, memo: object) -> Tracked:
+        return self
+
+
+def number_of(value: int) -> Number:
+    """The formula of an integer: itself, if it has none."""
+    return value.number if isinstance(value, Tracked) else int(value)
+
+
+def _tracking(name: str, *, swapped: bool) -> Callable[[Tracked, Any], Any]:
+    plain = getattr(int, f"__r{name}__" if swapped else f"__{name}__")
+
+    def operate(self: Tracked, other: Any) -> Any:
+        value = plain(self, other)
+        if type(value) is not int:  # not an integer any more, or not an operation on integers
+            return value
+        left, right = (other, self) if swapped else (self, other)
+        return Tracked(value, Computed(name, number_of(left), number_of(right)))
+
+    return operate
+
+
+for _name in OPERATIONS:
+    setattr(Tracked, f"__{_name}__", _tracking(_name, swapped=False))
+    setattr(Tracked, f"__r{_name}__", _tracking(_name, swapped=True))
