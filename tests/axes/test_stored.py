@@ -63,13 +63,21 @@ def test_shapes_name_dimensions_by_their_place(forward: Forward) -> None:
     "forward",
     [
         lambda m, x: x.split(m.size, dim=1)[0],
-        lambda m, x: x.narrow(1, 3, m.size),
+        lambda m, x: x.narrow(1, 0, m.size),
         lambda m, x: x[:, : m.size],
-        lambda m, x: functional.layer_norm(x.narrow(1, 3, m.size), (m.size,)),
+        lambda m, x: x[:, m.size :],
+        lambda m, x: x[..., None, : -m.size],
+        lambda m, x: functional.layer_norm(x[:, : m.size], (m.size,)),
     ],
 )
 def test_parts_name_the_dimension_that_is_split(forward: Forward) -> None:
     assert made(forward) == [(SIZE, "1:6")]
+
+
+def test_both_ends_of_a_slice_count_what_lies_before_them() -> None:
+    ends: list[tuple[Number, str]] = [(3, "1:3"), (Computed("add", SIZE, 3), "1:9")]
+    assert made(lambda m, x: x[:, 3 : m.size + 3]) == ends
+    assert made(lambda m, x: x.narrow(1, 3, m.size)) == [(3, "1:3"), (SIZE, "1:6")]
 
 
 def test_sizes_that_tensors_tell_are_known_and_written_numbers_stand_out() -> None:

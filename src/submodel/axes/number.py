@@ -118,6 +118,14 @@ def _tracking(name: str, *, swapped: bool) -> Callable[[Tracked, Any], Any]:
     return operate
 
 
+def _negative(self: Tracked) -> Tracked:
+    number = self.number
+    twice = isinstance(number, Computed) and (number.operation, number.left) == ("mul", -1)
+    opposite = number.right if isinstance(number, Computed) and twice else None
+    return Tracked(-int(self), Computed("mul", -1, number) if opposite is None else opposite)
+
+
+Tracked.__neg__ = _negative  # type: ignore[method-assign, assignment]
 for _name in OPERATIONS:
     setattr(Tracked, f"__{_name}__", _tracking(_name, swapped=False))
     setattr(Tracked, f"__r{_name}__", _tracking(_name, swapped=True))

@@ -110,7 +110,7 @@ class _Watch(TorchFunctionMode):
                 placed.add(id(value))
                 self.watched.made.append(Made(number_of(value), known[dimension], path, groups))
         for value in _integers((args, given)):
-            if isinstance(value, Tracked) and id(value) not in placed and name not in _SHAPED:
+            if isinstance(value, Tracked) and id(value) not in placed and name not in _MAKING:
                 sources = leaves(value.number)
                 self.watched.elsewhere |= {s.name for s in sources if isinstance(s, Attribute)}
         return result
@@ -143,6 +143,7 @@ def _integers(value: Any) -> Iterator[int]:
 
 _SHAPED = {"view", "reshape", "expand", "zeros", "ones", "empty", "full", "rand", "randn"}
 _SHAPED |= {f"new_{name}" for name in ("zeros", "ones", "empty", "full")}
+_MAKING = _SHAPED | {"split", "split_with_sizes", "unflatten", "narrow", "__getitem__"}
 _GROUPED = {f"conv{n}d": 6 for n in (1, 2, 3)} | {f"conv_transpose{n}d": 6 for n in (1, 2, 3)}
 Place = tuple[int, Tensor, int, bool]
 
@@ -172,10 +173,12 @@ def _places(
         for back, size in enumerate(reversed(argument(1, "normalized_shape", ()))):
             yield size, result, result.dim() - 1 - back, False
     elif name == "narrow":
-        yield argument(3, "length", 0), result, argument(1, "dim", 0), False
+        dimension, start = argument(1, "dim", 0), argument(2, "start", 0)
+        yield from _prefixes(args[0], dimension, (start,))
+        yield argument(3, "length", 0), result, dimension, False
     elif name == "__getitem__":
-        for stop, dimension in _slices(args[1], result):
-            yield stop, result, dimension, False
+        for dimension, part in _slices(args[1], args[0].dim()):
+            yield from _prefixes(args[0], dimension, (part.start, part.stop))
     elif name == "group_norm":
         yield argument(1, "num_groups", 1), result, 1, True
     elif name in _GROUPED and (groups := argument(_GROUPED[name], "groups", 1)) > 1:
@@ -189,13 +192,31 @@ def _places(
                 return
 
 
-def _slices(index: Any, result: Tensor) -> Iterator[tuple[int, int]]:
-    """The ends of slices from the start, where the dimension that each makes is clear."""
-    for part in index if isinstance(index, tuple) else (index,):
-        if isinstance(part, slice) and not part.start and isinstance(part.stop, int):
-            matching = [d for d, n in enumerate(result.shape) if n == part.stop]
-            if len(matching) == 1:
-                yield part.stop, matching[0]
+def _slices(index: Any, dimensions: int) -> Iterator[tuple[int, slice]]:
+    """The slices of an index, each with the dimension of the indexed tensor that it slices."""
+    parts = index if isinstance(index, tuple) else (index,)
+    taking = sum(part is not None and part is not Ellipsis for part in parts)
+    at = 0
+    for part in parts:
+        if isinstance(part, Tensor | list | bool):  # these may take several dimensions
+            return
+        if isinstance(part, slice):
+            yield at, part
+        if part is Ellipsis:
+            at += dimensions - taking
+        elif part is not None:
+            at += 1
+
+
+def _prefixes(tensor: Tensor, dimension: int, ends: Sequence[int | None]) -> Iterator[Place]:
+    """What lies before each end of a slice; taken once more, so that the tracer sees it."""
+    size = tensor.shape[dimension]
+    for end in ends:
+        if isinstance(end, int) and not isinstance(end, bool) and 0 < end < size:
+            yield end, tensor.narrow(dimension, 0, end), dimension, False
+        elif isinstance(end, int) and -size < end < 0:
+            rest = tensor.narrow(dimension, size + end, -end)
+            yield -end, rest, dimension, False
 
 
 def _shapes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
