@@ -276,6 +276,38 @@ def test_recurrent_layers(kind: Any, gates: int) -> None:
     assert layouts(axes)["out.weight"] == ("2", hidden)
 
 
+def test_packed_sequences() -> None:
+    def forward(m: Any, x: Tensor) -> Any:
+        packed = nn.utils.rnn.pack_padded_sequence(m.up(x), torch.tensor([5, 3]), batch_first=True)
+        return m.out(nn.utils.rnn.pad_packed_sequence(m.recur(packed)[0], batch_first=True)[0])
+
+    net = Net(
+        forward, up=nn.Linear(6, 8), recur=nn.GRU(8, 4, batch_first=True), out=nn.Linear(4, 2)
+    )
+    axes = trace(net, SEQUENCE)
+    assert axes.sizes == {"up": 8, "recur.weight_ih_l0": 4}
+
+
+def test_a_result_that_is_made_for_its_shape_only_freezes_nothing() -> None:
+    net = Net(
+        lambda m, x: m.out((h := m.up(x)) + torch.ones_like(h[:, 3])[:, None]),
+        up=nn.Linear(6, 8),
+        out=nn.Linear(8, 2),
+    )
+    assert trace(net, VECTOR).sizes == {"up": 8}
+
+
+def test_axes_that_an_einsum_sums_over_together_are_a_product() -> None:
+    net = Net(
+        lambda m, x: torch.einsum("bhd,hdo->bo", torch.einsum("bi,ihd->bhd", x, m.up), m.out),
+        up=parameter(6, 3, 4),
+        out=parameter(3, 4, 2),
+    )
+    axes = trace(net, VECTOR)
+    assert axes.sizes == {"up#1": 3, "up#2": 4}
+    assert list(axes.kept) == ["up#1"]
+
+
 def test_a_tied_embedding_is_one_tensor_under_two_names() -> None:
     embed, out = nn.Embedding(11, 6), nn.Linear(6, 11, bias=False)
     out.weight = embed.weight

@@ -173,8 +173,9 @@ def _keep_factors(
     groups = {a for g in record.groups for a in atoms(record.algebra.resolve(g))}
     kept: dict[str, str] = {}
 
-    def decide(p: Product) -> None:
-        factors = [{names[a] for a in atoms(part)} for part in p.parts]
+    rank = {name: number for number, name in enumerate(names.values())}
+
+    def decide(factors: list[set[str]]) -> None:
         free = [f for f in factors if f - whole - kept.keys()]
         if len(free) < 2:
             return
@@ -187,12 +188,19 @@ def _keep_factors(
             others = " and ".join(sorted(cut))
             kept[axis] = f"its product with {others} is cut there; cutting both squares the share"
 
-    for p in _products(d for ds in layouts.values() for d in ds):
-        decide(p)
+    def factors_of(p: Product) -> list[set[str]]:
+        return [{names[a] for a in atoms(part) if a in names} for part in p.parts]
+
+    for p in _products([d for ds in layouts.values() for d in ds]):
+        decide(factors_of(p))
+    for p in _products([record.algebra.resolve(p) for p in record.products]):
+        # an einsum merges in any order: that in which the axes lie in the weights counts
+        free = [f for f in factors_of(p) if f]
+        decide(sorted(free, key=lambda f: max(map(rank.__getitem__, f))))
     return kept
 
 
-def _products(expressions: Iterator[Expression] | Sequence[Expression]) -> Iterator[Product]:
+def _products(expressions: Sequence[Expression]) -> Iterator[Product]:
     """All products, outer ones before those within."""
     for e in expressions:
         if isinstance(e, Product):

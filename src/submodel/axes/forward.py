@@ -51,7 +51,7 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
     of recurrent nets and of transformer layers are off, as they hide what they compute.
     """
     modes = {layer: layer.training for layer in module.modules()}
-    buffers = {layer: dict(layer._buffers) for layer in modes}
+    buffers = [(m, dict(m._buffers)) for m in modes if isinstance(m._buffers, dict)]
     values = [(b, b.detach().clone()) for b in module.buffers()]
     recurrent = any(isinstance(layer, nn.RNNBase) for layer in modes)
     fast_attention = torch.backends.mha.get_fastpath_enabled()
@@ -70,7 +70,8 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
         finally:
             for layer, mode in modes.items():
                 layer.training = mode
-                layer._buffers.update(buffers[layer])
+            for layer, held in buffers:
+                layer._buffers.update(held)
             for buffer, value in values:
                 buffer.copy_(value)
 

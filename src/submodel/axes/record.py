@@ -19,7 +19,7 @@ class Known:
     tensor: Tensor  # held, so that its id is not given to another tensor during the trace
     dimensions: Dimensions
     weight: bool = False  # a parameter, a buffer or a view of one: zero wherever it is masked
-    untold: Dimensions = ()  # no rule says how it depends on these: reading it freezes them
+    pending: tuple[tuple[Expression, str], ...] = ()  # reading it freezes these, for a reason
 
 
 @dataclass
@@ -32,19 +32,20 @@ class Record:
     read: dict[int, int] = field(default_factory=dict)  # id of a tensor -> when it was first read
     mixes: list[tuple[Expression, str]] = field(default_factory=list)
     groups: list[Expression] = field(default_factory=list)
+    products: list[Expression] = field(default_factory=list)  # of the dimensions of activations
 
     def add(
         self,
         tensor: Tensor,
         dimensions: Sequence[Expression],
         weight: bool = False,
-        untold: Dimensions = (),
+        pending: Sequence[tuple[Expression, str]] = (),
     ) -> None:
         """Remember a tensor; the sizes must be its own."""
         sizes = tuple(d.size for d in dimensions)
         if sizes != tuple(tensor.shape):
             raise ValueError(f"dimensions of sizes {sizes} for a tensor {tuple(tensor.shape)}")
-        self.tensors[id(tensor)] = Known(tensor, tuple(dimensions), weight, untold)
+        self.tensors[id(tensor)] = Known(tensor, tuple(dimensions), weight, tuple(pending))
 
     def add_weight(self, tensor: Tensor) -> None:
         """Remember a parameter or buffer; whole numbers are positions or counts and stay fixed."""
@@ -73,8 +74,8 @@ class Record:
         known = self.tensors.get(id(tensor))
         if known is None:
             known = self._unknown(tensor)
-        for expression in known.untold:
-            self.algebra.freeze(expression, "read through a result that no rule describes")
+        for expression, reason in known.pending:
+            self.algebra.freeze(expression, reason)
         self.read.setdefault(id(known.tensor), len(self.read))
         return known
 

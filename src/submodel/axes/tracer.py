@@ -8,7 +8,7 @@ touches: too little is cut rather than something wrong. Only the branch that run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -155,6 +155,13 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             decomposition = _decompositions().get(func)
             return NotImplemented if decomposition is None else decomposition(*args, **kwargs)
 
+    def _add_untold(self, call: Call, results: Sequence[Tensor]) -> None:
+        """Results that a rule leaves out: whoever reads them depends on who knows what."""
+        reason = f"read through a result of {call.name} that its rule does not describe"
+        for tensor in results:
+            fixed = [Fixed(n, f"made by {call.name}") for n in tensor.shape]
+            self.record.add(tensor, fixed, pending=[(d, reason) for d in _dimensions(call)])
+
     def _apply(self, rule: Rule | None, call: Call) -> None:
         reason = f"read by {call.name}, which has no rule"
         if rule is not None:
@@ -162,22 +169,21 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 found = rule.apply(call)
                 weight = rule.moves and all(self.record.of(t).weight for t in call.tensors())
                 for tensor, dimensions in zip(call.results, found, strict=False):
-                    self.record.add(tensor, dimensions, weight)
-                rest = call.results[len(found) :]
-                untold = tuple(d for t in call.tensors() for d in self.record.of(t).dimensions)
-                for tensor in rest:
-                    self.record.add_fixed(tensor, f"made by {call.name}")
-                    self.record.add(
-                        tensor, self.record.tensors[id(tensor)].dimensions, untold=untold
-                    )
+                    self.record.add(tensor, dimensions, weight, call.pending)
+                self._add_untold(call, call.results[len(found) :])
                 return
             except (ValueError, IndexError, KeyError) as problem:
                 reason = f"read by {call.name} in a way that its rule does not cover: {problem}"
-        for tensor in call.tensors():
-            for dimension in self.record.of(tensor).dimensions:
-                self.record.algebra.freeze(dimension, reason)
+        for dimension in _dimensions(call):
+            self.record.algebra.freeze(dimension, reason)
         for tensor in call.results:
             self.record.add_fixed(tensor, f"made by {call.name}")
+
+
+def _dimensions(call: Call) -> Iterator[Expression]:
+    """The dimensions of everything that an operator reads."""
+    for tensor in call.tensors():
+        yield from call.record.of(tensor).dimensions
 
 
 def _flat(result: Any) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ class Call:
     name: str
     arguments: dict[str, Any]
     results: Sequence[Tensor]
+    pending: list[tuple[Expression, str]] = field(default_factory=list)
 
     def __getitem__(self, argument: str) -> Any:
         return self.arguments[argument]
@@ -54,8 +55,11 @@ class Call:
 
     def freeze(self, expression: Expression, words: str = "by position") -> None:
         """Fix a dimension, because the operator depends on the order of its units."""
-        if self.name and expression.size > 1:
-            self.record.algebra.freeze(expression, f"read by {self.name}, {words}")
+        self.record.algebra.freeze(expression, f"read by {self.name}, {words}")
+
+    def freeze_if_read(self, expression: Expression, words: str = "by position") -> None:
+        """Fix a dimension as soon as a result is read; some are made for their shape only."""
+        self.pending.append((expression, f"read by {self.name}, {words}"))
 
     def factor(self, expression: Expression, sizes: Sequence[int]) -> list[Expression]:
         """The row-major factors of a dimension."""

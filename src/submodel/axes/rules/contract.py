@@ -46,6 +46,19 @@ def _product(call: Call, one: Known, other: Known) -> list[Expression]:
     return [*batch, *a[len(batch) : -1], *b[len(b) - 1 if len(b) > 1 else len(b) :]]
 
 
+@rule("_grouped_mm")
+def grouped_matrix_product(call: Call) -> Results:
+    """Runs of rows, each by a matrix of its own: experts; where runs end is in the data."""
+    one, other = call.known("self"), call.known("mat2")
+    if (len(one.dimensions), len(other.dimensions)) != (2, 3):
+        raise ValueError("runs of columns")
+    call.freeze(one.dimensions[0], "in runs")
+    call.freeze(other.dimensions[0], "in runs")
+    contract(call, one, 1, other, 1)
+    result: list[Expression] = [one.dimensions[0], other.dimensions[2]]
+    return [result if call["bias"] is None else join(call, result, "bias")]
+
+
 @rule("convolution", "_convolution", "convolution_overrideable")
 def convolution(call: Call) -> Results:
     """Channels are contracted within each group; kernels and image positions keep their order."""

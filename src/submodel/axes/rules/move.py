@@ -1,10 +1,6 @@
-"""Rules for operators that move values: views, cuts and joins, constants, look-ups by index."""
+"""Rules for operators that move values: views, cuts and joins, constants."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-
-import torch
 
 from submodel.axes.expression import (
     ONE,
@@ -39,7 +35,8 @@ def constant(call: Call) -> Results:
 @rule("view", "_unsafe_view", "reshape", "_reshape_alias", "_reshape_copy", "view_copy", moves=True)
 def view(call: Call) -> Results:
     """Runs of dimensions of equal size are merged, then split in the new way."""
-    old, new = list(call.dimensions("self")), list(call.results[0].shape)
+    known, new = call.known("self"), list(call.results[0].shape)
+    old = list(known.dimensions)
     if 0 in new:
         return [[Fixed(n) for n in new]]
     result: list[Expression] = []
@@ -54,7 +51,10 @@ def view(call: Call) -> Results:
             else:
                 sizes.append(new.pop(0))
                 want *= sizes[-1]
-        result += call.factor(product(map(call.record.algebra.resolve, run)), sizes)
+        merged = product(map(call.record.algebra.resolve, run))
+        if len(run) > 1 and not known.weight:
+            call.record.products.append(merged)
+        result += call.factor(merged, sizes)
     return [result]
 
 
@@ -209,7 +209,7 @@ def _freeze_at(call: Call, expression: Expression, position: int) -> None:
     """Freeze the part of a dimension in which a position lies."""
     known = call.record.algebra.resolve(expression)
     if not isinstance(known, Concatenation):
-        return call.freeze(known)
+        return call.freeze_if_read(known)
     for part in known.parts:
         if position < part.size:
             return _freeze_at(call, part, position)
@@ -260,55 +260,3 @@ def view_as_complex(call: Call) -> Results:
 def view_as_real(call: Call) -> Results:
     """A new last dimension is (real, imaginary)."""
     return [[*call.dimensions("self"), Fixed(2, "the real and the imaginary part")]]
-
-
-@rule("embedding")
-def embedding(call: Call) -> Results:
-    """Rows looked up by the data."""
-    rows, *rest = call.dimensions("weight")
-    call.freeze(rows, "looked up by index")
-    return [[*call.dimensions("indices"), *rest]]
-
-
-@rule("index_select")
-def index_select(call: Call) -> Results:
-    """Units looked up by the data along one dimension."""
-    own = list(call.dimensions("self"))
-    dim = call["dim"] % len(own)
-    call.freeze(own[dim], "looked up by index")
-    own[dim] = (call.dimensions("index") or (ONE,))[0]
-    return [own]
-
-
-@rule("gather")
-def gather(call: Call) -> Results:
-    """Units looked up by the data along one dimension, one by one along the others."""
-    own, index = call.dimensions("self"), list(call.dimensions("index"))
-    for d, (mine, theirs) in enumerate(zip(own, index, strict=True)):
-        if d == call["dim"] % len(own):
-            call.freeze(mine, "looked up by index")
-        elif mine.size == theirs.size:
-            index[d] = call.unify(mine, theirs)
-        else:
-            call.freeze(mine)
-            call.freeze(theirs)
-    return [index]
-
-
-@rule("index.Tensor")
-def index(call: Call) -> Results:
-    """Units looked up by the data along some dimensions; masks freeze everything."""
-    own = call.dimensions("self")
-    given: Sequence[torch.Tensor | None] = call["indices"]
-    places = [d for d, i in enumerate(given) if i is not None]
-    found = [i for i in given if i is not None]
-    for dimension in own if any(i.dtype in (torch.bool, torch.uint8) for i in found) else ():
-        call.freeze(dimension, "looked up by a mask")
-    for d in places:
-        call.freeze(own[d], "looked up by index")
-    if any(i.dtype in (torch.bool, torch.uint8) for i in found):
-        return [[Fixed(n, f"made by {call.name}") for n in call.results[0].shape]]
-    looked_up = call.broadcast([call.record.of(i).dimensions for i in found])
-    kept = [e for d, e in enumerate(own) if d not in places]
-    first = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
-    return [[*kept[:first], *looked_up, *kept[first:]]]

@@ -88,13 +88,25 @@ def spatial(call: Call) -> Results:
     digits = re.search(r"([123])d", call.name)
     assert digits is not None
     count = int(digits[1])
-    own = call.dimensions("input" if "input" in call.arguments else "self")
-    for dimension in own[-count:]:
-        call.freeze(dimension, "as a position in space")
-    return [
-        [*own[:-count], *(Fixed(n, f"positions made by {call.name}") for n in r.shape[-count:])]
-        for r in call.results
-    ]
+    own = list(call.dimensions("input" if "input" in call.arguments else "self"))
+    for d in range(-count, 0):
+        if not _untouched(call, d, count):
+            call.freeze(own[d], "as a position in space")
+            own[d] = Fixed(call.results[0].shape[d], f"positions made by {call.name}")
+    return [own for _ in call.results]
+
+
+def _untouched(call: Call, d: int, count: int) -> bool:
+    """Whether a pooling window has size one along a dimension and moves by one."""
+
+    def along(argument: str, default: int) -> int:
+        given = call.get(argument) or [default]
+        return int((list(given) * count)[d] if len(given) == 1 else given[d])
+
+    if "kernel_size" not in call.arguments:
+        return False
+    kernel = along("kernel_size", 1)
+    return (kernel, along("stride", kernel), along("padding", 0)) == (1, 1, 0)
 
 
 @rule("im2col")
