@@ -178,7 +178,8 @@ def _places(
         yield argument(3, "length", 0), result, dimension, False
     elif name == "__getitem__":
         for dimension, part in _slices(args[1], args[0].dim()):
-            yield from _prefixes(args[0], dimension, (part.start, part.stop))
+            if part.step in (None, 1):  # every n-th unit is not a run
+                yield from _prefixes(args[0], dimension, (part.start, part.stop))
     elif name == "pad":
         pads = list(argument(1, "pad", ()))
         for back, (left, right) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
