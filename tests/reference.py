@@ -73,13 +73,16 @@ def _kept(x: Tensor, dim: int) -> Tensor:
 
 
 def _layer_norm(
-    x: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, eps: float
+    x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     assert len(shape) == 1
-    y = x[..., weight != 0]
+    y = x[..., _kept(x, -1) if weight is None else weight != 0]
     mean, variance = y.mean(-1, keepdim=True), y.var(-1, correction=0, keepdim=True)
     scale = (variance + eps).rsqrt()
-    return (x - mean) * scale * weight + bias, mean, scale
+    normed = (x - mean) * scale
+    if weight is not None:
+        normed = normed * weight
+    return normed if bias is None else normed + bias, mean, scale
 
 
 def _group_norm(

@@ -7,15 +7,16 @@ Both are immutable and know nothing of models, engines or rounds.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from submodel.axes import CLASSES, Axes
 from submodel.axes.layout import Fixed, Indices, Units
@@ -25,6 +26,8 @@ from submodel.schemes import Draw, Scheme
 Tensors = Mapping[str, Tensor]
 Granularity = Literal["unit", "coordinate"]
 Where = slice | Tensor
+Plan = Mapping[str, tuple[tuple[int, Indices], ...]]
+"""Tensor -> (dimension, kept positions), for each dimension that is cut."""
 COORDINATES = "coordinates"
 """The name of the one axis at coordinate granularity: all weights as a flat vector."""
 
@@ -54,29 +57,10 @@ class Cut(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class UnitCut:
-    """Whole units: ``units[axis]`` are the kept ones; an axis that is not named is whole."""
+class _Planned:
+    """A cut by a plan: for each tensor that is cut, the positions kept along its dimensions."""
 
-    axes: Axes
-    units: Units
-
-    @cached_property
-    def _plan(self) -> dict[str, tuple[tuple[int, Indices], ...]]:
-        """For each tensor that is cut: (dimension, kept positions)."""
-        indices: dict[object, Indices] = {}  # equal layouts recur in dozens of tensors
-        plan = {}
-        for name, layouts in self.axes.layouts.items():
-            entries = []
-            for d, layout in enumerate(layouts):
-                if isinstance(layout, Fixed) or not any(a in self.units for a in layout.axes()):
-                    continue
-                if layout not in indices:
-                    indices[layout] = layout.indices(self.units)
-                entries.append((d, indices[layout]))
-            if entries:
-                plan[name] = tuple(entries)
-        return plan
+    plan: Plan
 
     @cached_property
     def _where(self) -> dict[str, tuple[tuple[int, Where], ...]]:
@@ -91,7 +75,7 @@ class UnitCut:
                 )
             return made[id(kept)]
 
-        return {name: tuple((d, where(k)) for d, k in e) for name, e in self._plan.items()}
+        return {name: tuple((d, where(k)) for d, k in e) for name, e in self.plan.items()}
 
     def part(self, name: str, whole: Tensor) -> Tensor:
         """The kept rows, columns, ... of one tensor; a view where they are contiguous."""
@@ -129,9 +113,87 @@ class UnitCut:
     def held(self, name: str, shape: Sequence[int]) -> int:
         """The product of the kept sizes."""
         sizes = list(shape)
-        for d, kept in self._plan.get(name, ()):
+        for d, kept in self.plan.get(name, ()):
             sizes[d] = len(kept)
         return math.prod(sizes)
+
+
+@dataclass(frozen=True)
+class PlannedCut(_Planned):
+    """A cut as plain data: it gathers and adds without a model, and travels as JSON."""
+
+    plan: Plan
+
+    @property
+    def shape_key(self) -> tuple[tuple[str, int], ...]:
+        """The kept size of every dimension that is cut."""
+        return tuple((f"{n}[{d}]", len(kept)) for n, e in self.plan.items() for d, kept in e)
+
+    def to_json(self) -> str:
+        """The plan as text: tensor -> [[dimension, runs of kept positions]].
+
+        >>> PlannedCut({"w": ((0, np.array([0, 1, 2, 7])),)}).to_json()
+        '{"w": [[0, [[0, 3], [7, 8]]]]}'
+        """
+        return json.dumps({n: [[d, _runs(k)] for d, k in e] for n, e in self.plan.items()})
+
+    @classmethod
+    def from_json(cls, text: str) -> PlannedCut:
+        """The cut that `to_json` wrote.
+
+        >>> PlannedCut.from_json('{"w": [[0, [[0, 3], [7, 8]]]]}').plan["w"][0][1]
+        array([0, 1, 2, 7])
+        """
+        return cls(
+            {
+                name: tuple(
+                    (d, np.concatenate([np.arange(a, b) for a, b in runs])) for d, runs in entries
+                )
+                for name, entries in json.loads(text).items()
+            }
+        )
+
+
+def _runs(kept: Indices) -> list[list[int]]:
+    """Ascending positions as [start, stop) pairs."""
+    breaks = np.flatnonzero(np.diff(kept) != 1) + 1
+    return [[int(run[0]), int(run[-1]) + 1] for run in np.split(kept, breaks)]
+
+
+@dataclass(frozen=True)
+class UnitCut(_Planned):
+    """Whole units: ``units[axis]`` are the kept ones; an axis that is not named is whole."""
+
+    axes: Axes
+    units: Units
+
+    @cached_property
+    def plan(self) -> Plan:  # type: ignore[override]
+        """The plan that follows from the axes."""
+        indices: dict[object, Indices] = {}  # equal layouts recur in dozens of tensors
+        plan = {}
+        for name, layouts in self.axes.layouts.items():
+            entries = []
+            for d, layout in enumerate(layouts):
+                if isinstance(layout, Fixed) or not any(a in self.units for a in layout.axes()):
+                    continue
+                if layout not in indices:
+                    indices[layout] = layout.indices(self.units)
+                entries.append((d, indices[layout]))
+            if entries:
+                plan[name] = tuple(entries)
+        return plan
+
+    def build(self, module: nn.Module, **options: Any) -> nn.Module:
+        """The working small module of this cut; options as for `submodel.build.build`."""
+        from submodel.build import build  # which needs cuts itself
+
+        return build(module, self, **options)
+
+    @property
+    def planned(self) -> PlannedCut:
+        """This cut as plain data."""
+        return PlannedCut(self.plan)
 
     @property
     def shape_key(self) -> tuple[tuple[str, int], ...]:

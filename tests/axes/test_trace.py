@@ -240,8 +240,8 @@ def test_attention_cuts_the_size_of_a_head() -> None:
 
 def test_fused_attention_is_a_concatenation() -> None:
     found = layouts(trace(attention(3, fused=True), SEQUENCE))
-    assert found["qkv.weight"][0] == "(qkv#1 x qkv#2) + (qkv#1 x qkv#2) + (qkv#1 x qkv#3)"
-    assert found["out.weight"] == ("stem", "qkv#1 x qkv#3")
+    assert found["qkv.weight"][0] == "(qkv#1 x qkv#2) + (qkv#1 x qkv#2) + (qkv#1 x qkv#2)"
+    assert found["out.weight"] == ("stem", "qkv#1 x qkv#2")
 
 
 def test_multihead_attention() -> None:

@@ -119,6 +119,24 @@ def post_resnet(norm: Norm, groups: int = 1) -> nn.Module:
     )
 
 
+class PaddedBlock(nn.Module):
+    """The skip of the first small ResNets: every second pixel, zeros for the new channels."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.conv = conv(inputs, outputs, 2)
+        self.norm = nn.BatchNorm2d(outputs)
+        self.added = (outputs - inputs) // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        skip = functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.added, self.added))
+        return torch.relu(skip + self.norm(self.conv(x)))
+
+
+def padded_resnet() -> nn.Module:
+    return nn.Sequential(conv(3, 12), nn.ReLU(), PaddedBlock(12, 20), *head(20))
+
+
 class ResNeXtBlock(nn.Module):
     """A bottleneck whose middle convolution has four groups."""
 
@@ -307,6 +325,7 @@ ENTRIES = (
         mixes=True,
     ),
     Entry("resnet-gn4", _on_images(lambda: post_resnet(lambda width: nn.GroupNorm(4, width)))),
+    Entry("resnet-padded", _on_images(padded_resnet)),
     Entry("resnext", _on_images(resnext)),
     Entry("mobilenet", _on_images(mobilenet)),
     Entry("densenet", _on_images(densenet)),

@@ -136,9 +136,26 @@ class EncoderNet(nn.Module):
         return logits
 
 
+class SequenceNet(nn.Module):
+    """torch's own encoder and decoder, with a norm without weights before the classifier."""
+
+    def __init__(self, width: int = 24, heads: int = 4) -> None:
+        super().__init__()
+        self.embed = nn.Linear(9, width)
+        self.sequence = nn.Transformer(width, heads, 1, 1, 40, dropout=0.0, batch_first=True)
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.classify = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        logits: Tensor = self.classify(self.norm(self.sequence(x, x[:, 1:])).mean(1))
+        return logits
+
+
 ENTRIES = (
     Entry("vit", lambda: (VisionTransformer(), (torch.randn(2, 3, 8, 8),)), mixes=True),
     Entry("mixer", lambda: (Mixer(), (torch.randn(2, 3, 8, 8),)), mixes=True),
     Entry("multihead-attention", lambda: (MultiheadNet(), (torch.randn(2, 5, 9),)), mixes=True),
     Entry("encoder-layer", lambda: (EncoderNet(), (torch.randn(2, 5, 9),)), mixes=True),
+    Entry("encoder-decoder", lambda: (SequenceNet(), (torch.randn(2, 5, 9),)), mixes=True),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -14,6 +14,7 @@ from submodel.axes.layout import Along, Concatenation, Layout
 from submodel.axes.layout import Fixed as FixedLayout
 from submodel.axes.layout import Product as ProductLayout
 from submodel.axes.record import Record
+from submodel.axes.stored import Watched
 from submodel.errors import ConfigError
 
 Names = dict[Atom, str]
@@ -30,7 +31,11 @@ class Overrides:
 
 
 def assemble(
-    record: Record, weights: Mapping[str, Tensor], classes: Atom | None, overrides: Overrides
+    record: Record,
+    weights: Mapping[str, Tensor],
+    classes: Atom | None,
+    overrides: Overrides,
+    watched: Watched,
 ) -> Axes:
     """The axes of a finished trace."""
     unused = tuple(
@@ -44,9 +49,13 @@ def assemble(
     names = _names(record, weights, classes, {})
     names = _override(record, weights, classes, names, overrides)
     layouts = _resolved(record, weights)
-    in_products = _keep_factors(record, layouts, names, overrides)
     found = {names[a]: a.size for ds in layouts.values() for d in ds for a in atoms(d)}
-    kept = {**in_products, **dict.fromkeys(overrides.whole, "kept whole as told")}
+    kept = dict.fromkeys(overrides.whole, "kept whole as told")
+    for dimension in watched.written_out():
+        for atom in atoms(record.algebra.resolve(dimension)):
+            if atom in names and names[atom] not in overrides.cut:
+                kept.setdefault(names[atom], "a number written in the code makes its size")
+    kept |= _keep_factors(record, layouts, names, overrides, kept.keys())
     return Axes(
         sizes={n: found[n] for n in names.values() if n in found},
         layouts={n: tuple(_layout(d, names) for d in ds) for n, ds in layouts.items()},
@@ -59,6 +68,7 @@ def assemble(
         kept={n: kept[n] for n in names.values() if n in kept and n in found},
         inexact=_inexact(record, names, found),
         unused=unused,
+        stored=watched.finish(lambda d: _layout(record.algebra.resolve(d), names)),
     )
 
 
@@ -163,20 +173,21 @@ def _keep_factors(
     layouts: Mapping[str, tuple[Expression, ...]],
     names: Names,
     overrides: Overrides,
+    whole: Collection[str],
 ) -> dict[str, str]:
     """The axes that a capacity leaves whole because another factor of their product is cut.
 
     Outer products are decided first. Of each, the factor that the user names is cut; else the
     groups of a group norm; else the innermost one that may be cut.
     """
-    wanted, whole = set(overrides.cut), set(overrides.whole)
+    wanted = set(overrides.cut)
     groups = {a for g in record.groups for a in atoms(record.algebra.resolve(g))}
     kept: dict[str, str] = {}
 
     rank = {name: number for number, name in enumerate(names.values())}
 
     def decide(factors: list[set[str]]) -> None:
-        free = [f for f in factors if f - whole - kept.keys()]
+        free = [f for f in factors if f.difference(whole, kept)]
         if len(free) < 2:
             return
         once = [f for f in free if factors.count(f) == 1]  # what comes twice is squared by itself
@@ -184,7 +195,7 @@ def _keep_factors(
         told = [f for f in free if f & wanted]
         grouped = [f for f in free if any(names[a] in f for a in groups)]
         cut = set().union(*told) if told else (grouped or free)[-1]
-        for axis in set().union(*factors) - cut - whole - kept.keys():
+        for axis in set().union(*factors).difference(cut, whole, kept):
             others = " and ".join(sorted(cut))
             kept[axis] = f"its product with {others} is cut there; cutting both squares the share"
 
@@ -223,7 +234,8 @@ def _layout(expression: Expression, names: Names) -> Layout:
     """The expression in the words of the rest of the library."""
     if isinstance(expression, Fixed):
         return FixedLayout(expression.size)
-    if isinstance(expression, Atom):
-        return Along(names[expression], expression.size)
+    if isinstance(expression, Atom):  # one that lies in no weight is never cut
+        named = names.get(expression)
+        return FixedLayout(expression.size) if named is None else Along(named, expression.size)
     parts = tuple(_layout(part, names) for part in expression.parts)
     return ProductLayout(parts) if isinstance(expression, Product) else Concatenation(parts)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from submodel.axes.layout import Along, Fixed, Layout, Product
+from submodel.axes.stored import Stored
 from submodel.axes.table import table
 from submodel.errors import ConfigError
 
@@ -32,6 +33,8 @@ class Axes:
     """Axes whose units some operators mix other than by weights: cutting is not masking."""
     unused: tuple[str, ...] = field(default=(), repr=False)
     """Tensors that the forward never read."""
+    stored: Stored | None = field(default=None, repr=False)
+    """What numbers in the code make dimensions, for building small modules; None if not traced."""
 
     @property
     def cut_by_capacity(self) -> dict[str, int]:

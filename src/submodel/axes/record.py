@@ -79,6 +79,11 @@ class Record:
         self.read.setdefault(id(known.tensor), len(self.read))
         return known
 
+    def seen(self, tensor: Tensor) -> Dimensions | None:
+        """The dimensions of a tensor that some operator made or read; this is not reading it."""
+        known = self.tensors.get(id(tensor))
+        return None if known is None else known.dimensions
+
     def _unknown(self, tensor: Tensor) -> Known:
         owner = self.storages.get(storage(tensor)) if tensor.layout is not None else None
         if owner is None:

@@ -143,7 +143,7 @@ def _integers(value: Any) -> Iterator[int]:
 
 _SHAPED = {"view", "reshape", "expand", "zeros", "ones", "empty", "full", "rand", "randn"}
 _SHAPED |= {f"new_{name}" for name in ("zeros", "ones", "empty", "full")}
-_MAKING = _SHAPED | {"split", "split_with_sizes", "unflatten", "narrow", "__getitem__"}
+_MAKING = _SHAPED | {"split", "split_with_sizes", "unflatten", "narrow", "__getitem__", "pad"}
 _GROUPED = {f"conv{n}d": 6 for n in (1, 2, 3)} | {f"conv_transpose{n}d": 6 for n in (1, 2, 3)}
 Place = tuple[int, Tensor, int, bool]
 
@@ -178,7 +178,13 @@ def _places(
         yield argument(3, "length", 0), result, dimension, False
     elif name == "__getitem__":
         for dimension, part in _slices(args[1], args[0].dim()):
-            yield from _prefixes(args[0], dimension, (part.start, part.stop))
+            if part.step in (None, 1):  # every n-th unit is not a run
+                yield from _prefixes(args[0], dimension, (part.start, part.stop))
+    elif name == "pad":
+        pads = list(argument(1, "pad", ()))
+        for back, (left, right) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
+            dimension = result.dim() - 1 - back
+            yield from _prefixes(result, dimension, (left, -right))
     elif name == "group_norm":
         yield argument(1, "num_groups", 1), result, 1, True
     elif name in _GROUPED and (groups := argument(_GROUPED[name], "groups", 1)) > 1:
@@ -247,7 +253,8 @@ def watch_numbers(module: nn.Module, dimensions: Dimensions) -> Iterator[Watched
     with ExitStack() as undo:
         paths = {}
         for path, layer in module.named_modules():
-            own = type(layer).__module__.startswith("torch.")
+            # what an `Unflatten` makes, its owner has written out
+            own = type(layer).__module__.startswith("torch.") and type(layer) is not nn.Unflatten
             paths[layer] = (path, not own)
             for name, value in [] if own else list(vars(layer).items()):
                 if type(value) is int:

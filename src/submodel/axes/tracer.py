@@ -22,6 +22,7 @@ from submodel.axes.expression import Atom, Expression, Fixed
 from submodel.axes.forward import Inputs, outputs_of, run, tensors_in, undisturbed, weights_of
 from submodel.axes.record import Record
 from submodel.axes.rules import Call, Rule, find
+from submodel.axes.stored import Watched, watch_numbers
 from submodel.axes.verify import verify as check
 from submodel.errors import ConfigError
 
@@ -44,6 +45,9 @@ def trace(
     default all of them. With ``classes`` the last dimension of the one output becomes the axis
     `CLASSES`, which a capacity never cuts.
 
+    Numbers in the code count too: dimensions that one stored number makes stay equal, and what a
+    number written in the code makes (``view(-1, 4, 6)``) is kept whole.
+
     Where a dimension is a product of free axes (heads x size of a head, groups x channels of a
     group), cutting both would square the fraction, so one factor is cut: the groups of a group
     norm, because cutting whole groups is exact, and otherwise the innermost factor. ``cut`` names
@@ -65,14 +69,27 @@ def trace(
         if id(tensor) not in record.tensors:
             record.add_fixed(tensor, "it meets an input")
     with undisturbed(module):
-        with Watch(record):
+        with Watch(record), watch_numbers(module, record.seen) as watched:
             returned = run(module, example_inputs)
         results = outputs_of(returned, outputs)
+    _equal_sizes(record, watched)
     of_classes = _freeze_outputs(record, results, classes)
-    axes = assemble(record, weights, of_classes, Overrides(freeze, tie, whole, cut))
+    axes = assemble(record, weights, of_classes, Overrides(freeze, tie, whole, cut), watched)
     if verify and not any(t.is_meta for t in (*weights.values(), *results)):
         check(module, example_inputs, axes, outputs=outputs)
     return axes
+
+
+def _equal_sizes(record: Record, watched: Watched) -> None:
+    """Dimensions that one number in the code counts stay equal in size: they become one."""
+    for first, *others in watched.alike():
+        for other in others:
+            reason = "one number in the code counts it and another dimension"
+            if first.size == other.size:
+                record.algebra.unify(first, other, reason)
+            else:  # the number changed on the way
+                record.algebra.freeze(first, reason)
+                record.algebra.freeze(other, reason)
 
 
 def _freeze_outputs(record: Record, results: Sequence[Tensor], classes: bool) -> Atom | None:

@@ -222,7 +222,8 @@ def _attention(layer: nn.MultiheadAttention, cut: LayerCut) -> None:
 @resizes(nn.Transformer)
 def _transformer(layer: nn.Transformer, cut: LayerCut) -> None:
     layer.d_model = cut.follow(layer.d_model, "d_model")
-    layer.nhead = cut.follow(layer.nhead, "nhead")
+    attention = (m for m in layer.modules() if isinstance(m, nn.MultiheadAttention))
+    layer.nhead = next((m.num_heads for m in attention), layer.nhead)
 
 
 @resizes(nn.PReLU)

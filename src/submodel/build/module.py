@@ -110,7 +110,8 @@ def _correct(
     names = {id(p): name for name, p in module.named_parameters()}
     names |= {id(b): name for name, b in module.named_buffers()}
     doubts = []
-    for (path, original), layer in zip(module.named_modules(), small.modules(), strict=True):
+    pairs = list(zip(module.named_modules(), small.modules(), strict=True))
+    for (path, original), layer in reversed(pairs):  # layers before those that contain them
         if (fix := fix_of(original)) is not None:
             fix(layer, LayerCut(path, original, cut, sizes, names))
         elif not type(layer).__module__.startswith("torch."):
