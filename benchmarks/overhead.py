@@ -79,7 +79,10 @@ def main() -> None:
     results = {}
     for name, workload in WORKLOADS.items():
         setup = make_setup(workload)
-        engine, costs = SerialEngine(setup), CostModel(setup.module, (3, 32, 32))
+        engine, costs = (
+            SerialEngine(setup),
+            CostModel(setup.module, setup.federation.dataset.example),
+        )
         state = initial_state(setup)
         state, _ = step(setup, state, engine, costs)  # warm up
         ratios = []

@@ -19,7 +19,7 @@ from tests.common import RULES, SCHEMES, WIDTHS, tiny_setup
 
 def one_round(setup: Setup, rounds: int = 1) -> dict[str, bytes]:
     state = initial_state(setup)
-    costs = CostModel(setup.module, setup.federation.dataset.inputs)
+    costs = CostModel(setup.module, setup.federation.dataset.example)
     for _ in range(rounds):
         state, _ = step(setup, state, SerialEngine(setup), costs)
     return {name: tensor.numpy().tobytes() for name, tensor in state.tensors.items()}
@@ -93,7 +93,7 @@ def test_units_of_one_axis_agree_in_every_tensor_that_shares_it() -> None:
 
 def test_parameters_shrink_with_the_square_of_the_capacity() -> None:
     setup = tiny_setup("preresnet18", width=64)
-    costs = CostModel(setup.module, setup.federation.dataset.inputs)
+    costs = CostModel(setup.module, setup.federation.dataset.example)
     whole = costs.of(cut_of(setup, Assignment(0, 0, 1.0)))
     quarter = costs.of(cut_of(setup, Assignment(0, 0, 0.25)))
     assert whole.bytes == 4 * whole.parameters

@@ -53,7 +53,7 @@ def test_fedavg_equals_a_plain_loop() -> None:
                 parameter.copy_(mean / total)
 
     state = initial_state(setup)
-    engine, costs = SerialEngine(setup), CostModel(setup.module, (1, 8, 8))
+    engine, costs = SerialEngine(setup), CostModel(setup.module, setup.federation.dataset.example)
     for _ in range(ROUNDS):
         state, _ = step(setup, state, engine, costs)
     for name, parameter in model.named_parameters():

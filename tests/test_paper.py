@@ -100,7 +100,7 @@ def transcribed_gradients(setup: Setup, problem: str) -> tuple[list[Any], list[A
 
 
 def iterate(setup: Setup, rounds: int) -> tuple[list[Vector], Vector]:
-    engine, costs = SerialEngine(setup), CostModel(setup.module, (D,))
+    engine, costs = SerialEngine(setup), CostModel(setup.module, setup.federation.dataset.example)
     state = initial_state(setup)
     iterates = [state.tensors["weight"].numpy().ravel()]
     for _ in range(rounds):

@@ -1,7 +1,7 @@
 """Train one model over devices that cannot hold it: distributed sub-model training."""
 
 from submodel.api import Result, train
-from submodel.axes import Axes, declare
+from submodel.axes import Axes, declare, trace
 from submodel.config import Config
 from submodel.data import Dataset, dataset, digits
 from submodel.errors import SubmodelError
@@ -16,5 +16,6 @@ __all__ = [
     "dataset",
     "declare",
     "digits",
+    "trace",
     "train",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.nn import functional
 
-from submodel.axes import Dimension
+from submodel.axes import Axes, Dimension
 from submodel.config import Config, parse
 from submodel.data import Dataset
 from submodel.evaluate import EVALUATOR, assemble
@@ -47,7 +47,7 @@ def train(
     data: Dataset,
     config: Config | Mapping[str, Any] | None = None,
     *,
-    axes: Mapping[str, tuple[Dimension, ...]] | None = None,
+    axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None,
     loss: Loss = functional.cross_entropy,
     out: str | Path | None = None,
     resume: bool = False,
@@ -55,8 +55,9 @@ def train(
 ) -> Result:
     """Train ``model`` through sub-models, as ``submodel train`` does; ``model`` is not changed.
 
-    ``axes`` says which dimensions are cut together (see `submodel.declare`); coordinate
-    granularity needs none. With ``out`` the run is a folder, and ``resume`` goes on with it.
+    What must be cut together is found by tracing; ``axes`` overrides it, with what
+    `submodel.trace` or `submodel.declare` returned or a table for the latter. With
+    ``out`` the run is a folder, and ``resume`` goes on with it.
 
     >>> from submodel import digits
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -38,7 +38,12 @@ class _Section(BaseModel):
 class Model(_Section):
     """The global model."""
 
-    name: ModelName = Field("cnn", description="mlp, cnn, preresnet18 or preresnet34")
+    name: str = Field(
+        "cnn",
+        description="mlp, cnn, preresnet18, preresnet34, or package.module:factory",
+        pattern=rf"^({'|'.join(get_args(ModelName))}|[\\w.]+:[\\w.]+)$",
+    )
+    options: dict[str, Any] = Field({}, description="keyword arguments of an own factory")
     width: Count | None = Field(
         None, description="first hidden size (default: mlp 128, cnn 32, preresnet 64)"
     )
@@ -235,6 +240,9 @@ def _problem(error: Mapping[str, Any]) -> str:
         return f"{path}: no such key; allowed here: {', '.join(section.model_fields)}"
     if kind == "value_error":  # from a validator of a section: begins with the key it is about
         return f"{path}.{context['error']}"
+    if path == "model.name":
+        names = ", ".join(name for name in get_args(ModelName) if name != "own")
+        return f"{path}: {error['input']!r} is not one of {names} and not package.module:factory"
     if path.startswith("clients.capacities") and kind in ("greater_than", "less_than_equal"):
         return f"{path}: {error['input']} is not in (0, 1]"
     return f"{path}: {error['input']!r} {_ALLOWED.get(kind, error['msg']).format(**context)}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from submodel.axes.forward import Inputs, run, tensors_in, undisturbed
 from submodel.build import build, tensors_of
 from submodel.cut import WHOLE, Cut
 
@@ -25,21 +26,33 @@ class Cost:
     forward_flops: int  # per example
 
 
+def on_meta(inputs: Any) -> Any:
+    """Example inputs without values: enough to count with."""
+    if isinstance(inputs, Tensor):
+        return inputs.to("meta")
+    if isinstance(inputs, Mapping):
+        return {key: on_meta(value) for key, value in inputs.items()}
+    if isinstance(inputs, tuple):
+        return tuple(on_meta(value) for value in inputs)
+    return inputs
+
+
 class CostModel:
     """Counts what cuts of one model cost, without touching its weights."""
 
-    def __init__(self, module: nn.Module, inputs: Sequence[int]) -> None:
+    def __init__(self, module: nn.Module, example_inputs: Inputs) -> None:
         self._skeleton = build(module, WHOLE).to("meta")
         self._tensors = tensors_of(self._skeleton)
-        self._dtype = next(self._skeleton.parameters()).dtype
-        self._inputs = tuple(inputs)
+        self._inputs = on_meta(example_inputs)
+        self._examples = next(tensors_in(example_inputs)).shape[0]
         self._flops: dict[tuple[tuple[str, int], ...], int] = {}
 
     def of(self, cut: Cut) -> Cost:
         """The cost of ``cut``.
 
+        >>> import torch
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-        >>> CostModel(net, (4,)).of(WHOLE)
+        >>> CostModel(net, torch.empty(1, 4)).of(WHOLE)
         Cost(parameters=58, bytes=232, forward_flops=96)
         """
         counts = {n: cut.held(n, t.shape) for n, t in self._tensors.items()}
@@ -50,8 +63,8 @@ class CostModel:
     def forward_flops(self, cut: Cut) -> int:
         """Multiply-adds, two operations each, of one example; a masked weight still costs."""
         if cut.shape_key not in self._flops:
-            small = build(self._skeleton, cut).train()
-            with torch.no_grad(), FlopCounterMode(display=False) as counter:
-                small(torch.empty(1, *self._inputs, dtype=self._dtype, device="meta"))
-            self._flops[cut.shape_key] = counter.get_total_flops()
+            small = build(self._skeleton, cut)
+            with undisturbed(small), FlopCounterMode(display=False) as counter:
+                run(small, self._inputs)
+            self._flops[cut.shape_key] = counter.get_total_flops() // self._examples
         return self._flops[cut.shape_key]

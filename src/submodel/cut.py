@@ -192,7 +192,7 @@ class UnitCut(_Planned):
 
     @property
     def planned(self) -> PlannedCut:
-        """This cut as plain data."""
+        """The same cut as plain data."""
         return PlannedCut(self.plan)
 
     @property

@@ -37,7 +37,7 @@ def score(module: nn.Module, examples: Examples, setup: Setup) -> Score:
     """Evaluate a module as it is."""
     device = next(module.parameters()).device
     module.eval()
-    loss, right, labelled = 0.0, 0, not examples.y.is_floating_point()
+    loss, right, labelled = 0.0, 0, setup.federation.dataset.classes is not None
     targets = _batches(examples.y, device)
     for x, y in zip(_batches(examples.x, device), targets, strict=True):
         outputs = module(x)

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from submodel.axes import Axes, Dimension, declare
-from submodel.build import tensors_of
+from submodel.axes import Axes, Dimension, declare, trace
+from submodel.build import build, tensors_of
 from submodel.config import Config
-from submodel.cut import COORDINATES
+from submodel.cut import COORDINATES, draw_units
 from submodel.data import Dataset, Population, load, make_partition
 from submodel.errors import ConfigError
 from submodel.local import LocalWork, Loss, Schedule
 from submodel.merge import PROJECTIONS, NoProjection
 from submodel.models import make_model
+from submodel.models.own import is_path, make
+from submodel.randomness import key
 from submodel.rounds import Federation, Setup
-from submodel.schemes import Full, Random, Rolling, Scheme, Static, default_windows, window_problems
+from submodel.schemes import (
+    Draw,
+    Full,
+    Random,
+    Rolling,
+    Scheme,
+    Static,
+    default_windows,
+    window_problems,
+)
 
 
 def make_scheme(config: Config, sizes: Mapping[str, int]) -> Scheme:
@@ -37,16 +48,25 @@ def make_scheme(config: Config, sizes: Mapping[str, int]) -> Scheme:
     return Rolling(windows, choice.order)
 
 
+def make_module(config: Config, inputs: Sequence[int], classes: int | None) -> nn.Module:
+    """The configured model, initialised from the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(config.seed, "initialise") % 2**63)
+        if is_path(config.model.name):
+            return make(config.model.name, config.model.options)
+        return make_model(config.model.name, inputs, classes or 1, config.model.width)
+
+
 def prepare(
     config: Config,
     module: nn.Module | None = None,
     data: Dataset | None = None,
-    axes: Mapping[str, tuple[Dimension, ...]] | None = None,
+    axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None,
     loss: Loss = functional.cross_entropy,
 ) -> Setup:
     """The setup of a run; an own module and own data replace the configured ones.
 
-    Raises `ConfigError` with every misfit that can be found.
+    The axes are traced unless they are given. Raises `ConfigError` with every misfit it can find.
     """
     problems = [
         f"{section}.name: 'own' stands for what submodel.train(model, data) is given in Python"
@@ -62,16 +82,22 @@ def prepare(
         torch.device(config.engine.device)
     except RuntimeError:
         problems.append(f"engine.device: {config.engine.device!r} is not a device")
-    if module is None:
-        if config.model.name == "cnn" and (len(data.inputs) != 3 or min(data.inputs[1:]) < 4):
-            problems.append(f"model.name: 'cnn' needs images of at least 4 x 4, not {data.inputs}")
-        if problems:
-            raise ConfigError(problems)
-        module, found = make_model(
-            config.model.name, data.inputs, data.classes or 1, config.model.width, config.seed
+    if (
+        module is None
+        and config.model.name == "cnn"
+        and (len(data.inputs) != 3 or min(data.inputs[1:]) < 4)
+    ):
+        problems.append(f"model.name: 'cnn' needs images of at least 4 x 4, not {data.inputs}")
+    restricted = config.local.absent_labels != "keep"
+    if restricted and (data.classes is None or loss is not functional.cross_entropy):
+        problems.append(
+            "local.absent_labels: masking needs class labels and the cross-entropy loss; use 'keep'"
         )
-    else:
-        found = declare(tensors_of(module), axes or {})
+    if problems:
+        raise ConfigError(problems)
+    if module is None:
+        module = make_module(config, data.inputs, data.classes)
+    found = find_axes(config, module, data, axes)
     labels = data.train.y.numpy() if data.classes is not None else None
     by_label = config.data.partition == "labels"
     partition = scheme = None
@@ -90,14 +116,10 @@ def prepare(
         scheme = make_scheme(config, _sizes(config, module, found))
     except ConfigError as error:
         problems += error.problems
-    if config.local.absent_labels != "keep" and (
-        data.classes is None or loss is not functional.cross_entropy
-    ):
-        problems.append(
-            "local.absent_labels: masking needs class labels and the cross-entropy loss; use 'keep'"
-        )
     if problems or partition is None or scheme is None:
         raise ConfigError(problems)
+    if config.scheme.granularity == "unit":
+        _check_builds(module, found, config.clients.capacities, data)
     local = config.local
     return Setup(
         module=module,
@@ -136,6 +158,39 @@ def prepare(
     )
 
 
+def find_axes(
+    config: Config,
+    module: nn.Module,
+    data: Dataset,
+    given: Axes | Mapping[str, tuple[Dimension, ...]] | None,
+) -> Axes:
+    """The axes as given, or traced where anything is cut along them."""
+    if isinstance(given, Axes):
+        return given
+    if given is not None:
+        return declare(tensors_of(module), given)
+    by_label = config.local.absent_labels != "keep"
+    by_capacity = config.scheme.granularity == "unit" and min(config.clients.capacities) < 1
+    if not by_label and not by_capacity:
+        return declare(tensors_of(module), {})
+    try:
+        return trace(module, data.example, classes=by_label)
+    except ConfigError as error:
+        if not by_label:
+            raise
+        hint = "local.absent_labels: cutting the classifier's rows is not possible here; use 'keep'"
+        raise ConfigError([*error.problems, hint]) from None
+
+
+def _check_builds(
+    module: nn.Module, axes: Axes, capacities: Sequence[float], data: Dataset
+) -> None:
+    """Build every capacity once, before anything runs: what cannot be built is said now."""
+    for capacity in set(capacities) - {1.0}:
+        cut = draw_units(Static(), axes, capacity, Draw(0, 0, 0))
+        build(module, cut, example_inputs=data.example)
+
+
 def _sizes(config: Config, module: nn.Module, axes: Axes) -> dict[str, int]:
     """The axes that the scheme selects from."""
     if config.scheme.granularity == "coordinate":
@@ -144,8 +199,8 @@ def _sizes(config: Config, module: nn.Module, axes: Axes) -> dict[str, int]:
     if not sizes and min(config.clients.capacities) < 1:
         raise ConfigError(
             [
-                "scheme.granularity: 'unit' needs the model's axes, and none are declared; "
-                "pass axes=..., or use 'coordinate'"
+                "scheme.granularity: 'unit' needs axes to cut, and this model has none; "
+                "'submodel inspect' says why; or use 'coordinate'"
             ]
         )
     return sizes or {COORDINATES: 1}

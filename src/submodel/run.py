@@ -160,7 +160,7 @@ def train(
     """
     torch.set_num_threads(config.engine.threads)
     engine = SerialEngine(setup, config.engine.device)
-    costs = CostModel(setup.module, setup.federation.dataset.inputs)
+    costs = CostModel(setup.module, setup.federation.dataset.example)
     state = initial_state(setup)
     history: list[Metrics] = []
     if folder is not None:

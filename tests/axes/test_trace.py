@@ -14,6 +14,7 @@ from submodel.axes import CLASSES, Axes, trace
 from submodel.axes.layout import Along, Fixed, Layout, Product
 from submodel.errors import ConfigError
 from submodel.models import ModelName, make_model
+from tests.declared import declared
 
 
 def text(layout: Layout) -> str:
@@ -448,10 +449,11 @@ def test_buffers_that_are_not_saved_are_cut_and_whole_numbers_are_not() -> None:
 def test_the_built_in_models_are_traced_as_they_are_declared(
     name: ModelName, shape: Sequence[int]
 ) -> None:
-    module, declared = make_model(name, shape, 10, width=4)
+    module = make_model(name, shape, 10, width=4)
+    by_hand = declared(name, module, shape)
     traced = trace(module, torch.randn(2, *shape), classes=True)
     renamed: dict[str, str] = {}
-    for tensor, expected in declared.layouts.items():
+    for tensor, expected in by_hand.layouts.items():
         found = traced.layouts[tensor]
         for one, other in zip(found, expected, strict=True):
             assert one.size == other.size
@@ -462,7 +464,7 @@ def test_the_built_in_models_are_traced_as_they_are_declared(
             also = {renamed[mine]: kept for mine, kept in units.items()}
             assert one.indices(units).tolist() == other.indices(also).tolist()
     assert len(set(renamed.values())) == len(renamed)
-    assert {renamed[axis]: size for axis, size in traced.sizes.items()} == declared.sizes
+    assert {renamed[axis]: size for axis, size in traced.sizes.items()} == by_hand.sizes
     assert renamed[CLASSES] == CLASSES
     assert traced.exact
 

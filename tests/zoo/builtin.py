@@ -11,7 +11,7 @@ from tests.zoo.entry import Entry, Inputs
 
 def _entry(name: ModelName, inputs: tuple[int, ...], width: int) -> Entry:
     def factory() -> tuple[nn.Module, Inputs]:
-        module, _ = make_model(name, inputs, 5, width)
+        module = make_model(name, inputs, 5, width)
         return module, (torch.randn(4, *inputs),)
 
     # static batch norm has statistics to evaluate with only after a calibration; of a batch of two

@@ -39,9 +39,14 @@ class Dataset:
         """The shape of one input."""
         return tuple(self.train.x.shape[1:])
 
+    @property
+    def example(self) -> Tensor:
+        """A batch of two inputs, to run a model on for its own sake."""
+        return self.train.x[:2]
+
 
 def dataset(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Dataset:
-    """A dataset from tensors, checked; integer targets are taken as class labels.
+    """A dataset from tensors, checked; one integer per example is taken as its class label.
 
     >>> x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
     >>> dataset((x, y), (x, y)).classes
@@ -60,7 +65,7 @@ def dataset(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Datase
                 )
                 raise DataError(f"{name} data: {what} of example {bad} are not finite")
         parts.append(Examples(x, y))
-    labels = not train[1].is_floating_point()
+    labels = train[1].dim() == 1 and not train[1].is_floating_point()
     if labels and min(int(train[1].min()), int(test[1].min())) < 0:
         raise DataError("class labels must be 0, 1, 2, ...; a negative one was given")
     classes = max(int(train[1].max()), int(test[1].max())) + 1 if labels else None

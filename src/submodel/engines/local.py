@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
-from submodel.build import build, load, tensors_of
+from submodel.build import build, load, load_local, tensors_of
 from submodel.cut import Cut
 from submodel.data import Examples
 from submodel.local import MaskedCrossEntropy, batches, train
@@ -51,6 +51,7 @@ class SerialEngine:
             loss = MaskedCrossEntropy(present, classes, setup.absent_labels)
         module = self._module(task.cut)
         load(module, {name: tensor.to(self._device) for name, tensor in task.tensors.items()})
+        load_local(module, setup.module, task.cut)
         masks = {
             name: mask.to(self._device)
             for name in task.tensors

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from submodel.axes import CLASSES, Dimension
 from submodel.norm import StaticBatchNorm
 
 
@@ -23,18 +22,6 @@ def mlp(inputs: Sequence[int], classes: int, width: int) -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(width, classes),
     )
-
-
-def mlp_axes() -> dict[str, tuple[Dimension, ...]]:
-    """Two hidden layers, each its own axis."""
-    return {
-        "1.weight": ("hidden1", None),
-        "1.bias": ("hidden1",),
-        "3.weight": ("hidden2", "hidden1"),
-        "3.bias": ("hidden2",),
-        "5.weight": (CLASSES, "hidden2"),
-        "5.bias": (CLASSES,),
-    }
 
 
 def cnn(inputs: Sequence[int], classes: int, width: int) -> nn.Sequential:
@@ -54,20 +41,3 @@ def cnn(inputs: Sequence[int], classes: int, width: int) -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(4 * width, classes),
     )
-
-
-def cnn_axes(inputs: Sequence[int]) -> dict[str, tuple[Dimension, ...]]:
-    """Two channel axes and the hidden layer; the flatten makes channels x height x width."""
-    _, height, columns = inputs
-    return {
-        "0.weight": ("channels1", None),
-        "1.weight": ("channels1",),
-        "1.bias": ("channels1",),
-        "4.weight": ("channels2", "channels1"),
-        "5.weight": ("channels2",),
-        "5.bias": ("channels2",),
-        "9.weight": ("hidden", ("channels2", height // 4, columns // 4)),
-        "9.bias": ("hidden",),
-        "11.weight": (CLASSES, "hidden"),
-        "11.bias": (CLASSES,),
-    }

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.axes import CLASSES, Dimension
 from submodel.norm import StaticBatchNorm
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
@@ -60,29 +59,3 @@ class PreResNet(nn.Module):
         x = functional.relu(self.norm(self.stages(self.stem(x))))
         logits: Tensor = self.classifier(x.mean((2, 3)))
         return logits
-
-
-def preresnet_axes(depth: int) -> dict[str, tuple[Dimension, ...]]:
-    """One axis per residual stream (a stage) and one inside each block."""
-    axes: dict[str, tuple[Dimension, ...]] = {"stem.weight": ("stage0",)}
-    stream = "stage0"
-    for s, blocks in enumerate(BLOCKS[depth]):
-        for b in range(blocks):
-            block, inner, out = f"stages.{s}.{b}", f"stage{s}.block{b}", f"stage{s}"
-            axes |= {
-                f"{block}.norm1.weight": (stream,),
-                f"{block}.norm1.bias": (stream,),
-                f"{block}.conv1.weight": (inner, stream),
-                f"{block}.norm2.weight": (inner,),
-                f"{block}.norm2.bias": (inner,),
-                f"{block}.conv2.weight": (out, inner),
-            }
-            if s and not b:
-                axes[f"{block}.shortcut.weight"] = (out, stream)
-            stream = out
-    return axes | {
-        "norm.weight": (stream,),
-        "norm.bias": (stream,),
-        "classifier.weight": (CLASSES, stream),
-        "classifier.bias": (CLASSES,),
-    }

@@ -27,7 +27,7 @@ def _si(value: float, unit: str = "") -> str:
 
 def cost_rows(setup: Setup) -> list[dict[str, float]]:
     """What each capacity costs, by the nominal size of its cut, beside the full model."""
-    costs = CostModel(setup.module, setup.federation.dataset.inputs)
+    costs = CostModel(setup.module, setup.federation.dataset.example)
     whole = costs.of(WHOLE)
     rows = []
     for capacity in sorted({1.0, *setup.population.capacities}, reverse=True):
