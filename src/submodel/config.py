@@ -49,6 +49,20 @@ class Model(_Section):
     )
 
 
+class AxesChoice(_Section):
+    """What may be cut, where the traced axes are not what you want; `submodel inspect` names them."""
+
+    freeze: list[str] = Field(
+        [], description='axes or dimensions to fix, as "fc" or "fc.weight[1]"'
+    )
+    tie: list[tuple[str, str]] = Field([], description="pairs of axes to cut alike")
+    whole: list[str] = Field([], description="axes that every client holds whole")
+    cut: list[str] = Field([], description="factors of products to cut instead of the default ones")
+    least: dict[str, Capacity] = Field(
+        {}, description="the least share of an axis that any client holds, by axis"
+    )
+
+
 class Data(_Section):
     """The examples and who has them."""
 
@@ -200,6 +214,7 @@ class Config(_Section):
     )
     seed: Annotated[int, Field(ge=0)] = Field(0, description="all randomness follows from it")
     model: Model = Model()
+    axes: AxesChoice = AxesChoice()
     data: Data = Data()
     clients: Clients = Clients()
     scheme: SchemeChoice = SchemeChoice()

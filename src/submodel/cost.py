@@ -41,8 +41,8 @@ class CostModel:
     """Counts what cuts of one model cost, without touching its weights."""
 
     def __init__(self, module: nn.Module, example_inputs: Inputs) -> None:
-        self._skeleton = build(module, WHOLE).to("meta")
-        self._tensors = tensors_of(self._skeleton)
+        self.skeleton = build(module, WHOLE).to("meta")
+        self._tensors = tensors_of(self.skeleton)
         self._inputs = on_meta(example_inputs)
         self._examples = next(tensors_in(example_inputs)).shape[0]
         self._flops: dict[tuple[tuple[str, int], ...], int] = {}
@@ -56,14 +56,14 @@ class CostModel:
         Cost(parameters=58, bytes=232, forward_flops=96)
         """
         counts = {n: cut.held(n, t.shape) for n, t in self._tensors.items()}
-        parameters = sum(counts[name] for name, _ in self._skeleton.named_parameters())
+        parameters = sum(counts[name] for name, _ in self.skeleton.named_parameters())
         size = sum(count * self._tensors[name].element_size() for name, count in counts.items())
         return Cost(parameters, size, self.forward_flops(cut))
 
     def forward_flops(self, cut: Cut) -> int:
         """Multiply-adds, two operations each, of one example; a masked weight still costs."""
         if cut.shape_key not in self._flops:
-            small = build(self._skeleton, cut)
+            small = build(self.skeleton, cut)
             with undisturbed(small), FlopCounterMode(display=False) as counter:
                 run(small, self._inputs)
             self._flops[cut.shape_key] = counter.get_total_flops() // self._examples

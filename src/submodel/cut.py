@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -254,16 +255,23 @@ def held(cut: Cut, whole: Tensors) -> int:
 
 
 def draw_units(
-    scheme: Scheme, axes: Axes, capacity: float, draw: Draw, classes: Indices | None = None
+    scheme: Scheme,
+    axes: Axes,
+    capacity: float,
+    draw: Draw,
+    classes: Indices | None = None,
+    least: Mapping[str, float] = MappingProxyType({}),
 ) -> UnitCut:
     """The unit cut that a scheme draws; ``classes`` keeps only those rows of the classifier.
+
+    ``least`` is the least share of an axis that any client holds, whatever its capacity.
 
     A sub-model must be a working net, so where a Bernoulli draw leaves an axis empty, one unit,
     drawn uniformly, stays: with n units, unit inclusion is p + (1 - p)^n / n instead of p.
     """
     units: dict[str, Indices] = {}
     for axis, size in axes.cut_by_capacity.items():
-        kept = np.flatnonzero(scheme.select(axis, size, capacity, draw))
+        kept = np.flatnonzero(scheme.select(axis, size, max(capacity, least.get(axis, 0.0)), draw))
         if not len(kept):
             kept = generator(draw.seed, "spare", draw.round, draw.client, axis).integers(
                 size, size=1

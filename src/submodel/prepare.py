@@ -43,7 +43,8 @@ def make_scheme(config: Config, sizes: Mapping[str, int]) -> Scheme:
         }
         return simple[choice.name]
     windows = choice.windows or default_windows(sizes)
-    if problems := window_problems(windows, sizes, config.clients.capacities):
+    shares = [*config.clients.capacities, *config.axes.least.values()]
+    if problems := window_problems(windows, sizes, shares):
         raise ConfigError([f"scheme.windows: {problem}" for problem in problems])
     return Rolling(windows, choice.order)
 
@@ -98,6 +99,11 @@ def prepare(
     if module is None:
         module = make_module(config, data.inputs, data.classes)
     found = find_axes(config, module, data, axes)
+    problems += [
+        f"axes.least: {axis!r} is not an axis that capacities cut; those are "
+        f"{', '.join(found.cut_by_capacity) or 'none'}"
+        for axis in config.axes.least.keys() - found.cut_by_capacity.keys()
+    ]
     labels = data.train.y.numpy() if data.classes is not None else None
     by_label = config.data.partition == "labels"
     partition = scheme = None
@@ -146,6 +152,7 @@ def prepare(
         loss=loss,
         seed=config.seed,
         granularity=config.scheme.granularity,
+        least=config.axes.least,
         schedule=Schedule(
             local.schedule, tuple(local.milestones), local.decay, config.train.rounds
         ),
@@ -174,7 +181,15 @@ def find_axes(
     if not by_label and not by_capacity:
         return declare(tensors_of(module), {})
     try:
-        return trace(module, data.example, classes=by_label)
+        return trace(
+            module,
+            data.example,
+            classes=by_label,
+            freeze=config.axes.freeze,
+            tie=config.axes.tie,
+            whole=config.axes.whole,
+            cut=config.axes.cut,
+        )
     except ConfigError as error:
         if not by_label:
             raise

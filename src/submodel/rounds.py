@@ -60,6 +60,7 @@ class Setup:
     loss: Loss
     seed: int = 0
     granularity: Granularity = "unit"
+    least: Mapping[str, float] = field(default_factory=dict)  # of an axis, whatever the capacity
     schedule: Schedule = field(default_factory=Schedule)
     absent_labels: AbsentLabels = "keep"
     rule: Rule = "selective"
@@ -130,7 +131,8 @@ def cut_of(setup: Setup, assignment: Assignment, classes: NDArray[np.int64] | No
     """The cut m_i^r of one client in one round, optionally restricted to some classes."""
     draw = Draw(setup.seed, assignment.round, assignment.client)
     if setup.granularity == "unit":
-        return draw_units(setup.scheme, setup.axes, assignment.capacity, draw, classes)
+        share = assignment.capacity
+        return draw_units(setup.scheme, setup.axes, share, draw, classes, setup.least)
     parameters = {n: p.detach() for n, p in setup.module.named_parameters()}
     capacity = assignment.capacity
     return draw_coordinates(setup.scheme, setup.axes, parameters, capacity, draw, classes)

@@ -1,0 +1,182 @@
+"""From a device's budget to the largest capacity that fits it, with the arithmetic shown."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+from submodel.axes import Axes
+from submodel.axes.forward import Inputs, run
+from submodel.build import build
+from submodel.cost import BACKWARD, CostModel, on_meta
+from submodel.cut import UnitCut, draw_units
+from submodel.errors import ConfigError
+from submodel.schemes import Draw, Static
+
+_UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
+          "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}  # fmt: skip
+
+
+def parse_amount(text: str) -> int:
+    """A number with an optional prefix and unit.
+
+    >>> parse_amount("2GB"), parse_amount("512 MiB"), parse_amount("1.5e9")
+    (2000000000, 536870912, 1500000000)
+    """
+    match = re.fullmatch(r"\s*([\d.]+(?:e[+-]?\d+)?)\s*([kmgt]i?|)(?:b|flops?)?\s*", text, re.I)
+    try:
+        amount = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
+    except ValueError:
+        amount = 0
+    if amount <= 0:
+        raise ConfigError([f"{text!r} is not an amount such as 2GB, 512MiB or 1.5e9"])
+    return amount
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What training one sub-model takes of a device."""
+
+    parameters: int  # bytes
+    gradients: int
+    optimizer: int
+    activations: int  # bytes that the backward pass keeps, at the batch size
+    flops: int  # per step
+    traffic: int  # bytes per round, down and up
+
+    @property
+    def memory(self) -> int:
+        """Bytes in all."""
+        return self.parameters + self.gradients + self.optimizer + self.activations
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The largest capacity that fits, and what it and the next larger one would need."""
+
+    capacity: float | None  # None: not even one unit of every axis fits
+    needs: Needs | None
+    too_large: Needs | None  # None: the whole model fits
+
+
+class Budget:
+    """Counts what sub-models of one model need, without touching its weights."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        axes: Axes,
+        example_inputs: Inputs,
+        batch_size: int,
+        momentum: bool = True,
+        least: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        self._costs = CostModel(module, example_inputs)
+        self._axes = axes
+        self._batch = batch_size
+        self._momentum = momentum
+        self._least = least
+        self._inputs = _of_batch(on_meta(example_inputs), batch_size)
+
+    def cut(self, capacity: float) -> UnitCut:
+        """A cut of the nominal size of a capacity."""
+        return draw_units(Static(), self._axes, capacity, Draw(0, 0, 0), least=self._least)
+
+    def needs(self, capacity: float) -> Needs:
+        """What a capacity needs."""
+        cut = self.cut(capacity)
+        cost = self._costs.of(cut)
+        return Needs(
+            parameters=cost.bytes,
+            gradients=cost.bytes,
+            optimizer=cost.bytes if self._momentum else 0,
+            activations=activation_bytes(build(self._costs.skeleton, cut), self._inputs),
+            flops=BACKWARD * cost.forward_flops * self._batch,
+            traffic=2 * cost.bytes,
+        )
+
+    def largest(self, fits: Callable[[Needs], bool]) -> Fit:
+        """The largest capacity whose needs pass ``fits``: all grow with the capacity.
+
+        Capacities that differ hold another number of units of the largest axis.
+        """
+        steps = max(self._axes.cut_by_capacity.values(), default=1)
+        low, high = 0, steps + 1  # low fits (or is nothing), high does not (or is beyond all)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if fits(self.needs(middle / steps)):
+                low = middle
+            else:
+                high = middle
+        return Fit(
+            low / steps if low else None,
+            self.needs(low / steps) if low else None,
+            self.needs(high / steps) if high <= steps else None,
+        )
+
+
+def _of_batch(inputs: Inputs, batch_size: int) -> Inputs:
+    """Example inputs with the first dimension of every tensor set to the batch size."""
+
+    def resized(value: object) -> object:
+        if isinstance(value, Tensor):
+            return torch.empty(batch_size, *value.shape[1:], dtype=value.dtype, device="meta")
+        return value
+
+    if isinstance(inputs, Tensor):
+        return torch.empty(batch_size, *inputs.shape[1:], dtype=inputs.dtype, device="meta")
+    if isinstance(inputs, tuple):
+        return tuple(resized(value) for value in inputs)
+    return {key: resized(value) for key, value in inputs.items()}
+
+
+def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
+    """The bytes that one forward keeps for the backward pass, beside the parameters.
+
+    >>> activation_bytes(nn.Linear(4, 8, device="meta"), torch.empty(10, 4, device="meta"))
+    160
+    """
+    own = {p.untyped_storage()._cdata for p in module.parameters()}
+    kept: dict[int, int] = {}
+    held = []  # keeps the storages alive, so that no identity is used twice
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            kept[storage._cdata] = storage.nbytes()
+            held.append(storage)
+        return tensor
+
+    module.train()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = run(module, inputs)
+    total = sum(kept.values())
+    del result
+    return total
+
+
+def describe(needs: Needs, batch_size: int) -> str:
+    """The arithmetic, in words.
+
+    >>> describe(Needs(4000, 4000, 4000, 8000, 10**6, 8000), 10)
+    '4 kB parameters + 4 kB gradients + 4 kB momentum + 8 kB activations (batch 10) = 20 kB'
+    """
+    parts = [f"{_size(needs.parameters)} parameters", f"{_size(needs.gradients)} gradients"]
+    if needs.optimizer:
+        parts.append(f"{_size(needs.optimizer)} momentum")
+    parts.append(f"{_size(needs.activations)} activations (batch {batch_size})")
+    return f"{' + '.join(parts)} = {_size(needs.memory)}"
+
+
+def _size(count: float, unit: str = "B") -> str:
+    power = min(4, max(0, int(math.log10(max(count, 1)) // 3)))
+    return f"{count / 1000**power:.3g} {('', 'k', 'M', 'G', 'T')[power]}{unit}"
+
+
+__all__ = ["Budget", "Fit", "Needs", "activation_bytes", "describe", "parse_amount"]
