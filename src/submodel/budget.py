@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,27 +14,8 @@ from submodel.axes.forward import Inputs, run
 from submodel.build import build
 from submodel.cost import BACKWARD, CostModel, on_meta
 from submodel.cut import UnitCut, draw_units
-from submodel.errors import ConfigError
 from submodel.schemes import Draw, Static
-
-_UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
-          "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}  # fmt: skip
-
-
-def parse_amount(text: str) -> int:
-    """A number with an optional prefix and unit.
-
-    >>> parse_amount("2GB"), parse_amount("512 MiB"), parse_amount("1.5e9")
-    (2000000000, 536870912, 1500000000)
-    """
-    match = re.fullmatch(r"\s*([\d.]+(?:e[+-]?\d+)?)\s*([kmgt]i?|)(?:b|flops?)?\s*", text, re.I)
-    try:
-        amount = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
-    except ValueError:
-        amount = 0
-    if amount <= 0:
-        raise ConfigError([f"{text!r} is not an amount such as 2GB, 512MiB or 1.5e9"])
-    return amount
+from submodel.units import si
 
 
 @dataclass(frozen=True)
@@ -54,6 +33,21 @@ class Needs:
     def memory(self) -> int:
         """Bytes in all."""
         return self.parameters + self.gradients + self.optimizer + self.activations
+
+    def arithmetic(self) -> str:
+        """The memory, term by term.
+
+        >>> Needs(4000, 4000, 0, 8000, flops=10**6, traffic=8000).arithmetic()
+        '4 kB parameters + 4 kB gradients + 8 kB activations = 16 kB'
+        """
+        terms = {
+            "parameters": self.parameters,
+            "gradients": self.gradients,
+            "momentum": self.optimizer,
+            "activations": self.activations,
+        }
+        shown = [f"{si(count, 'B')} {what}" for what, count in terms.items() if count]
+        return f"{' + '.join(shown)} = {si(self.memory, 'B')}"
 
 
 @dataclass(frozen=True)
@@ -159,24 +153,3 @@ def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
     total = sum(kept.values())
     del result
     return total
-
-
-def describe(needs: Needs, batch_size: int) -> str:
-    """The arithmetic, in words.
-
-    >>> describe(Needs(4000, 4000, 4000, 8000, 10**6, 8000), 10)
-    '4 kB parameters + 4 kB gradients + 4 kB momentum + 8 kB activations (batch 10) = 20 kB'
-    """
-    parts = [f"{_size(needs.parameters)} parameters", f"{_size(needs.gradients)} gradients"]
-    if needs.optimizer:
-        parts.append(f"{_size(needs.optimizer)} momentum")
-    parts.append(f"{_size(needs.activations)} activations (batch {batch_size})")
-    return f"{' + '.join(parts)} = {_size(needs.memory)}"
-
-
-def _size(count: float, unit: str = "B") -> str:
-    power = min(4, max(0, int(math.log10(max(count, 1)) // 3)))
-    return f"{count / 1000**power:.3g} {('', 'k', 'M', 'G', 'T')[power]}{unit}"
-
-
-__all__ = ["Budget", "Fit", "Needs", "activation_bytes", "describe", "parse_amount"]

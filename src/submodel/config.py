@@ -26,6 +26,18 @@ def _fraction(value: object) -> object:
     return value
 
 
+def parse_capacity(text: str) -> float:
+    """A capacity as people write it.
+
+    >>> parse_capacity("1/4")
+    0.25
+    """
+    value = _fraction(text.strip())
+    if not isinstance(value, float) or not 0 < value <= 1:
+        raise ConfigError([f"capacity: {text} is not in (0, 1]"])
+    return value
+
+
 Capacity = Annotated[float, BeforeValidator(_fraction), Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -50,7 +62,7 @@ class Model(_Section):
 
 
 class AxesChoice(_Section):
-    """What may be cut, where the traced axes are not what you want; `submodel inspect` names them."""
+    """What may be cut, where you want other axes than the traced ones."""
 
     freeze: list[str] = Field(
         [], description='axes or dimensions to fix, as "fc" or "fc.weight[1]"'

@@ -78,3 +78,26 @@ def calibrate(module: nn.Module, batches: Iterable[Tensor]) -> None:
     finally:
         for layer in layers:
             layer.collecting = None
+
+
+def as_batch_norm(module: nn.Module) -> nn.Module:
+    """Replace calibrated static norms by torch's own, in place: what is exported needs no submodel.
+
+    >>> net = nn.Sequential(StaticBatchNorm(3))
+    >>> calibrate(net, [torch.randn(8, 3, 2, 2)])
+    >>> as_batch_norm(net)[0]
+    BatchNorm2d(3, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)
+    """
+    for path, layer in list(module.named_modules()):
+        if not isinstance(layer, StaticBatchNorm):
+            continue
+        if layer.statistics is None:
+            raise SubmodelError(f"{path}: static batch norm has no statistics: calibrate it first")
+        plain = nn.BatchNorm2d(len(layer.weight), eps=layer.eps).to(layer.weight)
+        with torch.no_grad():
+            plain.weight.copy_(layer.weight)
+            plain.bias.copy_(layer.bias)
+        plain.running_mean, plain.running_var = layer.statistics
+        parent, _, name = path.rpartition(".")
+        setattr(module.get_submodule(parent), name, plain.eval())
+    return module

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
+from torch import nn
 
+from submodel.axes import Axes
+from submodel.axes.forward import Inputs
 from submodel.cost import BACKWARD, CostModel
-from submodel.cut import WHOLE, draw_coordinates, draw_units
+from submodel.cut import WHOLE, Cut, draw_coordinates, draw_units
 from submodel.rounds import Setup
 from submodel.schemes import Draw, Static
-
-
-def _si(value: float, unit: str = "") -> str:
-    """A number with a prefix: 1.23 M.
-
-    >>> _si(1234567, "B"), _si(12)
-    ('1.23 MB', '12')
-    """
-    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}".rstrip()
+from submodel.units import si
 
 
 def cost_rows(setup: Setup) -> list[dict[str, float]]:
-    """What each capacity costs, by the nominal size of its cut, beside the full model."""
+    """What each capacity of a setup costs, by the nominal size of its cut."""
     costs = CostModel(setup.module, setup.federation.dataset.example)
+    capacities = sorted({1.0, *setup.population.capacities}, reverse=True)
+    draw = Draw(0, 0, 0)
+    if setup.granularity == "unit":
+        cuts: list[Cut] = [
+            draw_units(Static(), setup.axes, c, draw, least=setup.least) for c in capacities
+        ]
+    else:
+        parameters = {n: p.detach() for n, p in setup.module.named_parameters()}
+        cuts = [draw_coordinates(Static(), setup.axes, parameters, c, draw) for c in capacities]
+    return _rows(costs, dict(zip(capacities, cuts, strict=True)))
+
+
+def _rows(costs: CostModel, cuts: Mapping[float, Cut]) -> list[dict[str, float]]:
     whole = costs.of(WHOLE)
     rows = []
-    for capacity in sorted({1.0, *setup.population.capacities}, reverse=True):
-        if setup.granularity == "unit":
-            cost = costs.of(draw_units(Static(), setup.axes, capacity, Draw(0, 0, 0)))
-        else:
-            parameters = {n: p.detach() for n, p in setup.module.named_parameters()}
-            draw = Draw(0, 0, 0)
-            cost = costs.of(draw_coordinates(Static(), setup.axes, parameters, capacity, draw))
+    for capacity, cut in cuts.items():
+        cost = costs.of(cut)
         rows.append(
             {
                 "capacity": capacity,
@@ -50,7 +50,7 @@ def cost_rows(setup: Setup) -> list[dict[str, float]]:
     return rows
 
 
-def cost_table(setup: Setup) -> Table:
+def cost_table(rows: Sequence[Mapping[str, float]]) -> Table:
     """`cost_rows` for people."""
     table = Table(title="cost of one client by capacity")
     for heading in (
@@ -62,16 +62,24 @@ def cost_table(setup: Setup) -> Table:
         "of full",
     ):
         table.add_column(heading, justify="right")
-    for row in cost_rows(setup):
+    for row in rows:
         table.add_row(
             f"{row['capacity']:g}",
             f"{int(row['parameters']):,}",
             f"{row['share']:.1%}",
-            _si(row["bytes"], "B"),
-            _si(row["flops"]),
+            si(row["bytes"], "B"),
+            si(row["flops"]),
             f"{row['flops_share']:.1%}",
         )
     return table
+
+
+def module_cost_rows(
+    module: nn.Module, axes: Axes, example_inputs: Inputs, capacities: Sequence[float]
+) -> list[dict[str, float]]:
+    """What each capacity of a bare module costs."""
+    cuts: dict[float, Cut] = {c: draw_units(Static(), axes, c, Draw(0, 0, 0)) for c in capacities}
+    return _rows(CostModel(module, example_inputs), cuts)
 
 
 def history_table(history: Sequence[dict[str, Any]], title: str) -> Table:
@@ -96,7 +104,7 @@ def history_table(history: Sequence[dict[str, Any]], title: str) -> Table:
             "-" if accuracy is None else f"{accuracy:.1%}",
             *(f"{line['capacity_accuracy'][c]:.1%}" for c in capacities if float(c) < 1),
             f"{line['coverage']['units']:.0%}",
-            _si(position[line["round"]], "B"),
+            si(position[line["round"]], "B"),
             str(len(line["refused"])),
         )
     return table

@@ -1,0 +1,38 @@
+"""Amounts as people write them: 2GB, 1.2 M."""
+
+from __future__ import annotations
+
+import re
+
+from submodel.errors import ConfigError
+
+_UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
+          "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}  # fmt: skip
+
+
+def parse_amount(text: str) -> int:
+    """A number with an optional prefix and unit.
+
+    >>> parse_amount("2GB"), parse_amount("512 MiB"), parse_amount("1.5e9")
+    (2000000000, 536870912, 1500000000)
+    """
+    match = re.fullmatch(r"\s*([\d.]+(?:e[+-]?\d+)?)\s*([kmgt]i?|)(?:b|flops?)?\s*", text, re.I)
+    try:
+        amount = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
+    except ValueError:
+        amount = 0
+    if amount <= 0:
+        raise ConfigError([f"{text!r} is not an amount such as 2GB, 512MiB or 1.5e9"])
+    return amount
+
+
+def si(value: float, unit: str = "") -> str:
+    """A number with a prefix, in three digits.
+
+    >>> si(1234567, "B"), si(12), si(4000, "B")
+    ('1.23 MB', '12', '4 kB')
+    """
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}".rstrip()
