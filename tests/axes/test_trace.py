@@ -244,7 +244,7 @@ def test_fused_attention_is_a_concatenation() -> None:
     assert found["out.weight"] == ("stem", "qkv#1 x qkv#2")
 
 
-def test_multihead_attention() -> None:
+def test_multihead_attention_has_one_width() -> None:
     net = Net(
         lambda m, x: m.head(m.attention(h := m.stem(x), h, h, need_weights=False)[0]),
         stem=nn.Linear(6, 8),
@@ -252,12 +252,10 @@ def test_multihead_attention() -> None:
         head=nn.Linear(8, 2),
     )
     axes = trace(net, SEQUENCE)
-    assert axes.sizes.keys() >= {"stem"}
-    assert layouts(axes)["attention.in_proj_weight"] == (
-        "3 x attention.in_proj_weight#1 x attention.in_proj_weight#2",
-        "stem",
-    )
-    assert layouts(axes)["attention.out_proj.weight"][0] == "attention.out_proj"
+    width = "stem#1 x stem#2"
+    assert layouts(axes)["attention.in_proj_weight"] == (f"3 x {width}", width)
+    assert layouts(axes)["attention.out_proj.weight"] == (width, width)
+    assert axes.cut_by_capacity == {"stem#2": 4}
 
 
 @pytest.mark.parametrize(("kind", "gates"), [(nn.RNN, 1), (nn.GRU, 3), (nn.LSTM, 4)])
@@ -274,6 +272,27 @@ def test_recurrent_layers(kind: Any, gates: int) -> None:
     assert layouts(axes)["recur.weight_ih_l0"] == (stacked, "6")
     assert layouts(axes)["recur.weight_hh_l1"] == (stacked, hidden)
     assert layouts(axes)["out.weight"] == ("2", hidden)
+
+
+def test_a_single_step_tells_less_than_the_layer_does() -> None:
+    net = Net(
+        lambda m, x: m.out(m.recur(x)[0][:, -1]),
+        recur=nn.LSTM(6, 8, batch_first=True),
+        out=nn.Linear(8, 2),
+    )
+    assert trace(net, SEQUENCE[:, :1]) == trace(net, SEQUENCE)
+
+
+def test_numbers_in_the_code_keep_sizes_equal_or_whole() -> None:
+    def forward(m: Any, x: Tensor) -> Any:
+        h = m.up(x)
+        return m.out(h.view(-1, m.heads, 4).tanh().flatten(1) + m.shift.view(-1, 4).flatten())
+
+    net = Net(forward, up=nn.Linear(6, 8), out=nn.Linear(8, 2), shift=parameter(8))
+    net.heads = 2  # type: ignore[assignment]
+    axes = trace(net, VECTOR)
+    assert axes.cut_by_capacity == {"up#1": 2}
+    assert axes.kept == {"up#2": "a number written in the code makes its size"}
 
 
 def test_packed_sequences() -> None:

@@ -23,6 +23,7 @@ from submodel.axes.forward import Inputs, outputs_of, run, tensors_in, undisturb
 from submodel.axes.record import Record
 from submodel.axes.rules import Call, Rule, find
 from submodel.axes.stored import Watched, watch_numbers
+from submodel.axes.torch_layers import alike_in_layers
 from submodel.axes.verify import verify as check
 from submodel.errors import ConfigError
 
@@ -72,7 +73,7 @@ def trace(
         with Watch(record), watch_numbers(module, record.seen) as watched:
             returned = run(module, example_inputs)
         results = outputs_of(returned, outputs)
-    _equal_sizes(record, watched)
+    _equal_sizes(record, watched, module)
     of_classes = _freeze_outputs(record, results, classes)
     axes = assemble(record, weights, of_classes, Overrides(freeze, tie, whole, cut), watched)
     if verify and not any(t.is_meta for t in (*weights.values(), *results)):
@@ -80,15 +81,24 @@ def trace(
     return axes
 
 
-def _equal_sizes(record: Record, watched: Watched) -> None:
-    """Dimensions that one number in the code counts stay equal in size: they become one."""
-    for first, *others in watched.alike():
-        for other in others:
-            reason = "one number in the code counts it and another dimension"
-            if first.size == other.size:
-                record.algebra.unify(first, other, reason)
+def _equal_sizes(record: Record, watched: Watched, module: nn.Module) -> None:
+    """Dimensions that one number counts stay equal in size: they become one."""
+    reason = "one number counts it and another dimension"
+    alike = list(watched.alike())
+    for parts in alike_in_layers(module):
+        found: list[Expression] = []
+        for part in parts:
+            known = record.seen(part.tensor)
+            if known is not None:
+                size = known[part.dimension].size // part.parts
+                found += record.algebra.pieces(known[part.dimension], [size] * part.parts, reason)
+        alike.append(found)
+    for same in alike:
+        for other in same[1:]:
+            if same[0].size == other.size:
+                record.algebra.unify(same[0], other, reason)
             else:  # the number changed on the way
-                record.algebra.freeze(first, reason)
+                record.algebra.freeze(same[0], reason)
                 record.algebra.freeze(other, reason)
 
 
