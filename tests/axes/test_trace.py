@@ -436,6 +436,28 @@ def test_writing_into_slices_concatenates() -> None:
     assert layouts(trace(net, VECTOR))["out.weight"] == ("2", "one + two")
 
 
+def test_heads_that_a_constant_tells_apart_are_frozen_in_part() -> None:
+    net = Net(
+        lambda m, x: m.out((m.up(x).view(len(x), 2, -1) * torch.arange(2.0)[:, None]).flatten(1)),
+        up=nn.Linear(6, 8),
+        out=nn.Linear(8, 2),
+    )
+    axes = trace(net, VECTOR)
+    assert layouts(axes)["up.weight"] == ("2 x up", "6")
+    assert axes.frozen["up.weight[0]"] == "in part, 2 units: made by arange"
+
+
+def test_sparse_and_lazy_tensors() -> None:
+    net = Net(lambda m, x: m.out(torch.sparse.mm(m.links, m.up(x))), up=nn.Linear(6, 8))
+    net.out = nn.Linear(8, 2)
+    net.register_buffer("links", torch.eye(2).to_sparse())
+    axes = trace(net, VECTOR)
+    assert axes.sizes == {"up": 8}
+    assert axes.frozen["links[0]"] == "it is sparse"
+    with pytest.raises(ConfigError, match="weight has no shape yet: run the module once"):
+        trace(nn.LazyLinear(3), VECTOR)
+
+
 def test_unread_tensors_are_reported_and_not_cut() -> None:
     net = Net(lambda m, x: m.out(x), out=nn.Linear(6, 2), idle=nn.Linear(3, 3))
     axes = trace(net, VECTOR)

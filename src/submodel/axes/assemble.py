@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from submodel.axes.declare import CLASSES, Axes
-from submodel.axes.expression import Atom, Expression, Fixed, Product, atoms
+from submodel.axes.expression import Atom, Expression, Fixed, Product, atoms, leaves
 from submodel.axes.layout import Along, Concatenation, Layout
 from submodel.axes.layout import Fixed as FixedLayout
 from submodel.axes.layout import Product as ProductLayout
@@ -60,16 +60,25 @@ def assemble(
         sizes={n: found[n] for n in names.values() if n in found},
         layouts={n: tuple(_layout(d, names) for d in ds) for n, ds in layouts.items()},
         frozen={
-            f"{name}[{i}]": d.reason or "it meets a constant"
+            f"{name}[{i}]": reason
             for name, ds in layouts.items()
             for i, d in enumerate(ds)
-            if isinstance(d, Fixed) and d.size > 1
+            if (reason := _frozen(d))
         },
         kept={n: kept[n] for n in names.values() if n in kept and n in found},
         inexact=_inexact(record, names, found),
         unused=unused,
         stored=watched.finish(lambda d: _layout(record.algebra.resolve(d), names)),
     )
+
+
+def _frozen(dimension: Expression) -> str:
+    """Why a dimension is never cut, or is only cut in part; empty if it is free."""
+    fixed = [leaf for leaf in leaves(dimension) if isinstance(leaf, Fixed) and leaf.size > 1]
+    if isinstance(dimension, Fixed) and fixed:
+        return dimension.reason or "it meets a constant"
+    reasons = dict.fromkeys(f"{leaf.size} units: {leaf.reason}" for leaf in fixed if leaf.reason)
+    return f"in part, {'; '.join(reasons)}" if reasons else ""
 
 
 def _resolved(record: Record, weights: Mapping[str, Tensor]) -> dict[str, tuple[Expression, ...]]:

@@ -26,7 +26,7 @@ class Axes:
     sizes: Mapping[str, int]
     layouts: Mapping[str, tuple[Layout, ...]] = field(repr=False)
     frozen: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Dimensions that are never cut, as ``tensor[dimension]``, and why."""
+    """Dimensions that are never cut, or only in part, as ``tensor[dimension]``, and why."""
     kept: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Axes that could be cut but that a capacity leaves whole, and why."""
     inexact: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from submodel.axes.expression import Algebra, Expression, Fixed
@@ -51,14 +52,15 @@ class Record:
         """Remember a parameter or buffer; whole numbers are positions or counts and stay fixed."""
         if id(tensor) in self.tensors:
             return
-        free = tensor.is_floating_point() or tensor.is_complex()
-        fixed = "it holds whole numbers"
+        dense = tensor.layout is torch.strided
+        free = dense and (tensor.is_floating_point() or tensor.is_complex())
+        fixed = "it holds whole numbers" if dense else "it is sparse"
         self.add(
             tensor,
             [self.algebra.fresh(n) if free else Fixed(n, fixed) for n in tensor.shape],
             weight=True,
         )
-        if tensor.numel():
+        if dense and tensor.numel():
             self.storages.setdefault(storage(tensor), tensor)
 
     def add_fixed(self, tensor: Tensor, reason: str) -> None:
@@ -85,7 +87,8 @@ class Record:
         return None if known is None else known.dimensions
 
     def _unknown(self, tensor: Tensor) -> Known:
-        owner = self.storages.get(storage(tensor)) if tensor.layout is not None else None
+        dense = tensor.layout is torch.strided
+        owner = self.storages.get(storage(tensor)) if dense else None
         if owner is None:
             self.add_fixed(tensor, "a constant that is no parameter and no buffer")
         else:

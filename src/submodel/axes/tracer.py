@@ -3,7 +3,10 @@
 Every dimension of every parameter and buffer starts as an axis of its own. Each operator that runs
 tells which of them are the same, which are products or concatenations of others, and which must
 keep their order (see `rules`). Inputs and outputs are fixed. What no rule describes freezes what it
-touches: too little is cut rather than something wrong. Only the branch that runs is seen.
+touches: too little is cut rather than something wrong.
+
+Only what runs is seen: give a recurrent net of your own at least two steps, and a net with branches
+inputs that take the branch you train.
 """
 
 from __future__ import annotations
