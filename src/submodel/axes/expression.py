@@ -47,6 +47,8 @@ class Concatenation:
 
 Expression = Fixed | Atom | Product | Concatenation
 ONE = Fixed(1)
+REPEATS = 4096
+"""How many repetitions are written out to cut through them; beyond that they are frozen."""
 
 
 def product(parts: Iterable[Expression]) -> Expression:
@@ -304,7 +306,7 @@ class Algebra:
         if all(n % rest.size == 0 for n in sizes):
             outer = self.pieces(first, [n // rest.size for n in sizes], reason)
             return [product([o, rest]) if o.size else Fixed(0) for o in outer]
-        if isinstance(first, Fixed):  # a fixed outer factor repeats the rest
+        if isinstance(first, Fixed) and first.size <= REPEATS:  # a fixed factor repeats the rest
             return self._cut((rest,) * first.size, sizes, reason)
         self._misfit((e,), reason)
         return [Fixed(n, f"{reason}: its parts do not line up") for n in sizes]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "add": operator.add,
@@ -89,6 +89,8 @@ class Tracked(int):
     """
 
     number: Number
+    left: ClassVar[list[Number]] = []
+    """The numbers that were lost to other arithmetic, such as a square root."""
 
     def __new__(cls, value: int, number: Number) -> Tracked:
         """The integer ``value``, known to be ``number``."""
@@ -126,6 +128,20 @@ def _negative(self: Tracked) -> Tracked:
 
 
 Tracked.__neg__ = _negative  # type: ignore[method-assign, assignment]
+
+
+def _leaving(name: str) -> Callable[..., Any]:
+    plain = getattr(int, name)
+
+    def operate(self: Tracked, *others: Any) -> Any:
+        Tracked.left.append(self.number)
+        return plain(self, *others)
+
+    return operate
+
+
+for _name in ("float", "truediv", "rtruediv", "pow", "rpow"):
+    setattr(Tracked, f"__{_name}__", _leaving(f"__{_name}__"))
 for _name in OPERATIONS:
     setattr(Tracked, f"__{_name}__", _tracking(_name, swapped=False))
     setattr(Tracked, f"__r{_name}__", _tracking(_name, swapped=True))

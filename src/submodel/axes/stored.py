@@ -51,6 +51,15 @@ class Watched:
     made: list[Made] = field(default_factory=list)
     parts: list[list[Any]] = field(default_factory=list)  # of tensors cut into equal parts
     elsewhere: set[str] = field(default_factory=set)
+    values: list[Number] = field(default_factory=list)  # numbers that became values, as scales do
+
+    def scales(self) -> Iterator[Any]:
+        """Dimensions whose size became a value: a sub-model computes with its own, smaller one."""
+        for leaf in dict.fromkeys(leaf for number in self.values for leaf in leaves(number)):
+            if isinstance(leaf, SizeOf):
+                yield leaf.dimension
+            elif isinstance(leaf, Attribute):
+                yield from (m.dimension for m in self.made if m.number == leaf)
 
     def alike(self) -> Iterator[list[Any]]:
         """Dimensions that one number counts, or that are equal parts: they must stay equal."""
@@ -113,6 +122,7 @@ class _Watch(TorchFunctionMode):
             if isinstance(value, Tracked) and id(value) not in placed and name not in _MAKING:
                 sources = leaves(value.number)
                 self.watched.elsewhere |= {s.name for s in sources if isinstance(s, Attribute)}
+                self.watched.values.append(value.number)
         return result
 
     def _sizes(self, result: Any, tensor: Any, dim: int | None = None) -> Any:
@@ -271,4 +281,6 @@ def watch_numbers(module: nn.Module, dimensions: Dimensions) -> Iterator[Watched
         undo.callback(global_hooks.register_module_forward_pre_hook(enter).remove)
         undo.callback(global_hooks.register_module_forward_hook(leave).remove)
         undo.enter_context(mode)
+        Tracked.left.clear()
         yield mode.watched
+        mode.watched.values += Tracked.left

@@ -197,7 +197,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if rule is not None:
             try:
                 found = rule.apply(call)
-                weight = rule.moves and all(self.record.of(t).weight for t in call.tensors())
+                weight = bool(call.results) and rule.keeps_zeros(call)
                 for tensor, dimensions in zip(call.results, found, strict=False):
                     self.record.add(tensor, dimensions, weight, call.pending)
                 self._add_untold(call, call.results[len(found) :])
