@@ -130,8 +130,9 @@ class _Watch(TorchFunctionMode):
         if known is None:
             return result
         if dim is not None:
-            return Tracked(result, SizeOf(known[dim]))
-        return torch.Size([Tracked(size, SizeOf(d)) for size, d in zip(result, known, strict=True)])
+            return Tracked(result, SizeOf(known[dim]), self.watched.values)
+        pairs = zip(result, known, strict=True)
+        return torch.Size([Tracked(n, SizeOf(d), self.watched.values) for n, d in pairs])
 
     def _note_parts(self, dimension: int, parts: Sequence[Tensor]) -> None:
         known = [self.dimensions(p) for p in parts if p.shape == parts[0].shape]
@@ -270,7 +271,7 @@ def watch_numbers(module: nn.Module, dimensions: Dimensions) -> Iterator[Watched
                 if type(value) is int:
                     undo.callback(vars(layer).__setitem__, name, value)
                     source = Attribute(f"{path}.{name}" if path else name)
-                    vars(layer)[name] = Tracked(value, source)
+                    vars(layer)[name] = Tracked(value, source, mode.watched.values)
 
         def enter(layer: nn.Module, _: object) -> None:
             mode.running.append(paths.get(layer, mode.running[-1]))
@@ -281,6 +282,4 @@ def watch_numbers(module: nn.Module, dimensions: Dimensions) -> Iterator[Watched
         undo.callback(global_hooks.register_module_forward_pre_hook(enter).remove)
         undo.callback(global_hooks.register_module_forward_hook(leave).remove)
         undo.enter_context(mode)
-        Tracked.left.clear()
         yield mode.watched
-        mode.watched.values += Tracked.left
