@@ -41,6 +41,12 @@ def test_outputs_say_what_must_stay() -> None:
     assert trace(net, VECTOR, outputs=lambda r: r["logits"]).sizes == {"up": 8}
 
 
+def test_what_is_computed_from_the_outputs_is_watched() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+    axes = trace(net, VECTOR, outputs=lambda logits: logits.argmax(-1), verify=False)
+    assert axes.frozen["1.weight[0]"] == "read by argmax, by position"
+
+
 def test_an_output_that_may_hide_tensors_is_refused() -> None:
     net = Net(lambda _, x: (x, object()))
     with pytest.raises(ConfigError, match=r"outputs\[1\] is a object.*outputs=lambda"):

@@ -38,12 +38,8 @@ def assemble(
     watched: Watched,
 ) -> Axes:
     """The axes of a finished trace."""
-    unused = tuple(
-        name
-        for name, tensor in weights.items()
-        if id(tensor) not in record.read and tensor.is_floating_point()
-    )
-    for name in unused:
+    unread = [name for name, tensor in weights.items() if id(tensor) not in record.read]
+    for name in unread:
         for dimension in record.tensors[id(weights[name])].dimensions:
             record.algebra.freeze(dimension, "nothing reads it")
     names = _names(record, weights, classes, {})
@@ -55,7 +51,7 @@ def assemble(
         for atom in atoms(record.algebra.resolve(dimension)):
             if atom in names and names[atom] not in overrides.cut:
                 kept.setdefault(names[atom], "a number written in the code makes its size")
-    kept |= _keep_factors(record, layouts, names, overrides, kept.keys())
+    kept |= _keep_factors(record, layouts, names, overrides, {*kept, CLASSES})
     return Axes(
         sizes={n: found[n] for n in names.values() if n in found},
         layouts={n: tuple(_layout(d, names) for d in ds) for n, ds in layouts.items()},
@@ -67,7 +63,7 @@ def assemble(
         },
         kept={n: kept[n] for n in names.values() if n in kept and n in found},
         inexact=_inexact(record, names, found),
-        unused=unused,
+        unused=tuple(name for name in unread if weights[name].is_floating_point()),
         stored=watched.finish(lambda d: _layout(record.algebra.resolve(d), names)),
     )
 

@@ -72,10 +72,12 @@ def trace(
     for tensor in tensors_in(example_inputs, strict=False):
         if id(tensor) not in record.tensors:
             record.add_fixed(tensor, "it meets an input")
-    with undisturbed(module):
-        with Watch(record), watch_numbers(module, record.seen) as watched:
-            returned = run(module, example_inputs)
-        results = outputs_of(returned, outputs)
+    with (
+        undisturbed(module),
+        Watch(record),
+        watch_numbers(module, record.seen) as watched,
+    ):  # what ``outputs`` computes is watched as well
+        results = outputs_of(run(module, example_inputs), outputs)
     _equal_sizes(record, watched, module)
     of_classes = _freeze_outputs(record, results, classes)
     axes = assemble(record, weights, of_classes, Overrides(freeze, tie, whole, cut), watched)
