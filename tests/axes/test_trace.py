@@ -272,10 +272,15 @@ def test_a_channel_shuffle_trades_factors() -> None:
         mixed = h.view(2, 2, 4, 8, 8).transpose(1, 2).reshape(2, 8, 8, 8)
         return m.out(mixed)
 
-    net = Net(shuffle, conv=nn.Conv2d(3, 8, 1), out=nn.Conv2d(8, 2, 1))
-    found = layouts(trace(net, IMAGE))
-    assert found["conv.weight"][0] == "conv#1 x conv#2"
-    assert found["out.weight"][1] == "conv#2 x conv#1"
+    def by_shape(m: Any, x: Tensor) -> Any:
+        b, c, *space = (h := m.conv(x)).shape
+        return m.out(h.view(b, 2, c // 2, *space).transpose(1, 2).reshape(b, c, *space))
+
+    for forward in (shuffle, by_shape):
+        net = Net(forward, conv=nn.Conv2d(3, 8, 1), out=nn.Conv2d(8, 2, 1))
+        found = layouts(trace(net, IMAGE))
+        assert found["conv.weight"][0] == "conv#1 x conv#2"
+        assert found["out.weight"][1] == "conv#2 x conv#1"
 
 
 @pytest.mark.parametrize(

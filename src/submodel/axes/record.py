@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from submodel.axes.expression import Algebra, Expression, Fixed
+from submodel.axes.algebra import Algebra
+from submodel.axes.expression import Expression, Fixed
 
 Dimensions = tuple[Expression, ...]
 SHARED = "it shares a part of its memory with another tensor"

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from submodel.axes.assemble import Overrides, assemble
 from submodel.axes.declare import Axes
-from submodel.axes.expression import Atom, Expression, Fixed
+from submodel.axes.expression import Atom, Expression, Fixed, units
 from submodel.axes.forward import Inputs, outputs_of, run, tensors_in, undisturbed, weights_of
 from submodel.axes.record import Record
 from submodel.axes.rules import Call, Rule, find
@@ -98,13 +98,14 @@ def _equal_sizes(record: Record, watched: Watched, module: nn.Module) -> None:
                 size = known[part.dimension].size // part.parts
                 found += record.algebra.pieces(known[part.dimension], [size] * part.parts, reason)
         alike.append(found)
+    resolve = record.algebra.resolve
     for same in alike:
         for other in same[1:]:
-            if same[0].size == other.size:
-                record.algebra.unify(same[0], other, reason)
-            else:  # the number changed on the way
+            if same[0].size != other.size:  # the number changed on the way
                 record.algebra.freeze(same[0], reason)
                 record.algebra.freeze(other, reason)
+            elif units(resolve(same[0])) != units(resolve(other)):
+                record.algebra.unify(same[0], other, reason)
 
 
 def _freeze_outputs(record: Record, results: Sequence[Tensor], classes: bool) -> Atom | None:
