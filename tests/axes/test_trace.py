@@ -158,6 +158,7 @@ def test_batch_norm_is_exact_and_its_statistics_are_cut() -> None:
         (nn.Softmax(-1), "_softmax takes a softmax over it"),
         (lambda h: functional.normalize(h, dim=-1), "linalg_vector_norm runs over it"),
         (lambda h: h - h.mean(-1, keepdim=True), "mean runs over it"),
+        (lambda h: h / h.shape[-1] ** 0.5, "the code computes a value from its size"),
         (lambda h: h * torch.einsum("bi,bi->b", h, h)[:, None], "multiplies two activations"),
     ],
 )

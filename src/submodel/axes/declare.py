@@ -43,10 +43,7 @@ class Axes:
 
     @property
     def exact(self) -> bool:
-        """Whether a sub-model computes what the masked model does, as far as a trace can tell.
-
-        A scale that Python computes from a shape leaves no trace.
-        """
+        """Whether a sub-model computes what the masked model does, as far as a trace can tell."""
         return not any(axis in self.inexact for axis in self.cut_by_capacity)
 
     def table(self, shown: int = 4) -> str:

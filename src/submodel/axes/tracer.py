@@ -79,6 +79,8 @@ def trace(
     ):  # what ``outputs`` computes is watched as well
         results = outputs_of(run(module, example_inputs), outputs)
     _equal_sizes(record, watched, module)
+    for dimension in watched.scales():
+        record.mix(dimension, "the code computes a value from its size")
     of_classes = _freeze_outputs(record, results, classes)
     axes = assemble(record, weights, of_classes, Overrides(freeze, tie, whole, cut), watched)
     if verify and not any(t.is_meta for t in (*weights.values(), *results)):
