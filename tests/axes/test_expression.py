@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from submodel.axes.algebra import Algebra
 from submodel.axes.expression import (
-    Algebra,
     Atom,
     Concatenation,
     Expression,
@@ -23,6 +23,7 @@ from submodel.axes.expression import (
     concatenation,
     leaves,
     product,
+    units,
 )
 
 Order = NDArray[np.int64]
@@ -200,6 +201,15 @@ def test_freezing_one_freezes_the_other(drawn: tuple[Plan, Plan]) -> None:
     algebra.freeze(one, "an output")
     assert not list(atoms(algebra.resolve(other)))
     assert all(isinstance(part, Fixed) for part in leaves(algebra.resolve(one)))
+
+
+def test_units_left_do_not_depend_on_the_order() -> None:
+    a, b, c = Atom(0, 2), Atom(1, 3), Atom(2, 4)
+    assert units(product([a, concatenation([b, c])])) == {(0, 1): 1, (0, 2): 1}
+    one = concatenation([product([a, b]), product([Fixed(2), a, c])])
+    other = product([concatenation([c, b, c]), a])
+    assert units(one) == units(other) == {(0, 1): 1, (0, 2): 2}
+    assert units(product([a, b])) != units(product([a, a]))
 
 
 def resolved(algebra: Algebra, expressions: Sequence[Expression]) -> list[Expression]:

@@ -202,7 +202,10 @@ def test_views_of_weights_are_weights() -> None:
     record = Record()
     weight = nn.Parameter(torch.rand(4, 3))
     record.add_weight(weight)
+    x = torch.rand(4, 3)
     with Watch(record), torch.no_grad():
-        view, product = weight.t().reshape(-1)[1:].clone(), weight * 2
-    assert record.of(view).weight
-    assert not record.of(product).weight
+        view, moved, gated = weight.t().reshape(-1)[1:].clone(), weight + 2, weight.sigmoid()
+        scaled, masked, square = weight / 3, x * weight, weight @ weight.t()
+        added, inverse = square + square, x / weight
+    assert all(record.of(t).weight for t in (view, scaled, masked, square, added))
+    assert not any(record.of(t).weight for t in (x, moved, gated, inverse))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -107,6 +108,19 @@ def test_other_arguments_are_noted_without_a_dimension() -> None:
     found = watched(lambda m, x: x.sum(m.heads - 4))
     assert found.made == []
     assert found.elsewhere == {"heads"}
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda _, x: x / x.shape[1],
+        lambda _, x: x * x.size(-1) ** -0.5,
+        lambda _, x: x / math.sqrt(x.shape[1] // 2),
+        lambda m, x: x.view(-1, m.width) * (1 / m.width),
+    ],
+)
+def test_sizes_that_become_values_are_noted(forward: Forward) -> None:
+    assert list(watched(forward).scales()) == ["1:24"]
 
 
 def test_the_layers_of_torch_are_not_watched() -> None:

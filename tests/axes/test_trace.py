@@ -10,51 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.axes import CLASSES, Axes, trace
-from submodel.axes.layout import Along, Fixed, Layout, Product
-from submodel.errors import ConfigError
+from submodel.axes import CLASSES, trace
 from submodel.models import ModelName, make_model
 from tests.declared import declared
-
-
-def text(layout: Layout) -> str:
-    """A layout in a line: axis names, sizes of fixed parts, x and +."""
-    if isinstance(layout, Fixed):
-        return str(layout.size)
-    if isinstance(layout, Along):
-        return layout.axis
-    sign = " x " if isinstance(layout, Product) else " + "
-    return sign.join(
-        text(p) if isinstance(p, Fixed | Along) else f"({text(p)})" for p in layout.parts
-    )
-
-
-def layouts(axes: Axes) -> dict[str, tuple[str, ...]]:
-    return {name: tuple(map(text, found)) for name, found in axes.layouts.items()}
-
-
-class Net(nn.Module):
-    """Layers by name, and any function of them and an input as forward."""
-
-    def __init__(
-        self, forward: Callable[[Any, Tensor], Any], **layers: nn.Module | nn.Parameter
-    ) -> None:
-        super().__init__()
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-        self._forward = forward
-
-    def forward(self, x: Tensor) -> Any:
-        return self._forward(self, x)
-
-
-def parameter(*shape: int) -> nn.Parameter:
-    return nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
-
-
-IMAGE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-VECTOR = torch.randn(2, 6, generator=torch.Generator().manual_seed(2))
-SEQUENCE = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(3))
+from tests.axes.nets import IMAGE, SEQUENCE, VECTOR, Net, layouts
 
 
 def test_a_chain_of_linear_layers_has_one_axis_between_each_two() -> None:
@@ -200,6 +159,7 @@ def test_batch_norm_is_exact_and_its_statistics_are_cut() -> None:
         (nn.Softmax(-1), "_softmax takes a softmax over it"),
         (lambda h: functional.normalize(h, dim=-1), "linalg_vector_norm runs over it"),
         (lambda h: h - h.mean(-1, keepdim=True), "mean runs over it"),
+        (lambda h: h / h.shape[-1] ** 0.5, "the code computes a value from its size"),
         (lambda h: h * torch.einsum("bi,bi->b", h, h)[:, None], "multiplies two activations"),
     ],
 )
@@ -245,7 +205,7 @@ def test_fused_attention_is_a_concatenation() -> None:
     assert found["out.weight"] == ("stem", "qkv#1 x qkv#2")
 
 
-def test_multihead_attention() -> None:
+def test_multihead_attention_has_one_width() -> None:
     net = Net(
         lambda m, x: m.head(m.attention(h := m.stem(x), h, h, need_weights=False)[0]),
         stem=nn.Linear(6, 8),
@@ -253,12 +213,10 @@ def test_multihead_attention() -> None:
         head=nn.Linear(8, 2),
     )
     axes = trace(net, SEQUENCE)
-    assert axes.sizes.keys() >= {"stem"}
-    assert layouts(axes)["attention.in_proj_weight"] == (
-        "3 x attention.in_proj_weight#1 x attention.in_proj_weight#2",
-        "stem",
-    )
-    assert layouts(axes)["attention.out_proj.weight"][0] == "attention.out_proj"
+    width = "stem#1 x stem#2"
+    assert layouts(axes)["attention.in_proj_weight"] == (f"3 x {width}", width)
+    assert layouts(axes)["attention.out_proj.weight"] == (width, width)
+    assert axes.cut_by_capacity == {"stem#2": 4}
 
 
 @pytest.mark.parametrize(("kind", "gates"), [(nn.RNN, 1), (nn.GRU, 3), (nn.LSTM, 4)])
@@ -277,6 +235,15 @@ def test_recurrent_layers(kind: Any, gates: int) -> None:
     assert layouts(axes)["out.weight"] == ("2", hidden)
 
 
+def test_a_single_step_tells_less_than_the_layer_does() -> None:
+    net = Net(
+        lambda m, x: m.out(m.recur(x)[0][:, -1]),
+        recur=nn.LSTM(6, 8, batch_first=True),
+        out=nn.Linear(8, 2),
+    )
+    assert trace(net, SEQUENCE[:, :1]) == trace(net, SEQUENCE)
+
+
 def test_packed_sequences() -> None:
     def forward(m: Any, x: Tensor) -> Any:
         packed = nn.utils.rnn.pack_padded_sequence(m.up(x), torch.tensor([5, 3]), batch_first=True)
@@ -287,26 +254,6 @@ def test_packed_sequences() -> None:
     )
     axes = trace(net, SEQUENCE)
     assert axes.sizes == {"up": 8, "recur.weight_ih_l0": 4}
-
-
-def test_a_result_that_is_made_for_its_shape_only_freezes_nothing() -> None:
-    net = Net(
-        lambda m, x: m.out((h := m.up(x)) + torch.ones_like(h[:, 3])[:, None]),
-        up=nn.Linear(6, 8),
-        out=nn.Linear(8, 2),
-    )
-    assert trace(net, VECTOR).sizes == {"up": 8}
-
-
-def test_axes_that_an_einsum_sums_over_together_are_a_product() -> None:
-    net = Net(
-        lambda m, x: torch.einsum("bhd,hdo->bo", torch.einsum("bi,ihd->bhd", x, m.up), m.out),
-        up=parameter(6, 3, 4),
-        out=parameter(3, 4, 2),
-    )
-    axes = trace(net, VECTOR)
-    assert axes.sizes == {"up#1": 3, "up#2": 4}
-    assert list(axes.kept) == ["up#1"]
 
 
 def test_a_tied_embedding_is_one_tensor_under_two_names() -> None:
@@ -327,114 +274,15 @@ def test_a_channel_shuffle_trades_factors() -> None:
         mixed = h.view(2, 2, 4, 8, 8).transpose(1, 2).reshape(2, 8, 8, 8)
         return m.out(mixed)
 
-    net = Net(shuffle, conv=nn.Conv2d(3, 8, 1), out=nn.Conv2d(8, 2, 1))
-    found = layouts(trace(net, IMAGE))
-    assert found["conv.weight"][0] == "conv#1 x conv#2"
-    assert found["out.weight"][1] == "conv#2 x conv#1"
+    def by_shape(m: Any, x: Tensor) -> Any:
+        b, c, *space = (h := m.conv(x)).shape
+        return m.out(h.view(b, 2, c // 2, *space).transpose(1, 2).reshape(b, c, *space))
 
-
-def frozen_by(forward: Callable[[Any, Tensor], Any], reason: str, **layers: Any) -> None:
-    net = Net(forward, up=nn.Linear(6, 8), **layers)
-    axes = trace(net, VECTOR)
-    assert axes.frozen["up.weight[0]"].startswith(reason), axes.frozen
-    assert "up" not in axes.sizes
-
-
-@pytest.mark.parametrize(
-    ("mix", "reason"),
-    [
-        (lambda h: h[:, h.argmax(-1)], "read by argmax, by position"),
-        (lambda h: h[:, torch.arange(7, -1, -1)], "read by index, looked up by index"),
-        (lambda h: h.index_select(1, torch.tensor([1, 0])), "read by index_select, looked up"),
-        (lambda h: h[h > 0], "read by index, looked up by a mask"),
-        (lambda h: torch.fft.fft(h).real, "read by _fft_r2c, which has no rule"),
-        (lambda h: h.topk(3).values, "read by topk, by position"),
-        (lambda h: h.sort().values, "read by sort, by position"),
-        (lambda h: h.cumsum(-1), "read by cumsum, by position"),
-        (lambda h: h.flip(-1), "read by flip, by position"),
-        (lambda h: h.roll(1, -1), "read by roll, by position"),
-        (lambda h: h[:, 3], "read by select, by position"),
-        (lambda h: h.view(-1), "it meets an output"),
-        (lambda h: h.T.reshape(-1, 2), "it meets an output"),
-        (lambda h: (h.view(2, 1, 2, 4).permute(1, 0, 2, 3)).reshape(1, 16), "it meets an output"),
-        (lambda h: h * torch.arange(8.0), "made by arange"),
-        (lambda h: h + torch.randn(8), "made by randn"),
-        (lambda h: torch.einsum("bii->bi", h[:, :, None] * h[:, None]), "read by diagonal"),
-        (lambda h: torch.nn.functional.conv1d(h[:, None], torch.ones(1, 1, 3)), "read by conv"),
-    ],
-)
-def test_what_depends_on_the_order_is_frozen(mix: Callable[[Tensor], Any], reason: str) -> None:
-    frozen_by(lambda m, x: mix(m.up(x)), reason)
-
-
-def test_a_view_across_the_batch_that_does_not_line_up_is_frozen() -> None:
-    frozen_by(
-        lambda m, x: m.out(torch.cat([h := m.up(x), h[:1]]).reshape(2, 12)),
-        "viewed by view: its parts do not line up",
-        out=nn.Linear(12, 2),
-    )
-
-
-def test_a_weight_shared_by_layers_of_different_role_ties_them() -> None:
-    net = Net(
-        lambda m, x: m.out(m.loop(m.loop(m.up(x)).relu())),
-        up=nn.Linear(6, 8),
-        loop=nn.Linear(8, 8),
-        out=nn.Linear(8, 2),
-    )
-    axes = trace(net, VECTOR)
-    assert axes.sizes == {"up": 8}
-    assert layouts(axes)["loop.weight"] == ("up", "up")
-    transposed = Net(lambda m, x: functional.linear(m.up(x), m.up.weight.t()), up=nn.Linear(6, 8))
-    assert layouts(trace(transposed, VECTOR))["up.weight"] == ("up", "6")
-
-
-def test_hidden_uses_of_a_weight_are_seen() -> None:
-    net = Net(lambda m, x: functional.linear(m.up(x), m.up.weight.data.t()), up=nn.Linear(6, 8))
-    assert layouts(trace(net, VECTOR))["up.weight"] == ("up", "6")
-    net = Net(lambda m, x: m.up(x) @ m.up.weight.data[:8], up=nn.Linear(6, 8))
-    assert layouts(trace(net, VECTOR))["up.weight"] == ("up", "6")
-
-
-def test_constants_fill_any_axis_and_zero_padding_is_a_part() -> None:
-    net = Net(
-        lambda m, x: m.out(functional.pad(m.up(x), (1, 2)) + torch.zeros(11)),
-        up=nn.Linear(6, 8),
-        out=nn.Linear(11, 2),
-    )
-    found = layouts(trace(net, VECTOR))
-    assert found["up.weight"][0] == "up"
-    assert found["out.weight"][1] == "1 + up + out"
-
-
-def test_writing_into_slices_concatenates() -> None:
-    def forward(m: Any, x: Tensor) -> Any:
-        joined = torch.empty(2, 9)
-        joined[:, :4] = m.one(x)
-        joined[:, 4:] = m.two(x)
-        return m.out(joined)
-
-    net = Net(forward, one=nn.Linear(6, 4), two=nn.Linear(6, 5), out=nn.Linear(9, 2))
-    assert layouts(trace(net, VECTOR))["out.weight"] == ("2", "one + two")
-
-
-def test_unread_tensors_are_reported_and_not_cut() -> None:
-    net = Net(lambda m, x: m.out(x), out=nn.Linear(6, 2), idle=nn.Linear(3, 3))
-    axes = trace(net, VECTOR)
-    assert axes.unused == ("idle.weight", "idle.bias")
-    assert axes.frozen["idle.bias[0]"] == "nothing reads it"
-    assert axes.sizes == {}
-
-
-def test_buffers_that_are_not_saved_are_cut_and_whole_numbers_are_not() -> None:
-    net = Net(
-        lambda m, x: m.out(m.up(x) * m.scale * m.count), up=nn.Linear(6, 8), out=nn.Linear(8, 2)
-    )
-    net.register_buffer("scale", torch.rand(8), persistent=False)
-    net.register_buffer("count", torch.tensor(3))
-    assert layouts(trace(net, VECTOR))["scale"] == ("up",)
-    net.register_buffer("count", torch.arange(8))
-    assert trace(net, VECTOR).frozen["up.weight[0]"] == "it holds whole numbers"
+    for forward in (shuffle, by_shape):
+        net = Net(forward, conv=nn.Conv2d(3, 8, 1), out=nn.Conv2d(8, 2, 1))
+        found = layouts(trace(net, IMAGE))
+        assert found["conv.weight"][0] == "conv#1 x conv#2"
+        assert found["out.weight"][1] == "conv#2 x conv#1"
 
 
 @pytest.mark.parametrize(
@@ -467,79 +315,3 @@ def test_the_built_in_models_are_traced_as_they_are_declared(
     assert {renamed[axis]: size for axis, size in traced.sizes.items()} == by_hand.sizes
     assert renamed[CLASSES] == CLASSES
     assert traced.exact
-
-
-def test_the_mode_and_the_batch_do_not_matter() -> None:
-    net = nn.Sequential(
-        nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Dropout(), nn.Flatten(), nn.Linear(256, 2)
-    )
-    assert trace(net.train(), IMAGE) == trace(net.eval(), IMAGE[:1])
-
-
-def test_on_the_meta_device() -> None:
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 2))
-    assert trace(net, IMAGE) == trace(net.to("meta"), IMAGE.to("meta"))
-
-
-def test_inputs_by_position_and_by_name() -> None:
-    net = nn.Bilinear(6, 6, 2)
-    given = trace(net, (VECTOR, VECTOR))
-    assert given == trace(net, {"input1": VECTOR, "input2": VECTOR})
-    assert given.sizes == {}
-
-
-def test_outputs_say_what_must_stay() -> None:
-    net = Net(
-        lambda m, x: {"logits": m.out(h := m.up(x)), "hidden": h},
-        up=nn.Linear(6, 8),
-        out=nn.Linear(8, 2),
-    )
-    assert trace(net, VECTOR).sizes == {}
-    assert trace(net, VECTOR, outputs=lambda r: r["logits"]).sizes == {"up": 8}
-
-
-def test_an_output_that_may_hide_tensors_is_refused() -> None:
-    net = Net(lambda _, x: (x, object()))
-    with pytest.raises(ConfigError, match=r"outputs\[1\] is a object.*outputs=lambda"):
-        trace(net, VECTOR)
-    with pytest.raises(ConfigError, match="no tensor"):
-        trace(Net(lambda _m, _x: None), VECTOR)
-
-
-def test_classes_are_an_axis_that_capacity_leaves_alone() -> None:
-    net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
-    axes = trace(net, VECTOR, classes=True)
-    assert axes.sizes == {"0": 8, CLASSES: 3}
-    assert axes.cut_by_capacity == {"0": 8}
-    assert layouts(axes)["1.bias"] == (CLASSES,)
-    with pytest.raises(ConfigError, match=r"classes: the last dimension.*meets an input"):
-        trace(nn.Identity(), VECTOR, classes=True)
-    with pytest.raises(ConfigError, match="one output"):
-        trace(Net(lambda _, x: (x, x)), VECTOR, classes=True)
-
-
-def test_overrides() -> None:
-    net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 2))
-    assert trace(net, VECTOR, freeze=["0"]).sizes == {"1": 8}
-    assert trace(net, VECTOR, freeze=["1.weight[1]"]).frozen["0.bias[0]"] == "frozen as told"
-    assert layouts(trace(net, VECTOR, tie=[("0", "1")]))["1.weight"] == ("0", "0")
-    whole = trace(net, VECTOR, whole=["1"])
-    assert whole.cut_by_capacity == {"0": 8}
-    assert whole.kept == {"1": "kept whole as told"}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"freeze": ["x"]}, r"freeze: 'x' is neither an axis \(0, 1\) nor a dimension"),
-        ({"freeze": ["0.weight[2]"]}, "freeze: '0.weight"),
-        ({"tie": [("0", "1")]}, "tie: '0' has 8 units and '1' has 4"),
-        ({"whole": ["y"]}, "whole: 'y' is not an axis"),
-        ({"cut": ["1"], "whole": ["1"]}, "cut: '1' is also to be kept whole"),
-        ({"cut": ["1"], "freeze": ["1"]}, "cut: '1' is frozen"),
-    ],
-)
-def test_mistaken_overrides_name_what_exists(options: dict[str, Any], message: str) -> None:
-    net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 4), nn.Linear(4, 2))
-    with pytest.raises(ConfigError, match=message):
-        trace(net, VECTOR, **options)

@@ -135,7 +135,8 @@ def test_buffers_that_a_forward_replaces_come_back() -> None:
 
 def test_noise_that_a_net_amplifies_is_no_mistake() -> None:
     """Each group of one unit normalises rounding errors: float32 alone would complain."""
-    norm = nn.GroupNorm(8, 8, eps=1e-12)
+    torch.manual_seed(0)
+    norm = nn.GroupNorm(8, 8, eps=1e-9)
     net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), norm, nn.Linear(8, 2))
     check(net, {"0.weight": ("h",), "0.bias": ("h",), "1.weight": (None, "h")})
 

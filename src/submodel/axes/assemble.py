@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from submodel.axes.declare import CLASSES, Axes
-from submodel.axes.expression import Atom, Expression, Fixed, Product, atoms
+from submodel.axes.expression import Atom, Expression, Fixed, Product, atoms, leaves
 from submodel.axes.layout import Along, Concatenation, Layout
 from submodel.axes.layout import Fixed as FixedLayout
 from submodel.axes.layout import Product as ProductLayout
@@ -38,12 +38,8 @@ def assemble(
     watched: Watched,
 ) -> Axes:
     """The axes of a finished trace."""
-    unused = tuple(
-        name
-        for name, tensor in weights.items()
-        if id(tensor) not in record.read and tensor.is_floating_point()
-    )
-    for name in unused:
+    unread = [name for name, tensor in weights.items() if id(tensor) not in record.read]
+    for name in unread:
         for dimension in record.tensors[id(weights[name])].dimensions:
             record.algebra.freeze(dimension, "nothing reads it")
     names = _names(record, weights, classes, {})
@@ -55,21 +51,30 @@ def assemble(
         for atom in atoms(record.algebra.resolve(dimension)):
             if atom in names and names[atom] not in overrides.cut:
                 kept.setdefault(names[atom], "a number written in the code makes its size")
-    kept |= _keep_factors(record, layouts, names, overrides, kept.keys())
+    kept |= _keep_factors(record, layouts, names, overrides, {*kept, CLASSES})
     return Axes(
         sizes={n: found[n] for n in names.values() if n in found},
         layouts={n: tuple(_layout(d, names) for d in ds) for n, ds in layouts.items()},
         frozen={
-            f"{name}[{i}]": d.reason or "it meets a constant"
+            f"{name}[{i}]": reason
             for name, ds in layouts.items()
             for i, d in enumerate(ds)
-            if isinstance(d, Fixed) and d.size > 1
+            if (reason := _frozen(d))
         },
         kept={n: kept[n] for n in names.values() if n in kept and n in found},
         inexact=_inexact(record, names, found),
-        unused=unused,
+        unused=tuple(name for name in unread if weights[name].is_floating_point()),
         stored=watched.finish(lambda d: _layout(record.algebra.resolve(d), names)),
     )
+
+
+def _frozen(dimension: Expression) -> str:
+    """Why a dimension is never cut, or is only cut in part; empty if it is free."""
+    fixed = [leaf for leaf in leaves(dimension) if isinstance(leaf, Fixed) and leaf.size > 1]
+    if isinstance(dimension, Fixed) and fixed:
+        return dimension.reason or "it meets a constant"
+    reasons = dict.fromkeys(f"{leaf.size} units: {leaf.reason}" for leaf in fixed if leaf.reason)
+    return f"in part, {'; '.join(reasons)}" if reasons else ""
 
 
 def _resolved(record: Record, weights: Mapping[str, Tensor]) -> dict[str, tuple[Expression, ...]]:

@@ -26,7 +26,7 @@ class Axes:
     sizes: Mapping[str, int]
     layouts: Mapping[str, tuple[Layout, ...]] = field(repr=False)
     frozen: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Dimensions that are never cut, as ``tensor[dimension]``, and why."""
+    """Dimensions that are never cut, or only in part, as ``tensor[dimension]``, and why."""
     kept: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Axes that could be cut but that a capacity leaves whole, and why."""
     inexact: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
@@ -43,10 +43,7 @@ class Axes:
 
     @property
     def exact(self) -> bool:
-        """Whether a sub-model computes what the masked model does, as far as a trace can tell.
-
-        A scale that Python computes from a shape leaves no trace.
-        """
+        """Whether a sub-model computes what the masked model does, as far as a trace can tell."""
         return not any(axis in self.inexact for axis in self.cut_by_capacity)
 
     def table(self, shown: int = 4) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from submodel.errors import ConfigError
 from submodel.norm import StaticBatchNorm
@@ -26,8 +27,12 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
     >>> list(weights_of(nn.BatchNorm1d(3, affine=False)))
     ['running_mean', 'running_var', 'num_batches_tracked']
     """
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    return {**parameters, **dict(module.named_buffers(remove_duplicate=False))}
+    found: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    found |= dict(module.named_buffers(remove_duplicate=False))
+    lazy = [name for name, tensor in found.items() if is_lazy(tensor)]
+    if lazy:
+        raise ConfigError([f"{name} has no shape yet: run the module once before" for name in lazy])
+    return found
 
 
 def run(module: nn.Module, inputs: Inputs) -> Any:

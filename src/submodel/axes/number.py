@@ -84,16 +84,20 @@ def replace(number: Number, dimension: Callable[[Any], Any]) -> Number:
 class Tracked(int):
     """An integer with its formula; arithmetic with other integers keeps it.
 
-    >>> (Tracked(4, Attribute("heads")) * 3).number
-    Computed(operation='mul', left=Attribute(name='heads'), right=3)
+    Where it is lost to other arithmetic, such as a square root, it adds its formula to ``lost``.
+
+    >>> three = Tracked(4, Attribute("heads"), lost := []) * 3
+    >>> three.number, 1 / three, len(lost)
+    (Computed(operation='mul', left=Attribute(name='heads'), right=3), 0.08333333333333333, 1)
     """
 
     number: Number
+    lost: list[Number]
 
-    def __new__(cls, value: int, number: Number) -> Tracked:
+    def __new__(cls, value: int, number: Number, lost: list[Number]) -> Tracked:
         """The integer ``value``, known to be ``number``."""
         made = super().__new__(cls, value)
-        made.number = number
+        made.number, made.lost = number, lost
         return made
 
     def __deepcopy__(self, memo: object) -> Tracked:
@@ -113,7 +117,8 @@ def _tracking(name: str, *, swapped: bool) -> Callable[[Tracked, Any], Any]:
         if type(value) is not int:  # not an integer any more, or not an operation on integers
             return value
         left, right = (other, self) if swapped else (self, other)
-        return Tracked(value, Computed(name, number_of(left), number_of(right)))
+        number = Computed(name, number_of(left), number_of(right))
+        return Tracked(value, number, self.lost)
 
     return operate
 
@@ -122,10 +127,25 @@ def _negative(self: Tracked) -> Tracked:
     number = self.number
     twice = isinstance(number, Computed) and (number.operation, number.left) == ("mul", -1)
     opposite = number.right if isinstance(number, Computed) and twice else None
-    return Tracked(-int(self), Computed("mul", -1, number) if opposite is None else opposite)
+    negated = Computed("mul", -1, number) if opposite is None else opposite
+    return Tracked(-int(self), negated, self.lost)
 
 
 Tracked.__neg__ = _negative  # type: ignore[method-assign, assignment]
+
+
+def _leaving(name: str) -> Callable[..., Any]:
+    plain = getattr(int, name)
+
+    def operate(self: Tracked, *others: Any) -> Any:
+        self.lost.append(self.number)
+        return plain(self, *others)
+
+    return operate
+
+
+for _name in ("float", "truediv", "rtruediv", "pow", "rpow"):
+    setattr(Tracked, f"__{_name}__", _leaving(f"__{_name}__"))
 for _name in OPERATIONS:
     setattr(Tracked, f"__{_name}__", _tracking(_name, swapped=False))
     setattr(Tracked, f"__r{_name}__", _tracking(_name, swapped=True))

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
-from submodel.axes.expression import Algebra, Expression, Fixed
+from submodel.axes.algebra import Algebra
+from submodel.axes.expression import Expression, Fixed
 
 Dimensions = tuple[Expression, ...]
+SHARED = "it shares a part of its memory with another tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class Record:
 
     algebra: Algebra = field(default_factory=Algebra)
     tensors: dict[int, Known] = field(default_factory=dict)
-    storages: dict[int, Tensor] = field(default_factory=dict)  # of parameters and buffers
+    storages: dict[int, list[Tensor]] = field(default_factory=dict)  # of parameters and buffers
     read: dict[int, int] = field(default_factory=dict)  # id of a tensor -> when it was first read
     mixes: list[tuple[Expression, str]] = field(default_factory=list)
     groups: list[Expression] = field(default_factory=list)
@@ -48,18 +51,19 @@ class Record:
         self.tensors[id(tensor)] = Known(tensor, tuple(dimensions), weight, tuple(pending))
 
     def add_weight(self, tensor: Tensor) -> None:
-        """Remember a parameter or buffer; whole numbers are positions or counts and stay fixed."""
+        """Remember a parameter or buffer; whole numbers are positions or counts and stay fixed.
+
+        Two that share memory are one; if they overlap in another way, both are fixed.
+        """
         if id(tensor) in self.tensors:
             return
-        free = tensor.is_floating_point() or tensor.is_complex()
-        fixed = "it holds whole numbers"
-        self.add(
-            tensor,
-            [self.algebra.fresh(n) if free else Fixed(n, fixed) for n in tensor.shape],
-            weight=True,
-        )
-        if tensor.numel():
-            self.storages.setdefault(storage(tensor), tensor)
+        dense = tensor.layout is torch.strided
+        free = dense and (tensor.is_floating_point() or tensor.is_complex())
+        fixed = "it holds whole numbers" if dense else "it is sparse"
+        dimensions = [self.algebra.fresh(n) if free else Fixed(n, fixed) for n in tensor.shape]
+        self.add(tensor, self._owned(tensor) or dimensions, weight=True)
+        if dense and tensor.numel():
+            self.storages.setdefault(storage(tensor), []).append(tensor)
 
     def add_fixed(self, tensor: Tensor, reason: str) -> None:
         """Remember a tensor whose dimensions all keep their order."""
@@ -85,23 +89,27 @@ class Record:
         return None if known is None else known.dimensions
 
     def _unknown(self, tensor: Tensor) -> Known:
-        owner = self.storages.get(storage(tensor)) if tensor.layout is not None else None
-        if owner is None:
+        dimensions = self._owned(tensor, read=True)
+        if dimensions is None:
             self.add_fixed(tensor, "a constant that is no parameter and no buffer")
         else:
-            whole = self.of(owner)
-            same = (tensor.shape, tensor.stride(), tensor.storage_offset()) == (
-                owner.shape,
-                owner.stride(),
-                owner.storage_offset(),
-            )
-            if same:
-                self.add(tensor, whole.dimensions, weight=True)
-            else:
-                for expression in whole.dimensions:
-                    self.algebra.freeze(expression, "read through an alias of its memory")
-                self.add_fixed(tensor, "an alias of a parameter's memory")
+            self.add(tensor, dimensions, weight=True)
         return self.tensors[id(tensor)]
+
+    def _owned(self, tensor: Tensor, read: bool = False) -> Dimensions | None:
+        """The dimensions of the parameter whose memory a tensor shares; None if there is none."""
+        if tensor.layout is not torch.strided:
+            return None
+        for owner in self.storages.get(storage(tensor), ()):
+            if not _overlap(tensor, owner):
+                continue  # pieces of one buffer, as recurrent layers have them on accelerators
+            known = self.of(owner) if read else self.tensors[id(owner)]
+            if _geometry(tensor) == _geometry(owner):
+                return known.dimensions
+            for expression in known.dimensions:
+                self.algebra.freeze(expression, SHARED)
+            return tuple(Fixed(n, SHARED) for n in tensor.shape)
+        return None
 
     def mix(self, expression: Expression, words: str) -> None:
         """Note that an operator combines the units of these axes, so that masking is not exact."""
@@ -111,3 +119,18 @@ class Record:
 def storage(tensor: Tensor) -> int:
     """A number that tells the memory of a tensor, on every device."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def _geometry(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether the spans of memory from the first to the last value of each meet."""
+    spans = []
+    for t in (one, other):
+        steps = zip(t.shape, t.stride(), strict=True)
+        start = t.storage_offset()
+        spans.append((start, start + sum((n - 1) * step for n, step in steps)))
+    (a, b), (c, d) = spans
+    return a <= d and c <= b

@@ -51,6 +51,15 @@ class Watched:
     made: list[Made] = field(default_factory=list)
     parts: list[list[Any]] = field(default_factory=list)  # of tensors cut into equal parts
     elsewhere: set[str] = field(default_factory=set)
+    values: list[Number] = field(default_factory=list)  # numbers that became values, as scales do
+
+    def scales(self) -> Iterator[Any]:
+        """Dimensions whose size became a value: a sub-model computes with its own, smaller one."""
+        for leaf in dict.fromkeys(leaf for number in self.values for leaf in leaves(number)):
+            if isinstance(leaf, SizeOf):
+                yield leaf.dimension
+            elif isinstance(leaf, Attribute):
+                yield from (m.dimension for m in self.made if m.number == leaf)
 
     def alike(self) -> Iterator[list[Any]]:
         """Dimensions that one number counts, or that are equal parts: they must stay equal."""
@@ -113,6 +122,7 @@ class _Watch(TorchFunctionMode):
             if isinstance(value, Tracked) and id(value) not in placed and name not in _MAKING:
                 sources = leaves(value.number)
                 self.watched.elsewhere |= {s.name for s in sources if isinstance(s, Attribute)}
+                self.watched.values.append(value.number)
         return result
 
     def _sizes(self, result: Any, tensor: Any, dim: int | None = None) -> Any:
@@ -120,8 +130,9 @@ class _Watch(TorchFunctionMode):
         if known is None:
             return result
         if dim is not None:
-            return Tracked(result, SizeOf(known[dim]))
-        return torch.Size([Tracked(size, SizeOf(d)) for size, d in zip(result, known, strict=True)])
+            return Tracked(result, SizeOf(known[dim]), self.watched.values)
+        pairs = zip(result, known, strict=True)
+        return torch.Size([Tracked(n, SizeOf(d), self.watched.values) for n, d in pairs])
 
     def _note_parts(self, dimension: int, parts: Sequence[Tensor]) -> None:
         known = [self.dimensions(p) for p in parts if p.shape == parts[0].shape]
@@ -260,7 +271,7 @@ def watch_numbers(module: nn.Module, dimensions: Dimensions) -> Iterator[Watched
                 if type(value) is int:
                     undo.callback(vars(layer).__setitem__, name, value)
                     source = Attribute(f"{path}.{name}" if path else name)
-                    vars(layer)[name] = Tracked(value, source)
+                    vars(layer)[name] = Tracked(value, source, mode.watched.values)
 
         def enter(layer: nn.Module, _: object) -> None:
             mode.running.append(paths.get(layer, mode.running[-1]))

@@ -3,7 +3,10 @@
 Every dimension of every parameter and buffer starts as an axis of its own. Each operator that runs
 tells which of them are the same, which are products or concatenations of others, and which must
 keep their order (see `rules`). Inputs and outputs are fixed. What no rule describes freezes what it
-touches: too little is cut rather than something wrong. Only the branch that runs is seen.
+touches: too little is cut rather than something wrong.
+
+Only what runs is seen: give a recurrent net of your own at least two steps, and a net with branches
+inputs that take the branch you train.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from submodel.axes.assemble import Overrides, assemble
 from submodel.axes.declare import Axes
-from submodel.axes.expression import Atom, Expression, Fixed
+from submodel.axes.expression import Atom, Expression, Fixed, units
 from submodel.axes.forward import Inputs, outputs_of, run, tensors_in, undisturbed, weights_of
 from submodel.axes.record import Record
 from submodel.axes.rules import Call, Rule, find
 from submodel.axes.stored import Watched, watch_numbers
+from submodel.axes.torch_layers import alike_in_layers
 from submodel.axes.verify import verify as check
 from submodel.errors import ConfigError
 
@@ -68,11 +72,15 @@ def trace(
     for tensor in tensors_in(example_inputs, strict=False):
         if id(tensor) not in record.tensors:
             record.add_fixed(tensor, "it meets an input")
-    with undisturbed(module):
-        with Watch(record), watch_numbers(module, record.seen) as watched:
-            returned = run(module, example_inputs)
-        results = outputs_of(returned, outputs)
-    _equal_sizes(record, watched)
+    with (
+        undisturbed(module),
+        Watch(record),
+        watch_numbers(module, record.seen) as watched,
+    ):  # what ``outputs`` computes is watched as well
+        results = outputs_of(run(module, example_inputs), outputs)
+    _equal_sizes(record, watched, module)
+    for dimension in watched.scales():
+        record.mix(dimension, "the code computes a value from its size")
     of_classes = _freeze_outputs(record, results, classes)
     axes = assemble(record, weights, of_classes, Overrides(freeze, tie, whole, cut), watched)
     if verify and not any(t.is_meta for t in (*weights.values(), *results)):
@@ -80,16 +88,26 @@ def trace(
     return axes
 
 
-def _equal_sizes(record: Record, watched: Watched) -> None:
-    """Dimensions that one number in the code counts stay equal in size: they become one."""
-    for first, *others in watched.alike():
-        for other in others:
-            reason = "one number in the code counts it and another dimension"
-            if first.size == other.size:
-                record.algebra.unify(first, other, reason)
-            else:  # the number changed on the way
-                record.algebra.freeze(first, reason)
+def _equal_sizes(record: Record, watched: Watched, module: nn.Module) -> None:
+    """Dimensions that one number counts stay equal in size: they become one."""
+    reason = "one number counts it and another dimension"
+    alike = list(watched.alike())
+    for parts in alike_in_layers(module):
+        found: list[Expression] = []
+        for part in parts:
+            known = record.seen(part.tensor)
+            if known is not None:
+                size = known[part.dimension].size // part.parts
+                found += record.algebra.pieces(known[part.dimension], [size] * part.parts, reason)
+        alike.append(found)
+    resolve = record.algebra.resolve
+    for same in alike:
+        for other in same[1:]:
+            if same[0].size != other.size:  # the number changed on the way
+                record.algebra.freeze(same[0], reason)
                 record.algebra.freeze(other, reason)
+            elif units(resolve(same[0])) != units(resolve(other)):
+                record.algebra.unify(same[0], other, reason)
 
 
 def _freeze_outputs(record: Record, results: Sequence[Tensor], classes: bool) -> Atom | None:
@@ -184,7 +202,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if rule is not None:
             try:
                 found = rule.apply(call)
-                weight = rule.moves and all(self.record.of(t).weight for t in call.tensors())
+                weight = bool(call.results) and rule.keeps_zeros(call)
                 for tensor, dimensions in zip(call.results, found, strict=False):
                     self.record.add(tensor, dimensions, weight, call.pending)
                 self._add_untold(call, call.results[len(found) :])

@@ -22,7 +22,7 @@ from submodel.errors import SubmodelError
 from submodel.randomness import generator, key
 
 TOLERANCE = {
-    torch.float64: 1e-9,
+    torch.float64: 1e-7,
     torch.float32: 1e-4,
     torch.float16: 2e-2,
     torch.bfloat16: 1e-1,
@@ -128,7 +128,7 @@ def _as_double(value: Any) -> Any:
 
 def _lively(name: str, value: Tensor) -> Tensor:
     """Weights of the same kind, at which every unit matters and no two are alike."""
-    if not value.is_floating_point() or value.numel() == 0:
+    if not value.is_floating_point() or value.numel() == 0 or value.layout is not torch.strided:
         return value
     if value.numel() == 1:
         return value if value.item() else torch.full_like(value, 0.5)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from submodel.axes.forward import Inputs
-from submodel.axes.stored import Stored
 from submodel.build.attributes import follow_integers, misfits
 from submodel.build.check import Outputs, check_outputs
 from submodel.build.layers import LayerCut, fix_of
@@ -85,9 +84,8 @@ def build(
         _correct(module, small, cut, sizes, in_doubt_to_user=resize is not None)
         if resize is not None:
             resize(small, sizes.kept)
-        stored: Stored | None = getattr(cut.axes, "stored", None)
-        if stored is not None:
-            _refuse(misfits(small, sizes, stored))
+        if cut.axes.stored is not None:
+            _refuse(misfits(small, sizes, cut.axes.stored))
     if example_inputs is not None:
         check_outputs(module, small, cut, example_inputs, outputs)
     return small
@@ -116,7 +114,7 @@ def _correct(
             fix(layer, LayerCut(path, original, cut, sizes, names))
         elif not type(layer).__module__.startswith("torch."):
             where = f"{path or 'the model'} ({type(layer).__name__})"
-            found = follow_integers(layer, path, sizes, getattr(cut.axes, "stored", None))
+            found = follow_integers(layer, path, sizes, cut.axes.stored)
             doubts += [f"{where}: {doubt}" for doubt in found]
     if not in_doubt_to_user:
         _refuse(doubts)

@@ -88,10 +88,26 @@ class Call:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule; ``moves`` says that it only moves values, so a view of a weight is a weight."""
+    """A rule; ``moves`` says that it only moves values."""
 
     apply: Callable[[Call], Results]
     moves: bool = False
+
+    def keeps_zeros(self, call: Call) -> bool:
+        """Whether the result is zero wherever its weights are masked, so that it is a weight too.
+
+        A view of a weight is one, and so are a multiple, a sum and a product of weights.
+        """
+        operands, seen = call.tensors(), call.record.tensors
+        weights = [t for t in operands if id(t) in seen and seen[id(t)].weight]
+        if self.moves or call.name in ("neg", "mm", "bmm"):
+            return bool(weights) and len(weights) == len(operands)
+        full = [t for t in weights if t.shape == call.results[0].shape]
+        if call.name in ("add", "sub"):
+            return bool(full) and len(full) == len(operands) == 2
+        return bool(full) and (
+            call.name == "mul" or (call.name == "div" and full[0] is operands[0])
+        )
 
 
 _RULES: dict[str, Rule] = {}

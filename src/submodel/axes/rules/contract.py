@@ -31,7 +31,7 @@ def matrix_product(call: Call) -> Results:
     return [_product(call, one, other)]
 
 
-@rule("addmm", "baddbmm", "addmv", "_addmm_activation")
+@rule("addmm", "baddbmm", "addmv", "_addmm_activation", "_sparse_addmm")
 def added_matrix_product(call: Call) -> Results:
     """A matrix product and a bias."""
     one = call.known(next(n for n in ("mat1", "batch1", "mat") if n in call.arguments))
