@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from submodel.axes import Axes
 from submodel.axes.forward import Inputs, run
 from submodel.build import build
-from submodel.cost import BACKWARD, CostModel, on_meta
+from submodel.cost import BACKWARD, CostModel
 from submodel.cut import UnitCut, draw_units
 from submodel.schemes import Draw, Static
 from submodel.units import si
@@ -76,7 +77,7 @@ class Budget:
         self._batch = batch_size
         self._momentum = momentum
         self._least = least
-        self._inputs = _of_batch(on_meta(example_inputs), batch_size)
+        self._inputs = _of_batch(self._costs.inputs, batch_size)
 
     def cut(self, capacity: float) -> UnitCut:
         """A cut of the nominal size of a capacity."""
@@ -90,7 +91,7 @@ class Budget:
             parameters=cost.bytes,
             gradients=cost.bytes,
             optimizer=cost.bytes if self._momentum else 0,
-            activations=activation_bytes(build(self._costs.skeleton, cut), self._inputs),
+            activations=activation_bytes(build(self._costs.module, cut), self._inputs),
             flops=BACKWARD * cost.forward_flops * self._batch,
             traffic=2 * cost.bytes,
         )
@@ -116,18 +117,17 @@ class Budget:
 
 
 def _of_batch(inputs: Inputs, batch_size: int) -> Inputs:
-    """Example inputs with the first dimension of every tensor set to the batch size."""
+    """Example inputs with the first dimension of every tensor repeated to the batch size."""
 
-    def resized(value: object) -> object:
-        if isinstance(value, Tensor):
-            return torch.empty(batch_size, *value.shape[1:], dtype=value.dtype, device="meta")
-        return value
+    def resized(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        times = -(-batch_size // len(value))
+        return value.repeat(times, *(1 for _ in value.shape[1:]))[:batch_size]
 
-    if isinstance(inputs, Tensor):
-        return torch.empty(batch_size, *inputs.shape[1:], dtype=inputs.dtype, device="meta")
-    if isinstance(inputs, tuple):
-        return tuple(resized(value) for value in inputs)
-    return {key: resized(value) for key, value in inputs.items()}
+    if isinstance(inputs, Mapping):
+        return {key: resized(value) for key, value in inputs.items()}
+    return tuple(map(resized, inputs)) if isinstance(inputs, tuple) else resized(inputs)
 
 
 def activation_bytes(module: nn.Module, inputs: Inputs) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from submodel.axes.forward import Inputs, run, tensors_in, undisturbed
-from submodel.build import build, tensors_of
+from submodel.build import build, skeleton, tensors_of
 from submodel.cut import WHOLE, Cut
 
 BACKWARD = 3
@@ -38,14 +38,21 @@ def on_meta(inputs: Any) -> Any:
 
 
 class CostModel:
-    """Counts what cuts of one model cost, without touching its weights."""
+    """Counts what cuts of one model cost, without touching its weights.
+
+    Counting needs shapes alone, so the meta device does. A forward that looks at values (some make
+    their masks so) runs for real instead.
+    """
 
     def __init__(self, module: nn.Module, example_inputs: Inputs) -> None:
-        self.skeleton = build(module, WHOLE).to("meta")
-        self._tensors = tensors_of(self.skeleton)
-        self._inputs = on_meta(example_inputs)
         self._examples = next(tensors_in(example_inputs)).shape[0]
         self._flops: dict[tuple[tuple[str, int], ...], int] = {}
+        self.module, self.inputs = skeleton(module), on_meta(example_inputs)
+        self._tensors = tensors_of(self.module)
+        try:
+            self.forward_flops(WHOLE)
+        except (NotImplementedError, RuntimeError):
+            self.module, self.inputs = module, example_inputs
 
     def of(self, cut: Cut) -> Cost:
         """The cost of ``cut``.
@@ -56,15 +63,15 @@ class CostModel:
         Cost(parameters=58, bytes=232, forward_flops=96)
         """
         counts = {n: cut.held(n, t.shape) for n, t in self._tensors.items()}
-        parameters = sum(counts[name] for name, _ in self.skeleton.named_parameters())
+        parameters = sum(counts[name] for name, _ in self.module.named_parameters())
         size = sum(count * self._tensors[name].element_size() for name, count in counts.items())
         return Cost(parameters, size, self.forward_flops(cut))
 
     def forward_flops(self, cut: Cut) -> int:
         """Multiply-adds, two operations each, of one example; a masked weight still costs."""
         if cut.shape_key not in self._flops:
-            small = build(self.skeleton, cut)
+            small = build(self.module, cut)
             with undisturbed(small), FlopCounterMode(display=False) as counter:
-                run(small, self._inputs)
+                run(small, self.inputs)
             self._flops[cut.shape_key] = counter.get_total_flops() // self._examples
         return self._flops[cut.shape_key]

@@ -68,6 +68,10 @@ def subject(
         raise ConfigError([f"{name}: give the shape of one input, as in --input 3,32,32"])
     if on_meta_device:
         inputs = on_meta(inputs)
+        if isinstance(inputs, dict) and inputs.keys() == {"input_ids"}:
+            # given the whole mask, causal language models need no values to make one
+            batch, tokens = inputs["input_ids"].shape
+            inputs["attention_mask"] = torch.ones(batch, 1, tokens, tokens, device="meta")
     config: Any = getattr(module, "config", None)
     if getattr(config, "use_cache", False):
         config.use_cache = False  # a cache would put hidden widths among the outputs

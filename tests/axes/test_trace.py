@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from submodel.axes import CLASSES, trace
 from submodel.models import ModelName, make_model
-from tests.declared import declared
 from tests.axes.nets import IMAGE, SEQUENCE, VECTOR, Net, layouts
+from tests.declared import declared
 
 
 def test_a_chain_of_linear_layers_has_one_axis_between_each_two() -> None:

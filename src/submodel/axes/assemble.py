@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from submodel.axes.declare import CLASSES, Axes
 from submodel.axes.expression import Atom, Expression, Fixed, Product, atoms, leaves
+from submodel.axes.expression import Concatenation as Parts
 from submodel.axes.layout import Along, Concatenation, Layout
 from submodel.axes.layout import Fixed as FixedLayout
 from submodel.axes.layout import Product as ProductLayout
@@ -51,6 +53,8 @@ def assemble(
         for atom in atoms(record.algebra.resolve(dimension)):
             if atom in names and names[atom] not in overrides.cut:
                 kept.setdefault(names[atom], "a number written in the code makes its size")
+    for atom in _alone(layouts):
+        kept.setdefault(names[atom], "this forward may not have read it: nothing else shares it")
     kept |= _keep_factors(record, layouts, names, overrides, {*kept, CLASSES})
     return Axes(
         sizes={n: found[n] for n in names.values() if n in found},
@@ -66,6 +70,18 @@ def assemble(
         unused=tuple(name for name in unread if weights[name].is_floating_point()),
         stored=watched.finish(lambda d: _layout(record.algebra.resolve(d), names)),
     )
+
+
+def _alone(layouts: Mapping[str, tuple[Expression, ...]]) -> Iterator[Atom]:
+    """Parts of a concatenation that occur nowhere else.
+
+    A slice of a table, as of positions for longer inputs, leaves the rest unread.
+    """
+    count = Counter(a for ds in layouts.values() for d in ds for a in leaves(d))
+    for dimensions in layouts.values():
+        for dimension in dimensions:
+            if isinstance(dimension, Parts):
+                yield from (a for a in atoms(dimension) if count[a] == 1)
 
 
 def _frozen(dimension: Expression) -> str:

@@ -94,6 +94,7 @@ class _Watch(TorchFunctionMode):
         self.dimensions = dimensions
         self.watched = Watched()
         self.running: list[tuple[str, bool]] = [("", True)]  # path, and whether to watch
+        self.known_shapes: set[int] = set()  # shapes that building corrects with their layer
 
     def __torch_function__(
         self,
@@ -113,6 +114,8 @@ class _Watch(TorchFunctionMode):
         if name == "chunk":
             self._note_parts(args[2] if len(args) > 2 else given.get("dim", 0), result)
         placed = set()
+        if any(id(value) in self.known_shapes for value in (*args, *given.values())):
+            return result
         for value, tensor, dimension, groups in _places(name, args, given, result):
             known = self.dimensions(tensor)
             if known is not None and value != -1 and tensor.shape[dimension] > 1:
@@ -267,6 +270,8 @@ def watch_numbers(module: nn.Module, dimensions: Dimensions) -> Iterator[Watched
             # what an `Unflatten` makes, its owner has written out
             own = type(layer).__module__.startswith("torch.") and type(layer) is not nn.Unflatten
             paths[layer] = (path, not own)
+            if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+                mode.known_shapes.add(id(layer.normalized_shape))
             for name, value in [] if own else list(vars(layer).items()):
                 if type(value) is int:
                     undo.callback(vars(layer).__setitem__, name, value)

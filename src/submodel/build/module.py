@@ -101,6 +101,19 @@ def _copy(
     return copied
 
 
+def skeleton(module: nn.Module) -> nn.Module:
+    """A copy without values, on the meta device; what is tied stays tied, unlike after ``.to``.
+
+    >>> skeleton(nn.Linear(2, 3)).weight.device
+    device(type='meta')
+    """
+    parameters = {
+        name: nn.Parameter(p.detach().to("meta"), p.requires_grad)
+        for name, p in module.named_parameters()
+    }
+    return _copy(module, parameters, {n: b.to("meta") for n, b in module.named_buffers()})
+
+
 def _correct(
     module: nn.Module, small: nn.Module, cut: UnitCut, sizes: Sizes, *, in_doubt_to_user: bool
 ) -> None:
