@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from submodel.axes import declare
-from submodel.cut import UnitCut, copy_part, draw_coordinates, draw_units, gather, held
+from submodel.cut import PlannedCut, UnitCut, copy_part, draw_coordinates, draw_units, gather, held
 from submodel.schemes import Draw, Random, Rolling, Static
 
 WHOLE = {
@@ -74,3 +74,15 @@ def test_absent_labels_cut_the_classifier_rows_at_both_granularities() -> None:
     masks = draw_coordinates(Static(), axes, parameters, 1.0, draw, labels)
     assert masks.part("out", parameters["out"]).sum(1).tolist() == [0, 4, 0, 4, 0]
     assert masks.part("hidden", parameters["hidden"]).sum() == 8
+
+
+def test_a_plan_is_plain_data_that_gathers_and_scatters_without_a_model() -> None:
+    cut = draw_units(Random("fixed"), AXES, 0.5, Draw(0, 1, 2), np.array([0, 3]))
+    sent = PlannedCut.from_json(cut.planned.to_json())
+    for name, tensor in WHOLE.items():
+        assert torch.equal(sent.part(name, tensor), cut.part(name, tensor))
+        ours, theirs = torch.zeros_like(tensor), torch.zeros_like(tensor)
+        cut.add(name, ours, 1.0)
+        sent.add(name, theirs, 1.0)
+        assert torch.equal(ours, theirs)
+        assert sent.held(name, tensor.shape) == cut.held(name, tensor.shape)

@@ -53,7 +53,7 @@ class Model(_Section):
     name: str = Field(
         "cnn",
         description="mlp, cnn, preresnet18, preresnet34, or package.module:factory",
-        pattern=rf"^({'|'.join(get_args(ModelName))}|[\\w.]+:[\\w.]+)$",
+        pattern=rf"^({'|'.join(get_args(ModelName))}|[\w.]+:[\w.]+)$",
     )
     options: dict[str, Any] = Field({}, description="keyword arguments of an own factory")
     width: Count | None = Field(

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from submodel.axes import trace
 from submodel.errors import ConfigError
-from tests.axes.nets import VECTOR, Net, layouts, parameter
+from tests.axes.nets import SEQUENCE, VECTOR, Net, layouts, parameter
 
 
 def frozen_by(forward: Callable[[Any, Tensor], Any], reason: str, **layers: Any) -> None:
@@ -184,3 +184,28 @@ def test_axes_that_an_einsum_sums_over_together_are_a_product() -> None:
     axes = trace(net, VECTOR)
     assert axes.sizes == {"up#1": 3, "up#2": 4}
     assert list(axes.kept) == ["up#1"]
+
+
+def test_rows_that_a_slice_leaves_unread_are_kept_whole() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lift, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
+            self.table = nn.Parameter(torch.randn(10, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.out((self.lift(x) + self.table[: x.size(1)]).relu())
+            return out
+
+    axes = trace(Positions(), SEQUENCE)
+    assert axes.cut_by_capacity == {"lift": 8}
+    assert "may not have read it" in axes.kept["table"]
+
+
+def test_a_layer_norm_of_ones_own_is_cut_like_torchs() -> None:
+    class Norm(nn.LayerNorm):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * 2
+
+    axes = trace(nn.Sequential(nn.Linear(6, 8), Norm(8), nn.Linear(8, 3)), VECTOR)
+    assert axes.cut_by_capacity == {"0": 8}
