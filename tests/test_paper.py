@@ -106,7 +106,7 @@ def iterate(setup: Setup, rounds: int) -> tuple[list[Vector], Vector]:
     for _ in range(rounds):
         state, _ = step(setup, state, engine, costs)
         iterates.append(state.tensors["weight"].numpy().ravel())
-    return iterates, output_step(setup, state, engine, L).tensors["weight"].numpy().ravel()
+    return iterates, output_step(setup, state, engine, costs, L).tensors["weight"].numpy().ravel()
 
 
 def assert_same(ours: tuple[list[Vector], Vector], theirs: tuple[list[Vector], Vector]) -> None:

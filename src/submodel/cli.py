@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from enum import StrEnum
@@ -14,6 +15,8 @@ from rich.console import Console
 
 from submodel.budget import Budget
 from submodel.config import Config, describe, override, parse_capacity, read
+from submodel.engines.launch import launch
+from submodel.engines.torchrun import ProcessGroup, launched
 from submodel.errors import ConfigError, SubmodelError
 from submodel.export import export as export_run
 from submodel.inspection import findings, subject
@@ -21,6 +24,7 @@ from submodel.inspection import inspect as inspect_axes
 from submodel.prepare import prepare
 from submodel.report.progress import show_progress
 from submodel.report.tables import cost_rows, cost_table, history_table, module_cost_rows
+from submodel.rounds import Setup
 from submodel.run import Interrupted, RunFolder, new_folder
 from submodel.run import train as train_run
 from submodel.units import parse_amount, si
@@ -32,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 # a pipe or a file has no width of its own: leave room for whole tables
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
 
 
 class ExportFormat(StrEnum):
@@ -54,20 +58,38 @@ RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a ru
 
 def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     """Train in the folder, show progress, end with the result."""
+    together = config.engine.name == "torchrun"
+    if together and not launched():
+        processes = config.engine.processes or os.cpu_count() or 1
+        raise typer.Exit(launch(sys.argv[1:], processes))
     setup = prepare(config)
+    group = ProcessGroup(setup, config.engine.device) if together else None
+    try:
+        if group is not None and group.rank > 0:
+            train_run(config, setup, group=group)
+        else:
+            _train_and_show(config, setup, folder, resume, group)
+    except Interrupted as stop:
+        print(f"{stop}; continue with: submodel resume {folder.path}")
+        raise typer.Exit(130) from None
+    finally:
+        if group is not None:
+            group.close()
+
+
+def _train_and_show(
+    config: Config, setup: Setup, folder: RunFolder, resume: bool, group: ProcessGroup | None
+) -> None:
     if not resume:
         folder.create(config)
     console.print(
         f"{'resuming' if resume else 'training'} {folder.path}: {config.model.name} on "
         f"{config.data.name}, scheme {config.scheme.name}, {config.clients.sampled} of "
-        f"{config.clients.count} clients per round, {config.train.rounds} rounds"
+        f"{config.clients.count} clients per round, {config.train.rounds} rounds, "
+        f"{1 if group is None else group.size} process(es) with {config.engine.threads} thread(s)"
     )
-    try:
-        with folder.locked(), show_progress(config.train.rounds, console) as on_round:
-            train_run(config, setup, folder, on_round, resume)
-    except Interrupted as stop:
-        console.print(f"{stop}; continue with: submodel resume {folder.path}")
-        raise typer.Exit(130) from None
+    with folder.locked(), show_progress(config.train.rounds, console) as on_round:
+        train_run(config, setup, folder, on_round, resume, group)
     console.print(cost_table(cost_rows(setup)))
     summary = folder.summary() or {}
     if "test_accuracy" in summary:
@@ -81,9 +103,20 @@ def train(
     config: ConfigFile = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="local or torchrun; short for --set engine.name=...")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="How many processes to start; implies torchrun.")
+    ] = None,
 ) -> None:
     """Train a model through sub-models; the run's folder holds all there is to know of it."""
-    resolved = read(config, settings or [])
+    chosen = list(settings or [])
+    if engine or processes or launched():
+        chosen.append(f"engine.name={engine or 'torchrun'}")
+    if processes:
+        chosen.append(f"engine.processes={processes}")
+    resolved = read(config, chosen)
     _train(resolved, RunFolder(out) if out else new_folder(resolved.name), resume=False)
 
 

@@ -213,7 +213,12 @@ class Train(_Section):
 class Engine(_Section):
     """Where and how tasks run."""
 
-    name: Literal["local"] = Field("local", description="local: this process")
+    name: Literal["local", "torchrun"] = Field(
+        "local", description="local: this process; torchrun: several, here or on many machines"
+    )
+    processes: Count | None = Field(
+        None, description="torchrun: how many to start here (default: one per core)"
+    )
     threads: Count = Field(1, description="threads per operator; small models want one")
     device: str = Field("cpu", description="cpu, cuda, cuda:1, ...")
 

@@ -30,5 +30,9 @@ class CheckpointError(SubmodelError):
     """A checkpoint that is damaged, missing or of another run."""
 
 
+class LostProcessError(SubmodelError):
+    """A process of the run's group is gone; the others cannot finish the round."""
+
+
 class DivergedError(SubmodelError):
     """Every update of a round was refused; there is nothing left to merge."""

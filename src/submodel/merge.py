@@ -12,7 +12,7 @@ the same bits; memory is that of the model, whatever the number of clients.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import torch
@@ -80,6 +80,19 @@ class Accumulator:
             cut.add(name, self._coarse[name], coarse)
             cut.add(name, self._fine[name], fine)
             cut.add(name, self._held[name], weight)
+
+    def sums(self) -> list[Tensor]:
+        """What adds up over processes, to be replaced in place: all sums are exact."""
+        counts = torch.tensor([self._weight, self._added], dtype=torch.float64)
+        return [*self._coarse.values(), *self._fine.values(), *self._held.values(), counts]
+
+    def set_sums(self, sums: Sequence[Tensor]) -> None:
+        """Take the sums over all processes, in the order of `sums`."""
+        whole = len(self._whole)
+        for number, group in enumerate((self._coarse, self._fine, self._held)):
+            part = sums[number * whole : (number + 1) * whole]
+            group.update(zip(self._whole, part, strict=True))
+        self._weight, self._added = float(sums[-1][0]), int(sums[-1][1])
 
     def coverage(self) -> float:
         """The share of the weights that at least one client held."""

@@ -125,7 +125,7 @@ def prepare(
     if problems or partition is None or scheme is None:
         raise ConfigError(problems)
     if config.scheme.granularity == "unit":
-        _check_builds(module, found, config.clients.capacities, data)
+        _check_builds(module, found, config, data)
     local = config.local
     return Setup(
         module=module,
@@ -197,12 +197,10 @@ def find_axes(
         raise ConfigError([*error.problems, hint]) from None
 
 
-def _check_builds(
-    module: nn.Module, axes: Axes, capacities: Sequence[float], data: Dataset
-) -> None:
+def _check_builds(module: nn.Module, axes: Axes, config: Config, data: Dataset) -> None:
     """Build every capacity once, before anything runs: what cannot be built is said now."""
-    for capacity in set(capacities) - {1.0}:
-        cut = draw_units(Static(), axes, capacity, Draw(0, 0, 0))
+    for capacity in set(config.clients.capacities) - {1.0}:
+        cut = draw_units(Static(), axes, capacity, Draw(0, 0, 0), least=config.axes.least)
         build(module, cut, example_inputs=data.example)
 
 

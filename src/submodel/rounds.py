@@ -8,7 +8,7 @@ alone knows where a task runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -116,6 +116,32 @@ class Engine(Protocol):
         ...
 
 
+class Group(Protocol):
+    """The processes that share a run: each plans the same round and trains its part of it."""
+
+    def share(self, assignments: Sequence[Assignment]) -> Sequence[Assignment]:
+        """The assignments of this process."""
+        ...
+
+    def reduce(self, accumulator: Accumulator, tally: Tally) -> None:
+        """Let every process hold the sums and the books of all."""
+        ...
+
+
+class Alone:
+    """One process does everything."""
+
+    def share(self, assignments: Sequence[Assignment]) -> Sequence[Assignment]:
+        """All of them."""
+        return assignments
+
+    def reduce(self, accumulator: Accumulator, tally: Tally) -> None:
+        """There is nobody else."""
+
+
+ALONE = Alone()
+
+
 def initial_state(setup: Setup) -> State:
     """The untrained model."""
     return State(0, {n: t.clone() for n, t in tensors_of(setup.module).items()})
@@ -146,7 +172,9 @@ def make_task(setup: Setup, state: State, assignment: Assignment, work: LocalWor
     return Task(assignment, cut, gather(cut, state.tensors), work, classes)
 
 
-def step(setup: Setup, state: State, engine: Engine, costs: CostModel) -> tuple[State, RoundReport]:
+def step(
+    setup: Setup, state: State, engine: Engine, costs: CostModel, group: Group = ALONE
+) -> tuple[State, RoundReport]:
     """One round: w_r -> w_{r+1}."""
     work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
     tally = Tally(setup.axes, state.tensors, costs)
@@ -155,7 +183,7 @@ def step(setup: Setup, state: State, engine: Engine, costs: CostModel) -> tuple[
     accumulator = Accumulator(state.tensors, setup.rule)
 
     def tasks() -> Iterator[Task]:
-        for assignment in assignments:
+        for assignment in group.share(assignments):
             tally.lap("train")
             task = make_task(setup, state, assignment, work)
             tally.send(task.cut)
@@ -171,6 +199,8 @@ def step(setup: Setup, state: State, engine: Engine, costs: CostModel) -> tuple[
         else:
             tally.refuse(update.assignment.client, reason)
     tally.lap("train")
+    group.reduce(accumulator, tally)
+    tally.lap("reduce")
     if not tally.accepted:
         client, reason = next(iter(tally.refused.items()))
         raise DivergedError(
@@ -188,7 +218,14 @@ def _project(setup: Setup, merged: dict[str, Tensor]) -> dict[str, Tensor]:
     return merged | setup.projection({n: t for n, t in merged.items() if n in names})
 
 
-def output_step(setup: Setup, state: State, engine: Engine, smoothness: float) -> State:
+def output_step(
+    setup: Setup,
+    state: State,
+    engine: Engine,
+    costs: CostModel,
+    smoothness: float,
+    group: Group = ALONE,
+) -> State:
     """The algorithms' output: one more masked gradient step with step size 1/L, over all clients.
 
     w^ = P(w_R - (1/L) (1/N) sum_i m_i (.) grad f_i(m_i (.) w_R)); rolling averages over all its
@@ -196,15 +233,22 @@ def output_step(setup: Setup, state: State, engine: Engine, smoothness: float) -
     """
     work = LocalWork(lr=1 / smoothness, epochs=None, steps=1, batch_size=None)
     accumulator = Accumulator(state.tensors, "fill_in")
+    tally = Tally(setup.axes, state.tensors, costs)
+    everyone = [
+        Assignment(state.round, c, setup.population.capacity(c, state.round))
+        for c in range(setup.population.count)
+    ]
     for scheme in setup.scheme.output_passes():
         masked = replace(setup, scheme=scheme)
-        assignments = (
-            Assignment(state.round, c, setup.population.capacity(c, state.round))
-            for c in range(setup.population.count)
-        )
-        for update in engine.run(make_task(masked, state, a, work) for a in assignments):
+        own = group.share(everyone)
+        for update in engine.run(make_task(masked, state, a, work) for a in own):
             reason = accumulator.refusal(update.cut, update.tensors)
-            if reason is not None:
-                raise DivergedError(f"output step, client {update.assignment.client}: {reason}")
-            accumulator.add(update.cut, update.tensors)
+            if reason is None:
+                accumulator.add(update.cut, update.tensors)
+            else:
+                tally.refuse(update.assignment.client, reason)
+    group.reduce(accumulator, tally)
+    if tally.refused:
+        client, reason = next(iter(tally.refused.items()))
+        raise DivergedError(f"output step, client {client}: {reason}")
     return State(state.round, _project(setup, accumulator.merge()))

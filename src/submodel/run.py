@@ -22,11 +22,12 @@ from torch import Tensor
 from submodel import checkpoint
 from submodel.config import Config, read, to_toml
 from submodel.cost import CostModel
-from submodel.engines.local import SerialEngine
-from submodel.errors import SubmodelError
+from submodel.engines import make_engine
+from submodel.engines.torchrun import ProcessGroup
+from submodel.errors import LostProcessError, SubmodelError
 from submodel.evaluate import evaluate, evaluate_capacities
 from submodel.report.curves import draw_curves
-from submodel.rounds import Setup, State, initial_state, output_step, step
+from submodel.rounds import ALONE, Group, Setup, State, initial_state, output_step, step
 from submodel.tally import RoundReport
 
 Metrics = dict[str, Any]
@@ -153,58 +154,73 @@ def train(
     folder: RunFolder | None = None,
     on_round: OnRound = lambda _: None,
     resume: bool = False,
+    group: ProcessGroup | None = None,
 ) -> tuple[State, list[Metrics]]:
     """Train from the beginning, or from the newest checkpoint; returns the final model.
 
-    Without a folder nothing is written.
+    Without a folder nothing is written. Of a group of processes only the first evaluates; it alone
+    is given the folder.
     """
     torch.set_num_threads(config.engine.threads)
-    engine = SerialEngine(setup, config.engine.device)
+    engine = make_engine(config, setup)
     costs = CostModel(setup.module, setup.federation.dataset.example)
-    state = initial_state(setup)
-    history: list[Metrics] = []
-    if folder is not None:
-        if resume and checkpoint.saved(folder.checkpoints):
-            state, problems = checkpoint.latest(folder.checkpoints, config, state.tensors)
-            for problem in problems:
-                _log.warning("passed over %s", problem)
-        else:  # also where a run was killed before its first checkpoint
-            checkpoint.save(folder.checkpoints, state, config)
-        folder.keep_metrics(state.round)
-        history = folder.metrics()
-        for line in history:
-            on_round(line)
+    state, history = _begin(config, initial_state(setup), folder, resume)
+    if group is not None:
+        state = group.agree(state)
+    for line in history:
+        on_round(line)
+    first = group is None or group.rank == 0
+    together: Group = ALONE if group is None else group
     rounds, every = config.train.rounds, config.train.checkpoint_every
     try:
         while state.round < rounds:
-            state, report = step(setup, state, engine, costs)
-            line = _line(state, report)
-            if state.round % config.train.evaluate_every == 0 or state.round == rounds:
+            new, report = step(setup, state, engine, costs, together)
+            line = _line(new, report)
+            due = new.round % config.train.evaluate_every == 0 or new.round == rounds
+            if due and first:
                 start = time.perf_counter()
-                line |= _scores(setup, state, config.engine.device)
+                line |= _scores(setup, new, config.engine.device)
                 line["seconds"]["evaluate"] = round(time.perf_counter() - start, 6)
             if folder is not None:
                 folder.add_metrics(line)
-                if state.round % every == 0 or state.round == rounds:
-                    checkpoint.save(folder.checkpoints, state, config)
+            state = new  # from here on the round counts, its line being written
             history.append(line)
+            if folder is not None and (state.round % every == 0 or state.round == rounds):
+                checkpoint.save(folder.checkpoints, state, config)
             on_round(line)
-    except KeyboardInterrupt:
-        if folder is None:
+    except (KeyboardInterrupt, LostProcessError) as stop:
+        if folder is not None:
+            checkpoint.save(folder.checkpoints, state, config)
+        elif group is None:
             raise
-        checkpoint.save(folder.checkpoints, state, config)
-        raise Interrupted(f"stopped after round {state.round} of {rounds}") from None
-    scores: Metrics = {
-        k: history[-1][k] for k in ("test_loss", "test_accuracy") if k in history[-1]
-    }
+        why = f": {stop}" if isinstance(stop, LostProcessError) else ""
+        raise Interrupted(f"stopped after round {state.round} of {rounds}{why}") from None
     if config.train.output_step is not None:
-        state = output_step(setup, state, engine, config.train.output_step)
-        scores = {
-            k: v for k, v in _scores(setup, state, config.engine.device).items() if k in scores
-        }
+        smoothness = config.train.output_step
+        state = output_step(setup, state, engine, costs, smoothness, together)
     if folder is not None:
+        scores = history[-1]
+        if config.train.output_step is not None:
+            scores = _scores(setup, state, config.engine.device)
         _finish(config, folder, state, scores, history)
     return state, history
+
+
+def _begin(
+    config: Config, initial: State, folder: RunFolder | None, resume: bool
+) -> tuple[State, list[Metrics]]:
+    """Where a run stands, and the lines of the rounds behind it."""
+    if folder is None:
+        return initial, []
+    state = initial
+    if resume and checkpoint.saved(folder.checkpoints):
+        state, problems = checkpoint.latest(folder.checkpoints, config, initial.tensors)
+        for problem in problems:
+            _log.warning("passed over %s", problem)
+    else:  # also where a run was killed before its first checkpoint
+        checkpoint.save(folder.checkpoints, state, config)
+    folder.keep_metrics(state.round)
+    return state, folder.metrics()
 
 
 def _finish(
@@ -215,10 +231,10 @@ def _finish(
     totals = {
         key: sum(line[key] for line in history) for key in ("bytes_down", "bytes_up", "flops")
     }
-    summary = {
+    summary: Metrics = {
         "name": config.name,
         "rounds": state.round,
-        **scores,
+        **{key: scores[key] for key in ("test_loss", "test_accuracy") if key in scores},
         "capacity_accuracy": history[-1].get("capacity_accuracy"),
         "model_sha256": checkpoint.model_sha256(state.tensors),
         **totals,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -71,6 +74,27 @@ class Tally:
         """An update was not merged."""
         self.refused[str(client)] = reason
         self.lap("merge")
+
+    def books(self) -> dict[str, Any]:
+        """What `merge` adds up over processes, as plain data."""
+        return {
+            "counts": [self._bytes_down, self._bytes_up, self._flops, self._processed],
+            "loss": self._loss,
+            "accepted": self.accepted,
+            "refused": self.refused,
+            "covered": {a: np.flatnonzero(seen).tolist() for a, seen in self._covered.items()},
+        }
+
+    def merge(self, books: Sequence[Mapping[str, Any]]) -> None:
+        """Take the books of all processes for one's own; times stay one's own."""
+        counts = np.sum([b["counts"] for b in books], axis=0).tolist()
+        self._bytes_down, self._bytes_up, self._flops, self._processed = counts
+        self._loss = math.fsum(b["loss"] for b in books)
+        self.accepted = sum(b["accepted"] for b in books)
+        self.refused = {client: why for b in books for client, why in b["refused"].items()}
+        for b in books:
+            for axis, units in b["covered"].items():
+                self._covered[axis][units] = True
 
     def report(self, weights_covered: float) -> RoundReport:
         """The round's books; at coordinate granularity the weights are the units."""

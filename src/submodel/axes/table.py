@@ -16,7 +16,7 @@ def table(axes: Axes, shown: int = 4) -> str:
     Within a product or a concatenation, ``_`` stands for the axis and a number for another part:
     ``fc.weight[1] = _ x 16`` is what a flatten of 4 x 4 images leaves.
     """
-    width = max((len(name) for name in axes.sizes), default=4)
+    width = max([4, *(len(name) for name in axes.sizes)])
     lines = [f"{'axis':{width}}  size  members"]
     for axis, size in axes.sizes.items():
         members = [

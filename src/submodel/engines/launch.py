@@ -1,0 +1,80 @@
+"""Starting the processes of a run on this machine, when torchrun has not done so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from submodel.errors import SubmodelError
+
+_LOOPBACK = "127.0.0.1"
+_GRACE = 20.0  # seconds that the others have to notice that one is gone
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def launch(arguments: Sequence[str], processes: int) -> int:
+    """Run this command in so many processes; returns the exit status of the first.
+
+    They talk over loopback only. The first one prints; a process that dies ends the run, and the
+    first says how to go on.
+    """
+    shared = os.environ | {
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": _LOOPBACK,
+        "MASTER_PORT": str(_free_port()),
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+    }
+    command = [sys.executable, "-m", "submodel", *arguments]
+    children: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _: object) -> None:
+        for child in children:
+            child.send_signal(number)
+
+    before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for rank in range(processes):
+            own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            out = None if rank == 0 else subprocess.DEVNULL
+            # a group of its own: Ctrl-C reaches the children through us alone, once
+            child = subprocess.Popen(command, env=own, stdout=out, stderr=out, process_group=0)
+            children.append(child)
+        return _wait(children)
+    except OSError as error:
+        raise SubmodelError(f"cannot start {processes} processes: {error}") from None
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(children: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Until the first process ends; if another one fails, the first is told after a while."""
+    first, lost_at = children[0], 0.0
+    while first.poll() is None:
+        time.sleep(0.05)
+        if any(child.poll() for child in children[1:]):
+            lost_at = lost_at or time.monotonic()
+            if time.monotonic() - lost_at > _GRACE:
+                first.send_signal(signal.SIGTERM)
+                lost_at = time.monotonic() + 1e9  # once
+    for child in children[1:]:
+        try:
+            child.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            child.kill()
+    return first.returncode if first.returncode >= 0 else 128 - first.returncode

@@ -1,0 +1,113 @@
+"""Several processes train one run, here or on many machines (SPMD over torch.distributed).
+
+Every process plans the same round from (seed, round), trains its share, adds it up, and one
+all-reduce finishes the round. The sums are exact (see `merge`), so the number of processes does not
+change the model: what one task computes does not depend on who computes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from submodel.errors import LostProcessError, SubmodelError
+from submodel.merge import Accumulator
+from submodel.rounds import Assignment, Setup, State
+from submodel.tally import Tally
+
+_PATIENCE = timedelta(minutes=30)  # others wait while one process evaluates
+
+
+def launched() -> bool:
+    """Whether this process is one of a group: torchrun, or our own launcher, says so.
+
+    >>> launched()
+    False
+    """
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+class ProcessGroup:
+    """The own process among the others."""
+
+    def __init__(self, setup: Setup, device: str) -> None:
+        self._setup = setup
+        self._device = torch.device(device)
+        backend = "nccl" if self._device.type == "cuda" else "gloo"
+        try:
+            dist.init_process_group(backend, timeout=_PATIENCE)
+        except (RuntimeError, ValueError) as error:
+            raise SubmodelError(f"the processes did not find each other: {error}") from None
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def close(self) -> None:
+        """Leave the group."""
+        dist.destroy_process_group()
+
+    def share(self, assignments: Sequence[Assignment]) -> Sequence[Assignment]:
+        """A part of about equal cost: the costliest first, each to whoever has least to do."""
+        partition = self._setup.federation.partition
+
+        def cost(assignment: Assignment) -> float:
+            # overhead per step, and arithmetic with the square of the capacity
+            return len(partition.indices(assignment.client)) * (0.3 + assignment.capacity**2)
+
+        loads = [0.0] * self.size
+        own = []
+        for work, number in sorted(
+            ((cost(a), -i) for i, a in enumerate(assignments)), reverse=True
+        ):
+            least = loads.index(min(loads))
+            loads[least] += work
+            if least == self.rank:
+                own.append(-number)
+        return [assignments[i] for i in sorted(own)]
+
+    def reduce(self, accumulator: Accumulator, tally: Tally) -> None:
+        """One all-reduce of the sums, one exchange of the books."""
+        sums = accumulator.sums()
+        flat = torch.cat([s.reshape(-1) for s in sums]).to(self._device)
+        self._together(lambda: dist.all_reduce(flat))
+        parts = torch.split(flat.to(sums[0].device), [s.numel() for s in sums])
+        accumulator.set_sums([p.view(s.shape) for p, s in zip(parts, sums, strict=True)])
+        tally.merge(self._gather(tally.books()))
+
+    def _gather(self, value: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The values of all processes, as JSON: nothing is unpickled."""
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        length = torch.tensor([len(text)], device=self._device)
+        lengths = [torch.zeros_like(length) for _ in range(self.size)]
+        self._together(lambda: dist.all_gather(lengths, length))
+        longest = max(int(n) for n in lengths)
+        padded = torch.zeros(longest, dtype=torch.uint8, device=self._device)
+        padded[: len(text)] = text.to(self._device)
+        texts = [torch.zeros_like(padded) for _ in range(self.size)]
+        self._together(lambda: dist.all_gather(texts, padded))
+        return [
+            json.loads(bytes(t[: int(n)].cpu().numpy()))
+            for t, n in zip(texts, lengths, strict=True)
+        ]
+
+    def agree(self, state: State) -> State:
+        """The state of the first process, everywhere."""
+        round_ = torch.tensor([state.round], device=self._device)
+        tensors: dict[str, Tensor] = {n: t.to(self._device) for n, t in state.tensors.items()}
+        self._together(lambda: dist.broadcast(round_, 0))
+        for tensor in tensors.values():
+            self._together(lambda tensor=tensor: dist.broadcast(tensor, 0))  # type: ignore[misc]
+        return State(int(round_), {n: t.to("cpu") for n, t in tensors.items()})
+
+    @staticmethod
+    def _together(exchange: Callable[[], Any]) -> None:
+        try:
+            exchange()
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise LostProcessError(f"another process of the run was lost ({reason})") from None
