@@ -15,6 +15,7 @@ from rich.console import Console
 
 from submodel.budget import Budget
 from submodel.config import Config, describe, override, parse_capacity, read
+from submodel.engines.choose import choose
 from submodel.engines.launch import launch
 from submodel.engines.torchrun import ProcessGroup, launched
 from submodel.errors import ConfigError, SubmodelError
@@ -58,11 +59,12 @@ RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a ru
 
 def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     """Train in the folder, show progress, end with the result."""
+    setup = prepare(config)
+    config = choose(config, setup)
     together = config.engine.name == "torchrun"
     if together and not launched():
         processes = config.engine.processes or os.cpu_count() or 1
         raise typer.Exit(launch(sys.argv[1:], processes))
-    setup = prepare(config)
     group = ProcessGroup(setup, config.engine.device) if together else None
     try:
         if group is not None and group.rank > 0:
@@ -112,7 +114,7 @@ def train(
 ) -> None:
     """Train a model through sub-models; the run's folder holds all there is to know of it."""
     chosen = list(settings or [])
-    if engine or processes or launched():
+    if engine or processes:
         chosen.append(f"engine.name={engine or 'torchrun'}")
     if processes:
         chosen.append(f"engine.processes={processes}")

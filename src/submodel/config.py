@@ -213,8 +213,10 @@ class Train(_Section):
 class Engine(_Section):
     """Where and how tasks run."""
 
-    name: Literal["local", "torchrun"] = Field(
-        "local", description="local: this process; torchrun: several, here or on many machines"
+    name: Literal["auto", "local", "torchrun"] = Field(
+        "auto",
+        description="local: this process; torchrun: several, here or on many machines; "
+        "auto: several here for more than a minute of work",
     )
     processes: Count | None = Field(
         None, description="torchrun: how many to start here (default: one per core)"
