@@ -185,6 +185,9 @@ class Engine(_Section):
     name: Literal["local"] = Field("local", description="local: this process")
     threads: Count = Field(1, description="threads per operator; small models want one")
     device: str = Field("cpu", description="cpu, cuda, cuda:1, ...")
+    batching: Literal["auto", "always", "never"] = Field(
+        "auto", description="train clients of equal shape together: where it pays, or regardless"
+    )
 
 
 class Config(_Section):

@@ -22,11 +22,12 @@ from torch import Tensor
 from submodel import checkpoint
 from submodel.config import Config, read, to_toml
 from submodel.cost import CostModel
+from submodel.engines.batched import BatchedEngine
 from submodel.engines.local import SerialEngine
 from submodel.errors import SubmodelError
 from submodel.evaluate import evaluate, evaluate_capacities
 from submodel.report.curves import draw_curves
-from submodel.rounds import Setup, State, initial_state, output_step, step
+from submodel.rounds import Engine, Setup, State, initial_state, output_step, step
 from submodel.tally import RoundReport
 
 Metrics = dict[str, Any]
@@ -147,6 +148,13 @@ def _scores(setup: Setup, state: State, device: str) -> Metrics:
     return values
 
 
+def _engine(config: Config, setup: Setup) -> Engine:
+    """The engine that the configuration asks for."""
+    if config.engine.batching == "never":
+        return SerialEngine(setup, config.engine.device)
+    return BatchedEngine(setup, config.engine.device, config.engine.batching == "always")
+
+
 def train(
     config: Config,
     setup: Setup,
@@ -159,7 +167,7 @@ def train(
     Without a folder nothing is written.
     """
     torch.set_num_threads(config.engine.threads)
-    engine = SerialEngine(setup, config.engine.device)
+    engine = _engine(config, setup)
     costs = CostModel(setup.module, setup.federation.dataset.inputs)
     state = initial_state(setup)
     history: list[Metrics] = []

@@ -21,10 +21,10 @@ import torch
 from numpy.typing import NDArray
 
 from submodel.build import build
-from submodel.cut import Cut
+from submodel.cut import WHOLE, Cut
 from submodel.engines.local import SerialEngine
 from submodel.engines.stack import Stack, StackedLoss
-from submodel.engines.stacked import Forward, UnstackableError, make_forward
+from submodel.engines.stacked import Forward, MappedForward, UnstackableError, WideForward
 from submodel.local import batches
 from submodel.rounds import Setup, Task, Update
 
@@ -32,14 +32,14 @@ _log = logging.getLogger(__name__)
 
 COLLECTED_VALUES = 1 << 25
 """Tasks are collected until their tensors hold so many values: 128 MB of float32."""
-STACKED_ACTIVATIONS = 1 << 19
-"""The most values that one activation of a stack may have: as many as the processor's cache likes.
+STACKED_BYTES = 1 << 20
+"""The most bytes that one activation of a stack may have: as many as stay in a core's cache.
 
-Fitted by `benchmarks/stacking.py` (see `benchmarks/results/stacking.json`). Up to here a stack
-costs less than its clients one by one; beyond, memory costs more than overhead. The rule looks at
-shapes alone, never at a clock, so that a resumed run stacks as the interrupted one did.
+Read off `benchmarks/results/stacking.json`: up to here a larger stack costs less per client, as
+overhead is shared; beyond, no less or more, as memory is touched more often than it is computed
+on. The rule looks at shapes alone, never at a clock, so a resumed run stacks as the first one did.
 """
-_KEPT_FORWARDS = 64
+_KEPT_SHAPES = 16
 
 
 class BatchedEngine:
@@ -52,10 +52,12 @@ class BatchedEngine:
         self._device = torch.device(device)
         self._always = always
         self._serial = SerialEngine(setup, device)
-        self._forwards: dict[object, Forward | None] = {}
-        self._refused: set[str] = set()
+        self._name = type(setup.module).__name__
         data = setup.federation.dataset.train
         self._x, self._y = data.x.to(self._device), data.y.to(self._device)
+        self._mapped_shapes: dict[object, MappedForward] = {}
+        self._refused: str | None = None  # why the module cannot be stacked at all
+        self._wide = self._make_wide()
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Update]:
         """Train every task; updates come back stack by stack."""
@@ -66,37 +68,42 @@ class BatchedEngine:
 
     def _train_equal(self, tasks: Sequence[Task]) -> Iterator[Update]:
         """Tasks of one shape, as stacks of bounded size."""
-        forward = self._forward(tasks[0].cut) if len(tasks) > 1 else None
+        forward = self._wide or self._mapped(tasks[0].cut)
         if forward is None:
             yield from self._serial.run(tasks)
             return
         clients = [_Client.of(self._setup, task) for task in tasks]
         clients.sort(key=lambda c: c.total)
-        per_client = max(forward.largest * max(c.largest_batch for c in clients), 1)
-        size = len(clients) if self._always else max(1, STACKED_ACTIVATIONS // per_client)
-        if size == 1:
-            yield from self._serial.run(tasks)
+        values = forward.largest(tasks[0].tensors) * clients[-1].largest_batch
+        size = max(1, STACKED_BYTES // max(values * self._x.element_size(), 1))
+        stacks = 1 if self._always else -(-len(clients) // size)
+        if forward is not self._wide and stacks == len(clients):
+            yield from self._serial.run(tasks)  # vmap over one client is nothing but overhead
             return
-        stacks = -(-len(clients) // size)
         for part in np.array_split(np.arange(len(clients)), stacks):  # stacks of even size
             yield from self._train_stack(forward, [clients[i] for i in part])
 
-    def _forward(self, cut: Cut) -> Forward | None:
-        """How to compute a stack of this shape; None if its clients must go one by one."""
+    def _make_wide(self) -> WideForward | None:
+        try:
+            module = build(self._setup.module, WHOLE).to(self._device).train()
+            return WideForward(module, self._x[:2])
+        except UnstackableError as error:
+            _log.info("%s is not stacked by channels: %s", self._name, error)
+            return None
+
+    def _mapped(self, cut: Cut) -> MappedForward | None:
+        """How vmap computes a stack of this shape; None if its clients must go one by one."""
         key = cut.shape_key
-        if key not in self._forwards:
-            while len(self._forwards) >= _KEPT_FORWARDS:
-                self._forwards.pop(next(iter(self._forwards)))
-            module = build(self._setup.module, cut).to(self._device)
+        if self._refused is None and key not in self._mapped_shapes:
+            while len(self._mapped_shapes) >= _KEPT_SHAPES:
+                self._mapped_shapes.pop(next(iter(self._mapped_shapes)))
+            module = build(self._setup.module, cut).to(self._device).train()
             try:
-                self._forwards[key] = make_forward(module, self._x[:2])
+                self._mapped_shapes[key] = MappedForward(module, self._x[:2])
             except UnstackableError as error:
-                self._forwards[key] = None
-                reason = f"{type(self._setup.module).__name__} is trained one by one: {error}"
-                if reason not in self._refused:
-                    self._refused.add(reason)
-                    _log.warning("%s", reason)
-        return self._forwards[key]
+                self._refused = str(error)
+                _log.warning("%s is trained one client after another: %s", self._name, error)
+        return None if self._refused is not None else self._mapped_shapes[key]
 
     def _train_stack(self, forward: Forward, clients: Sequence[_Client]) -> Iterator[Update]:
         tasks = [client.task for client in clients]

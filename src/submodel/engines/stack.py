@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.local import LocalWork
+from submodel.local import Gradients, LocalWork, clipped, sgd
 from submodel.rounds import Setup, Task
 
 
@@ -39,34 +39,14 @@ class Share:
 
     def step(self, loss: Tensor, work: LocalWork) -> None:
         """Take w <- w - eta m (.) grad of every client, as `submodel.local.train` does it."""
-        found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        used = [i for i, gradient in enumerate(found) if gradient is not None]
-        gradients = [gradient for gradient in found if gradient is not None]
-        parameters = [self.parameters[i] for i in used]
-        with torch.no_grad():
-            if self.masks:
-                gradients = list(torch._foreach_mul(gradients, [self.masks[i] for i in used]))
-            if work.clip is not None:
-                gradients = _clipped(gradients, self.clients, work.clip)
-            if work.weight_decay:
-                gradients = list(torch._foreach_add(gradients, parameters, alpha=work.weight_decay))
-            if self.momenta:
-                momenta = [self.momenta[i] for i in used]
-                torch._foreach_mul_(momenta, work.momentum)
-                torch._foreach_add_(momenta, gradients)
-                gradients = momenta
-            torch._foreach_add_(parameters, gradients, alpha=-work.lr)
-
-
-def _clipped(gradients: Sequence[Tensor], clients: int, largest: float) -> list[Tensor]:
-    """Every client's gradient, scaled to a norm of at most ``largest``."""
-    apart = [g.view(clients, len(g) // clients, *g.shape[1:]) for g in gradients]
-    norms = [torch.linalg.vector_norm(g, dim=tuple(range(1, g.dim()))) for g in apart]
-    total = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-    factor = (largest / (total + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
-    return [
-        (g * factor.view(-1, *(1 for _ in g.shape[1:]))).flatten(0, 1).to(g.dtype) for g in apart
-    ]
+        found: Gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        if self.masks:
+            found = [
+                None if g is None else g * mask for g, mask in zip(found, self.masks, strict=True)
+            ]
+        if work.clip is not None:
+            found = clipped(found, work.clip, self.clients)
+        sgd(self.parameters, found, self.momenta, work)
 
 
 class Stack:
@@ -84,18 +64,15 @@ class Stack:
         self._shares: dict[tuple[int, int], Share] = {}
 
     def _widen_masks(self, tasks: Sequence[Task], device: torch.device) -> list[Tensor]:
-        masks = []
-        for name in self._trained:
-            like = tasks[0].tensors[name]
-            own = [task.cut.mask(name) for task in tasks]
-            masks.append(
-                widen([torch.ones_like(like) if m is None else m.to(like) for m in own], device)
-            )
-            if len(masks) == 1 and all(
-                task.cut.mask(n) is None for task in tasks for n in self._trained
-            ):
-                return []
-        return masks
+        """The masks as factors; none at all where the tensors themselves are smaller."""
+        if all(task.cut.mask(name) is None for task in tasks for name in self._trained):
+            return []
+
+        def factor(task: Task, name: str) -> Tensor:
+            mask, tensor = task.cut.mask(name), task.tensors[name]
+            return torch.ones_like(tensor) if mask is None else mask.to(tensor)
+
+        return [widen([factor(t, name) for t in tasks], device) for name in self._trained]
 
     def share(self, start: int, stop: int) -> Share:
         """The clients from ``start`` up to ``stop``."""

@@ -38,8 +38,9 @@ class UnstackableError(Exception):
 class Forward(Protocol):
     """The forward pass of a stack."""
 
-    largest: int
-    """The most values that one example has in any activation."""
+    def largest(self, tensors: Mapping[str, Tensor]) -> int:
+        """The most values that an example has in any activation, for one client's tensors."""
+        ...
 
     def __call__(self, wide: Wide, clients: int, x: Tensor) -> Tensor:
         """Inputs of shape (batch, clients, ...) to outputs of shape (batch, clients, ...)."""
@@ -53,24 +54,30 @@ def _conv(layer: _ConvNd, weight: str, bias: str | None) -> Operator:
         layer.weight.dim()
     ]
 
-    def run(wide: Wide, clients: int, x: Tensor) -> Tensor:
+    point = all(size == 1 for size in layer.kernel_size) and not any(layer.padding)
+    # oneDNN's gradient of a strided 1 x 1 filter writes past its workspace where a channels-last
+    # image has few channels (uxlfoundation/oneDNN#6035); thinning the image first is the same
+    thin: tuple[Any, ...] = (..., *(slice(None, None, step) for step in layer.stride))
+    stride = (1,) * len(layer.stride) if point else layer.stride
+
+    def run(wide: Wide, _clients: int, x: Tensor) -> Tensor:
         return convolve(
-            x,
+            x[thin] if point else x,
             wide[weight],
             None if bias is None else wide[bias],
-            layer.stride,
+            stride,
             layer.padding,
             layer.dilation,
-            clients * layer.groups,
+            x.shape[1] // wide[weight].shape[1],
         )
 
     return run
 
 
-def _linear(layer: nn.Linear, weight: str, bias: str | None) -> Operator:
+def _linear(_layer: nn.Linear, weight: str, bias: str | None) -> Operator:
     def run(wide: Wide, clients: int, x: Tensor) -> Tensor:
-        rows = x.view(len(x), clients, layer.in_features).transpose(0, 1)
-        columns = wide[weight].view(clients, -1, layer.in_features).transpose(1, 2)
+        rows = x.view(len(x), clients, -1).transpose(0, 1)
+        columns = wide[weight].view(clients, -1, rows.shape[2]).transpose(1, 2)
         if bias is None:
             out = torch.bmm(rows, columns)
         else:
@@ -83,19 +90,10 @@ def _linear(layer: nn.Linear, weight: str, bias: str | None) -> Operator:
 def _static_norm(layer: StaticBatchNorm, weight: str, bias: str | None) -> Operator:
     assert bias is not None
 
-    def run(wide: Wide, clients: int, x: Tensor) -> Tensor:  # noqa: ARG001 - per channel anyway
+    def run(wide: Wide, _clients: int, x: Tensor) -> Tensor:
         return torch.batch_norm(
             x, wide[weight], wide[bias], None, None, True, 0.0, layer.eps, False
         )
-
-    return run
-
-
-def _group_norm(layer: nn.GroupNorm, weight: str | None, bias: str | None) -> Operator:
-    def run(wide: Wide, clients: int, x: Tensor) -> Tensor:
-        scale = None if weight is None else wide[weight]
-        shift = None if bias is None else wide[bias]
-        return functional.group_norm(x, clients * layer.num_groups, scale, shift, layer.eps)
 
     return run
 
@@ -106,7 +104,6 @@ _WITH_WEIGHTS: dict[type[nn.Module], Callable[..., Operator]] = {
     nn.Conv3d: _conv,
     nn.Linear: _linear,
     StaticBatchNorm: _static_norm,
-    nn.GroupNorm: _group_norm,
 }
 _CHANNEL_BY_CHANNEL: tuple[type[nn.Module], ...] = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh),
@@ -134,7 +131,10 @@ class _Tracer(fx.Tracer):
 
 
 class WideForward:
-    """The module's graph, every operator of which acts on each client's channels alone."""
+    """The module's graph, every operator of which acts on each client's channels alone.
+
+    The graph holds no sizes, so the one of the whole module serves every cut of it.
+    """
 
     def __init__(self, module: nn.Module, example: Tensor) -> None:
         self._names = {id(p): n for n, p in module.named_parameters()}
@@ -148,9 +148,14 @@ class WideForward:
             raise UnstackableError(f"its graph cannot be traced: {error}") from error
         self._nodes: dict[fx.Node, int] = {}
         self._steps: list[tuple[Operator, list[int]]] = []
-        self.largest = 0
+        self._pixels: dict[str, int] = {}  # weight -> outputs per row of it
+        self._inputs = math.prod(example.shape[1:])
         for node in traced.graph.nodes:
             self._add(node)
+
+    def largest(self, tensors: Mapping[str, Tensor]) -> int:
+        """Convolutions and linear layers alone change the size of an activation upwards."""
+        return max(self._inputs, *(len(tensors[n]) * k for n, k in self._pixels.items()), 0)
 
     def __call__(self, wide: Wide, clients: int, x: Tensor) -> Tensor:
         """Run the graph; images in channels-last order, which CPU kernels of few channels want."""
@@ -179,14 +184,13 @@ class WideForward:
         elif self._nodes or len(shape) < 2:
             raise UnstackableError("it takes something else than one batch of inputs")
         self._nodes[node] = len(self._nodes)
-        self.largest = max(self.largest, math.prod(shape[1:]))
 
     def _operator(self, node: fx.Node) -> Operator:
         shapes = [_shape(a) for a in node.args if isinstance(a, fx.Node)]
         plain = all(isinstance(a, fx.Node) for a in node.args[: len(shapes)])
         target = self._layers[str(node.target)] if node.op == "call_module" else node.target
         if isinstance(target, nn.Module):
-            return self._layer(target, shapes[0])
+            return self._layer(target, shapes[0], _shape(node))
         if plain and target in _POINTWISE and len(shapes) == 1 and len(shapes[0]) > 1:
             return _as_is(node)
         if target in _BETWEEN and not node.kwargs and len({len(s) for s in shapes}) == 1:
@@ -197,7 +201,7 @@ class WideForward:
             return _as_is(node)
         raise UnstackableError(f"{node.format_node()} may mix the channels of clients")
 
-    def _layer(self, layer: nn.Module, shape: Sequence[int]) -> Operator:
+    def _layer(self, layer: nn.Module, shape: Sequence[int], out: Sequence[int]) -> Operator:
         kind = type(layer)
         if kind in _CHANNEL_BY_CHANNEL and not getattr(layer, "return_indices", False):
             return lambda _wide, _clients, x: layer(x)
@@ -210,6 +214,7 @@ class WideForward:
             for name in ("weight", "bias", "running_mean", "running_var")
         ]
         if kind in _WITH_WEIGHTS:
+            self._pixels[str(names[0])] = math.prod(out[2:])
             return _WITH_WEIGHTS[kind](layer, *names[:2])
         if kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
             return self._batch_norm(layer, names)
@@ -221,7 +226,7 @@ class WideForward:
         if momentum is None:
             raise UnstackableError("a cumulative average counts the batches of one client")
 
-        def run(wide: Wide, clients: int, x: Tensor) -> Tensor:  # noqa: ARG001
+        def run(wide: Wide, _clients: int, x: Tensor) -> Tensor:
             scale, shift, mean, variance = (None if n is None else wide[n] for n in names)
             return functional.batch_norm(x, mean, variance, scale, shift, True, momentum, eps)
 
@@ -269,15 +274,28 @@ class MappedForward:
             raise UnstackableError("a layer that stands in two places cannot be swapped out")
         self._module = module
         self._shapes = {n: t.shape for n, t in tensors_of(module).items()}
-        self.largest = 0
-        two = {n: torch.cat([t, t]) if t.dim() else torch.stack([t, t]) for n, t in
-               tensors_of(module).items()}  # fmt: skip
+        self._largest = 0
+        hooks = [layer.register_forward_hook(self._see) for layer in module.modules()]
         try:
             with torch.no_grad():
+                module(example)
+                for hook in hooks:
+                    hook.remove()
+                two = {n: torch.stack([t, t]).flatten(0, min(t.dim(), 1)) for n, t in
+                       tensors_of(module).items()}  # fmt: skip
                 out = self(two, 2, torch.stack([example, example], 1))
+                if not isinstance(out, Tensor) or out.dim() < 2:
+                    raise UnstackableError("it returns something else than one batch of outputs")
         except Exception as error:
             raise UnstackableError(f"vmap refuses it: {str(error).splitlines()[0]}") from error
-        self.largest = math.prod(out.shape[2:])
+
+    def _see(self, _layer: nn.Module, _inputs: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            self._largest = max(self._largest, math.prod(output.shape[1:]))
+
+    def largest(self, tensors: Mapping[str, Tensor]) -> int:  # noqa: ARG002 - one shape only
+        """The largest output of a layer."""
+        return self._largest
 
     def __call__(self, wide: Wide, clients: int, x: Tensor) -> Tensor:
         """One call over all clients."""
@@ -290,22 +308,3 @@ class MappedForward:
         mapped = torch.func.vmap(one, in_dims=(0, 1), out_dims=1, randomness="error")
         outputs: Tensor = mapped(stacked, x)
         return outputs
-
-
-def make_forward(module: nn.Module, example: Tensor) -> Forward:
-    """The faster way that ``module`` allows; ``example`` is a batch of two inputs.
-
-    >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    >>> forward = make_forward(net, torch.zeros(2, 3))
-    >>> two = {n: torch.cat([t, t]) for n, t in tensors_of(net).items()}
-    >>> forward(two, 2, torch.zeros(5, 2, 3)).shape
-    torch.Size([5, 2, 2])
-    """
-    module.train()
-    for layer in module.modules():
-        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
-            raise UnstackableError("dropout draws one client after another")
-    try:
-        return WideForward(module, example)
-    except UnstackableError:
-        return MappedForward(module, example)
