@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from submodel.run import RunFolder
 from tests.common import SCHEMES
 
 SETTINGS = ["model.name=cnn", "model.width=8", "clients.count=12", "clients.per_round=5",
-            "train.rounds=2", "train.evaluate_every=2"]  # fmt: skip
+            "train.rounds=2", "train.evaluate_every=2",
+            "engine.batching=never"]  # fmt: skip
 
 
 def command(out: Path, *settings: str, processes: int | None = None) -> list[str]:
@@ -62,6 +65,19 @@ def test_two_and_three_processes_give_the_bytes_of_one(case: str, tmp_path: Path
         assert done.returncode == 0, done.stderr
         assert hash_of(tmp_path / name) == hash_of(tmp_path / "one")
         assert lines(tmp_path / name) == lines(tmp_path / "one")
+
+
+def test_stacks_differ_between_processes_only_by_the_order_of_sums(tmp_path: Path) -> None:
+    for name, processes in {"one": None, "two": 2}.items():
+        subprocess.run(
+            command(tmp_path / name, "engine.batching=always", processes=processes),
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+    models = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
+    for name, tensor in models[0].items():
+        torch.testing.assert_close(models[1][name], tensor, rtol=1e-4, atol=1e-5)
 
 
 def test_torchrun_itself_starts_it_too(tmp_path: Path) -> None:

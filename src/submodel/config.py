@@ -223,6 +223,9 @@ class Engine(_Section):
     )
     threads: Count = Field(1, description="threads per operator; small models want one")
     device: str = Field("cpu", description="cpu, cuda, cuda:1, ...")
+    batching: Literal["auto", "always", "never"] = Field(
+        "auto", description="train clients of equal shape together: where it pays, or regardless"
+    )
 
 
 class Config(_Section):

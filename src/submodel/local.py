@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +18,7 @@ from submodel.randomness import generator
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean loss over the batch."""
+Gradients = Sequence[Tensor | None]
 AbsentLabels = Literal["keep", "zero", "leave_out"]
 
 
@@ -122,24 +123,63 @@ def train(
     m (.) w = w holds throughout and needs no further product.
     """
     module.train()
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    masked = [(p, masks[n]) for n, p in module.named_parameters() if masks and n in masks]
-    optimizer = torch.optim.SGD(
-        parameters, lr=work.lr, momentum=work.momentum, weight_decay=work.weight_decay
-    )
+    names, parameters = [], []
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            names.append(name)
+            parameters.append(parameter)
+    masked = {i: masks[n].to(parameters[i]) for i, n in enumerate(names) if masks and n in masks}
+    momenta = [torch.zeros_like(p) for p in parameters] if work.momentum else []
     total = torch.zeros((), dtype=torch.float64)
     steps = processed = 0
     for positions in order:
         index = torch.from_numpy(positions).to(examples.x.device)
         value = loss(module(examples.x[index]), examples.y[index])
-        optimizer.zero_grad()
-        torch.autograd.backward(value)
-        for parameter, mask in masked:
-            if parameter.grad is not None:
-                parameter.grad *= mask.to(parameter)
+        found = torch.autograd.grad(value, parameters, allow_unused=True)
+        gradients: Gradients = [
+            g * masked[i] if g is not None and i in masked else g for i, g in enumerate(found)
+        ]
         if work.clip is not None:
-            nn.utils.clip_grad_norm_(parameters, work.clip)
-        optimizer.step()
+            gradients = clipped(gradients, work.clip)
+        sgd(parameters, gradients, momenta, work)
         total += value.detach().cpu()
         steps, processed = steps + 1, processed + len(positions)
     return LocalResult(float(total) / max(steps, 1), processed)
+
+
+def clipped(gradients: Gradients, largest: float, clients: int = 1) -> list[Tensor | None]:
+    """Scale the gradient of each of ``clients`` (first dimension: clients x rows) to a norm.
+
+    >>> clipped([torch.tensor([3.0, 4.0]), None], 1.0)
+    [tensor([0.6000, 0.8000]), None]
+    """
+    apart = [None if g is None else g.reshape(clients, -1) for g in gradients]
+    norms = [torch.linalg.vector_norm(g, dim=1) for g in apart if g is not None]
+    total = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    factor = (largest / (total + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+    scaled = (None if g is None else g * factor[:, None] for g in apart)
+    return [
+        None if s is None or g is None else s.view(g.shape)
+        for s, g in zip(scaled, gradients, strict=True)
+    ]
+
+
+@torch.no_grad()
+def sgd(
+    parameters: Sequence[Tensor], found: Gradients, momenta: Sequence[Tensor], work: LocalWork
+) -> None:
+    """One step of SGD, as `torch.optim.SGD` takes it, with a fraction of its overhead.
+
+    ``momenta`` begin as zeros; empty without momentum. A parameter without gradient stays.
+    """
+    used = [i for i, gradient in enumerate(found) if gradient is not None]
+    gradients = [gradient for gradient in found if gradient is not None]
+    moved = [parameters[i] for i in used]
+    if work.weight_decay:
+        gradients = list(torch._foreach_add(gradients, moved, alpha=work.weight_decay))
+    if momenta:
+        kept = [momenta[i] for i in used]
+        torch._foreach_mul_(kept, work.momentum)
+        torch._foreach_add_(kept, gradients)
+        gradients = kept
+    torch._foreach_add_(moved, gradients, alpha=-work.lr)
