@@ -18,7 +18,7 @@ from submodel.data import Dataset, dataset
 from submodel.engines import batched
 from submodel.engines.batched import BatchedEngine
 from submodel.engines.local import SerialEngine
-from submodel.engines.stacked import UnstackableError, WideForward
+from submodel.engines.stacked import MappedForward, UnstackableError, WideForward
 from submodel.norm import StaticBatchNorm
 from submodel.prepare import prepare
 from submodel.rounds import Engine, Setup, State, Task, Update, initial_state, make_task, plan
@@ -257,6 +257,22 @@ def test_what_has_no_wide_form_goes_through_vmap() -> None:
     assert_equal_updates(setup)
     updates(engine, setup)
     assert engine._refused is None
+
+
+def test_a_buffer_that_is_cut_but_not_exchanged_keeps_clients_apart() -> None:
+    class Shifted(nn.Module):
+        def __init__(self, units: int) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, units)
+            self.register_buffer("shift", torch.arange(units).float(), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.layer(x) + self.shift
+            return out
+
+    MappedForward(Shifted(6), Shifted(6), torch.zeros(2, 4))
+    with pytest.raises(UnstackableError, match="shift"):
+        MappedForward(Shifted(3), Shifted(6), torch.zeros(2, 4))
 
 
 @pytest.mark.parametrize("kind", ["dropout", "control flow", "recurrent"])
