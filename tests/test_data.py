@@ -52,6 +52,13 @@ def test_labels_are_dealt_out_evenly_for_any_numbers(data: st.DataObject) -> Non
     assert counts.max() - counts.min() <= 1
 
 
+def test_with_fewer_places_than_classes_some_labels_are_nobodys() -> None:
+    partition = make_partition(LABELS, len(LABELS), 2, 3, None, seed=0)
+    held = [set(LABELS[partition.indices(c)].tolist()) for c in range(2)]
+    assert [len(labels) for labels in held] == [3, 3]
+    assert not held[0] & held[1]
+
+
 def test_a_client_may_draw_its_own_examples() -> None:
     partition = make_partition(LABELS, len(LABELS), 10**6, 3, 20, seed=0)
     for client in (0, 999_999):

@@ -40,8 +40,8 @@ class Cut(Protocol):
         """What the client holds of one tensor; may share its memory."""
         ...
 
-    def add(self, name: str, whole: Tensor, value: Tensor | float) -> None:
-        """Add ``value`` to the held part of ``whole``, in place."""
+    def add(self, name: str, whole: Tensor, value: Tensor | float, skip: int = 0) -> None:
+        """Add ``value`` to the held part of ``whole``, in place; ``skip`` leading dimensions."""
         ...
 
     def mask(self, name: str) -> Tensor | None:
@@ -87,10 +87,11 @@ class _Planned:
                 whole = whole.index_select(d, where.to(whole.device))
         return whole
 
-    def add(self, name: str, whole: Tensor, value: Tensor | float) -> None:
+    def add(self, name: str, whole: Tensor, value: Tensor | float, skip: int = 0) -> None:
         """Add ``value`` to the kept rows, columns, ... of ``whole``, in place."""
         view, lists = whole, {}
-        for d, where in self._where.get(name, ()):
+        for own, where in self._where.get(name, ()):
+            d = own + skip
             if isinstance(where, slice):
                 view = view.narrow(d, where.start, where.stop - where.start)
             else:
@@ -213,7 +214,7 @@ class CoordinateCut:
         mask = self.mask(name)
         return whole if mask is None else whole * mask.to(whole)
 
-    def add(self, name: str, whole: Tensor, value: Tensor | float) -> None:
+    def add(self, name: str, whole: Tensor, value: Tensor | float, skip: int = 0) -> None:  # noqa: ARG002 - masks broadcast
         """Add ``value`` to the kept weights of ``whole``, in place."""
         mask = self.mask(name)
         whole.add_(value if mask is None else mask.to(whole) * value)

@@ -47,9 +47,8 @@ class Accumulator:
     def __init__(self, whole: Tensors, rule: Rule) -> None:
         self._whole = whole
         self._rule = rule
-        self._coarse = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in whole.items()}
-        self._fine = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in whole.items()}
-        self._held = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in whole.items()}
+        # per tensor: the coarse and the fine part of the sum, and the weight of those who held it
+        self._sums = {n: t.new_zeros((3, *t.shape), dtype=torch.float64) for n, t in whole.items()}
         self._weight = 0.0
         self._added = 0
 
@@ -76,60 +75,58 @@ class Accumulator:
         self._weight += weight
         self._added += 1
         for name, whole in self._whole.items():
-            coarse, fine = _split(tensors[name], cut.part(name, whole), cut.mask(name), weight)
-            cut.add(name, self._coarse[name], coarse)
-            cut.add(name, self._fine[name], fine)
-            cut.add(name, self._held[name], weight)
+            terms = _terms(tensors[name], cut.part(name, whole), cut.mask(name), weight)
+            cut.add(name, self._sums[name], terms, skip=1)
 
     def sums(self) -> list[Tensor]:
-        """What adds up over processes, to be replaced in place: all sums are exact."""
+        """What adds up over processes: all of it adds without error."""
         counts = torch.tensor([self._weight, self._added], dtype=torch.float64)
-        return [*self._coarse.values(), *self._fine.values(), *self._held.values(), counts]
+        return [*self._sums.values(), counts]
 
     def set_sums(self, sums: Sequence[Tensor]) -> None:
         """Take the sums over all processes, in the order of `sums`."""
-        whole = len(self._whole)
-        for number, group in enumerate((self._coarse, self._fine, self._held)):
-            part = sums[number * whole : (number + 1) * whole]
-            group.update(zip(self._whole, part, strict=True))
+        self._sums = dict(zip(self._sums, sums[:-1], strict=True))
         self._weight, self._added = float(sums[-1][0]), int(sums[-1][1])
 
     def coverage(self) -> float:
         """The share of the weights that at least one client held."""
-        total = sum(held.numel() for held in self._held.values())
-        return sum(int((held > 0).sum()) for held in self._held.values()) / total
+        total = sum(whole.numel() for whole in self._whole.values())
+        return sum(int((sums[2] > 0).sum()) for sums in self._sums.values()) / total
 
     def merge(self) -> dict[str, Tensor]:
         """The new tensors; what nobody held, or nobody moved, keeps its bits."""
         merged = {}
         for name, whole in self._whole.items():
-            moved = self._coarse[name] + self._fine[name]
-            divisor = self._held[name] if self._rule == "selective" else self._weight
+            coarse, fine, held = self._sums[name]
+            moved = coarse + fine
+            divisor = held if self._rule == "selective" else self._weight
             new = (whole.double() + moved / divisor).to(whole.dtype)
             merged[name] = torch.where(moved == 0, whole, new)
         return merged
 
 
-def _split(new: Tensor, old: Tensor, mask: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
-    """Split weight * (new - old) into two parts of few enough bits to add exactly."""
-    coarse = torch.empty(new.shape, dtype=torch.float64, device=new.device)
-    fine = torch.empty_like(coarse)
-    flat = [new.reshape(-1), old.reshape(-1), coarse.view(-1), fine.view(-1)]
-    masks = () if mask is None else torch.split(mask.to(new.device).reshape(-1), _CHUNK)
-    for position, (n, o, c, f) in enumerate(
-        zip(*(torch.split(t, _CHUNK) for t in flat), strict=True)
+def _terms(new: Tensor, old: Tensor, mask: Tensor | None, weight: float) -> Tensor:
+    """Weight * (new - old) in two parts of few enough bits to add exactly, and the weight."""
+    terms = torch.empty((3, *new.shape), dtype=torch.float64, device=new.device)
+    terms[2] = weight
+    flat = [new.reshape(-1), old.reshape(-1), terms[0].view(-1), terms[1].view(-1)]
+    if mask is not None:
+        flat.append(mask.to(new.device).reshape(-1))
+    small = new.numel() <= _CHUNK
+    for n, o, coarse, fine, *held in (
+        [flat] if small else zip(*(torch.split(t, _CHUNK) for t in flat), strict=True)
     ):
         term = n.to(torch.float64, copy=True).sub_(o)
-        if masks:
-            term *= masks[position]
+        if held:
+            term *= held[0]
         if weight != 1.0:
             term *= weight
-        torch.add(term, _TO_COARSE, out=c)
-        c -= _TO_COARSE
-        torch.sub(term, c, out=f)
-        f += _TO_FINE
-        f -= _TO_FINE
-    return coarse, fine
+        torch.add(term, _TO_COARSE, out=coarse)
+        coarse -= _TO_COARSE
+        torch.sub(term, coarse, out=fine)
+        fine += _TO_FINE
+        fine -= _TO_FINE
+    return terms
 
 
 class Projection(Protocol):

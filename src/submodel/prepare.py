@@ -98,6 +98,8 @@ def prepare(
         raise ConfigError(problems)
     if module is None:
         module = make_module(config, data.inputs, data.classes)
+        if data.example.is_floating_point():
+            module = module.to(data.example.dtype)
     found = find_axes(config, module, data, axes)
     problems += [
         f"axes.least: {axis!r} is not an axis that capacities cut; those are "

@@ -91,6 +91,8 @@ class ByLabel:
             members = np.flatnonzero(self.labels == label)
             members = generator(self.seed, "partition", label).permutation(members)
             holders = np.flatnonzero((table == label).any(1))
+            if not len(holders):
+                continue  # fewer places than classes: nobody has this label
             for holder, share in zip(holders, np.array_split(members, len(holders)), strict=True):
                 shares[holder].append(share)
         return shares

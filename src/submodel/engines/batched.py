@@ -75,7 +75,8 @@ class BatchedEngine:
         clients = [_Client.of(self._setup, task) for task in tasks]
         clients.sort(key=lambda c: c.total)
         values = forward.largest(tasks[0].tensors) * clients[-1].largest_batch
-        size = max(1, STACKED_BYTES // max(values * self._x.element_size(), 1))
+        width = next(iter(tasks[0].tensors.values())).element_size()
+        size = max(1, STACKED_BYTES // max(values * width, 1))
         stacks = 1 if self._always else -(-len(clients) // size)
         if forward is not self._wide and stacks == len(clients):
             yield from self._serial.run(tasks)  # vmap over one client is nothing but overhead
@@ -86,10 +87,12 @@ class BatchedEngine:
     def _make_wide(self) -> WideForward | None:
         try:
             module = build(self._setup.module, WHOLE).to(self._device).train()
-            return WideForward(module, self._x[:2])
+            forward = WideForward(module, self._x[:2])
         except UnstackableError as error:
             _log.info("%s is not stacked by channels: %s", self._name, error)
             return None
+        module.to("meta")  # the graph needs its layers' settings, not their weights
+        return forward
 
     def _mapped(self, cut: Cut) -> MappedForward | None:
         """How vmap computes a stack of this shape; None if its clients must go one by one."""
@@ -99,7 +102,7 @@ class BatchedEngine:
                 self._mapped_shapes.pop(next(iter(self._mapped_shapes)))
             module = build(self._setup.module, cut).to(self._device).train()
             try:
-                self._mapped_shapes[key] = MappedForward(module, self._x[:2])
+                self._mapped_shapes[key] = MappedForward(module, self._setup.module, self._x[:2])
             except UnstackableError as error:
                 self._refused = str(error)
                 _log.warning("%s is trained one client after another: %s", self._name, error)

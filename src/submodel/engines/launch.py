@@ -16,7 +16,8 @@ _LOOPBACK = "127.0.0.1"
 _GRACE = 20.0  # seconds that the others have to notice that one is gone
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port on loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind((_LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -33,7 +34,7 @@ def launch(arguments: Sequence[str], processes: int) -> int:
         "WORLD_SIZE": str(processes),
         "LOCAL_WORLD_SIZE": str(processes),
         "MASTER_ADDR": _LOOPBACK,
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
     }
     command = [sys.executable, "-m", "submodel", *arguments]

@@ -61,5 +61,9 @@ class SerialEngine:
             torch.manual_seed(key(setup.seed, "torch", where.round, where.client) % 2**63)
             order = batches(len(examples), task.work, setup.seed, where.round, where.client)
             result = train(module, examples, order, task.work, loss, masks)
-        trained = {name: tensor.to("cpu") for name, tensor in tensors_of(module).items()}
+        own_memory = dict(module.named_parameters()).keys()  # buffers are the next task's as well
+        trained = {
+            name: tensor.to("cpu", copy=name not in own_memory)
+            for name, tensor in tensors_of(module).items()
+        }
         return Update(where, task.cut, trained, len(examples), result.processed, result.loss)

@@ -267,14 +267,18 @@ def _as_is(node: fx.Node) -> Operator:
 class MappedForward:
     """The module under `torch.func.vmap`; tried once, so that a refusal comes at once."""
 
-    def __init__(self, module: nn.Module, example: Tensor) -> None:
-        if len(list(module.named_modules())) != len(
-            list(module.named_modules(remove_duplicate=False))
-        ):
+    def __init__(self, module: nn.Module, whole: nn.Module, example: Tensor) -> None:
+        distinct, all_ = (
+            len(list(module.named_modules(remove_duplicate=once))) for once in (True, False)
+        )
+        if distinct != all_:
             raise UnstackableError("a layer that stands in two places cannot be swapped out")
-        local = dict(module.named_buffers()).keys() - tensors_of(module).keys()
-        if local:
-            raise UnstackableError(f"each cut has its own {sorted(local)[0]}, which stays local")
+        exchanged = tensors_of(module)
+        for name, buffer in module.named_buffers():
+            if name not in exchanged and buffer.shape != whole.get_buffer(name).shape:
+                raise UnstackableError(f"every client has its own part of the buffer {name!r}")
+        if any(isinstance(x, _BatchNorm) and x.momentum is None for x in module.modules()):
+            raise UnstackableError("a cumulative average counts the batches of one client")
         self._module = module
         self._shapes = {n: t.shape for n, t in tensors_of(module).items()}
         self._largest = 0

@@ -38,7 +38,7 @@ class ProcessGroup:
     """The own process among the others."""
 
     def __init__(self, setup: Setup, device: str) -> None:
-        self._setup = setup
+        self.setup = setup
         self._device = torch.device(device)
         backend = "nccl" if self._device.type == "cuda" else "gloo"
         try:
@@ -53,7 +53,7 @@ class ProcessGroup:
 
     def share(self, assignments: Sequence[Assignment]) -> Sequence[Assignment]:
         """A part of about equal cost: the costliest first, each to whoever has least to do."""
-        partition = self._setup.federation.partition
+        partition = self.setup.federation.partition
 
         def cost(assignment: Assignment) -> float:
             # overhead per step, and arithmetic with the square of the capacity
