@@ -42,7 +42,7 @@ def main() -> None:
             for seed in range(seeds):
                 config = parse(
                     {**sections, "seed": seed, "merge": {"rule": rule},
-                     "train": {"evaluate_every": 1000}}
+                     "train": {"evaluate_every": 1000}, "engine": {"batching": "never"}}
                 )  # fmt: skip
                 _, history = train(config, prepare(config))
                 accuracies.append(history[-1]["test_accuracy"])
