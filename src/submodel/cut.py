@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -55,6 +55,11 @@ class Cut(Protocol):
     @property
     def shape_key(self) -> tuple[tuple[str, int], ...]:
         """Equal for cuts whose sub-models have equal shapes."""
+        ...
+
+    @property
+    def same_key(self) -> Hashable:
+        """Equal for cuts that are known to hold the same."""
         ...
 
 
@@ -107,6 +112,11 @@ class _Planned:
                 kept = torch.arange(view.shape[d], device=whole.device)
             index.append(kept.view(-1, *(1 for _ in range(last - d))))
         view[tuple(index)] += value
+
+    @cached_property
+    def same_key(self) -> Hashable:
+        """The plan itself."""
+        return tuple((n, d, kept.tobytes()) for n, e in self.plan.items() for d, kept in e)
 
     def mask(self, name: str) -> Tensor | None:  # noqa: ARG002 - the tensors are really smaller
         """None: everything that the client has, it may train."""
@@ -192,6 +202,11 @@ class UnitCut(_Planned):
 
         return build(module, self, **options)
 
+    @cached_property
+    def same_key(self) -> Hashable:
+        """The kept units, from which the plan follows."""
+        return tuple(sorted((axis, kept.tobytes()) for axis, kept in self.units.items()))
+
     @property
     def planned(self) -> PlannedCut:
         """The same cut as plain data."""
@@ -232,6 +247,11 @@ class CoordinateCut:
     def shape_key(self) -> tuple[tuple[str, int], ...]:
         """All coordinate cuts have the shapes of the whole."""
         return ()
+
+    @property
+    def same_key(self) -> Hashable:
+        """Masks are not compared."""
+        return id(self) if self.masks else "whole"
 
 
 WHOLE: Cut = CoordinateCut({})

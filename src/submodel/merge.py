@@ -12,7 +12,7 @@ the same bits; memory is that of the model, whatever the number of clients.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import torch
@@ -29,6 +29,7 @@ LARGEST_WEIGHT_SUM = 2.0**14
 # x + 1.5 * 2^(52 - k) - 1.5 * 2^(52 - k) rounds a small float64 x to a multiple of 2^-k
 _TO_COARSE, _TO_FINE = 1.5 * 2.0**28, 1.5 * 2.0**-10
 _CHUNK = 1 << 16  # values at a time: as many as stay in the processor's cache
+_WAITING_VALUES = 1 << 21  # that updates may hold before they are added
 _WEIGHT_STEP = 2.0**-20
 
 
@@ -51,6 +52,8 @@ class Accumulator:
         self._sums = {n: t.new_zeros((3, *t.shape), dtype=torch.float64) for n, t in whole.items()}
         self._weight = 0.0
         self._added = 0
+        self._waiting: dict[Hashable, tuple[Cut, list[tuple[Tensors, float]]]] = {}
+        self._waiting_values = 0
 
     def refusal(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> str | None:
         """Why an update must not be merged, in words; None if it may."""
@@ -71,15 +74,32 @@ class Accumulator:
         return None
 
     def add(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> None:
-        """Add one client's tensors, as they came back."""
+        """Add one client's tensors, as they came back.
+
+        Clients that hold the same are gathered and added at once: sums without order allow it.
+        """
         self._weight += weight
         self._added += 1
-        for name, whole in self._whole.items():
-            terms = _terms(tensors[name], cut.part(name, whole), cut.mask(name), weight)
-            cut.add(name, self._sums[name], terms, skip=1)
+        _, waiting = self._waiting.setdefault(cut.same_key, (cut, []))
+        waiting.append((tensors, weight))
+        self._waiting_values += sum(t.numel() for t in tensors.values())
+        if self._waiting_values > _WAITING_VALUES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Add what is waiting."""
+        for cut, waiting in self._waiting.values():
+            weights = torch.tensor([weight for _, weight in waiting], dtype=torch.float64)
+            for name, whole in self._whole.items():
+                new = torch.stack([tensors[name] for tensors, _ in waiting])
+                terms = _terms(new, cut.part(name, whole), cut.mask(name), weights.to(new.device))
+                cut.add(name, self._sums[name], terms, skip=1)
+        self._waiting.clear()
+        self._waiting_values = 0
 
     def sums(self) -> list[Tensor]:
         """What adds up over processes: all of it adds without error."""
+        self._flush()
         counts = torch.tensor([self._weight, self._added], dtype=torch.float64)
         return [*self._sums.values(), counts]
 
@@ -90,11 +110,13 @@ class Accumulator:
 
     def coverage(self) -> float:
         """The share of the weights that at least one client held."""
+        self._flush()
         total = sum(whole.numel() for whole in self._whole.values())
         return sum(int((sums[2] > 0).sum()) for sums in self._sums.values()) / total
 
     def merge(self) -> dict[str, Tensor]:
         """The new tensors; what nobody held, or nobody moved, keeps its bits."""
+        self._flush()
         merged = {}
         for name, whole in self._whole.items():
             coarse, fine, held = self._sums[name]
@@ -105,28 +127,34 @@ class Accumulator:
         return merged
 
 
-def _terms(new: Tensor, old: Tensor, mask: Tensor | None, weight: float) -> Tensor:
-    """Weight * (new - old) in two parts of few enough bits to add exactly, and the weight."""
-    terms = torch.empty((3, *new.shape), dtype=torch.float64, device=new.device)
-    terms[2] = weight
-    flat = [new.reshape(-1), old.reshape(-1), terms[0].view(-1), terms[1].view(-1)]
+def _terms(new: Tensor, old: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
+    """The sum over clients of weight * (new - old), in two exact parts, and of the weights.
+
+    ``new`` is clients x shape. Each term is split before it is added, so nothing is rounded twice.
+    """
+    sums = torch.empty((3, *old.shape), dtype=torch.float64, device=new.device)
+    sums[2] = weights.sum()
+    flat = [old.reshape(-1), sums[0].view(-1), sums[1].view(-1)]
     if mask is not None:
         flat.append(mask.to(new.device).reshape(-1))
-    small = new.numel() <= _CHUNK
-    for n, o, coarse, fine, *held in (
-        [flat] if small else zip(*(torch.split(t, _CHUNK) for t in flat), strict=True)
-    ):
-        term = n.to(torch.float64, copy=True).sub_(o)
+    clients = new.reshape(len(new), -1)
+    chunk = max(1, _CHUNK // len(new))
+    uniform = bool((weights == 1).all())
+    for start in range(0, clients.shape[1], chunk):
+        o, coarse, fine, *held = (t[start : start + chunk] for t in flat)
+        term = clients[:, start : start + chunk].to(torch.float64, copy=True).sub_(o)
         if held:
             term *= held[0]
-        if weight != 1.0:
-            term *= weight
-        torch.add(term, _TO_COARSE, out=coarse)
-        coarse -= _TO_COARSE
-        torch.sub(term, coarse, out=fine)
-        fine += _TO_FINE
-        fine -= _TO_FINE
-    return terms
+        if not uniform:
+            term *= weights[:, None]
+        rounded = term + _TO_COARSE
+        rounded -= _TO_COARSE
+        term -= rounded
+        term += _TO_FINE
+        term -= _TO_FINE
+        torch.sum(rounded, 0, out=coarse)
+        torch.sum(term, 0, out=fine)
+    return sums
 
 
 class Projection(Protocol):

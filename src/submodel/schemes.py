@@ -42,6 +42,7 @@ class Scheme(Protocol):
         ...
 
 
+@lru_cache(maxsize=1 << 12)
 def units_held(capacity: float, size: int) -> int:
     """How many of ``size`` units a capacity holds: its share, rounded up.
 
