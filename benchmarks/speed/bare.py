@@ -1,0 +1,75 @@
+"""Contender `bare`: a careful hand-written loop in one process.
+
+The cuts and the modules are made before the clock starts; one thread or two, channels-last or not,
+is whatever was fastest in the warm-up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import torch
+from benchmarks.speed.tasks import Average, Trainer, jobs_of, seconds_of
+from benchmarks.speed.worker import Report, claim_stdout, options, serve
+from benchmarks.speed.workloads import make_setup
+
+from submodel.build import tensors_of
+from submodel.rounds import Setup
+
+_TRIALS, _TRIED_STEPS = 3, 2
+
+
+class Bare:
+    """The global model and the loop over it."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._round = 0
+        self._tensors = {n: t.clone() for n, t in tensors_of(setup.module).items()}
+        self.way, self._trainer = self._choose()
+
+    def _choose(self) -> tuple[str, Trainer]:
+        """The fastest of four ways, on one job of every shape."""
+        jobs = list({job.cut.shape_key: job for job in jobs_of(self._setup, 0)}.values())
+        trainers = {last: Trainer(self._setup, channels_last=last) for last in (True, False)}
+        for trainer in trainers.values():
+            trainer.make_ready(jobs)
+            seconds_of(trainer, jobs, self._tensors, limit=1)
+        tried: dict[tuple[int, bool], float] = {}
+        for _, threads, last in itertools.product(range(_TRIALS), (1, 2), trainers):
+            torch.set_num_threads(threads)
+            seconds = seconds_of(trainers[last], jobs, self._tensors, _TRIED_STEPS)
+            tried[threads, last] = min(seconds, tried.get((threads, last), seconds))
+        threads, last = min(tried, key=lambda way: tried[way])
+        torch.set_num_threads(threads)
+        order = "channels_last" if last else "contiguous"
+        return f"{threads} thread{'s' * (threads > 1)}, {order}", trainers[last]
+
+    def round(self) -> Report:
+        """Train every job, average."""
+        jobs = jobs_of(self._setup, self._round)
+        self._trainer.make_ready(jobs)
+        start = time.perf_counter()
+        average, total = Average(self._tensors), 0.0
+        for job in jobs:
+            self._trainer.load(job, {n: job.cut.part(n, t) for n, t in self._tensors.items()})
+            tensors, loss = self._trainer.train(job)
+            average.add(job.cut, tensors)
+            total += loss
+        self._tensors = average.result()
+        seconds = time.perf_counter() - start
+        self._round += 1
+        return {"seconds": seconds, "loss": total / len(jobs)}
+
+
+def main() -> None:
+    out = claim_stdout()
+    workload, scale = options()
+    _, setup = make_setup(workload, scale)
+    bare = Bare(setup)
+    serve(out, workload, bare.round, note=bare.way)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Contender `local`: our engine in one process."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from benchmarks.speed.worker import Report, claim_stdout, options, serve
+from benchmarks.speed.workloads import make_setup
+
+from submodel.config import Config
+from submodel.cost import CostModel
+from submodel.engines import make_engine
+from submodel.rounds import ALONE, Group, Setup, initial_state, step
+
+
+class Ours:
+    """A run of ours, one round at a time."""
+
+    def __init__(self, config: Config, setup: Setup, group: Group = ALONE) -> None:
+        torch.set_num_threads(config.engine.threads)
+        self._setup, self._group = setup, group
+        self._engine = make_engine(config, setup)
+        self._costs = CostModel(setup.module, setup.federation.dataset.example)
+        self._state = initial_state(setup)
+        self.note = type(self._engine).__name__
+
+    def round(self) -> Report:
+        """One round as `submodel train` does it, from the plan to the merged model."""
+        start = time.perf_counter()
+        self._state, report = step(self._setup, self._state, self._engine, self._costs, self._group)
+        return {
+            "seconds": time.perf_counter() - start,
+            "loss": report.train_loss,
+            "flops": report.flops,
+            "phases": report.seconds,
+        }
+
+
+def main() -> None:
+    out = claim_stdout()
+    workload, scale = options()
+    config, setup = make_setup(workload, scale)
+    ours = Ours(config, setup)
+    serve(out, workload, ours.round, note=ours.note)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What every contender's process has in common: prepare once, then one round for each "go"."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import torch
+from benchmarks.speed.workloads import WORKLOADS, Workload
+
+Report = dict[str, Any]
+"""At least "seconds"; "loss" of the training, "flops" and "note" where they are known."""
+Round = Callable[[], Report]
+
+
+def options() -> tuple[Workload, float]:
+    """The workload and the scale, from the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workload", choices=WORKLOADS, required=True)
+    parser.add_argument("--scale", type=float, default=1.0)
+    given = parser.parse_args()
+    return WORKLOADS[given.workload], given.scale
+
+
+def claim_stdout() -> TextIO:
+    """The standard output for reports alone; whatever else is printed goes to standard error."""
+    sys.stdout.flush()
+    own = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return own
+
+
+def serve(out: TextIO, workload: Workload, round_: Round, **about: object) -> None:
+    """Warm up, say so, and run a round for every line "go", until the input ends."""
+    reports = [round_() for _ in range(workload.warm_up)]
+    ready = {"torch": torch.__version__, "warm_up": [r["seconds"] for r in reports], **about}
+    print(json.dumps({"ready": ready}), file=out)
+    for line in sys.stdin:
+        if line.strip() != "go":
+            break
+        report = round_()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps(report | {"peak_mb": peak}), file=out)
