@@ -9,7 +9,6 @@ from examples import gpt2_on_text
 
 
 def test_a_gpt2_learns_through_rolling_sub_models(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("transformers")
     losses = gpt2_on_text.main(rounds=3)
     _, characters = gpt2_on_text.read_text()
     assert len(losses) == 4

@@ -42,7 +42,6 @@ def test_inspect_takes_any_factory_and_any_hugging_face_config(tmp_path: Path) -
     assert result.returncode == 0, result.stderr
     assert "12  0.weight[0], 0.bias[0]" in result.stdout
     assert "sub-model = masked model: no" in result.stdout
-    pytest.importorskip("transformers")
     options = ["n_layer=1", "n_embd=16", "n_head=2", "vocab_size=50", "n_positions=32"]
     for meta in ([], ["--meta"]):
         sets = [part for option in options for part in ("--set", option)]

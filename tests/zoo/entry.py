@@ -19,7 +19,6 @@ class Entry:
     name: str
     factory: Callable[[], tuple[nn.Module, Inputs]]
     outputs: Callable[[Any], Any] | None = None  # what of the result counts; None: all of it
-    needs: str | None = None  # the package that it takes, beyond torch
     mixes: bool = False  # a norm takes statistics over units that a cut may drop
     training: bool = False  # nothing in the zoo draws random numbers or keeps statistics then
 

@@ -110,7 +110,7 @@ def _logits(output: Any) -> Any:
 
 
 def _entry(name: str, make: Callable[[], tuple[nn.Module, Inputs]]) -> Entry:
-    return Entry(name, make, _logits, "transformers", mixes=True)
+    return Entry(name, make, _logits, mixes=True)
 
 
 ENTRIES = (
