@@ -23,7 +23,7 @@ from submodel.data import dataset
 from submodel.engines.batched import BatchedEngine
 from submodel.engines.local import SerialEngine
 from submodel.prepare import prepare
-from submodel.rounds import Engine, Setup, Task, initial_state, make_task, plan
+from submodel.rounds import Dispatcher, Engine, Setup, Task, initial_state, plan
 
 SHAPES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
     # name: model, inputs, widths, clients
@@ -70,7 +70,8 @@ def measure(setup: Setup, repeats: int) -> dict[str, Any]:
     state = initial_state(setup)
 
     def fresh() -> list[Task]:
-        return [make_task(setup, state, a, setup.work) for a in plan(setup, 0)]
+        dispatcher = Dispatcher(setup, state, setup.work)
+        return [dispatcher.task(a) for a in plan(setup, 0)]
 
     engines: dict[str, Engine] = {
         "serial": SerialEngine(setup),
@@ -93,7 +94,8 @@ def measure(setup: Setup, repeats: int) -> dict[str, Any]:
         row[f"serial / {name}, spread"] = [min(ratios), max(ratios)]
     forward = wide(setup)._wide
     assert forward is not None
-    values = forward.largest(fresh()[0].tensors) * 10 * len(fresh())
+    rows = {name: len(tensor) for name, tensor in fresh()[0].tensors.items()}
+    values = forward.largest(rows) * 10 * len(fresh())
     return row | {"bytes of the largest activation": 4 * values}
 
 

@@ -30,9 +30,7 @@ def main(cases: dict[str, dict[str, Any]]) -> None:
     for name, case in cases.items():
         config = parse(case)
         setup = prepare(config)
-        if group is None:
-            group = ProcessGroup(setup, "cpu")
-        group.setup = setup
+        group = group or ProcessGroup("cpu")
         state, history = train(config, setup, group=group)
         if group.rank == 0:
             alone, lines = train(config, setup)

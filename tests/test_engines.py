@@ -21,7 +21,7 @@ from submodel.engines.local import SerialEngine
 from submodel.engines.stacked import MappedForward, UnstackableError, WideForward
 from submodel.norm import StaticBatchNorm
 from submodel.prepare import prepare
-from submodel.rounds import Engine, Setup, State, Task, Update, initial_state, make_task, plan
+from submodel.rounds import Dispatcher, Engine, Setup, State, Task, Update, initial_state, plan
 from submodel.run import train
 from tests.common import SCHEMES, WIDTHS, tiny_images
 
@@ -57,8 +57,9 @@ def doubled(images: Dataset) -> Dataset:
 
 
 def tasks_of(setup: Setup, round_: int = 0) -> Iterator[Task]:
-    state = initial_state(setup)
-    return (make_task(setup, State(round_, state.tensors), a, setup.work) for a in plan(setup, 0))
+    state = State(round_, initial_state(setup).tensors)
+    dispatcher = Dispatcher(setup, state, setup.work)
+    return (dispatcher.task(a) for a in plan(setup, 0))
 
 
 def updates(engine: Engine, setup: Setup) -> dict[int, Update]:

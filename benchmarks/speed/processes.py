@@ -26,7 +26,7 @@ def main() -> None:
         },
     )
     config, setup = make_setup(workload, scale)
-    ours = Ours(config, setup, ProcessGroup(setup, config.engine.device))
+    ours = Ours(config, setup, ProcessGroup(config.engine.device))
     serve_together(out, workload, ours.round, ours.note)
 
 

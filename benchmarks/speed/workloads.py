@@ -68,21 +68,21 @@ B = Workload(
     dynamic=True,
     batch=10,
     images=500,
-    share=0.3,
+    share=1.0,
     warm_up=2,
 )
 C = Workload(
     "C",
-    "preresnet18 of width 64, 100 clients, 6 per round, capacities 1 and 1/4, batch 32",
+    "preresnet18 of width 64, 100 clients, 10 per round, capacities 1 and 1/4, batch 32",
     model="preresnet18",
     width=64,
     clients=100,
-    per_round=6,
+    per_round=10,
     capacities=(1.0, 1 / 4),
     dynamic=True,
     batch=32,
-    images=512,
-    share=0.125,
+    images=500,
+    share=0.256,
     warm_up=1,
 )
 POPULATIONS = (10**3, 10**4, 10**5, 10**6)

@@ -65,7 +65,7 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     if together and not launched():
         processes = config.engine.processes or os.cpu_count() or 1
         raise typer.Exit(launch(sys.argv[1:], processes))
-    group = ProcessGroup(setup, config.engine.device) if together else None
+    group = ProcessGroup(config.engine.device) if together else None
     try:
         if group is not None and group.rank > 0:
             train_run(config, setup, group=group)

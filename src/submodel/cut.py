@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from submodel.axes.layout import Fixed, Indices, Units
 from submodel.randomness import generator
 from submodel.schemes import Draw, Scheme
 
+T = TypeVar("T")
 Tensors = Mapping[str, Tensor]
 Granularity = Literal["unit", "coordinate"]
 Where = slice | Tensor
@@ -46,6 +47,10 @@ class Cut(Protocol):
 
     def mask(self, name: str) -> Tensor | None:
         """The 0/1 mask that training must respect; None where the tensor itself is smaller."""
+        ...
+
+    def shape(self, name: str, whole: Sequence[int]) -> tuple[int, ...]:
+        """The shape that a tensor of the shape ``whole`` has at the client."""
         ...
 
     def held(self, name: str, shape: Sequence[int]) -> int:
@@ -122,12 +127,16 @@ class _Planned:
         """None: everything that the client has, it may train."""
         return None
 
-    def held(self, name: str, shape: Sequence[int]) -> int:
-        """The product of the kept sizes."""
-        sizes = list(shape)
+    def shape(self, name: str, whole: Sequence[int]) -> tuple[int, ...]:
+        """The kept sizes."""
+        sizes = list(whole)
         for d, kept in self.plan.get(name, ()):
             sizes[d] = len(kept)
-        return math.prod(sizes)
+        return tuple(sizes)
+
+    def held(self, name: str, shape: Sequence[int]) -> int:
+        """The product of the kept sizes."""
+        return math.prod(self.shape(name, shape))
 
 
 @dataclass(frozen=True)
@@ -238,6 +247,10 @@ class CoordinateCut:
         """The tensor's mask."""
         return self.masks.get(name)
 
+    def shape(self, name: str, whole: Sequence[int]) -> tuple[int, ...]:  # noqa: ARG002 - masked
+        """That of the whole."""
+        return tuple(whole)
+
     def held(self, name: str, shape: Sequence[int]) -> int:
         """The number of ones in the mask."""
         mask = self.mask(name)
@@ -268,6 +281,24 @@ def copy_part(cut: Cut, name: str, whole: Tensor) -> Tensor:
 def gather(cut: Cut, whole: Tensors) -> dict[str, Tensor]:
     """What the client of ``cut`` receives: a copy of its part of every tensor."""
     return {name: copy_part(cut, name, tensor) for name, tensor in whole.items()}
+
+
+class LastCut(Generic[T]):
+    """A function of a cut that remembers its last value: clients with equal cuts come in a row.
+
+    >>> LastCut(lambda cut: cut.held("w", (2, 3)))(WHOLE)
+    6
+    """
+
+    def __init__(self, compute: Callable[[Cut], T]) -> None:
+        self._compute = compute
+        self._last: tuple[Cut, T] | None = None
+
+    def __call__(self, cut: Cut) -> T:
+        """The value for ``cut``."""
+        if self._last is None or self._last[0] is not cut:
+            self._last = (cut, self._compute(cut))
+        return self._last[1]
 
 
 def held(cut: Cut, whole: Tensors) -> int:

@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from submodel.cut import Cut, Tensors
+from submodel.cut import Cut, LastCut, Tensors
 
 Rule = Literal["fill_in", "selective"]
 
@@ -54,6 +54,7 @@ class Accumulator:
         self._added = 0
         self._waiting: dict[Hashable, tuple[Cut, list[tuple[Tensors, float]]]] = {}
         self._waiting_values = 0
+        self._shapes = LastCut(lambda cut: {n: cut.shape(n, t.shape) for n, t in whole.items()})
 
     def refusal(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> str | None:
         """Why an update must not be merged, in words; None if it may."""
@@ -61,11 +62,14 @@ class Accumulator:
             return f"a round takes clients up to a total weight of {LARGEST_WEIGHT_SUM:g}"
         if missing := self._whole.keys() ^ tensors.keys():
             return f"tensors do not match: {sorted(missing)[0]!r} is missing or unknown"
-        for name, whole in self._whole.items():
-            tensor, held = tensors[name], cut.held(name, whole.shape)
-            count = tensor.numel() if cut.mask(name) is None else held
-            if tensor.dim() != whole.dim() or count != held:
-                return f"{name} has shape {tuple(tensor.shape)}, which does not fit the cut"
+        for name, shape in self._shapes(cut).items():
+            if tensors[name].shape != shape:
+                given = tuple(tensors[name].shape)
+                return f"{name} has shape {given}, which does not fit the cut"
+        norms = torch.stack(torch._foreach_norm(list(tensors.values()))).tolist()
+        if all(norm <= LARGEST_VALUE for norm in norms):
+            return None  # no value is larger than the norm
+        for name, tensor in tensors.items():
             largest = max(map(abs, map(float, tensor.aminmax()))) if tensor.numel() else 0.0
             if not math.isfinite(largest):
                 return f"{name} holds a value that is not finite"

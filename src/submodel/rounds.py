@@ -8,8 +8,9 @@ alone knows where a task runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Literal, Protocol
 
 import numpy as np
@@ -20,13 +21,15 @@ from torch import Tensor, nn
 from submodel.axes import Axes
 from submodel.build import tensors_of
 from submodel.cost import CostModel
-from submodel.cut import Cut, Granularity, draw_coordinates, draw_units, gather
+from submodel.cut import Cut, Granularity, LastCut, draw_coordinates, draw_units, gather
 from submodel.data import Dataset, Examples, Partition, Population
 from submodel.errors import DivergedError
 from submodel.local import AbsentLabels, LocalWork, Loss, Schedule
 from submodel.merge import Accumulator, NoProjection, Projection, Rule, exact_weight
 from submodel.schemes import Draw, Scheme
 from submodel.tally import RoundReport, Tally
+
+_RECENT_CLIENTS = 256
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,23 @@ class Federation:
     dataset: Dataset
     partition: Partition
 
+    @cached_property
+    def _recent(self) -> Callable[[int], NDArray[np.int64]]:
+        """A round asks for the same clients several times."""
+        return lru_cache(maxsize=_RECENT_CLIENTS)(self.partition.indices)
+
+    def indices(self, client: int) -> NDArray[np.int64]:
+        """The positions of the client's examples in the training set; not to be changed."""
+        return self._recent(client)
+
     def examples(self, client: int) -> Examples:
         """The examples of one client."""
-        index = torch.from_numpy(self.partition.indices(client))
+        index = torch.from_numpy(self.indices(client))
         return Examples(self.dataset.train.x[index], self.dataset.train.y[index])
 
     def labels(self, client: int) -> NDArray[np.int64]:
         """The class labels that the client has, ascending."""
-        index = torch.from_numpy(self.partition.indices(client))
+        index = torch.from_numpy(self.indices(client))
         return np.unique(self.dataset.train.y[index].numpy())
 
 
@@ -108,19 +120,44 @@ class Update:
     loss: float
 
 
+@dataclass(frozen=True)
+class Bundle:
+    """Assignments that are trained together: what processes share is whole bundles."""
+
+    assignments: Sequence[Assignment]
+    overhead: float  # seconds, roughly, that do not grow with the number of assignments
+    work: float  # seconds that do
+
+    @property
+    def cost(self) -> float:
+        """Both together."""
+        return self.overhead + self.work
+
+    def split(self, parts: int) -> list[Bundle]:
+        """About equal parts, each with the overhead of the whole."""
+        return [
+            Bundle([self.assignments[i] for i in part], self.overhead, self.work / parts)
+            for part in np.array_split(np.arange(len(self.assignments)), parts)
+        ]
+
+
 class Engine(Protocol):
     """Where tasks run: updates may come back in any order."""
 
+    def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
+        """What to train together: a function of the round, not of who trains it."""
+        ...
+
     def run(self, tasks: Iterable[Task]) -> Iterator[Update]:
-        """Train every task."""
+        """Train the tasks of one bundle; their tensors are not to be changed."""
         ...
 
 
 class Group(Protocol):
     """The processes that share a run: each plans the same round and trains its part of it."""
 
-    def share(self, assignments: Sequence[Assignment]) -> Sequence[Assignment]:
-        """The assignments of this process."""
+    def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
+        """The bundles of this process."""
         ...
 
     def reduce(self, accumulator: Accumulator, tally: Tally) -> None:
@@ -131,9 +168,9 @@ class Group(Protocol):
 class Alone:
     """One process does everything."""
 
-    def share(self, assignments: Sequence[Assignment]) -> Sequence[Assignment]:
+    def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
         """All of them."""
-        return assignments
+        return bundles
 
     def reduce(self, accumulator: Accumulator, tally: Tally) -> None:
         """There is nobody else."""
@@ -164,12 +201,26 @@ def cut_of(setup: Setup, assignment: Assignment, classes: NDArray[np.int64] | No
     return draw_coordinates(setup.scheme, setup.axes, parameters, capacity, draw, classes)
 
 
-def make_task(setup: Setup, state: State, assignment: Assignment, work: LocalWork) -> Task:
-    """Gather the client's slice of the global model: m_i (.) w_r."""
-    restricted = setup.absent_labels != "keep"
-    classes = setup.federation.labels(assignment.client) if restricted else None
-    cut = cut_of(setup, assignment, classes)
-    return Task(assignment, cut, gather(cut, state.tensors), work, classes)
+class Dispatcher:
+    """Makes the tasks of a round: gathers every client's slice of the global model, m_i (.) w_r.
+
+    Clients that hold the same share one copy of it, as long as they come in a row.
+    """
+
+    def __init__(self, setup: Setup, state: State, work: LocalWork) -> None:
+        self._setup, self._work = setup, work
+        self._last: Cut | None = None
+        self._gather = LastCut(lambda cut: gather(cut, state.tensors))
+
+    def task(self, assignment: Assignment) -> Task:
+        """What goes to this client."""
+        setup = self._setup
+        restricted = setup.absent_labels != "keep"
+        classes = setup.federation.labels(assignment.client) if restricted else None
+        cut = cut_of(setup, assignment, classes)
+        if self._last is None or self._last.same_key != cut.same_key:
+            self._last = cut
+        return Task(assignment, self._last, self._gather(self._last), self._work, classes)
 
 
 def step(
@@ -178,27 +229,29 @@ def step(
     """One round: w_r -> w_{r+1}."""
     work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
     tally = Tally(setup.axes, state.tensors, costs)
-    assignments = plan(setup, state.round)
+    own = group.share(engine.bundles(plan(setup, state.round)))
     tally.lap("plan")
     accumulator = Accumulator(state.tensors, setup.rule)
+    dispatcher = Dispatcher(setup, state, work)
 
-    def tasks() -> Iterator[Task]:
-        for assignment in group.share(assignments):
+    def tasks(bundle: Bundle) -> Iterator[Task]:
+        for assignment in bundle.assignments:
             tally.lap("train")
-            task = make_task(setup, state, assignment, work)
+            task = dispatcher.task(assignment)
             tally.send(task.cut)
             yield task
 
-    for update in engine.run(tasks()):
+    for bundle in own:
+        for update in engine.run(tasks(bundle)):
+            tally.lap("train")
+            weight = exact_weight(update.examples / 1024) if setup.weights == "examples" else 1.0
+            reason = accumulator.refusal(update.cut, update.tensors, weight)
+            if reason is None:
+                accumulator.add(update.cut, update.tensors, weight)
+                tally.accept(update.cut, update.processed, update.loss)
+            else:
+                tally.refuse(update.assignment.client, reason)
         tally.lap("train")
-        weight = exact_weight(update.examples / 1024) if setup.weights == "examples" else 1.0
-        reason = accumulator.refusal(update.cut, update.tensors, weight)
-        if reason is None:
-            accumulator.add(update.cut, update.tensors, weight)
-            tally.accept(update.cut, update.processed, update.loss)
-        else:
-            tally.refuse(update.assignment.client, reason)
-    tally.lap("train")
     group.reduce(accumulator, tally)
     tally.lap("reduce")
     if not tally.accepted:
@@ -238,15 +291,16 @@ def output_step(
         Assignment(state.round, c, setup.population.capacity(c, state.round))
         for c in range(setup.population.count)
     ]
+    own = group.share(engine.bundles(everyone))
     for scheme in setup.scheme.output_passes():
-        masked = replace(setup, scheme=scheme)
-        own = group.share(everyone)
-        for update in engine.run(make_task(masked, state, a, work) for a in own):
-            reason = accumulator.refusal(update.cut, update.tensors)
-            if reason is None:
-                accumulator.add(update.cut, update.tensors)
-            else:
-                tally.refuse(update.assignment.client, reason)
+        dispatcher = Dispatcher(replace(setup, scheme=scheme), state, work)
+        for bundle in own:
+            for update in engine.run(dispatcher.task(a) for a in bundle.assignments):
+                reason = accumulator.refusal(update.cut, update.tensors)
+                if reason is None:
+                    accumulator.add(update.cut, update.tensors)
+                else:
+                    tally.refuse(update.assignment.client, reason)
     group.reduce(accumulator, tally)
     if tally.refused:
         client, reason = next(iter(tally.refused.items()))

@@ -154,7 +154,10 @@ class Rolling:
             pieces = units_held(capacity, self.windows)
             start = j * size // self.windows
             length = (j + pieces) * size // self.windows - start
-        return np.roll(_prefix(size, length), start)
+        mask = np.zeros(size, dtype=np.bool_)
+        mask[start : start + length] = True
+        mask[: max(0, start + length - size)] = True
+        return mask
 
     def output_passes(self) -> Sequence[Scheme]:
         """Every window once, as Algorithm 2's output averages over all R of them."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from submodel.axes import Axes
 from submodel.cost import BACKWARD, CostModel
-from submodel.cut import Cut, Tensors, UnitCut
+from submodel.cut import Cut, LastCut, Tensors, UnitCut
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Tally:
     def __init__(self, axes: Axes, tensors: Tensors, costs: CostModel) -> None:
         self._tensors = tensors
         self._costs = costs
+        self._bytes = LastCut(self._count_bytes)
         self._covered = {a: np.zeros(n, np.bool_) for a, n in axes.cut_by_capacity.items()}
         self._bytes_down = self._bytes_up = self._flops = self._processed = 0
         self._loss = 0.0
@@ -50,7 +51,7 @@ class Tally:
         self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
         self._last = now
 
-    def _bytes(self, cut: Cut) -> int:
+    def _count_bytes(self, cut: Cut) -> int:
         return sum(cut.held(n, t.shape) * t.element_size() for n, t in self._tensors.items())
 
     def send(self, cut: Cut) -> None:

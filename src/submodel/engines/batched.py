@@ -12,6 +12,7 @@ always neighbours in the stack, and their share of it is a view.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby
@@ -20,13 +21,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from submodel.build import build
+from submodel.build import build, tensors_of
 from submodel.cut import WHOLE, Cut
+from submodel.engines.estimate import Estimate
 from submodel.engines.local import SerialEngine
 from submodel.engines.stack import Stack, StackedLoss
 from submodel.engines.stacked import Forward, MappedForward, UnstackableError, WideForward
 from submodel.local import batches
-from submodel.rounds import Setup, Task, Update
+from submodel.rounds import Assignment, Bundle, Setup, Task, Update
 
 _log = logging.getLogger(__name__)
 
@@ -52,12 +54,40 @@ class BatchedEngine:
         self._device = torch.device(device)
         self._always = always
         self._serial = SerialEngine(setup, device)
+        self._estimate = Estimate(setup)
+        self._tensors = tensors_of(setup.module)
         self._name = type(setup.module).__name__
         data = setup.federation.dataset.train
         self._x, self._y = data.x.to(self._device), data.y.to(self._device)
         self._mapped_shapes: dict[object, MappedForward] = {}
         self._refused: str | None = None  # why the module cannot be stacked at all
         self._wide = self._make_wide()
+
+    def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
+        """Stacks: clients of one capacity, of about equal numbers of examples."""
+        bundles = []
+        for capacity in dict.fromkeys(a.capacity for a in assignments):
+            equal = [a for a in assignments if a.capacity == capacity]
+            equal.sort(key=lambda a: len(self._setup.federation.indices(a.client)))
+            cut = self._estimate.cut(capacity)
+            size = self._stack_size(cut, self._estimate.batch(equal[-1].client))
+            for part in np.array_split(np.arange(len(equal)), -(-len(equal) // size)):
+                bundles.append(self._estimate.bundle([equal[i] for i in part]))
+        return bundles
+
+    def _stack_size(self, cut: Cut, batch: int) -> int:
+        """How many clients of one shape train together."""
+        forward = self._wide or self._mapped(cut)
+        if forward is None:
+            return 1
+        shapes = {n: cut.shape(n, t.shape) for n, t in self._tensors.items()}
+        values = sum(map(math.prod, shapes.values()))
+        memory = max(1, COLLECTED_VALUES // values)
+        if self._always:
+            return memory
+        activation = forward.largest({n: s[0] if s else 1 for n, s in shapes.items()}) * batch
+        width = next(iter(self._tensors.values())).element_size()
+        return min(memory, max(1, STACKED_BYTES // max(activation * width, 1)))
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Update]:
         """Train every task; updates come back stack by stack."""
@@ -74,10 +104,8 @@ class BatchedEngine:
             return
         clients = [_Client.of(self._setup, task) for task in tasks]
         clients.sort(key=lambda c: c.total)
-        values = forward.largest(tasks[0].tensors) * clients[-1].largest_batch
-        width = next(iter(tasks[0].tensors.values())).element_size()
-        size = max(1, STACKED_BYTES // max(values * width, 1))
-        stacks = 1 if self._always else -(-len(clients) // size)
+        size = self._stack_size(tasks[0].cut, clients[-1].largest_batch)
+        stacks = -(-len(clients) // size)
         if forward is not self._wide and stacks == len(clients):
             yield from self._serial.run(tasks)  # vmap over one client is nothing but overhead
             return
@@ -157,7 +185,7 @@ class _Client:
     @classmethod
     def of(cls, setup: Setup, task: Task) -> _Client:
         where = task.assignment
-        own = setup.federation.partition.indices(where.client)
+        own = setup.federation.indices(where.client)
         order = batches(len(own), task.work, setup.seed, where.round, where.client)
         size = min(task.work.batch_size or len(own), len(own))
         return cls(task, len(own), [own[b] for b in order], -(-len(own) // size))

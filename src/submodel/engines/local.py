@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -11,9 +11,10 @@ from torch import nn
 from submodel.build import build, load, load_local, tensors_of
 from submodel.cut import Cut
 from submodel.data import Examples
+from submodel.engines.estimate import Estimate
 from submodel.local import MaskedCrossEntropy, batches, train
 from submodel.randomness import key
-from submodel.rounds import Setup, Task, Update
+from submodel.rounds import Assignment, Bundle, Setup, Task, Update
 
 _KEPT_MODULES = 16
 
@@ -24,7 +25,12 @@ class SerialEngine:
     def __init__(self, setup: Setup, device: torch.device | str = "cpu") -> None:
         self._setup = setup
         self._device = torch.device(device)
+        self._estimate = Estimate(setup)
         self._modules: OrderedDict[tuple[tuple[str, int], ...], nn.Module] = OrderedDict()
+
+    def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
+        """Everyone alone."""
+        return [self._estimate.bundle([assignment]) for assignment in assignments]
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Update]:
         """Train every task, in the order given."""
@@ -50,7 +56,7 @@ class SerialEngine:
             classes = setup.federation.dataset.classes
             loss = MaskedCrossEntropy(present, classes, setup.absent_labels)
         module = self._module(task.cut)
-        load(module, {name: tensor.to(self._device) for name, tensor in task.tensors.items()})
+        load(module, {n: t.to(self._device, copy=True) for n, t in task.tensors.items()})
         load_local(module, setup.module, task.cut)
         masks = {
             name: mask.to(self._device)

@@ -38,8 +38,8 @@ class UnstackableError(Exception):
 class Forward(Protocol):
     """The forward pass of a stack."""
 
-    def largest(self, tensors: Mapping[str, Tensor]) -> int:
-        """The most values that an example has in any activation, for one client's tensors."""
+    def largest(self, rows: Mapping[str, int]) -> int:
+        """The most values that an example has in any activation, by the rows of the tensors."""
         ...
 
     def __call__(self, wide: Wide, clients: int, x: Tensor) -> Tensor:
@@ -74,15 +74,44 @@ def _conv(layer: _ConvNd, weight: str, bias: str | None) -> Operator:
     return run
 
 
+class _WideLinear(torch.autograd.Function):
+    """(rows, clients x inputs), (clients x outputs, inputs) -> (rows, clients x outputs).
+
+    Batched products; the gradient of the weights comes out as they lie in memory, for which
+    autograd's own would need a copy as large as the weights.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, clients: int) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.clients = clients
+        own = weight.view(clients, -1, weight.shape[1])
+        return _joined(torch.bmm(_apart(x, clients), own.transpose(1, 2)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        given = _apart(gradients[0], ctx.clients)
+        of_x = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_x = _joined(torch.bmm(given, weight.view(ctx.clients, -1, weight.shape[1])))
+        if ctx.needs_input_grad[1]:
+            of_weight = torch.bmm(given.transpose(1, 2), _apart(x, ctx.clients)).view(weight.shape)
+        return of_x, of_weight, None
+
+
+def _apart(x: Tensor, clients: int) -> Tensor:
+    return x.reshape(len(x), clients, -1).transpose(0, 1)
+
+
+def _joined(x: Tensor) -> Tensor:
+    return x.transpose(0, 1).reshape(x.shape[1], -1)
+
+
 def _linear(_layer: nn.Linear, weight: str, bias: str | None) -> Operator:
     def run(wide: Wide, clients: int, x: Tensor) -> Tensor:
-        rows = x.view(len(x), clients, -1).transpose(0, 1)
-        columns = wide[weight].view(clients, -1, rows.shape[2]).transpose(1, 2)
-        if bias is None:
-            out = torch.bmm(rows, columns)
-        else:
-            out = torch.baddbmm(wide[bias].view(clients, 1, -1), rows, columns)
-        return out.transpose(0, 1).reshape(len(x), -1)
+        out: Tensor = _WideLinear.apply(x, wide[weight], clients)  # type: ignore[no-untyped-call]
+        return out if bias is None else out + wide[bias]
 
     return run
 
@@ -153,9 +182,9 @@ class WideForward:
         for node in traced.graph.nodes:
             self._add(node)
 
-    def largest(self, tensors: Mapping[str, Tensor]) -> int:
+    def largest(self, rows: Mapping[str, int]) -> int:
         """Convolutions and linear layers alone change the size of an activation upwards."""
-        return max(self._inputs, *(len(tensors[n]) * k for n, k in self._pixels.items()), 0)
+        return max(self._inputs, *(rows[n] * k for n, k in self._pixels.items()), 0)
 
     def __call__(self, wide: Wide, clients: int, x: Tensor) -> Tensor:
         """Run the graph; images in channels-last order, which CPU kernels of few channels want."""
@@ -300,7 +329,7 @@ class MappedForward:
         if isinstance(output, Tensor):
             self._largest = max(self._largest, math.prod(output.shape[1:]))
 
-    def largest(self, tensors: Mapping[str, Tensor]) -> int:  # noqa: ARG002 - one shape only
+    def largest(self, rows: Mapping[str, int]) -> int:  # noqa: ARG002 - one shape only
         """The largest output of a layer."""
         return self._largest
 

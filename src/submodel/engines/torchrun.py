@@ -8,8 +8,9 @@ change the model: what one task computes does not depend on who computes it.
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from submodel.errors import LostProcessError, SubmodelError
 from submodel.merge import Accumulator
-from submodel.rounds import Assignment, Setup, State
+from submodel.rounds import Bundle, State
 from submodel.tally import Tally
 
 _PATIENCE = timedelta(minutes=30)  # others wait while one process evaluates
@@ -34,11 +35,40 @@ def launched() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
+def deal(bundles: Sequence[Bundle], processes: int) -> list[list[Bundle]]:
+    """Who trains what: the costliest first, each to whoever has least to do.
+
+    Bundles that are too large to be dealt evenly are split, if that lets everyone finish sooner.
+    """
+    total = sum(bundle.cost for bundle in bundles)
+    best: list[list[Bundle]] = []
+    shortest = math.inf
+    for pieces in (0, 1, 2, 4):  # the largest bundle is this part of a process's share; 0: any
+        hands: list[list[Bundle]] = [[] for _ in range(processes)]
+        loads = [0.0] * processes
+        for bundle in sorted(_split(bundles, total, pieces * processes), key=_by_cost):
+            least = loads.index(min(loads))
+            loads[least] += bundle.cost
+            hands[least].append(bundle)
+        if max(loads) < shortest:
+            best, shortest = hands, max(loads)
+    return best
+
+
+def _split(bundles: Sequence[Bundle], total: float, pieces: int) -> Iterator[Bundle]:
+    for bundle in bundles:
+        parts = max(1, math.ceil(bundle.cost / total * pieces)) if total else 1
+        yield from bundle.split(min(parts, len(bundle.assignments)))
+
+
+def _by_cost(bundle: Bundle) -> float:
+    return -bundle.cost
+
+
 class ProcessGroup:
     """The own process among the others."""
 
-    def __init__(self, setup: Setup, device: str) -> None:
-        self.setup = setup
+    def __init__(self, device: str) -> None:
         self._device = torch.device(device)
         backend = "nccl" if self._device.type == "cuda" else "gloo"
         try:
@@ -51,24 +81,9 @@ class ProcessGroup:
         """Leave the group."""
         dist.destroy_process_group()
 
-    def share(self, assignments: Sequence[Assignment]) -> Sequence[Assignment]:
-        """A part of about equal cost: the costliest first, each to whoever has least to do."""
-        partition = self.setup.federation.partition
-
-        def cost(assignment: Assignment) -> float:
-            # overhead per step, and arithmetic with the square of the capacity
-            return len(partition.indices(assignment.client)) * (0.3 + assignment.capacity**2)
-
-        loads = [0.0] * self.size
-        own = []
-        for work, number in sorted(
-            ((cost(a), -i) for i, a in enumerate(assignments)), reverse=True
-        ):
-            least = loads.index(min(loads))
-            loads[least] += work
-            if least == self.rank:
-                own.append(-number)
-        return [assignments[i] for i in sorted(own)]
+    def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
+        """A part of about equal cost."""
+        return deal(bundles, self.size)[self.rank]
 
     def reduce(self, accumulator: Accumulator, tally: Tally) -> None:
         """One all-reduce of the sums, one exchange of the books."""
