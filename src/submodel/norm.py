@@ -6,7 +6,8 @@ therefore keeps none while training and has the server compute them once for eva
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -55,29 +56,68 @@ def needs_calibration(module: nn.Module) -> bool:
     return any(isinstance(layer, StaticBatchNorm) for layer in module.modules())
 
 
+class Batches(Protocol):
+    """Batches of inputs, by number: a list, or something that makes them when they are needed."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Tensor: ...
+
+
+Spread = Callable[[int, Callable[[int], Tensor]], list[Tensor]]
+"""(count, work) -> work(0), work(1), ...: all of one shape, perhaps computed in many places."""
+
+
+def in_order(count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
+    """One after another, here."""
+    return [work(i) for i in range(count)]
+
+
 @torch.no_grad()
-def calibrate(module: nn.Module, batches: Iterable[Tensor]) -> None:
+def calibrate(module: nn.Module, batches: Batches, spread: Spread = in_order) -> None:
     """Compute the statistics of every static batch norm over ``batches``.
 
     Each layer sees what it sees in training (batch-normalised inputs from the layers below) and
     keeps the mean over all examples and the matching total variance.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, StaticBatchNorm)]
-    for layer in layers:
-        layer.collecting = []
-    try:
-        module.eval()
-        for x in batches:
-            module(x)
+    module.eval()
+
+    def statistics(number: int) -> Tensor:
         for layer in layers:
-            parts = layer.collecting or []
-            count = sum(n for n, _, _ in parts)
-            mean = torch.stack([m * (n / count) for n, m, _ in parts]).sum(0)
-            spread = torch.stack([(v + (m - mean) ** 2) * (n / count) for n, m, v in parts]).sum(0)
-            layer.statistics = (mean, spread)
+            layer.collecting = []
+        module(batches[number])
+        return torch.cat([_pooled(layer.collecting or []) for layer in layers])
+
+    try:
+        found = torch.stack(spread(len(batches), statistics))
     finally:
         for layer in layers:
             layer.collecting = None
+    for layer, own in zip(layers, _by_layer(found, layers), strict=True):
+        _, mean, variance = _pooled_rows(own)
+        layer.statistics = (mean.to(layer.weight), variance.to(layer.weight))
+
+
+def _pooled(parts: list[tuple[int, Tensor, Tensor]]) -> Tensor:
+    """What one layer saw of one batch, as (count, mean ..., variance ...)."""
+    if not parts:
+        raise SubmodelError("a static batch norm saw no data: the forward pass leaves it out")
+    rows = [torch.cat([m.new_tensor([n]), m, v]).double() for n, m, v in parts]
+    count, mean, variance = _pooled_rows(torch.stack(rows))
+    return torch.cat([count.reshape(1), mean, variance])
+
+
+def _pooled_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Counts, means and variances of parts -> those of the whole."""
+    counts, (means, variances) = rows[:, 0], rows[:, 1:].chunk(2, dim=1)
+    share = (counts / counts.sum())[:, None]
+    mean = (share * means).sum(0)
+    return counts.sum(), mean, (share * (variances + (means - mean) ** 2)).sum(0)
+
+
+def _by_layer(found: Tensor, layers: Sequence[StaticBatchNorm]) -> Sequence[Tensor]:
+    return torch.split(found, [1 + 2 * len(layer.weight) for layer in layers], dim=1)
 
 
 def as_batch_norm(module: nn.Module) -> nn.Module:

@@ -164,6 +164,10 @@ class Group(Protocol):
         """Let every process hold the sums and the books of all."""
         ...
 
+    def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
+        """Compute work(0), work(1), ..., all of one shape, together; everyone gets all of it."""
+        ...
+
 
 class Alone:
     """One process does everything."""
@@ -174,6 +178,10 @@ class Alone:
 
     def reduce(self, accumulator: Accumulator, tally: Tally) -> None:
         """There is nobody else."""
+
+    def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
+        """One after another."""
+        return [work(number) for number in range(count)]
 
 
 ALONE = Alone()

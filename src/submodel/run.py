@@ -137,12 +137,12 @@ def _line(state: State, report: RoundReport) -> Metrics:
     }
 
 
-def _scores(setup: Setup, state: State, device: str) -> Metrics:
+def _scores(setup: Setup, state: State, device: str, group: Group) -> Metrics:
     """The evaluation of one round, as it stands in the metrics."""
-    score = evaluate(setup, state, device)
+    score = evaluate(setup, state, device=device, spread=group.spread)
     values: Metrics = {"test_loss": score.loss}
     if score.accuracy is not None:
-        by_capacity = evaluate_capacities(setup, state, score, device)
+        by_capacity = evaluate_capacities(setup, state, score, device, group.spread)
         values["test_accuracy"] = score.accuracy
         values["capacity_accuracy"] = {f"{c:g}": s.accuracy for c, s in by_capacity.items()}
     return values
@@ -158,8 +158,7 @@ def train(
 ) -> tuple[State, list[Metrics]]:
     """Train from the beginning, or from the newest checkpoint; returns the final model.
 
-    Without a folder nothing is written. Of a group of processes only the first evaluates; it alone
-    is given the folder.
+    Without a folder nothing is written. Of a group of processes only the first is given the folder.
     """
     torch.set_num_threads(config.engine.threads)
     engine = make_engine(config, setup)
@@ -169,7 +168,6 @@ def train(
         state = group.agree(state)
     for line in history:
         on_round(line)
-    first = group is None or group.rank == 0
     together: Group = ALONE if group is None else group
     rounds, every = config.train.rounds, config.train.checkpoint_every
     try:
@@ -177,9 +175,9 @@ def train(
             new, report = step(setup, state, engine, costs, together)
             line = _line(new, report)
             due = new.round % config.train.evaluate_every == 0 or new.round == rounds
-            if due and first:
+            if due:
                 start = time.perf_counter()
-                line |= _scores(setup, new, config.engine.device)
+                line |= _scores(setup, new, config.engine.device, together)
                 line["seconds"]["evaluate"] = round(time.perf_counter() - start, 6)
             if folder is not None:
                 folder.add_metrics(line)
@@ -198,10 +196,10 @@ def train(
     if config.train.output_step is not None:
         smoothness = config.train.output_step
         state = output_step(setup, state, engine, costs, smoothness, together)
+    scores = history[-1] if history else {}
+    if config.train.output_step is not None:
+        scores = _scores(setup, state, config.engine.device, together)
     if folder is not None:
-        scores = history[-1]
-        if config.train.output_step is not None:
-            scores = _scores(setup, state, config.engine.device)
         _finish(config, folder, state, scores, history)
     return state, history
 

@@ -43,7 +43,14 @@ def deal(bundles: Sequence[Bundle], processes: int) -> list[list[Bundle]]:
     total = sum(bundle.cost for bundle in bundles)
     best: list[list[Bundle]] = []
     shortest = math.inf
-    for pieces in (0, 1, 2, 4):  # the largest bundle is this part of a process's share; 0: any
+    for pieces in (
+        0,
+        1,
+        2,
+        4,
+        8,
+        16,
+    ):  # the largest bundle is this part of a process's share; 0: any
         hands: list[list[Bundle]] = [[] for _ in range(processes)]
         loads = [0.0] * processes
         for bundle in sorted(_split(bundles, total, pieces * processes), key=_by_cost):
@@ -93,6 +100,16 @@ class ProcessGroup:
         parts = torch.split(flat.to(sums[0].device), [s.numel() for s in sums])
         accumulator.set_sums([p.view(s.shape) for p, s in zip(parts, sums, strict=True)])
         tally.merge(self._gather(tally.books()))
+
+    def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
+        """Every process does every so-many-th piece, and all get all."""
+        own = [work(number).to(self._device) for number in range(self.rank, count, self.size)]
+        like = own[0] if own else work(0).to(self._device)  # more processes than pieces
+        rows = -(-count // self.size)
+        mine = torch.stack(own + [torch.zeros_like(like)] * (rows - len(own)))
+        parts = [torch.zeros_like(mine) for _ in range(self.size)]
+        self._together(lambda: dist.all_gather(parts, mine))
+        return [parts[number % self.size][number // self.size] for number in range(count)]
 
     def _gather(self, value: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The values of all processes, as JSON: nothing is unpickled."""
