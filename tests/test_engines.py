@@ -383,3 +383,40 @@ def test_a_run_takes_the_engine_that_its_configuration_names(batching: str) -> N
 def test_static_norm_alone_is_stacked() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), StaticBatchNorm(6), nn.Linear(6, 10))
     assert_equal_updates(own(net))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_mixed_precision_is_the_same_training_with_shorter_numbers(model: str) -> None:
+    exact, mixed = (setup_of(model, local={"precision": p}) for p in ("float32", "bfloat16"))
+    expected = updates(SerialEngine(exact), exact)
+    for engine in (SerialEngine(mixed), BatchedEngine(mixed)):
+        for client, update in updates(engine, mixed).items():
+            assert update.loss != expected[client].loss
+            assert update.loss == pytest.approx(expected[client].loss, rel=0.05)
+            assert all(t.dtype == torch.float32 for t in update.tensors.values())
+
+
+def test_stacks_hold_every_client_once_and_the_costliest_work_costs_most() -> None:
+    setup = setup_of("preresnet18", clients={"count": 7, "per_round": 7, "capacities": [1, 0.25]})
+    assignments = plan(setup, 0)
+    for engine in (SerialEngine(setup), BatchedEngine(setup)):
+        bundles = engine.bundles(assignments)
+        together = [a for bundle in bundles for a in bundle.assignments]
+        assert sorted(a.client for a in together) == sorted(a.client for a in assignments)
+        each = {b.assignments[0].capacity: b.work / len(b.assignments) for b in bundles}
+        assert each[1] > 8 * each[0.25]  # up to 16 times the arithmetic
+        for bundle in bundles:
+            assert len({a.capacity for a in bundle.assignments}) == 1
+
+
+def test_a_round_trained_bundle_by_bundle_is_the_round_trained_at_once() -> None:
+    setup = setup_of("cnn")
+    engine, dispatcher = BatchedEngine(setup), Dispatcher(setup, initial_state(setup), setup.work)
+    expected = updates(engine, setup)
+    for bundle in engine.bundles(plan(setup, 0)):
+        before = dispatcher.task(bundle.assignments[0])
+        kept = {n: t.clone() for n, t in before.tensors.items()}
+        for update in engine.run([dispatcher.task(a) for a in bundle.assignments]):
+            for name, tensor in expected[update.assignment.client].tensors.items():
+                torch.testing.assert_close(update.tensors[name], tensor, rtol=1e-5, atol=1e-5)
+        assert all(torch.equal(before.tensors[n], t) for n, t in kept.items())

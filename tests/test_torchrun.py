@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from submodel.engines.launch import free_port
+from submodel.engines.torchrun import deal
+from submodel.rounds import Assignment, Bundle
 from submodel.run import RunFolder
 from tests.common import SCHEMES
 
@@ -64,9 +66,10 @@ def test_any_number_of_processes_gives_the_bytes_of_one(processes: int) -> None:
             assert result["same_bytes"], result
 
 
-def command(out: Path, rounds: int, *options: str) -> list[str]:
+def command(out: Path, rounds: int, *options: str, batching: str = "never") -> list[str]:
     settings = [
-        *("model.width=8", "clients.count=12", "clients.per_round=5", "engine.batching=never"),
+        *("model.width=8", "clients.count=12", "clients.per_round=5"),
+        f"engine.batching={batching}",
         *("train.evaluate_every=10", "train.checkpoint_every=7", f"train.rounds={rounds}"),
     ]
     sets = [part for setting in settings for part in ("--set", setting)]
@@ -101,6 +104,55 @@ def test_a_process_that_dies_ends_the_run_and_leaves_it_resumable(tmp_path: Path
     resume = [sys.executable, "-m", "submodel", "resume", str(broken)]
     subprocess.run(resume, check=True, capture_output=True, timeout=120)
     assert hash_of(broken) == hash_of(tmp_path / "whole")
+
+
+def test_a_stopped_run_of_two_processes_with_stacks_ends_as_an_undisturbed_one(
+    tmp_path: Path,
+) -> None:
+    rounds = 40
+    whole, stopped = (
+        command(tmp_path / name, rounds, "--processes", "2", batching="auto")
+        for name in ("whole", "stopped")
+    )
+    subprocess.run(whole, check=True, capture_output=True)
+    with subprocess.Popen(stopped, stdout=subprocess.PIPE, text=True) as run:
+        deadline = time.monotonic() + 60
+        while len(RunFolder(tmp_path / "stopped").metrics()) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        run.send_signal(signal.SIGINT)
+        assert run.stdout is not None
+        run.stdout.read()
+    assert run.returncode == 130
+    resume = [sys.executable, "-m", "submodel", "resume", str(tmp_path / "stopped")]
+    subprocess.run(resume, check=True, capture_output=True, timeout=120)
+    assert hash_of(tmp_path / "stopped") == hash_of(tmp_path / "whole")
+
+
+def bundle(clients: int, overhead: float, work: float) -> Bundle:
+    return Bundle([Assignment(0, c, 1.0) for c in range(clients)], overhead, work)
+
+
+def longest(hands: list[list[Bundle]]) -> float:
+    return max(sum(b.cost for b in hand) for hand in hands)
+
+
+def test_everything_is_dealt_once_and_evenly() -> None:
+    bundles = [bundle(n, 1.0, 2.0 * n) for n in (1, 2, 3, 4, 5, 6)]
+    for processes in (1, 2, 3, 7):
+        hands = deal(bundles, processes)
+        assert len(hands) == processes
+        assert sum(len(b.assignments) for hand in hands for b in hand) == 21
+        if processes < 4:
+            total = sum(b.cost for hand in hands for b in hand)
+            assert longest(hands) <= 1.1 * total / processes
+    assert deal(bundles, 1) == [sorted(bundles, key=lambda b: -b.cost)]  # nothing is split
+
+
+def test_a_stack_is_split_only_if_that_is_sooner() -> None:
+    assert [len(hand) for hand in deal([bundle(8, 1.0, 8.0)], 2)] == [1, 1]
+    assert sorted(len(hand) for hand in deal([bundle(8, 8.0, 0.1)], 2)) == [1, 1]  # 8.05 < 8.1
+    one = bundle(1, 1.0, 8.0)
+    assert sorted(map(len, deal([one], 2))) == [0, 1]  # one client cannot be
 
 
 def test_torchrun_itself_starts_it_too(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rich.console import Console
 from submodel.budget import Budget
 from submodel.config import Config, describe, override, parse_capacity, read
 from submodel.engines.choose import choose
+from submodel.engines.device import own_device
 from submodel.engines.launch import launch
 from submodel.engines.torchrun import ProcessGroup, launched
 from submodel.errors import ConfigError, SubmodelError
@@ -88,7 +89,8 @@ def _train_and_show(
         f"{'resuming' if resume else 'training'} {folder.path}: {config.model.name} on "
         f"{config.data.name}, scheme {config.scheme.name}, {config.clients.sampled} of "
         f"{config.clients.count} clients per round, {config.train.rounds} rounds, "
-        f"{1 if group is None else group.size} process(es) with {config.engine.threads} thread(s)"
+        f"{1 if group is None else group.size} process(es) with {config.engine.threads} thread(s) "
+        f"on {own_device(config.engine.device)}, batching {config.engine.batching}"
     )
     with folder.locked(), show_progress(config.train.rounds, console) as on_round:
         train_run(config, setup, folder, on_round, resume, group)

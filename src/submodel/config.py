@@ -179,6 +179,9 @@ class Local(_Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="SGD momentum")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="L2 decay")
     clip: Positive | None = Field(None, description="largest norm of a gradient")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of products and convolutions; bfloat16: mixed precision"
+    )
     schedule: Literal["constant", "step", "cosine"] = Field(
         "constant", description="learning rate over the rounds"
     )
@@ -222,7 +225,7 @@ class Engine(_Section):
         None, description="torchrun: how many to start here (default: one per core)"
     )
     threads: Count = Field(1, description="threads per operator; small models want one")
-    device: str = Field("cpu", description="cpu, cuda, cuda:1, ...")
+    device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
     batching: Literal["auto", "always", "never"] = Field(
         "auto", description="train clients of equal shape together: where it pays, or regardless"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +20,8 @@ from submodel.randomness import generator
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean loss over the batch."""
 Gradients = Sequence[Tensor | None]
+Precision = Literal["float32", "bfloat16"]
+"""Of products and convolutions; weights, sums and everything exchanged stay as they are."""
 AbsentLabels = Literal["keep", "zero", "leave_out"]
 
 
@@ -33,6 +36,7 @@ class LocalWork:
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip: float | None = None  # the largest norm of a gradient
+    precision: Precision = "float32"
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,13 @@ class MaskedCrossEntropy:
         return functional.cross_entropy(logits, torch.searchsorted(self.present, targets))
 
 
+def mixed(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
+    """The context of a forward pass."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16)
+
+
 @dataclass(frozen=True)
 class LocalResult:
     """What training one sub-model came to."""
@@ -134,7 +145,8 @@ def train(
     steps = processed = 0
     for positions in order:
         index = torch.from_numpy(positions).to(examples.x.device)
-        value = loss(module(examples.x[index]), examples.y[index])
+        with mixed(index.device, work.precision):
+            value = loss(module(examples.x[index]), examples.y[index])
         found = torch.autograd.grad(value, parameters, allow_unused=True)
         gradients: Gradients = [
             g * masked[i] if g is not None and i in masked else g for i, g in enumerate(found)

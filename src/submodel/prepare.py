@@ -80,7 +80,7 @@ def prepare(
     if config.engine.device.startswith("cuda") and not torch.cuda.is_available():
         problems.append(f"engine.device: {config.engine.device!r}: there is no CUDA device here")
     try:
-        torch.device(config.engine.device)
+        torch.device("cpu" if config.engine.device == "auto" else config.engine.device)
     except RuntimeError:
         problems.append(f"engine.device: {config.engine.device!r} is not a device")
     if (
@@ -150,6 +150,7 @@ def prepare(
             momentum=local.momentum,
             weight_decay=local.weight_decay,
             clip=local.clip,
+            precision=local.precision,
         ),
         loss=loss,
         seed=config.seed,

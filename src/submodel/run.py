@@ -23,6 +23,7 @@ from submodel import checkpoint
 from submodel.config import Config, read, to_toml
 from submodel.cost import CostModel
 from submodel.engines import make_engine
+from submodel.engines.device import own_device
 from submodel.engines.torchrun import ProcessGroup
 from submodel.errors import LostProcessError, SubmodelError
 from submodel.evaluate import evaluate, evaluate_capacities
@@ -137,7 +138,7 @@ def _line(state: State, report: RoundReport) -> Metrics:
     }
 
 
-def _scores(setup: Setup, state: State, device: str, group: Group) -> Metrics:
+def _scores(setup: Setup, state: State, device: torch.device, group: Group) -> Metrics:
     """The evaluation of one round, as it stands in the metrics."""
     score = evaluate(setup, state, device=device, spread=group.spread)
     values: Metrics = {"test_loss": score.loss}
@@ -161,7 +162,7 @@ def train(
     Without a folder nothing is written. Of a group of processes only the first is given the folder.
     """
     torch.set_num_threads(config.engine.threads)
-    engine = make_engine(config, setup)
+    engine, device = make_engine(config, setup), own_device(config.engine.device)
     costs = CostModel(setup.module, setup.federation.dataset.example)
     state, history = _begin(config, initial_state(setup), folder, resume)
     if group is not None:
@@ -177,7 +178,7 @@ def train(
             due = new.round % config.train.evaluate_every == 0 or new.round == rounds
             if due:
                 start = time.perf_counter()
-                line |= _scores(setup, new, config.engine.device, together)
+                line |= _scores(setup, new, device, together)
                 line["seconds"]["evaluate"] = round(time.perf_counter() - start, 6)
             if folder is not None:
                 folder.add_metrics(line)
@@ -198,7 +199,7 @@ def train(
         state = output_step(setup, state, engine, costs, smoothness, together)
     scores = history[-1] if history else {}
     if config.train.output_step is not None:
-        scores = _scores(setup, state, config.engine.device, together)
+        scores = _scores(setup, state, device, together)
     if folder is not None:
         _finish(config, folder, state, scores, history)
     return state, history

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from submodel.config import Config
 from submodel.engines.batched import BatchedEngine
+from submodel.engines.device import own_device
 from submodel.engines.local import SerialEngine
 from submodel.rounds import Engine, Setup
 
 
 def make_engine(config: Config, setup: Setup) -> Engine:
     """The engine of a configuration, for one process."""
+    device = own_device(config.engine.device)
     if config.engine.batching == "never":
-        return SerialEngine(setup, config.engine.device)
-    return BatchedEngine(setup, config.engine.device, always=config.engine.batching == "always")
+        return SerialEngine(setup, device)
+    return BatchedEngine(setup, device, always=config.engine.batching == "always")

@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 
 from submodel.build import build, tensors_of
 from submodel.cut import WHOLE, Cut
+from submodel.engines.device import move
 from submodel.engines.estimate import Estimate
 from submodel.engines.local import SerialEngine
 from submodel.engines.stack import Stack, StackedLoss
 from submodel.engines.stacked import Forward, MappedForward, UnstackableError, WideForward
-from submodel.local import batches
+from submodel.local import batches, mixed
 from submodel.rounds import Assignment, Bundle, Setup, Task, Update
 
 _log = logging.getLogger(__name__)
@@ -142,11 +143,12 @@ class BatchedEngine:
         stack = Stack(self._setup.module, tasks, self._device)
         totals = torch.zeros(len(clients), dtype=torch.float64, device=self._device)
         for start, stop, positions in _schedule(clients):
-            rows = torch.from_numpy(positions).to(self._device)
+            rows = move(torch.from_numpy(positions), self._device)
             x = self._x.index_select(0, rows).view(-1, stop - start, *self._x.shape[1:])
             y = self._y.index_select(0, rows).view(-1, stop - start, *self._y.shape[1:])
             share = stack.share(start, stop)
-            values = loss(forward(share.tensors, stop - start, x), y, start, stop)
+            with mixed(x.device, tasks[0].work.precision):
+                values = loss(forward(share.tensors, stop - start, x), y, start, stop)
             share.step(values.sum(), tasks[0].work)
             totals[start:stop] += values.detach()
         sums = totals.tolist()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from submodel.config import Config
+from submodel.engines.device import own_device
 from submodel.engines.estimate import Estimate
 from submodel.engines.torchrun import launched
 from submodel.rounds import Setup
@@ -23,13 +24,15 @@ def choose(config: Config, setup: Setup) -> Config:
     process per core; less is done here.
     """
     cores = os.cpu_count() or 1
-    on_cpu = config.engine.device == "cpu"
+    on_cpu = own_device(config.engine.device).type == "cpu"
     settled: dict[str, object]
     if launched():
         settled = {"name": "torchrun", "processes": int(os.environ["WORLD_SIZE"])}
     elif config.engine.name != "auto":
         return config
-    elif cores > 1 and on_cpu and Estimate(setup).seconds(config.train.rounds) > _WORTH_PROCESSES:
+    elif not on_cpu:
+        settled = {"name": "local"}
+    elif cores > 1 and Estimate(setup).seconds(config.train.rounds) > _WORTH_PROCESSES:
         settled = {"name": "torchrun", "processes": cores}
     else:
         settled = {"name": "local"}

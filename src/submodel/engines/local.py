@@ -11,6 +11,7 @@ from torch import nn
 from submodel.build import build, load, load_local, tensors_of
 from submodel.cut import Cut
 from submodel.data import Examples
+from submodel.engines.device import move
 from submodel.engines.estimate import Estimate
 from submodel.local import MaskedCrossEntropy, batches, train
 from submodel.randomness import key
@@ -49,14 +50,14 @@ class SerialEngine:
     def _train(self, task: Task) -> Update:
         setup, where = self._setup, task.assignment
         own = setup.federation.examples(where.client)
-        examples = Examples(own.x.to(self._device), own.y.to(self._device))
+        examples = Examples(move(own.x, self._device), move(own.y, self._device))
         loss = setup.loss
         if task.classes is not None and setup.federation.dataset.classes is not None:
             present = torch.from_numpy(task.classes).to(self._device)
             classes = setup.federation.dataset.classes
             loss = MaskedCrossEntropy(present, classes, setup.absent_labels)
         module = self._module(task.cut)
-        load(module, {n: t.to(self._device, copy=True) for n, t in task.tensors.items()})
+        load(module, {n: move(t, self._device, copy=True) for n, t in task.tensors.items()})
         load_local(module, setup.module, task.cut)
         masks = {
             name: mask.to(self._device)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from submodel.engines.device import move
 from submodel.local import Gradients, LocalWork, clipped, sgd
 from submodel.rounds import Setup, Task
 
@@ -23,7 +24,7 @@ def widen(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     torch.Size([4, 3])
     """
     wide = torch.stack(list(tensors)) if tensors[0].dim() == 0 else torch.cat(list(tensors))
-    wide = wide.to(device)
+    wide = move(wide, device)
     return wide.contiguous(memory_format=torch.channels_last) if wide.dim() == 4 else wide
 
 

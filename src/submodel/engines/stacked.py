@@ -108,9 +108,17 @@ def _joined(x: Tensor) -> Tensor:
     return x.transpose(0, 1).reshape(x.shape[1], -1)
 
 
+def _in_one_type(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """What autocast would do with the inputs of a product."""
+    kind = x.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+    return x.to(dtype), weight.to(dtype)
+
+
 def _linear(_layer: nn.Linear, weight: str, bias: str | None) -> Operator:
     def run(wide: Wide, clients: int, x: Tensor) -> Tensor:
-        out: Tensor = _WideLinear.apply(x, wide[weight], clients)  # type: ignore[no-untyped-call]
+        x, own = _in_one_type(x, wide[weight])
+        out: Tensor = _WideLinear.apply(x, own, clients)  # type: ignore[no-untyped-call]
         return out if bias is None else out + wide[bias]
 
     return run

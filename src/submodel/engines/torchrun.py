@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from submodel.engines.device import own_device
 from submodel.errors import LostProcessError, SubmodelError
 from submodel.merge import Accumulator
 from submodel.rounds import Bundle, State
@@ -76,7 +77,7 @@ class ProcessGroup:
     """The own process among the others."""
 
     def __init__(self, device: str) -> None:
-        self._device = torch.device(device)
+        self._device = own_device(device)
         backend = "nccl" if self._device.type == "cuda" else "gloo"
         try:
             dist.init_process_group(backend, timeout=_PATIENCE)
