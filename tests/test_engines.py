@@ -129,6 +129,9 @@ def test_batched_is_serial_for_local_work(local: dict[str, Any]) -> None:
 class VeryRagged:
     """Clients of 1, 2, 3, ... examples."""
 
+    def size(self, client: int) -> int:
+        return client + 1
+
     def indices(self, client: int) -> Any:
         return np.arange(client + 1) * 5 % 60
 

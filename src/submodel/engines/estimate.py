@@ -52,13 +52,13 @@ class Estimate:
 
     def steps(self, client: int) -> int:
         """How many steps a client takes in a round."""
-        work, examples = self._setup.work, len(self._setup.federation.indices(client))
+        work, examples = self._setup.work, self._setup.federation.size(client)
         batch = min(work.batch_size or examples, examples)
         return work.steps or (work.epochs or 0) * -(-examples // batch)
 
     def batch(self, client: int) -> int:
         """How many examples a client's largest batch has."""
-        examples = len(self._setup.federation.indices(client))
+        examples = self._setup.federation.size(client)
         return min(self._setup.work.batch_size or examples, examples)
 
     def bundle(self, assignments: Sequence[Assignment]) -> Bundle:
