@@ -26,6 +26,11 @@ from submodel.inspection import inspect as inspect_axes
 from submodel.prepare import prepare
 from submodel.report.progress import show_progress
 from submodel.report.tables import cost_rows, cost_table, history_table, module_cost_rows
+from submodel.reproduce.experiments import DATASETS, EXPERIMENTS, Scale
+from submodel.reproduce.records import Record
+from submodel.reproduce.report import claims_table
+from submodel.reproduce.report import write as write_report
+from submodel.reproduce.runner import Runner
 from submodel.rounds import Setup
 from submodel.run import Interrupted, RunFolder, new_folder
 from submodel.run import train as train_run
@@ -233,6 +238,54 @@ def plan(
                   f"{si(needs.traffic, 'B')} per round")  # fmt: skip
     if fit.capacity is None:
         raise typer.Exit(1)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str, typer.Argument(help=f"{', '.join(EXPERIMENTS)}, or all.", metavar="NAME")
+    ],
+    scale: Annotated[Scale, typer.Option(help="How much of it.")] = Scale.SMALL,
+    seeds: Annotated[int, typer.Option(help="Runs of each variant.", min=1)] = 3,
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
+    ] = None,
+    datasets: Annotated[
+        str | None, typer.Option(help="As cifar10,cifar100; default: what the scale has.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where everything goes.")] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="Redraw from this folder of records; trains nothing.")
+    ] = None,
+) -> None:
+    """Run the paper's experiments and say what holds; the same command goes on where it stopped."""
+    if name != "all" and name not in EXPERIMENTS:
+        raise ConfigError([f"{name!r} is not one of {', '.join(EXPERIMENTS)}, all"])
+    folder = out or Path("runs") / f"reproduce-{scale.value}"
+    chosen = tuple(datasets.split(",")) if datasets else None
+    if chosen and (unknown := sorted(set(chosen) - {d for s in Scale for d in DATASETS[s]})):
+        raise ConfigError([f"--datasets: {unknown[0]!r} has no experiments"])
+    experiments = [e for e in EXPERIMENTS.values() if name in (e.name, "all")]
+    wanted = {e.name: e.variants(scale, chosen) for e in experiments}
+    variants = list(dict.fromkeys(v for own in wanted.values() for v in own))
+    if records is None:
+        runner = Runner(folder, scale, seeds, jobs or os.cpu_count() or 1, console)
+        try:
+            found = runner.run(variants)
+        except Interrupted as stop:
+            print(stop)
+            raise typer.Exit(130) from None
+        for record in found:
+            record.write(folder / "records" / f"{record.slug}.json")
+    else:
+        found = [Record.read(records / f"{variant.slug}.json") for variant in variants]
+    by_variant = dict(zip(variants, found, strict=True))
+    command = f"submodel reproduce {name} --scale {scale.value} --seeds {seeds}"
+    for experiment in experiments:
+        own = {v: by_variant[v] for v in wanted[experiment.name]}
+        page = write_report(experiment, own, command, folder)
+        console.print(claims_table(experiment, own))
+        print(page)
 
 
 @app.command()

@@ -207,6 +207,9 @@ class Train(_Section):
 
     rounds: Count = Field(200, description="communication rounds")
     evaluate_every: Count = Field(5, description="rounds between evaluations")
+    evaluate_capacities: bool = Field(
+        True, description="evaluate the sub-model of every capacity as well"
+    )
     checkpoint_every: Count = Field(5, description="rounds between checkpoints")
     output_step: Positive | None = Field(
         None, description="L: end with the algorithms' output step of size 1/L over all clients"

@@ -138,13 +138,16 @@ def _line(state: State, report: RoundReport) -> Metrics:
     }
 
 
-def _scores(setup: Setup, state: State, device: torch.device, group: Group) -> Metrics:
+def _scores(
+    config: Config, setup: Setup, state: State, device: torch.device, group: Group
+) -> Metrics:
     """The evaluation of one round, as it stands in the metrics."""
     score = evaluate(setup, state, device=device, spread=group.spread)
     values: Metrics = {"test_loss": score.loss}
     if score.accuracy is not None:
-        by_capacity = evaluate_capacities(setup, state, score, device, group.spread)
         values["test_accuracy"] = score.accuracy
+    if score.accuracy is not None and config.train.evaluate_capacities:
+        by_capacity = evaluate_capacities(setup, state, score, device, group.spread)
         values["capacity_accuracy"] = {f"{c:g}": s.accuracy for c, s in by_capacity.items()}
     return values
 
@@ -178,7 +181,7 @@ def train(
             due = new.round % config.train.evaluate_every == 0 or new.round == rounds
             if due:
                 start = time.perf_counter()
-                line |= _scores(setup, new, device, together)
+                line |= _scores(config, setup, new, device, together)
                 line["seconds"]["evaluate"] = round(time.perf_counter() - start, 6)
             if folder is not None:
                 folder.add_metrics(line)
@@ -199,7 +202,7 @@ def train(
         state = output_step(setup, state, engine, costs, smoothness, together)
     scores = history[-1] if history else {}
     if config.train.output_step is not None:
-        scores = _scores(setup, state, device, together)
+        scores = _scores(config, setup, state, device, together)
     if folder is not None:
         _finish(config, folder, state, scores, history)
     return state, history
