@@ -16,7 +16,7 @@ import pytest
 from submodel.config import parse
 from submodel.errors import SubmodelError
 from submodel.prepare import prepare
-from submodel.reproduce.experiments import EXPERIMENTS, HETEROGENEITY, WAYS, Scale, Variant
+from submodel.reproduce.experiments import EXPERIMENTS, HETEROGENEITY, WAYS, Scale, Split, Variant
 from submodel.reproduce.records import Comparison, Record, SeedRun
 from submodel.reproduce.report import claim_rows, number, write
 from submodel.reproduce.runner import Runner
@@ -46,6 +46,13 @@ def test_experiments_share_their_runs() -> None:
     variants = every_variant(Scale.SMALL)
     assert len(set(variants)) == 24 < len(variants)
     assert {v.way for v in variants} == set(WAYS)
+
+
+def test_dirichlet_splits_are_runs_of_their_own() -> None:
+    variants = EXPERIMENTS["heterofl"].variants(Scale.SMALL, split=Split.DIRICHLET)
+    assert [v.slug for v in variants][0] == "cifar10-dirichlet-high-static-small"
+    data = parse(variants[0].settings(Scale.SMALL, 0)).data
+    assert (data.partition, data.alpha, data.labels_per_client) == ("dirichlet", 0.1, None)
 
 
 def test_the_settings_are_those_of_the_paper() -> None:

@@ -26,7 +26,7 @@ from submodel.inspection import inspect as inspect_axes
 from submodel.prepare import prepare
 from submodel.report.progress import show_progress
 from submodel.report.tables import cost_rows, cost_table, history_table, module_cost_rows
-from submodel.reproduce.experiments import DATASETS, EXPERIMENTS, Scale
+from submodel.reproduce.experiments import DATASETS, EXPERIMENTS, Scale, Split
 from submodel.reproduce.records import Record
 from submodel.reproduce.report import claims_table
 from submodel.reproduce.report import write as write_report
@@ -253,6 +253,7 @@ def reproduce(
     datasets: Annotated[
         str | None, typer.Option(help="As cifar10,cifar100; default: what the scale has.")
     ] = None,
+    split: Annotated[Split, typer.Option(help="How the clients' data differ.")] = Split.LABELS,
     out: Annotated[Path | None, typer.Option(help="Where everything goes.")] = None,
     records: Annotated[
         Path | None, typer.Option(help="Redraw from this folder of records; trains nothing.")
@@ -266,7 +267,7 @@ def reproduce(
     if chosen and (unknown := sorted(set(chosen) - {d for s in Scale for d in DATASETS[s]})):
         raise ConfigError([f"--datasets: {unknown[0]!r} has no experiments"])
     experiments = [e for e in EXPERIMENTS.values() if name in (e.name, "all")]
-    wanted = {e.name: e.variants(scale, chosen) for e in experiments}
+    wanted = {e.name: e.variants(scale, chosen, split) for e in experiments}
     variants = list(dict.fromkeys(v for own in wanted.values() for v in own))
     if records is None:
         runner = Runner(folder, scale, seeds, jobs or os.cpu_count() or 1, console)
@@ -281,6 +282,7 @@ def reproduce(
         found = [Record.read(records / f"{variant.slug}.json") for variant in variants]
     by_variant = dict(zip(variants, found, strict=True))
     command = f"submodel reproduce {name} --scale {scale.value} --seeds {seeds}"
+    command += "" if split is Split.LABELS else f" --split {split.value}"
     for experiment in experiments:
         own = {v: by_variant[v] for v in wanted[experiment.name]}
         page = write_report(experiment, own, command, folder)

@@ -14,6 +14,7 @@ from typing import Any
 Settings = dict[str, dict[str, Any]]
 HETEROGENEITY = ("high", "low")
 CAPACITIES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
+_ALPHA = (0.1, 0.5)
 _LABELS = {"digits": (2, 5), "cifar10": (2, 5), "cifar100": (20, 50)}
 
 
@@ -23,6 +24,13 @@ class Scale(StrEnum):
     SMOKE = "smoke"
     SMALL = "small"
     PAPER = "paper"
+
+
+class Split(StrEnum):
+    """How the clients' data differ: some labels each, or Dirichlet proportions."""
+
+    LABELS = "labels"
+    DIRICHLET = "dirichlet"
 
 
 DATASETS: dict[Scale, tuple[str, ...]] = {
@@ -36,7 +44,6 @@ def _base(scale: Scale) -> Settings:
     """The setting of section 5, which follows HeteroFL and FedRolex, at a scale."""
     common: Settings = {
         "model": {"name": "preresnet18", "scaler": True},
-        "data": {"partition": "labels"},
         "clients": {"count": 100, "per_round": 10, "capacity_mode": "dynamic"},
         "merge": {"rule": "selective"},
         "local": {
@@ -141,6 +148,7 @@ class Variant:
     dataset: str
     heterogeneity: str
     way: str
+    split: Split = Split.LABELS
 
     @property
     def slug(self) -> str:
@@ -149,7 +157,8 @@ class Variant:
         >>> Variant("cifar10", "high", "rolling").slug
         'cifar10-high-rolling'
         """
-        return f"{self.dataset}-{self.heterogeneity}-{self.way}"
+        split = "" if self.split is Split.LABELS else f"-{self.split.value}"
+        return f"{self.dataset}{split}-{self.heterogeneity}-{self.way}"
 
     @property
     def title(self) -> str:
@@ -158,8 +167,13 @@ class Variant:
 
     def settings(self, scale: Scale, seed: int) -> dict[str, Any]:
         """The configuration, as a file would hold it."""
-        labels = _LABELS[self.dataset][HETEROGENEITY.index(self.heterogeneity)]
-        own: Settings = {"data": {"name": self.dataset, "labels_per_client": labels}}
+        level = HETEROGENEITY.index(self.heterogeneity)
+        data: dict[str, Any] = {"name": self.dataset, "partition": self.split.value}
+        if self.split is Split.LABELS:
+            data["labels_per_client"] = _LABELS[self.dataset][level]
+        else:
+            data["alpha"] = _ALPHA[level]
+        own: Settings = {"data": data}
         return {
             "name": self.slug,
             "seed": seed,
@@ -180,15 +194,16 @@ class Claim:
     measure: str = "accuracy"  # losses and gaps: smaller is better
     settings: tuple[str, ...] = HETEROGENEITY
 
-    def sides(self, dataset: str, heterogeneity: str) -> tuple[Variant, Variant]:
+    def sides(
+        self, dataset: str, heterogeneity: str, split: Split = Split.LABELS
+    ) -> tuple[Variant, Variant]:
         """The two variants that are compared."""
-        better, worse = (
-            Variant(dataset, *way.split(":"))
-            if ":" in way
-            else Variant(dataset, heterogeneity, way)
-            for way in (self.better, self.worse)
-        )
-        return better, worse
+
+        def side(way: str) -> Variant:
+            own, _, name = way.rpartition(":")
+            return Variant(dataset, own or heterogeneity, name, split)
+
+        return side(self.better), side(self.worse)
 
 
 @dataclass(frozen=True)
@@ -205,14 +220,20 @@ class Experiment:
     paper: Sequence[tuple[str, str]] = field(default=())  # what the paper prints
     datasets: Sequence[str] | None = None  # at the paper's scale, where not all
 
-    def variants(self, scale: Scale, datasets: Sequence[str] | None = None) -> list[Variant]:
+    def variants(
+        self,
+        scale: Scale,
+        datasets: Sequence[str] | None = None,
+        split: Split = Split.LABELS,
+    ) -> list[Variant]:
         """What has to be run."""
         chosen = datasets or (self.datasets if scale is Scale.PAPER else None) or DATASETS[scale]
         variants = []
         for dataset in chosen:
             for heterogeneity in HETEROGENEITY[:1] if self.only_high else HETEROGENEITY:
                 extra = self.only_low if heterogeneity == "low" else ()
-                variants += [Variant(dataset, heterogeneity, w) for w in (*self.ways, *extra)]
+                ways = (*self.ways, *extra)
+                variants += [Variant(dataset, heterogeneity, w, split) for w in ways]
         return variants
 
 

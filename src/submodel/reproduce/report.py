@@ -111,9 +111,9 @@ def claim_rows(experiment: Experiment, records: Records) -> list[list[str]]:
     """What is claimed, by how much it holds here, and the verdict."""
     rows = []
     for claim in experiment.claims:
-        for dataset in dict.fromkeys(v.dataset for v in records):
+        for dataset, split in dict.fromkeys((v.dataset, v.split) for v in records):
             for setting in claim.settings:
-                better, worse = claim.sides(dataset, setting)
+                better, worse = claim.sides(dataset, setting, split)
                 if better not in records or worse not in records:
                     continue
                 found = Comparison.of(records[better], records[worse], claim.measure)
