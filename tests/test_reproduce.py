@@ -52,7 +52,7 @@ def test_dirichlet_splits_are_runs_of_their_own() -> None:
     variants = EXPERIMENTS["heterofl"].variants(Scale.SMALL, split=Split.DIRICHLET)
     assert [v.slug for v in variants][0] == "cifar10-dirichlet-high-static-small"
     data = parse(variants[0].settings(Scale.SMALL, 0)).data
-    assert (data.partition, data.alpha, data.labels_per_client) == ("dirichlet", 0.1, None)
+    assert (data.partition, data.alpha) == ("dirichlet", 0.1)
 
 
 def test_the_settings_are_those_of_the_paper() -> None:
