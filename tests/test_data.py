@@ -24,6 +24,7 @@ def test_every_example_is_used_once(labels_per_client: int | None) -> None:
     parts = [partition.indices(client) for client in range(50)]
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(LABELS)))
     assert all(np.array_equal(part, partition.indices(c)) for c, part in enumerate(parts))
+    assert [partition.size(client) for client in range(50)] == [len(part) for part in parts]
 
 
 @pytest.mark.parametrize("labels_per_client", [1, 2, 3, 7])
@@ -63,7 +64,7 @@ def test_a_client_may_draw_its_own_examples() -> None:
     partition = make_partition(LABELS, len(LABELS), 10**6, 3, 20, seed=0)
     for client in (0, 999_999):
         own = partition.indices(client)
-        assert len(own) == len(set(own.tolist())) == 20
+        assert len(own) == len(set(own.tolist())) == partition.size(client) == 20
         assert len(set(LABELS[own].tolist())) == 3
 
 

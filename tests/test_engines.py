@@ -129,6 +129,9 @@ def test_batched_is_serial_for_local_work(local: dict[str, Any]) -> None:
 class VeryRagged:
     """Clients of 1, 2, 3, ... examples."""
 
+    def size(self, client: int) -> int:
+        return client + 1
+
     def indices(self, client: int) -> Any:
         return np.arange(client + 1) * 5 % 60
 
@@ -404,7 +407,7 @@ def test_stacks_hold_every_client_once_and_the_costliest_work_costs_most() -> No
         together = [a for bundle in bundles for a in bundle.assignments]
         assert sorted(a.client for a in together) == sorted(a.client for a in assignments)
         each = {b.assignments[0].capacity: b.work / len(b.assignments) for b in bundles}
-        assert each[1] > 8 * each[0.25]  # up to 16 times the arithmetic
+        assert each[1] > 3 * each[0.25]  # up to 16 times the arithmetic, 4 times the bytes
         for bundle in bundles:
             assert len({a.capacity for a in bundle.assignments}) == 1
 

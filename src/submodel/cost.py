@@ -45,7 +45,7 @@ class CostModel:
     """
 
     def __init__(self, module: nn.Module, example_inputs: Inputs) -> None:
-        self._examples = next(tensors_in(example_inputs)).shape[0]
+        self.examples = next(tensors_in(example_inputs)).shape[0]
         self._flops: dict[tuple[tuple[str, int], ...], int] = {}
         self.module, self.inputs = skeleton(module), on_meta(example_inputs)
         self._tensors = tensors_of(self.module)
@@ -73,5 +73,5 @@ class CostModel:
             small = build(self.module, cut)
             with undisturbed(small), FlopCounterMode(display=False) as counter:
                 run(small, self.inputs)
-            self._flops[cut.shape_key] = counter.get_total_flops() // self._examples
+            self._flops[cut.shape_key] = counter.get_total_flops() // self.examples
         return self._flops[cut.shape_key]

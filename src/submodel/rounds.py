@@ -48,6 +48,10 @@ class Federation:
         """The positions of the client's examples in the training set; not to be changed."""
         return self._recent(client)
 
+    def size(self, client: int) -> int:
+        """How many examples the client has."""
+        return self.partition.size(client)
+
     def examples(self, client: int) -> Examples:
         """The examples of one client."""
         index = torch.from_numpy(self.indices(client))

@@ -23,6 +23,10 @@ Indices = NDArray[np.int64]
 class Partition(Protocol):
     """Which examples a client has."""
 
+    def size(self, client: int) -> int:
+        """How many examples the client has; often cheaper than listing them."""
+        ...
+
     def indices(self, client: int) -> Indices:
         """The positions of the client's examples in the training set, ascending."""
         ...
@@ -43,6 +47,10 @@ class Iid:
     @cached_property
     def _order(self) -> Indices:
         return generator(self.seed, "partition").permutation(self.total)
+
+    def size(self, client: int) -> int:
+        """As many as are dealt to the client."""
+        return len(range(client, self.total, self.clients))
 
     def indices(self, client: int) -> Indices:
         """Every ``clients``-th example of a random order."""
@@ -97,6 +105,10 @@ class ByLabel:
                 shares[holder].append(share)
         return shares
 
+    def size(self, client: int) -> int:
+        """All its shares together."""
+        return sum(map(len, self._shares[client]))
+
     def indices(self, client: int) -> Indices:
         """The client's share of each of its labels."""
         return np.sort(np.concatenate(self._shares[client]))
@@ -119,6 +131,12 @@ class Drawn:
     def _members(self) -> Sequence[Indices]:
         assert self.labels is not None
         return [np.flatnonzero(self.labels == k) for k in range(int(self.labels.max()) + 1)]
+
+    def size(self, client: int) -> int:
+        """How many examples a client has."""
+        if self.labels_per_client is None:
+            return min(self.examples_per_client, self.total)
+        return len(self.indices(client))
 
     def indices(self, client: int) -> Indices:
         """Drawn without replacement inside a client, from the client's key alone."""

@@ -69,7 +69,7 @@ class BatchedEngine:
         bundles = []
         for capacity in dict.fromkeys(a.capacity for a in assignments):
             equal = [a for a in assignments if a.capacity == capacity]
-            equal.sort(key=lambda a: len(self._setup.federation.indices(a.client)))
+            equal.sort(key=lambda a: self._setup.federation.size(a.client))
             cut = self._estimate.cut(capacity)
             size = self._stack_size(cut, self._estimate.batch(equal[-1].client))
             for part in np.array_split(np.arange(len(equal)), -(-len(equal) // size)):
