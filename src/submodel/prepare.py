@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -12,7 +13,8 @@ from submodel.axes import Axes, Dimension, declare, trace
 from submodel.build import build, tensors_of
 from submodel.config import Config
 from submodel.cut import COORDINATES, draw_units
-from submodel.data import Dataset, Population, load, make_partition
+from submodel.data import Dataset, Dirichlet, Partition, Population, limit, load, make_partition
+from submodel.data.flower import flower_partition
 from submodel.errors import ConfigError
 from submodel.local import LocalWork, Loss, Schedule
 from submodel.merge import PROJECTIONS, NoProjection
@@ -30,6 +32,36 @@ from submodel.schemes import (
     default_windows,
     window_problems,
 )
+
+
+def load_data(config: Config) -> Dataset:
+    """The configured dataset."""
+    choice = config.data
+    return load(
+        choice.name,
+        path=None if choice.path is None else Path(choice.path),
+        source=choice.source,
+        label=choice.label,
+        size=choice.size,
+        examples=choice.examples,
+        test_examples=choice.test_examples,
+    )
+
+
+def split_data(config: Config, data: Dataset) -> Partition:
+    """Who has which training examples; raises `ConfigError` where somebody would have none."""
+    choice, clients, seed = config.data, config.clients.count, config.seed
+    labels = data.train.y.numpy() if data.classes is not None else None
+    if choice.partition in ("iid", "labels"):
+        each = choice.labels_per_client if choice.partition == "labels" else None
+        return make_partition(
+            labels, len(data.train), clients, each, choice.examples_per_client, seed
+        )
+    if labels is None:
+        raise ConfigError([f"data.partition: {choice.partition!r} needs class labels; use 'iid'"])
+    if choice.partitioner is None:
+        return Dirichlet(labels, clients, choice.alpha, seed)
+    return flower_partition(labels, clients, choice.partitioner, choice.partitioner_options, seed)
 
 
 def make_scheme(config: Config, sizes: Mapping[str, int]) -> Scheme:
@@ -76,7 +108,10 @@ def prepare(
     ]
     if problems:
         raise ConfigError(problems)
-    data = load(config.data.name) if data is None else data
+    if data is None:
+        data = load_data(config)
+    else:
+        data = limit(data, config.data.examples, config.data.test_examples)
     if config.engine.device.startswith("cuda") and not torch.cuda.is_available():
         problems.append(f"engine.device: {config.engine.device!r}: there is no CUDA device here")
     try:
@@ -106,18 +141,9 @@ def prepare(
         f"{', '.join(found.cut_by_capacity) or 'none'}"
         for axis in config.axes.least.keys() - found.cut_by_capacity.keys()
     ]
-    labels = data.train.y.numpy() if data.classes is not None else None
-    by_label = config.data.partition == "labels"
     partition = scheme = None
     try:
-        partition = make_partition(
-            labels,
-            len(data.train),
-            config.clients.count,
-            config.data.labels_per_client if by_label else None,
-            config.data.examples_per_client,
-            config.seed,
-        )
+        partition = split_data(config, data)
     except ConfigError as error:
         problems += error.problems
     try:
