@@ -113,9 +113,7 @@ def test_comparisons_are_seed_by_seed_and_losses_count_the_other_way() -> None:
 def test_reports_hold_the_figure_the_table_and_the_verdicts(name: str, tmp_path: Path) -> None:
     experiment = EXPERIMENTS[name]
     variants = experiment.variants(Scale.SMALL)
-    records = {
-        v: record(v.slug, [0.3 + 0.01 * i, 0.31 + 0.01 * i]) for i, v in enumerate(variants)
-    }
+    records = {v: record(v.slug, [0.3 + 0.01 * i, 0.31 + 0.01 * i]) for i, v in enumerate(variants)}
     page = write(experiment, records, "a command", tmp_path)
     text = page.read_text()
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000

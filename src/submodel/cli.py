@@ -314,9 +314,7 @@ def plan(
 
 @app.command()
 def reproduce(
-    name: Annotated[
-        str, typer.Argument(help=f"{', '.join(EXPERIMENTS)}, or all.", metavar="NAME")
-    ],
+    name: Annotated[str, typer.Argument(help=f"{', '.join(EXPERIMENTS)}, or all.", metavar="NAME")],
     scale: Annotated[Scale, typer.Option(help="How much of it.")] = Scale.SMALL,
     seeds: Annotated[int, typer.Option(help="Runs of each variant.", min=1)] = 3,
     jobs: Annotated[

@@ -21,6 +21,10 @@ class Listed:
 
     parts: tuple[Indices, ...]
 
+    def size(self, client: int) -> int:
+        """How many positions."""
+        return len(self.parts[client])
+
     def indices(self, client: int) -> Indices:
         """The client's positions."""
         return self.parts[client]

@@ -162,6 +162,10 @@ class Dirichlet:
             sizes[client] += 1
         return owner
 
+    def size(self, client: int) -> int:
+        """What the draws came to."""
+        return int((self._owner == client).sum())
+
     def indices(self, client: int) -> Indices:
         """The client's share of every label."""
         return np.flatnonzero(self._owner == client)

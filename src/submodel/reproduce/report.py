@@ -47,9 +47,7 @@ def draw(experiment: Experiment, records: Records, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def _draw_curves(
-    plot: Plot, variants: Sequence[Variant], records: Records, measure: str
-) -> None:
+def _draw_curves(plot: Plot, variants: Sequence[Variant], records: Records, measure: str) -> None:
     for variant in variants:
         rounds, values = records[variant].curve(measure)
         table = np.asarray(values)
@@ -59,9 +57,7 @@ def _draw_curves(
     plot.set_xlabel("round (line: mean over seeds, band: least to most)")
 
 
-def _draw_points(
-    plot: Plot, variants: Sequence[Variant], records: Records, measure: str
-) -> None:
+def _draw_points(plot: Plot, variants: Sequence[Variant], records: Records, measure: str) -> None:
     for place, variant in enumerate(variants):
         values = list(records[variant].final(measure).values())
         plot.plot([place] * len(values), values, "o", alpha=0.6, label=variant.title)
