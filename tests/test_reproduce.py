@@ -50,7 +50,7 @@ def test_experiments_share_their_runs() -> None:
 
 def test_dirichlet_splits_are_runs_of_their_own() -> None:
     variants = EXPERIMENTS["heterofl"].variants(Scale.SMALL, split=Split.DIRICHLET)
-    assert [v.slug for v in variants][0] == "cifar10-dirichlet-high-static-small"
+    assert variants[0].slug == "cifar10-dirichlet-high-static-small"
     data = parse(variants[0].settings(Scale.SMALL, 0)).data
     assert (data.partition, data.alpha) == ("dirichlet", 0.1)
 
