@@ -59,6 +59,10 @@ class Model(_Section):
     width: Count | None = Field(
         None, description="first hidden size (default: mlp 128, cnn 32, preresnet 64)"
     )
+    scaler: bool = Field(
+        False,
+        description="preresnet: divide by the capacity after each convolution while training",
+    )
 
 
 class AxesChoice(_Section):

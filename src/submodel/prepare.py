@@ -55,7 +55,8 @@ def make_module(config: Config, inputs: Sequence[int], classes: int | None) -> n
         torch.manual_seed(key(config.seed, "initialise") % 2**63)
         if is_path(config.model.name):
             return make(config.model.name, config.model.options)
-        return make_model(config.model.name, inputs, classes or 1, config.model.width)
+        model = config.model
+        return make_model(model.name, inputs, classes or 1, model.width, model.scaler)
 
 
 def prepare(
@@ -89,6 +90,8 @@ def prepare(
         and (len(data.inputs) != 3 or min(data.inputs[1:]) < 4)
     ):
         problems.append(f"model.name: 'cnn' needs images of at least 4 x 4, not {data.inputs}")
+    if config.model.scaler and (module is not None or is_path(config.model.name)):
+        problems.append("model.scaler: for the preresnets; put submodel.norm.Scaler in your module")
     restricted = config.local.absent_labels != "keep"
     if restricted and (data.classes is None or loss is not functional.cross_entropy):
         problems.append(

@@ -201,11 +201,10 @@ def plan(setup: Setup, round_: int) -> list[Assignment]:
 def cut_of(setup: Setup, assignment: Assignment, classes: NDArray[np.int64] | None = None) -> Cut:
     """The cut m_i^r of one client in one round, optionally restricted to some classes."""
     draw = Draw(setup.seed, assignment.round, assignment.client)
-    if setup.granularity == "unit":
-        share = assignment.capacity
-        return draw_units(setup.scheme, setup.axes, share, draw, classes, setup.least)
-    parameters = {n: p.detach() for n, p in setup.module.named_parameters()}
     capacity = assignment.capacity
+    if setup.granularity == "unit":
+        return draw_units(setup.scheme, setup.axes, capacity, draw, classes, setup.least)
+    parameters = {n: p.detach() for n, p in setup.module.named_parameters()}
     return draw_coordinates(setup.scheme, setup.axes, parameters, capacity, draw, classes)
 
 
