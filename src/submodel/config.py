@@ -211,6 +211,17 @@ class Train(_Section):
 
     rounds: Count = Field(200, description="communication rounds")
     evaluate_every: Count = Field(5, description="rounds between evaluations")
+    evaluate_train: bool = Field(
+        False, description="score the global model on the training part as well"
+    )
+    statistics: Literal["clients", "test_batch"] = Field(
+        "clients",
+        description="of static batch norm in evaluation: pooled over the clients' examples, or "
+        "(FedRolex's code) of each batch of 50 scored examples itself; exports: always clients",
+    )
+    statistics_examples: Count | None = Field(
+        None, description="how many of the clients' examples, evenly spread, to pool (default: all)"
+    )
     checkpoint_every: Count = Field(5, description="rounds between checkpoints")
     output_step: Positive | None = Field(
         None, description="L: end with the algorithms' output step of size 1/L over all clients"

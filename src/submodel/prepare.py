@@ -18,6 +18,7 @@ from submodel.local import LocalWork, Loss, Schedule
 from submodel.merge import PROJECTIONS, NoProjection
 from submodel.models import make_model
 from submodel.models.own import is_path, make
+from submodel.norm import Statistics
 from submodel.randomness import key
 from submodel.rounds import Federation, Setup
 from submodel.schemes import (
@@ -168,6 +169,7 @@ def prepare(
         projection=NoProjection()
         if config.merge.radius is None
         else PROJECTIONS[config.merge.projection](config.merge.radius),
+        statistics=Statistics(config.train.statistics, config.train.statistics_examples),
     )
 
 

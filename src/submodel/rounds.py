@@ -26,6 +26,7 @@ from submodel.data import Dataset, Examples, Partition, Population
 from submodel.errors import DivergedError
 from submodel.local import AbsentLabels, LocalWork, Loss, Schedule
 from submodel.merge import Accumulator, NoProjection, Projection, Rule, exact_weight
+from submodel.norm import Statistics
 from submodel.schemes import Draw, Scheme
 from submodel.tally import RoundReport, Tally
 
@@ -78,6 +79,7 @@ class Setup:
     rule: Rule = "selective"
     weights: Literal["uniform", "examples"] = "uniform"
     projection: Projection = field(default_factory=NoProjection)
+    statistics: Statistics = field(default_factory=Statistics)  # of static norms, in evaluation
 
 
 @dataclass(frozen=True)
