@@ -150,6 +150,11 @@ class SchemeChoice(_Section):
     granularity: Literal["unit", "coordinate"] = Field(
         "unit", description="cut whole units (smaller tensors) or single weights (masks)"
     )
+    alignment: Literal["residual", "independent"] = Field(
+        "residual",
+        description="independent: every convolution draws its own channels, as in FedRolex's code; "
+        "not a valid cut, to reproduce published results (random, fixed, unit, preresnet)",
+    )
 
 
 class Merge(_Section):

@@ -172,11 +172,12 @@ def evaluate_capacities(
 ) -> dict[float, Score]:
     """The sub-model that each capacity would get in the coming round, on the test part.
 
-    ``whole`` is the global model's score, which capacity 1 has under every scheme.
+    ``whole`` is the global model's score, which capacity 1 has under every scheme, unless the
+    channels of its layers are not aligned.
     """
     scores = {}
     for capacity in sorted(set(setup.population.capacities), reverse=True):
-        if capacity == 1:
+        if capacity == 1 and setup.alignment == "residual":
             scores[capacity] = whole
             continue
         cut = cut_of(setup, Assignment(state.round, EVALUATOR, capacity))

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from submodel.alignment import Alignment, draw_independent
 from submodel.axes import Axes
 from submodel.build import tensors_of
 from submodel.cost import CostModel
@@ -73,6 +74,7 @@ class Setup:
     loss: Loss
     seed: int = 0
     granularity: Granularity = "unit"
+    alignment: Alignment = "residual"
     least: Mapping[str, float] = field(default_factory=dict)  # of an axis, whatever the capacity
     schedule: Schedule = field(default_factory=Schedule)
     absent_labels: AbsentLabels = "keep"
@@ -204,6 +206,8 @@ def cut_of(setup: Setup, assignment: Assignment, classes: NDArray[np.int64] | No
     """The cut m_i^r of one client in one round, optionally restricted to some classes."""
     draw = Draw(setup.seed, assignment.round, assignment.client)
     capacity = assignment.capacity
+    if setup.alignment == "independent":
+        return draw_independent(setup.module, setup.axes, capacity, draw, classes)
     if setup.granularity == "unit":
         return draw_units(setup.scheme, setup.axes, capacity, draw, classes, setup.least)
     parameters = {n: p.detach() for n, p in setup.module.named_parameters()}
