@@ -59,6 +59,10 @@ class Model(_Section):
     width: Count | None = Field(
         None, description="first hidden size (default: mlp 128, cnn 32, preresnet 64)"
     )
+    scaler: bool = Field(
+        False,
+        description="preresnet: divide by the capacity after each convolution while training",
+    )
 
 
 class AxesChoice(_Section):
@@ -195,6 +199,11 @@ class SchemeChoice(_Section):
     granularity: Literal["unit", "coordinate"] = Field(
         "unit", description="cut whole units (smaller tensors) or single weights (masks)"
     )
+    alignment: Literal["residual", "independent"] = Field(
+        "residual",
+        description="independent: every convolution draws its own channels, as in FedRolex's code; "
+        "not a valid cut, to reproduce published results (random, fixed, unit, preresnet)",
+    )
 
 
 class Merge(_Section):
@@ -258,6 +267,20 @@ class Train(_Section):
     evaluate_every: Count = Field(5, description="rounds between evaluations")
     evaluate_capacities: bool = Field(
         True, description="evaluate the sub-model of every capacity as well"
+    )
+    evaluate_train: bool = Field(
+        False, description="score the global model on the training part as well"
+    )
+    evaluate_train_examples: Count | None = Field(
+        None, description="on how many of its examples, evenly spread (default: all)"
+    )
+    statistics: Literal["clients", "test_batch"] = Field(
+        "clients",
+        description="of static batch norm in evaluation: pooled over the clients' examples, or "
+        "(FedRolex's code) of each batch of 50 scored examples itself; exports: always clients",
+    )
+    statistics_examples: Count | None = Field(
+        None, description="how many of the clients' examples, evenly spread, to pool (default: all)"
     )
     checkpoint_every: Count = Field(5, description="rounds between checkpoints")
     output_step: Positive | None = Field(

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from submodel.axes import Axes, Dimension, declare, trace
 from submodel.build import build, tensors_of
-from submodel.config import Config
+from submodel.config import AxesChoice, Config
 from submodel.cut import COORDINATES, draw_units
 from submodel.data import Dataset, Dirichlet, Partition, Population, limit, load, make_partition
 from submodel.data.flower import flower_partition
@@ -20,6 +20,8 @@ from submodel.local import LocalWork, Loss, Schedule
 from submodel.merge import PROJECTIONS, NoProjection
 from submodel.models import make_model
 from submodel.models.own import is_path, make
+from submodel.models.preresnet import PreResNet
+from submodel.norm import Statistics
 from submodel.randomness import key
 from submodel.rounds import Federation, Setup
 from submodel.schemes import (
@@ -87,7 +89,8 @@ def make_module(config: Config, inputs: Sequence[int], classes: int | None) -> n
         torch.manual_seed(key(config.seed, "initialise") % 2**63)
         if is_path(config.model.name):
             return make(config.model.name, config.model.options)
-        return make_model(config.model.name, inputs, classes or 1, config.model.width)
+        model = config.model
+        return make_model(model.name, inputs, classes or 1, model.width, model.scaler)
 
 
 def prepare(
@@ -124,6 +127,8 @@ def prepare(
         and (len(data.inputs) != 3 or min(data.inputs[1:]) < 4)
     ):
         problems.append(f"model.name: 'cnn' needs images of at least 4 x 4, not {data.inputs}")
+    if config.model.scaler and (module is not None or is_path(config.model.name)):
+        problems.append("model.scaler: for the preresnets; put submodel.norm.Scaler in your module")
     restricted = config.local.absent_labels != "keep"
     if restricted and (data.classes is None or loss is not functional.cross_entropy):
         problems.append(
@@ -135,6 +140,9 @@ def prepare(
         module = make_module(config, data.inputs, data.classes)
         if data.example.is_floating_point():
             module = module.to(data.example.dtype)
+    problems += alignment_problems(config, module, own_axes=axes is not None)
+    if problems:
+        raise ConfigError(problems)
     found = find_axes(config, module, data, axes)
     problems += [
         f"axes.least: {axis!r} is not an axis that capacities cut; those are "
@@ -181,6 +189,7 @@ def prepare(
         loss=loss,
         seed=config.seed,
         granularity=config.scheme.granularity,
+        alignment=config.scheme.alignment,
         least=config.axes.least,
         schedule=Schedule(
             local.schedule, tuple(local.milestones), local.decay, config.train.rounds
@@ -191,7 +200,29 @@ def prepare(
         projection=NoProjection()
         if config.merge.radius is None
         else PROJECTIONS[config.merge.projection](config.merge.radius),
+        statistics=Statistics(config.train.statistics, config.train.statistics_examples),
     )
+
+
+def alignment_problems(config: Config, module: nn.Module, own_axes: bool) -> list[str]:
+    """Why channels cannot be drawn layer by layer here; empty if they can, or are not."""
+    scheme = config.scheme
+    if scheme.alignment == "residual":
+        return []
+    needs = [
+        (scheme.name == "random", f"scheme.name = 'random', not {scheme.name!r}"),
+        (scheme.sampling == "fixed", f"scheme.sampling = 'fixed', not {scheme.sampling!r}"),
+        (scheme.granularity == "unit", "scheme.granularity = 'unit', not 'coordinate'"),
+        (
+            isinstance(module, PreResNet),
+            f"preresnet18 or preresnet34, whose layers it knows, not {type(module).__name__}",
+        ),
+        (
+            not own_axes and config.axes == AxesChoice(),
+            "the traced axes unchanged, as it draws by layers",
+        ),
+    ]
+    return [f"scheme.alignment: 'independent' needs {need}" for met, need in needs if not met]
 
 
 def find_axes(

@@ -70,13 +70,13 @@ def _base(scale: Scale) -> Settings:
         Scale.SMALL: {
             "model": {"width": 8},
             "data": {"examples": 25_000, "test_examples": 5_000},
-            "local": {"milestones": [30, 42]},
+            "local": {"milestones": [24, 34]},
             "train": {
-                "rounds": 50,
+                "rounds": 40,
                 "evaluate_every": 10,
                 "checkpoint_every": 10,
                 "statistics_examples": 1_000,
-                "evaluate_train": 5_000,
+                "evaluate_train_examples": 5_000,
             },
         },
         Scale.PAPER: {
