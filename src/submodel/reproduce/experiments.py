@@ -60,7 +60,7 @@ def _base(scale: Scale) -> Settings:
         "train": {"evaluate_train": True, "evaluate_capacities": False},
         "engine": {"name": "local"},
     }
-    own: Settings = {
+    scales: dict[Scale, Settings] = {
         Scale.SMOKE: {
             "model": {"width": 4},
             "clients": {"count": 20, "per_round": 4},
@@ -84,8 +84,8 @@ def _base(scale: Scale) -> Settings:
             "local": {"milestones": [800, 1500]},
             "train": {"rounds": 2500, "evaluate_every": 25, "checkpoint_every": 25},
         },
-    }[scale]
-    return merged(common, own)
+    }
+    return merged(common, scales[scale])
 
 
 def merged(*parts: Settings) -> Settings:
