@@ -45,6 +45,23 @@ def test_unit_cuts_take_and_return_what_numpy_says(a: list[int], b: list[int]) -
         assert np.array_equal(target.numpy(), expected)
 
 
+@given(rows=st.permutations(range(6)), kept=st.integers(1, 6), columns=st.permutations(range(4)))
+def test_positions_in_any_order_are_taken_and_returned(
+    rows: list[int], kept: int, columns: list[int]
+) -> None:
+    """[0, 2, 1, 3] begins and ends like a run, but is none."""
+    a, tensor = rows[:kept], WHOLE["conv"]
+    plan = PlannedCut({"conv": ((0, np.array(a)), (1, np.array(columns)))})
+    for cut in (plan, PlannedCut.from_json(plan.to_json())):
+        where = np.ix_(a, columns, range(3), range(3))
+        taken = copy_part(cut, "conv", tensor)
+        assert np.array_equal(taken.numpy(), tensor.numpy()[where])
+        target = torch.zeros_like(tensor)
+        cut.add("conv", target, taken)
+        assert torch.equal(target[sorted(a)], tensor[sorted(a)])
+        assert cut.same_key == plan.same_key
+
+
 def test_an_empty_bernoulli_draw_keeps_one_unit() -> None:
     axes = declare({"w": torch.zeros(4, 2)}, {"w": ("a",)})
     p, draws = 0.05, 4000

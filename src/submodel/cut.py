@@ -80,7 +80,7 @@ class _Planned:
 
         def where(kept: Indices) -> Where:
             if id(kept) not in made:
-                run = len(kept) and int(kept[-1]) - int(kept[0]) + 1 == len(kept)
+                run = len(kept) and bool((np.diff(kept) == 1).all())  # not so [0, 2, 1, 3]
                 made[id(kept)] = (
                     slice(int(kept[0]), int(kept[-1]) + 1) if run else torch.from_numpy(kept)
                 )
@@ -141,13 +141,20 @@ class _Planned:
 
 @dataclass(frozen=True)
 class PlannedCut(_Planned):
-    """A cut as plain data: it gathers and adds without a model, and travels as JSON."""
+    """A cut as plain data: it gathers and adds without a model, and travels as JSON.
+
+    Positions may come in any order. Building its module takes ``like``, a cut by axes that has the
+    same shapes; it does not travel.
+    """
 
     plan: Plan
+    like: UnitCut | None = None
 
     @property
     def shape_key(self) -> tuple[tuple[str, int], ...]:
-        """The kept size of every dimension that is cut."""
+        """The kept size of every dimension that is cut, or of every axis."""
+        if self.like is not None:
+            return self.like.shape_key
         return tuple((f"{n}[{d}]", len(kept)) for n, e in self.plan.items() for d, kept in e)
 
     def to_json(self) -> str:
@@ -176,7 +183,7 @@ class PlannedCut(_Planned):
 
 
 def _runs(kept: Indices) -> list[list[int]]:
-    """Ascending positions as [start, stop) pairs."""
+    """Positions, in their order, as [start, stop) pairs of neighbours."""
     breaks = np.flatnonzero(np.diff(kept) != 1) + 1
     return [[int(run[0]), int(run[-1]) + 1] for run in np.split(kept, breaks)]
 

@@ -1,23 +1,27 @@
-"""Loss and accuracy of the global model and of its sub-models on the test part.
+"""Loss and accuracy of the global model and of its sub-models, on the test part or another.
 
 In a group of processes each computes some of the batches, and all know the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from submodel.build import build, load
 from submodel.cut import WHOLE, Cut, gather
 from submodel.data import Examples
-from submodel.norm import Spread, calibrate, in_order, needs_calibration
+from submodel.norm import Spread, always_by_batch, calibrate, in_order, needs_calibration
+from submodel.randomness import generator
 from submodel.rounds import Assignment, Setup, State, cut_of
 
 _BATCH = 200
+_OWN_STATISTICS_BATCH = 50  # as large as FedRolex's test batches
 _FEW_CHANNELS = 8  # below, images in channels-last order are the slower ones on a CPU
 EVALUATOR = -1
 """The client number whose cuts stand for a capacity when sub-models are evaluated."""
@@ -41,8 +45,8 @@ def _layout(module: nn.Module) -> torch.memory_format:
 class _Inputs:
     """Examples in batches, each moved to the module's device when it is asked for."""
 
-    def __init__(self, x: Tensor, module: nn.Module) -> None:
-        self._parts = torch.split(x, _BATCH)
+    def __init__(self, x: Tensor, module: nn.Module, batch: int = _BATCH) -> None:
+        self._parts = torch.split(x, batch)
         self._device = next(module.parameters()).device
         self._layout = _layout(module) if x.dim() == 4 else torch.contiguous_format
 
@@ -54,11 +58,17 @@ class _Inputs:
 
 
 @torch.no_grad()
-def score(module: nn.Module, examples: Examples, setup: Setup, spread: Spread = in_order) -> Score:
-    """Evaluate a module as it is."""
+def score(
+    module: nn.Module,
+    examples: Examples,
+    setup: Setup,
+    spread: Spread = in_order,
+    batch: int = _BATCH,
+) -> Score:
+    """Evaluate a module as it is; ``batch`` matters only to norms that go by the batch."""
     module.eval()
     labelled = setup.federation.dataset.classes is not None
-    inputs, targets = _Inputs(examples.x, module), torch.split(examples.y, _BATCH)
+    inputs, targets = _Inputs(examples.x, module, batch), torch.split(examples.y, batch)
 
     def of_batch(number: int) -> Tensor:
         outputs = module(inputs[number])
@@ -80,15 +90,47 @@ def assemble(
     """The module of a cut with the global model's weights, its static norms calibrated.
 
     Static batch norm takes its statistics from the clients' data, as the server would have them
-    computed.
+    computed, whatever statistics the run itself evaluates with.
     """
-    module = build(setup.module, cut).to(device)
-    load(module, {name: tensor.to(device) for name, tensor in gather(cut, tensors).items()})
+    module = _loaded(setup, tensors, cut, device)
     if needs_calibration(module):
         module.to(memory_format=_layout(module))  # type: ignore[call-overload]
-        calibrate(module, _Inputs(setup.federation.dataset.train.x, module), spread)
+        calibrate(module, _Inputs(_statistics_inputs(setup), module), spread)
         module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     return module.eval()
+
+
+def _loaded(
+    setup: Setup, tensors: Mapping[str, Tensor], cut: Cut, device: torch.device | str
+) -> nn.Module:
+    module = build(setup.module, cut).to(device)
+    load(module, {name: tensor.to(device) for name, tensor in gather(cut, tensors).items()})
+    return module
+
+
+def _statistics_inputs(setup: Setup) -> Tensor:
+    """The clients' examples that static batch norm takes its statistics from."""
+    return some(setup.federation.dataset.train, setup.statistics.examples, setup.seed).x
+
+
+def some(examples: Examples, count: int | None, seed: int) -> Examples:
+    """So many of the examples, evenly spread; None: all."""
+    if count is None or count >= len(examples):
+        return examples
+    positions = torch.from_numpy(evenly(len(examples), count, seed))
+    return Examples(examples.x[positions], examples.y[positions])
+
+
+def evenly(total: int, count: int, seed: int) -> NDArray[np.int64]:
+    """A random position out of each of ``count`` equal stretches of ``total`` positions.
+
+    Examples often come sorted, or in turns: taking every n-th could take one label alone.
+
+    >>> evenly(12, 4, seed=0) // 3
+    array([0, 1, 2, 3])
+    """
+    borders = np.arange(count + 1) * total // count
+    return generator(seed, "statistics").integers(borders[:-1], borders[1:])
 
 
 def evaluate(
@@ -99,9 +141,31 @@ def evaluate(
     spread: Spread = in_order,
 ) -> Score:
     """The global model, or a cut of it, on the test part."""
-    module = assemble(setup, state.tensors, cut, device, spread)
+    test = setup.federation.dataset.test
+    return evaluate_parts(setup, state, [test], cut, device, spread)[0]
+
+
+def evaluate_parts(
+    setup: Setup,
+    state: State,
+    parts: Sequence[Examples],
+    cut: Cut = WHOLE,
+    device: torch.device | str = "cpu",
+    spread: Spread = in_order,
+) -> list[Score]:
+    """The global model, or a cut of it, on each of some parts of the data.
+
+    Static batch norm goes by the statistics that the setup names.
+    """
+    own = setup.statistics.source == "test_batch"
+    if own:
+        module = _loaded(setup, state.tensors, cut, device)
+        always_by_batch(module)
+    else:
+        module = assemble(setup, state.tensors, cut, device, spread)
     module.to(memory_format=_layout(module))  # type: ignore[call-overload]
-    return score(module, setup.federation.dataset.test, setup, spread)
+    batch = _OWN_STATISTICS_BATCH if own else _BATCH
+    return [score(module, part, setup, spread, batch) for part in parts]
 
 
 def evaluate_capacities(
@@ -113,11 +177,12 @@ def evaluate_capacities(
 ) -> dict[float, Score]:
     """The sub-model that each capacity would get in the coming round, on the test part.
 
-    ``whole`` is the global model's score, which capacity 1 has under every scheme.
+    ``whole`` is the global model's score, which capacity 1 has under every scheme, unless the
+    channels of its layers are not aligned.
     """
     scores = {}
     for capacity in sorted(set(setup.population.capacities), reverse=True):
-        if capacity == 1:
+        if capacity == 1 and setup.alignment == "residual":
             scores[capacity] = whole
             continue
         cut = cut_of(setup, Assignment(state.round, EVALUATOR, capacity))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from submodel.build import tensors_of
 from submodel.checkpoint import model_sha256
-from submodel.cut import UnitCut
+from submodel.cut import WHOLE, UnitCut
 from submodel.errors import SubmodelError
 from submodel.evaluate import EVALUATOR, Score, assemble, score
 from submodel.norm import as_batch_norm
@@ -51,7 +51,8 @@ def trained_module(
 ) -> tuple[nn.Module, Score, dict[str, Any]]:
     """The sub-model of a capacity in torch's own layers, its test score, and what it is."""
     config = folder.config()
-    cut = cut_of(setup, Assignment(config.train.rounds, EVALUATOR, capacity))
+    where = Assignment(config.train.rounds, EVALUATOR, capacity)
+    cut = WHOLE if capacity == 1 else cut_of(setup, where)
     module = assemble(setup, trained_tensors(folder, setup), cut)
     measured = score(module, setup.federation.dataset.test, setup)
     about = {

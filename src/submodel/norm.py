@@ -1,4 +1,4 @@
-"""Static batch norm: batch statistics while training, statistics of the clients' data afterwards.
+"""Static batch norm, with batch statistics while training and others afterwards; the scaler.
 
 Running averages of sub-models of different width cannot be merged; HeteroFL (Diao et al. 2021)
 therefore keeps none while training and has the server compute them once for evaluation.
@@ -7,12 +7,25 @@ therefore keeps none while training and has the server compute them once for eva
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
+
+Source = Literal["clients", "test_batch"]
+"""Pooled over the clients' examples (HeteroFL), or of each batch that is scored (FedRolex)."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What static batch norm normalises by when a model is evaluated."""
+
+    source: Source = "clients"
+    examples: int | None = None
+    """How many of the clients' examples they are taken from; None: all."""
 
 
 class StaticBatchNorm(nn.Module):
@@ -30,6 +43,7 @@ class StaticBatchNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
         self.statistics: tuple[Tensor, Tensor] | None = None  # never exchanged, never merged
         self.collecting: list[tuple[int, Tensor, Tensor]] | None = None
+        self.always_by_batch = False
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise by the batch in training, by the calibrated statistics otherwise."""
@@ -37,7 +51,7 @@ class StaticBatchNorm(nn.Module):
             dims = [d for d in range(x.dim()) if d != 1]
             mean, variance = x.mean(dims), x.var(dims, correction=0)
             self.collecting.append((x.numel() // x.shape[1], mean, variance))
-        if self.training or self.collecting is not None:
+        if self.training or self.always_by_batch or self.collecting is not None:
             # torch.batch_norm, as F.batch_norm refuses a last batch of one example
             return torch.batch_norm(
                 x, self.weight, self.bias, None, None, True, 0.0, self.eps, False
@@ -54,6 +68,53 @@ class StaticBatchNorm(nn.Module):
 def needs_calibration(module: nn.Module) -> bool:
     """Whether the module has static batch norms."""
     return any(isinstance(layer, StaticBatchNorm) for layer in module.modules())
+
+
+def always_by_batch(module: nn.Module) -> None:
+    """Let static norms use each batch's own statistics in evaluation too, as FedRolex's code does.
+
+    >>> net = nn.Sequential(StaticBatchNorm(1)).eval()
+    >>> always_by_batch(net)
+    >>> net(torch.tensor([[1.0], [3.0]])).round().flatten().tolist()
+    [-1.0, 1.0]
+    """
+    for layer in module.modules():
+        if isinstance(layer, StaticBatchNorm):
+            layer.always_by_batch = True
+
+
+class Scaler(nn.Module):
+    """Divides by the client's capacity while training; the identity in evaluation (HeteroFL).
+
+    >>> layer = Scaler()
+    >>> layer.rate = 0.25
+    >>> layer(torch.ones(2)), layer.eval()(torch.ones(2))
+    (tensor([4., 4.]), tensor([1., 1.]))
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate = 1.0  # of the whole model; an engine sets it with `set_rate`
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale."""
+        return x / self.rate if self.training and self.rate != 1 else x
+
+
+def has_scaler(module: nn.Module) -> bool:
+    """Whether training the module depends on the capacity itself, beyond the shapes.
+
+    >>> has_scaler(nn.Sequential(nn.Linear(1, 1), Scaler()))
+    True
+    """
+    return any(isinstance(layer, Scaler) for layer in module.modules())
+
+
+def set_rate(module: nn.Module, capacity: float) -> None:
+    """Let all scalers of a client's module divide by its capacity."""
+    for layer in module.modules():
+        if isinstance(layer, Scaler):
+            layer.rate = float(capacity)  # a float: an integer might be taken for a size
 
 
 class Batches(Protocol):

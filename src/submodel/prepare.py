@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -10,14 +11,17 @@ from torch.nn import functional
 
 from submodel.axes import Axes, Dimension, declare, trace
 from submodel.build import build, tensors_of
-from submodel.config import Config
+from submodel.config import AxesChoice, Config
 from submodel.cut import COORDINATES, draw_units
-from submodel.data import Dataset, Population, load, make_partition
+from submodel.data import Dataset, Dirichlet, Partition, Population, limit, load, make_partition
+from submodel.data.flower import flower_partition
 from submodel.errors import ConfigError
 from submodel.local import LocalWork, Loss, Schedule
 from submodel.merge import PROJECTIONS, NoProjection
 from submodel.models import make_model
 from submodel.models.own import is_path, make
+from submodel.models.preresnet import PreResNet
+from submodel.norm import Statistics
 from submodel.randomness import key
 from submodel.rounds import Federation, Setup
 from submodel.schemes import (
@@ -30,6 +34,36 @@ from submodel.schemes import (
     default_windows,
     window_problems,
 )
+
+
+def load_data(config: Config) -> Dataset:
+    """The configured dataset."""
+    choice = config.data
+    return load(
+        choice.name,
+        path=None if choice.path is None else Path(choice.path),
+        source=choice.source,
+        label=choice.label,
+        size=choice.size,
+        examples=choice.examples,
+        test_examples=choice.test_examples,
+    )
+
+
+def split_data(config: Config, data: Dataset) -> Partition:
+    """Who has which training examples; raises `ConfigError` where somebody would have none."""
+    choice, clients, seed = config.data, config.clients.count, config.seed
+    labels = data.train.y.numpy() if data.classes is not None else None
+    if choice.partition in ("iid", "labels"):
+        each = choice.labels_per_client if choice.partition == "labels" else None
+        return make_partition(
+            labels, len(data.train), clients, each, choice.examples_per_client, seed
+        )
+    if labels is None:
+        raise ConfigError([f"data.partition: {choice.partition!r} needs class labels; use 'iid'"])
+    if choice.partitioner is None:
+        return Dirichlet(labels, clients, choice.alpha, seed)
+    return flower_partition(labels, clients, choice.partitioner, choice.partitioner_options, seed)
 
 
 def make_scheme(config: Config, sizes: Mapping[str, int]) -> Scheme:
@@ -55,7 +89,8 @@ def make_module(config: Config, inputs: Sequence[int], classes: int | None) -> n
         torch.manual_seed(key(config.seed, "initialise") % 2**63)
         if is_path(config.model.name):
             return make(config.model.name, config.model.options)
-        return make_model(config.model.name, inputs, classes or 1, config.model.width)
+        model = config.model
+        return make_model(model.name, inputs, classes or 1, model.width, model.scaler)
 
 
 def prepare(
@@ -76,7 +111,10 @@ def prepare(
     ]
     if problems:
         raise ConfigError(problems)
-    data = load(config.data.name) if data is None else data
+    if data is None:
+        data = load_data(config)
+    else:
+        data = limit(data, config.data.examples, config.data.test_examples)
     if config.engine.device.startswith("cuda") and not torch.cuda.is_available():
         problems.append(f"engine.device: {config.engine.device!r}: there is no CUDA device here")
     try:
@@ -89,6 +127,8 @@ def prepare(
         and (len(data.inputs) != 3 or min(data.inputs[1:]) < 4)
     ):
         problems.append(f"model.name: 'cnn' needs images of at least 4 x 4, not {data.inputs}")
+    if config.model.scaler and (module is not None or is_path(config.model.name)):
+        problems.append("model.scaler: for the preresnets; put submodel.norm.Scaler in your module")
     restricted = config.local.absent_labels != "keep"
     if restricted and (data.classes is None or loss is not functional.cross_entropy):
         problems.append(
@@ -100,24 +140,18 @@ def prepare(
         module = make_module(config, data.inputs, data.classes)
         if data.example.is_floating_point():
             module = module.to(data.example.dtype)
+    problems += alignment_problems(config, module, own_axes=axes is not None)
+    if problems:
+        raise ConfigError(problems)
     found = find_axes(config, module, data, axes)
     problems += [
         f"axes.least: {axis!r} is not an axis that capacities cut; those are "
         f"{', '.join(found.cut_by_capacity) or 'none'}"
         for axis in config.axes.least.keys() - found.cut_by_capacity.keys()
     ]
-    labels = data.train.y.numpy() if data.classes is not None else None
-    by_label = config.data.partition == "labels"
     partition = scheme = None
     try:
-        partition = make_partition(
-            labels,
-            len(data.train),
-            config.clients.count,
-            config.data.labels_per_client if by_label else None,
-            config.data.examples_per_client,
-            config.seed,
-        )
+        partition = split_data(config, data)
     except ConfigError as error:
         problems += error.problems
     try:
@@ -155,6 +189,7 @@ def prepare(
         loss=loss,
         seed=config.seed,
         granularity=config.scheme.granularity,
+        alignment=config.scheme.alignment,
         least=config.axes.least,
         schedule=Schedule(
             local.schedule, tuple(local.milestones), local.decay, config.train.rounds
@@ -165,7 +200,29 @@ def prepare(
         projection=NoProjection()
         if config.merge.radius is None
         else PROJECTIONS[config.merge.projection](config.merge.radius),
+        statistics=Statistics(config.train.statistics, config.train.statistics_examples),
     )
+
+
+def alignment_problems(config: Config, module: nn.Module, own_axes: bool) -> list[str]:
+    """Why channels cannot be drawn layer by layer here; empty if they can, or are not."""
+    scheme = config.scheme
+    if scheme.alignment == "residual":
+        return []
+    needs = [
+        (scheme.name == "random", f"scheme.name = 'random', not {scheme.name!r}"),
+        (scheme.sampling == "fixed", f"scheme.sampling = 'fixed', not {scheme.sampling!r}"),
+        (scheme.granularity == "unit", "scheme.granularity = 'unit', not 'coordinate'"),
+        (
+            isinstance(module, PreResNet),
+            f"preresnet18 or preresnet34, whose layers it knows, not {type(module).__name__}",
+        ),
+        (
+            not own_axes and config.axes == AxesChoice(),
+            "the traced axes unchanged, as it draws by layers",
+        ),
+    ]
+    return [f"scheme.alignment: 'independent' needs {need}" for met, need in needs if not met]
 
 
 def find_axes(

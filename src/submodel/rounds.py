@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from submodel.alignment import Alignment, draw_independent
 from submodel.axes import Axes
 from submodel.build import tensors_of
 from submodel.cost import CostModel
@@ -26,6 +27,7 @@ from submodel.data import Dataset, Examples, Partition, Population
 from submodel.errors import DivergedError
 from submodel.local import AbsentLabels, LocalWork, Loss, Schedule
 from submodel.merge import Accumulator, NoProjection, Projection, Rule, exact_weight
+from submodel.norm import Statistics
 from submodel.schemes import Draw, Scheme
 from submodel.tally import RoundReport, Tally
 
@@ -76,12 +78,14 @@ class Setup:
     loss: Loss
     seed: int = 0
     granularity: Granularity = "unit"
+    alignment: Alignment = "residual"
     least: Mapping[str, float] = field(default_factory=dict)  # of an axis, whatever the capacity
     schedule: Schedule = field(default_factory=Schedule)
     absent_labels: AbsentLabels = "keep"
     rule: Rule = "selective"
     weights: Literal["uniform", "examples"] = "uniform"
     projection: Projection = field(default_factory=NoProjection)
+    statistics: Statistics = field(default_factory=Statistics)  # of static norms, in evaluation
 
 
 @dataclass(frozen=True)
@@ -205,11 +209,12 @@ def plan(setup: Setup, round_: int) -> list[Assignment]:
 def cut_of(setup: Setup, assignment: Assignment, classes: NDArray[np.int64] | None = None) -> Cut:
     """The cut m_i^r of one client in one round, optionally restricted to some classes."""
     draw = Draw(setup.seed, assignment.round, assignment.client)
-    if setup.granularity == "unit":
-        share = assignment.capacity
-        return draw_units(setup.scheme, setup.axes, share, draw, classes, setup.least)
-    parameters = {n: p.detach() for n, p in setup.module.named_parameters()}
     capacity = assignment.capacity
+    if setup.alignment == "independent":
+        return draw_independent(setup.module, setup.axes, capacity, draw, classes)
+    if setup.granularity == "unit":
+        return draw_units(setup.scheme, setup.axes, capacity, draw, classes, setup.least)
+    parameters = {n: p.detach() for n, p in setup.module.named_parameters()}
     return draw_coordinates(setup.scheme, setup.axes, parameters, capacity, draw, classes)
 
 

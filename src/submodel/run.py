@@ -26,7 +26,7 @@ from submodel.engines import make_engine
 from submodel.engines.device import own_device
 from submodel.engines.torchrun import ProcessGroup
 from submodel.errors import LostProcessError, SubmodelError
-from submodel.evaluate import evaluate, evaluate_capacities
+from submodel.evaluate import evaluate_capacities, evaluate_parts, some
 from submodel.report.curves import draw_curves
 from submodel.rounds import ALONE, Group, Setup, State, initial_state, output_step, step
 from submodel.tally import RoundReport
@@ -34,6 +34,7 @@ from submodel.tally import RoundReport
 Metrics = dict[str, Any]
 _log = logging.getLogger(__name__)
 OnRound = Callable[[Metrics], None]
+_SCORES = ("test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy")
 
 
 class Interrupted(SubmodelError):  # noqa: N818 - not an error, but it ends the command
@@ -138,13 +139,22 @@ def _line(state: State, report: RoundReport) -> Metrics:
     }
 
 
-def _scores(setup: Setup, state: State, device: torch.device, group: Group) -> Metrics:
+def _scores(
+    config: Config, setup: Setup, state: State, device: torch.device, group: Group
+) -> Metrics:
     """The evaluation of one round, as it stands in the metrics."""
-    score = evaluate(setup, state, device=device, spread=group.spread)
-    values: Metrics = {"test_loss": score.loss}
-    if score.accuracy is not None:
-        by_capacity = evaluate_capacities(setup, state, score, device, group.spread)
-        values["test_accuracy"] = score.accuracy
+    data = setup.federation.dataset
+    parts = {"test": data.test}
+    if config.train.evaluate_train:
+        parts["train_eval"] = some(data.train, config.train.evaluate_train_examples, config.seed)
+    found = evaluate_parts(setup, state, list(parts.values()), device=device, spread=group.spread)
+    values: Metrics = {}
+    for name, score in zip(parts, found, strict=True):
+        values[f"{name}_loss"] = score.loss
+        if score.accuracy is not None:
+            values[f"{name}_accuracy"] = score.accuracy
+    if found[0].accuracy is not None and config.train.evaluate_capacities:
+        by_capacity = evaluate_capacities(setup, state, found[0], device, group.spread)
         values["capacity_accuracy"] = {f"{c:g}": s.accuracy for c, s in by_capacity.items()}
     return values
 
@@ -178,7 +188,7 @@ def train(
             due = new.round % config.train.evaluate_every == 0 or new.round == rounds
             if due:
                 start = time.perf_counter()
-                line |= _scores(setup, new, device, together)
+                line |= _scores(config, setup, new, device, together)
                 line["seconds"]["evaluate"] = round(time.perf_counter() - start, 6)
             if folder is not None:
                 folder.add_metrics(line)
@@ -199,7 +209,7 @@ def train(
         state = output_step(setup, state, engine, costs, smoothness, together)
     scores = history[-1] if history else {}
     if config.train.output_step is not None:
-        scores = _scores(setup, state, device, together)
+        scores = _scores(config, setup, state, device, together)
     if folder is not None:
         _finish(config, folder, state, scores, history)
     return state, history
@@ -233,7 +243,7 @@ def _finish(
     summary: Metrics = {
         "name": config.name,
         "rounds": state.round,
-        **{key: scores[key] for key in ("test_loss", "test_accuracy") if key in scores},
+        **{key: scores[key] for key in _SCORES if key in scores},
         "capacity_accuracy": history[-1].get("capacity_accuracy"),
         "model_sha256": checkpoint.model_sha256(state.tensors),
         **totals,

@@ -19,7 +19,7 @@ from submodel.build.attributes import follow_integers, misfits
 from submodel.build.check import Outputs, check_outputs
 from submodel.build.layers import LayerCut, fix_of
 from submodel.build.sizes import Sizes
-from submodel.cut import Cut, UnitCut, copy_part
+from submodel.cut import Cut, PlannedCut, UnitCut, copy_part
 from submodel.errors import SubmodelError
 
 Factory = Callable[[Mapping[str, int]], nn.Module]
@@ -74,6 +74,8 @@ def build(
         for name, parameter in module.named_parameters()
     }
     buffers = {name: copy_part(cut, name, buffer) for name, buffer in module.named_buffers()}
+    if isinstance(cut, PlannedCut) and cut.like is not None:
+        cut = cut.like  # from here on only its shapes count
     if not isinstance(cut, UnitCut):
         return _copy(module, parameters, buffers)
     sizes = Sizes(module, cut)

@@ -1,18 +1,16 @@
-"""Where examples come from: the embedded digits, or any tensors."""
+"""Examples and their targets: any tensors, checked, and the embedded digits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from submodel.errors import DataError
+from submodel.errors import ConfigError, DataError
 from submodel.randomness import generator
-
-DataName = Literal["digits", "own"]
 
 
 @dataclass(frozen=True)
@@ -27,12 +25,23 @@ class Examples:
 
 
 @dataclass(frozen=True)
+class About:
+    """What is known of images: whence, the classes' names, how channels were normalised."""
+
+    origin: str
+    names: tuple[str, ...]
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Dataset:
     """A training part, shared out among clients, and a test part that no client sees."""
 
     train: Examples
     test: Examples
     classes: int | None  # None: the targets are not class labels
+    about: About | None = None
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -72,6 +81,49 @@ def dataset(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Datase
     return Dataset(parts[0], parts[1], classes)
 
 
+def balanced(labels: NDArray[np.int64], count: int | None, key: str) -> NDArray[np.int64]:
+    """Positions of ``count`` examples, the classes as equal as they can be; None: all of them.
+
+    They follow from a fixed key, not from a run's seed: every seed trains on the same examples.
+    A smaller count gives a part of what a larger one gives.
+
+    >>> labels = np.array([0, 0, 0, 0, 1, 1, 2])
+    >>> np.bincount(labels[balanced(labels, 5, "data.examples")]).tolist()
+    [2, 2, 1]
+    """
+    if count is None:
+        return np.arange(len(labels))
+    if count > len(labels):
+        raise ConfigError([f"{key}: {count:,} is more than the {len(labels):,} that there are"])
+    turn = np.empty(len(labels), dtype=np.int64)  # an example's place in the queue of its class
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        turn[generator(0, key, int(label)).permutation(members)] = np.arange(len(members))
+    order = np.lexsort((generator(0, key).random(len(labels)), turn))
+    return np.sort(order[:count])
+
+
+def limit(data: Dataset, examples: int | None, test_examples: int | None) -> Dataset:
+    """The dataset with only so many examples, balanced over the classes; None leaves a part alone.
+
+    >>> data = limit(digits(), 100, None)
+    >>> np.bincount(data.train.y).tolist(), len(data.test)
+    ([10, 10, 10, 10, 10, 10, 10, 10, 10, 10], 355)
+    """
+    parts = []
+    for part, count, key in (
+        (data.train, examples, "data.examples"),
+        (data.test, test_examples, "data.test_examples"),
+    ):
+        if count is None:
+            parts.append(part)
+            continue
+        labels = np.zeros(len(part), dtype=np.int64) if data.classes is None else part.y.numpy()
+        chosen = torch.from_numpy(balanced(labels, count, key))
+        parts.append(Examples(part.x[chosen], part.y[chosen]))
+    return replace(data, train=parts[0], test=parts[1])
+
+
 def digits() -> Dataset:
     """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, every fifth of a class for testing.
 
@@ -83,7 +135,8 @@ def digits() -> Dataset:
 
     bunch = load_digits()
     images = torch.from_numpy(bunch.images.astype(np.float32)).unsqueeze(1) / 16
-    images = (images - 0.305) / 0.376  # mean and deviation of the training part
+    mean, deviation = 0.305, 0.376  # of the training part
+    images = (images - mean) / deviation
     labels = torch.from_numpy(bunch.target.astype(np.int64))
     test = np.zeros(len(labels), dtype=np.bool_)
     for label in range(10):
@@ -92,9 +145,6 @@ def digits() -> Dataset:
         chosen = generator(0, "digits-test", label).permutation(members)[: len(members) // 5]
         test[chosen] = True
     split = torch.from_numpy(test)
-    return dataset((images[~split], labels[~split]), (images[split], labels[split]))
-
-
-def load(name: DataName) -> Dataset:
-    """A dataset by name."""
-    return {"digits": digits}[name]()
+    about = About("scikit-learn", tuple(map(str, range(10))), (mean,), (deviation,))
+    found = dataset((images[~split], labels[~split]), (images[split], labels[split]))
+    return replace(found, about=about)

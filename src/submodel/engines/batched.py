@@ -29,6 +29,7 @@ from submodel.engines.local import SerialEngine
 from submodel.engines.stack import Stack, StackedLoss
 from submodel.engines.stacked import Forward, MappedForward, UnstackableError, WideForward
 from submodel.local import batches, mixed
+from submodel.norm import has_scaler, set_rate
 from submodel.rounds import Assignment, Bundle, Setup, Task, Update
 
 _log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class BatchedEngine:
         self._estimate = Estimate(setup)
         self._tensors = tensors_of(setup.module)
         self._name = type(setup.module).__name__
+        self._scaled = has_scaler(setup.module)
         data = setup.federation.dataset.train
         self._x, self._y = data.x.to(self._device), data.y.to(self._device)
         self._mapped_shapes: dict[object, MappedForward] = {}
@@ -94,8 +96,14 @@ class BatchedEngine:
         """Train every task; updates come back stack by stack."""
         waiting = iter(tasks)
         while window := list(_collect(waiting)):
-            for key in dict.fromkeys(map(_key, window)):
-                yield from self._train_equal([t for t in window if _key(t) == key])
+            for key in dict.fromkeys(map(self._key, window)):
+                yield from self._train_equal([t for t in window if self._key(t) == key])
+
+    def _key(self, task: Task) -> tuple[object, ...]:
+        """Equal for tasks that may share a stack."""
+        classes = None if task.classes is None else len(task.classes)
+        capacity = task.assignment.capacity if self._scaled else None
+        return task.cut.shape_key, classes, task.work, capacity
 
     def _train_equal(self, tasks: Sequence[Task]) -> Iterator[Update]:
         """Tasks of one shape, as stacks of bounded size."""
@@ -141,6 +149,7 @@ class BatchedEngine:
         tasks = [client.task for client in clients]
         loss = StackedLoss(self._setup, tasks, self._device)
         stack = Stack(self._setup.module, tasks, self._device)
+        set_rate(forward.module, tasks[0].assignment.capacity)
         totals = torch.zeros(len(clients), dtype=torch.float64, device=self._device)
         for start, stop, positions in _schedule(clients):
             rows = move(torch.from_numpy(positions), self._device)
@@ -167,12 +176,6 @@ def _collect(tasks: Iterator[Task]) -> Iterator[Task]:
         yield task
         if values >= COLLECTED_VALUES:
             return
-
-
-def _key(task: Task) -> tuple[object, ...]:
-    """Equal for tasks that may share a stack."""
-    classes = None if task.classes is None else len(task.classes)
-    return task.cut.shape_key, classes, task.work
 
 
 @dataclass(frozen=True)

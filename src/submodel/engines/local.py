@@ -14,6 +14,7 @@ from submodel.data import Examples
 from submodel.engines.device import move
 from submodel.engines.estimate import Estimate
 from submodel.local import MaskedCrossEntropy, batches, train
+from submodel.norm import set_rate
 from submodel.randomness import key
 from submodel.rounds import Assignment, Bundle, Setup, Task, Update
 
@@ -59,6 +60,7 @@ class SerialEngine:
         module = self._module(task.cut)
         load(module, {n: move(t, self._device, copy=True) for n, t in task.tensors.items()})
         load_local(module, setup.module, task.cut)
+        set_rate(module, where.capacity)  # capacities may share a shape
         masks = {
             name: mask.to(self._device)
             for name in task.tensors

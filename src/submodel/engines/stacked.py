@@ -24,7 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from submodel.build import tensors_of
-from submodel.norm import StaticBatchNorm
+from submodel.norm import Scaler, StaticBatchNorm
 
 Wide = Mapping[str, Tensor]
 Operator = Callable[..., Tensor]
@@ -37,6 +37,9 @@ class UnstackableError(Exception):
 
 class Forward(Protocol):
     """The forward pass of a stack."""
+
+    module: nn.Module
+    """What is computed for every client; its tensors are not used."""
 
     def largest(self, rows: Mapping[str, int]) -> int:
         """The most values that an example has in any activation, by the rows of the tensors."""
@@ -147,6 +150,7 @@ _CHANNEL_BY_CHANNEL: tuple[type[nn.Module], ...] = (
     *(nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.Softplus, nn.Identity),
     *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d),
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),
+    Scaler,  # the clients of a stack have one capacity
 )
 _POINTWISE: set[object] = {
     *(torch.relu, functional.relu, functional.relu_, torch.sigmoid, torch.tanh),
@@ -164,7 +168,8 @@ _FLATTENS: set[object] = {torch.flatten, "flatten"}
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, StaticBatchNorm) or super().is_leaf_module(m, module_qualified_name)
+        own = isinstance(m, StaticBatchNorm | Scaler)
+        return own or super().is_leaf_module(m, module_qualified_name)
 
 
 class WideForward:
@@ -174,6 +179,7 @@ class WideForward:
     """
 
     def __init__(self, module: nn.Module, example: Tensor) -> None:
+        self.module = module
         self._names = {id(p): n for n, p in module.named_parameters()}
         self._names |= {id(b): n for n, b in module.named_buffers()}
         self._layers = dict(module.named_modules(remove_duplicate=False))
@@ -316,7 +322,7 @@ class MappedForward:
                 raise UnstackableError(f"every client has its own part of the buffer {name!r}")
         if any(isinstance(x, _BatchNorm) and x.momentum is None for x in module.modules()):
             raise UnstackableError("a cumulative average counts the batches of one client")
-        self._module = module
+        self.module = module
         self._shapes = {n: t.shape for n, t in tensors_of(module).items()}
         self._largest = 0
         hooks = [layer.register_forward_hook(self._see) for layer in module.modules()]
@@ -346,7 +352,7 @@ class MappedForward:
         stacked = {n: wide[n].view(clients, *shape) for n, shape in self._shapes.items()}
 
         def one(tensors: dict[str, Tensor], inputs: Tensor) -> Tensor:
-            out: Tensor = torch.func.functional_call(self._module, tensors, (inputs,))
+            out: Tensor = torch.func.functional_call(self.module, tensors, (inputs,))
             return out
 
         mapped = torch.func.vmap(one, in_dims=(0, 1), out_dims=1, randomness="error")

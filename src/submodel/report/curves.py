@@ -48,7 +48,7 @@ def _draw_accuracy(plot: Plot, measured: Sequence[dict[str, Any]], rounds: Seque
     if not measured or "test_accuracy" not in measured[0]:
         plot.text(0.5, 0.5, "no class labels", ha="center", transform=plot.transAxes)
         return
-    for capacity in measured[0]["capacity_accuracy"]:
+    for capacity in measured[0].get("capacity_accuracy", {}):
         if float(capacity) < 1:
             values = [line["capacity_accuracy"][capacity] for line in measured]
             plot.plot(rounds, values, alpha=0.7, linewidth=1, label=f"capacity {capacity}")

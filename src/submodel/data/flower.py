@@ -1,0 +1,114 @@
+"""Partitions by any partitioner of ``flwr-datasets``, which sees the labels and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from submodel.data.partitions import Indices
+from submodel.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A partition as a list of positions per client."""
+
+    parts: tuple[Indices, ...]
+
+    def size(self, client: int) -> int:
+        """How many positions."""
+        return len(self.parts[client])
+
+    def indices(self, client: int) -> Indices:
+        """The client's positions."""
+        return self.parts[client]
+
+
+def flower_partition(
+    labels: NDArray[np.int64], clients: int, name: str, options: Mapping[str, Any], seed: int
+) -> Listed:
+    """What the partitioner ``name`` makes of the labels; every example once, no client empty.
+
+    ``num_partitions``, ``partition_by`` and ``seed`` are filled in where the partitioner takes them
+    and the options do not say otherwise. It gets a table with the columns "label" and "row", so
+    that its parts can be traced back to positions.
+    """
+    partitioner = _make(name, options, clients, seed)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what they warn of is checked below, and refused
+            parts = _parts(partitioner, labels)
+    except Exception as error:  # a partitioner raises what it likes; its words say what is wrong
+        raise ConfigError([f"data.partitioner: {name}: {error}"]) from None
+    if len(parts) != clients:
+        raise ConfigError(
+            [f"clients.count: {clients}, but {name} makes {len(parts)} parts of these options"]
+        )
+    check(parts, len(labels), name)
+    return Listed(tuple(parts))
+
+
+def _parts(partitioner: Any, labels: NDArray[np.int64]) -> list[Indices]:
+    import datasets
+
+    partitioner.dataset = datasets.Dataset.from_dict(
+        {"label": labels.tolist(), "row": list(range(len(labels)))}
+    )
+    return [
+        np.sort(np.asarray(partitioner.load_partition(part)["row"], dtype=np.int64))
+        for part in range(int(partitioner.num_partitions))
+    ]
+
+
+def _make(name: str, options: Mapping[str, Any], clients: int, seed: int) -> Any:
+    try:
+        from flwr_datasets import partitioner as known
+    except ImportError:
+        raise ConfigError(
+            [
+                "data.partition: 'flwr' needs the package 'flwr-datasets': "
+                "pip install 'submodel[partitioners]'"
+            ]
+        ) from None
+    names = sorted(
+        found for found in vars(known) if found.endswith("Partitioner") and found != "Partitioner"
+    )
+    if name not in names:
+        raise ConfigError([f"data.partitioner: {name!r} is not one of {', '.join(names)}"])
+    kind = getattr(known, name)
+    filled = {"num_partitions": clients, "partition_by": "label", "seed": seed}
+    accepted = inspect.signature(kind).parameters
+    arguments = {key: value for key, value in filled.items() if key in accepted} | dict(options)
+    try:
+        return kind(**arguments)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError([f"data.partitioner_options: {name}: {error}"]) from None
+
+
+def check(parts: list[Indices], total: int, name: str) -> None:
+    """Refuse parts that lose an example, give one twice, or leave a client empty."""
+    times = np.bincount(np.concatenate(parts), minlength=total)
+    problems = []
+    if lost := int((times == 0).sum()):
+        problems.append(
+            f"data.partitioner: {name} gives {lost:,} of {total:,} examples to nobody, the first "
+            f"is {int((times == 0).argmax())}"
+        )
+    if twice := int((times > 1).sum()):
+        problems.append(
+            f"data.partitioner: {name} gives {twice:,} examples to more than one client, the first "
+            f"is {int((times > 1).argmax())}"
+        )
+    if empty := [client for client, part in enumerate(parts) if not len(part)]:
+        problems.append(
+            f"data.partitioner: {name} leaves {len(empty)} clients without examples, the first is "
+            f"{empty[0]}"
+        )
+    if problems:
+        raise ConfigError(problems)

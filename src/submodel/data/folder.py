@@ -1,0 +1,63 @@
+"""Images in folders named by their class: ``train/CLASS/*.png`` and ``test/CLASS/*.png``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from submodel.data.images import Images, ImageSet, Pixels, decode, stack
+from submodel.errors import DataError
+
+_SUFFIXES = (".png", ".jpg", ".jpeg")
+
+
+def read_folder(path: Path, size: int | None = None) -> ImageSet:
+    """The images under ``path``; classes are numbered in the order of their names."""
+    names = _classes(path / "train")
+    if unknown := sorted(set(_classes(path / "test")) - set(names)):
+        raise DataError(f"{path / 'test'}: no training images of {', '.join(unknown)}")
+    pictures, labels = [], []
+    for part in (path / "train", path / "test"):
+        found: list[Pixels] = []
+        numbers: list[int] = []
+        for number, name in enumerate(names):
+            files = _images(part / name)
+            if not files and part.name == "train":
+                raise DataError(f"{part / name}: no {', '.join(_SUFFIXES)} files")
+            found += [_open(file, size) for file in files]
+            numbers += [number] * len(files)
+        if not found:
+            raise DataError(f"{part}: no {', '.join(_SUFFIXES)} files in its classes' folders")
+        pictures.append(found)
+        labels.append(np.asarray(numbers, dtype=np.int64))
+    pixels = stack(pictures, str(path))
+    return ImageSet(
+        Images(pixels[0], labels[0]), Images(pixels[1], labels[1]), tuple(names), "folder"
+    )
+
+
+def _classes(part: Path) -> list[str]:
+    if not part.is_dir():
+        raise DataError(f"{part}: no such folder; want train/CLASS/*.png and test/CLASS/*.png")
+    names = sorted(entry.name for entry in part.iterdir() if entry.is_dir())
+    if not names:
+        raise DataError(
+            f"{part}: no folders in it, so the images have no labels; want one folder per class"
+        )
+    return names
+
+
+def _images(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES)
+
+
+def _open(file: Path, size: int | None) -> Pixels:
+    try:
+        with Image.open(file) as image:
+            return decode(image, size)
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(f"{file}: not a whole picture ({error})") from None

@@ -1,0 +1,110 @@
+"""A dataset and who has what of it: in words, and as a picture of clients by labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from submodel.data import Dataset, Partition
+
+_MOST_NAMES = 20
+
+
+def label_counts(
+    partition: Partition, labels: NDArray[np.int64], classes: int, clients: int
+) -> NDArray[np.int64]:
+    """How many examples of each label (column) each client (row) has.
+
+    >>> from submodel.data.partitions import ByLabel
+    >>> labels = np.array([0, 1, 0, 1])
+    >>> label_counts(ByLabel(labels, 2, 2, seed=0), labels, 2, 2).tolist()
+    [[1, 1], [1, 1]]
+    """
+    rows = [np.bincount(labels[partition.indices(c)], minlength=classes) for c in range(clients)]
+    return np.stack(rows).astype(np.int64)
+
+
+def describe_data(data: Dataset) -> list[str]:
+    """Classes, sizes and channel statistics, a line each."""
+    shape = " x ".join(map(str, data.inputs))
+    lines = [f"{len(data.train):,} training and {len(data.test):,} test examples of {shape}"]
+    if data.classes is not None:
+        counts = np.bincount(data.train.y.numpy(), minlength=data.classes)
+        names = data.about.names if data.about is not None else ()
+        listed = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+        lines.append(
+            f"{data.classes} classes with {_range(counts)} training examples each"
+            + (f": {listed}" if names else "")
+        )
+    if data.about is not None:
+        mean, deviation = _statistics(data, data.about.mean, data.about.deviation)
+        lines.append(
+            f"channels of the training part, in [0, 1]: mean {_numbers(mean)}, "
+            f"deviation {_numbers(deviation)}"
+        )
+        lines.append(
+            f"normalised by mean {_numbers(data.about.mean)}, "
+            f"deviation {_numbers(data.about.deviation)}; source: {data.about.origin}"
+        )
+    return lines
+
+
+def _statistics(
+    data: Dataset, mean: Sequence[float], deviation: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """Mean and deviation of the pixels before they were normalised."""
+    means, deviations = [], []
+    for channel, (centre, scale) in enumerate(zip(mean, deviation, strict=True)):
+        values = data.train.x[:, channel]
+        means.append(float(values.mean()) * scale + centre)
+        deviations.append(float(values.std(correction=0)) * scale)
+    return means, deviations
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return " ".join(f"{value:.4f}" for value in values)
+
+
+def _range(values: NDArray[np.int64]) -> str:
+    least, most = int(values.min()), int(values.max())
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def describe_partition(counts: NDArray[np.int64]) -> list[str]:
+    """Examples and labels per client: least, median, most.
+
+    >>> describe_partition(np.array([[5, 0], [3, 4]]))[0]
+    'examples per client: least 5, median 6, most 7'
+    """
+    lines = []
+    for what, values in (("examples", counts.sum(1)), ("labels", (counts > 0).sum(1))):
+        lines.append(
+            f"{what} per client: least {int(values.min()):,}, median {np.median(values):,.9g}, "
+            f"most {int(values.max()):,}"
+        )
+    return lines
+
+
+def draw_partition(counts: NDArray[np.int64], path: Path, title: str) -> None:
+    """Draw one PNG: a row per client, a column per label, darker with more examples."""
+    clients, classes = counts.shape
+    figure = Figure(
+        figsize=(min(14, 3.5 + 0.12 * classes), min(12, 2 + 0.06 * clients)), layout="constrained"
+    )
+    plot = figure.subplots()
+    picture = plot.imshow(
+        counts, aspect="auto", cmap="magma_r", vmin=0, interpolation="nearest", origin="upper"
+    )
+    plot.set(xlabel="label", ylabel="client")
+    plot.set_title(title, fontsize=9)
+    if classes <= _MOST_NAMES:
+        plot.set_xticks(range(classes))
+    figure.colorbar(picture, ax=plot, label="examples")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    figure.savefig(partial, dpi=110, format="png")
+    partial.replace(path)

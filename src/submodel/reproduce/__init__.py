@@ -1,0 +1,1 @@
+"""The paper's experiments: what is compared, running it, and saying what came out."""
