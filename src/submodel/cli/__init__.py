@@ -1,0 +1,49 @@
+"""The command line: one short function per command."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib import metadata
+from typing import Annotated, NoReturn
+
+import typer
+
+from submodel.cli import models, research, training
+from submodel.cli.base import app
+from submodel.errors import SubmodelError
+
+for _command in (
+    *(training.train, training.resume, training.show),
+    *(models.cost, models.inspect, models.plan, models.export),
+    *(research.data, research.reproduce),
+):
+    app.command()(_command)
+app.command(name="config")(models.config_)
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Train one model over devices that cannot hold it."""
+    if show_version:
+        print(f"submodel {metadata.version('submodel')}")
+        raise typer.Exit
+
+
+def _stop(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Run the command; a user's mistake is a sentence and exit status 2, never a traceback."""
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        app()
+    except SubmodelError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

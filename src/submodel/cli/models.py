@@ -1,0 +1,133 @@
+"""Models: what they are made of, what they cost, what fits, what leaves the house."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from submodel.budget import Budget
+from submodel.cli.base import ConfigFile, RunPath, Settings, console
+from submodel.config import describe, override, parse_capacity, read
+from submodel.errors import ConfigError
+from submodel.export import export as export_run
+from submodel.inspection import findings, subject
+from submodel.inspection import inspect as inspect_axes
+from submodel.prepare import prepare
+from submodel.report.tables import cost_rows, cost_table, module_cost_rows
+from submodel.run import RunFolder
+from submodel.units import parse_amount, si
+
+
+class ExportFormat(StrEnum):
+    """The formats of `export`."""
+
+    SAFETENSORS = "safetensors"
+    PROGRAM = "program"
+    ONNX = "onnx"
+
+
+def cost(config: ConfigFile = None, settings: Settings = None) -> None:
+    """Say what each capacity costs against the full model, before anything runs."""
+    console.print(cost_table(cost_rows(prepare(read(config, settings or [])))))
+
+
+def inspect(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A built-in name, package.module:factory, or a Hugging Face config class "
+            "such as transformers:GPT2Config."
+        ),
+    ],
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="An argument of the factory; repeatable."),
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option("--input", help="The shape of one input, as 3,32,32.")
+    ] = None,
+    capacities: Annotated[
+        str, typer.Option(help="The capacities to show the cost of.")
+    ] = "1,1/2,1/4,1/8,1/16",
+    meta: Annotated[
+        bool, typer.Option(help="Allocate nothing: for models too big to run here.")
+    ] = False,
+) -> None:
+    """Find the axes of a model: what is cut together, what is frozen and why, what cuts cost."""
+    found = subject(model, override({}, options or []), _shape(shape), meta)
+    axes = inspect_axes(found)
+    print(axes.table())
+    print(findings(axes, verified=not meta))
+    if axes.cut_by_capacity:
+        shares = [parse_capacity(text) for text in capacities.split(",")]
+        rows = module_cost_rows(found.module, axes, found.inputs, shares)
+        console.print(cost_table(rows))
+
+
+def _shape(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        raise ConfigError([f"--input: {text!r} is not a shape such as 3,32,32"]) from None
+
+
+def plan(
+    config: ConfigFile = None,
+    settings: Settings = None,
+    memory: Annotated[str | None, typer.Option(help="For training, as 2GB or 512MiB.")] = None,
+    flops: Annotated[str | None, typer.Option(help="Per training step, as 1e9.")] = None,
+    traffic: Annotated[str | None, typer.Option(help="Bytes per round, down + up.")] = None,
+) -> None:
+    """Turn a device's budget into the largest capacity that fits, and show the arithmetic."""
+    limits = {
+        what: parse_amount(text)
+        for what, text in {"memory": memory, "flops": flops, "traffic": traffic}.items()
+        if text is not None
+    }
+    if not limits:
+        raise ConfigError(["give a budget: --memory 2GB, --flops 1e9 or --traffic 10MB"])
+    resolved = read(config, settings or [])
+    setup = prepare(resolved)
+    batch = resolved.local.batch_size or len(setup.federation.examples(0))
+    example = setup.federation.dataset.example
+    momentum = resolved.local.momentum > 0
+    budget = Budget(setup.module, setup.axes, example, batch, momentum, setup.least)
+    fit = budget.largest(lambda n: all(getattr(n, what) <= most for what, most in limits.items()))
+    wanted = ", ".join(f"{what} {si(most)}" for what, most in limits.items())
+    if fit.capacity is None or fit.needs is None:
+        print(f"no capacity fits {wanted}: one unit of every axis needs")
+    else:
+        print(f"capacity {fit.capacity:g} fits {wanted}: at batch size {batch} it needs")
+    for needs, text in ((fit.needs, "  "), (fit.too_large, "  the next larger one: ")):
+        if needs is not None:
+            print(f"{text}memory {needs.arithmetic()}; {si(needs.flops)} FLOPs per step; "
+                  f"{si(needs.traffic, 'B')} per round")  # fmt: skip
+    if fit.capacity is None:
+        raise typer.Exit(1)
+
+
+def export(
+    run: RunPath,
+    capacity: Annotated[str, typer.Option(help="Of the sub-model, as 1/4.")] = "1",
+    kind: Annotated[
+        ExportFormat, typer.Option("--format", help="How to write the model.")
+    ] = ExportFormat.SAFETENSORS,
+    out: Annotated[Path | None, typer.Option(help="The folder to write to.")] = None,
+) -> None:
+    """Write a trained model, or the sub-model of a capacity, for use elsewhere."""
+    folder = RunFolder(run)
+    share = parse_capacity(capacity)
+    target = out or run / "export" / f"capacity-{share:g}"
+    path, measured = export_run(folder, share, kind.value, target)
+    accuracy = "" if measured.accuracy is None else f"test accuracy {measured.accuracy:.1%}, "
+    print(f"{path}: capacity {share:g}, {accuracy}test loss {measured.loss:.4f}")
+
+
+def config_(config: ConfigFile = None, settings: Settings = None) -> None:
+    """Print a configuration with every key, its value and what it means."""
+    print(describe(read(config, settings or [])), end="")

