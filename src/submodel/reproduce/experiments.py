@@ -70,13 +70,13 @@ def _base(scale: Scale) -> Settings:
         Scale.SMALL: {
             "model": {"width": 8},
             "data": {"examples": 25_000, "test_examples": 5_000},
-            "local": {"milestones": [24, 34]},
+            "local": {"milestones": [18, 26]},
             "train": {
-                "rounds": 40,
+                "rounds": 30,
                 "evaluate_every": 10,
                 "checkpoint_every": 10,
                 "statistics_examples": 1_000,
-                "evaluate_train_examples": 5_000,
+                "evaluate_train_examples": 2_500,
             },
         },
         Scale.PAPER: {
