@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from examples.paper_algorithms import ball, randomly_masked_fedavg, rolling_masked_fedavg, window
 from torch import Tensor, nn
 
+from submodel.cli import main
 from submodel.config import parse
 from submodel.cost import CostModel
 from submodel.data import dataset
@@ -114,7 +117,7 @@ def test_f_p_and_its_optimum_in_closed_form(d: int) -> None:
 
 @pytest.mark.parametrize("name", ["logistic", "net"])
 def test_enumerated_objectives_of_other_problems(name: str) -> None:
-    problem = PROBLEMS[name] if name == "logistic" else Net(*_small(), hidden=2)
+    problem = PROBLEMS[name] if name == "logistic" else Net(*_small(), hidden=3)
     masked = Masked(problem, bernoulli(0.4, problem.clients))
     w = np.random.default_rng(1).normal(size=problem.dimension)
     p = np.full(problem.clients, 0.4)
@@ -371,3 +374,65 @@ def test_bad_input(make: Any, words: str) -> None:
     with pytest.raises(TheoryError, match=None) as raised, np.errstate(all="ignore"):
         make()
     assert words in str(raised.value)
+
+
+SMALL = {
+    "convergence": ["rounds=20,40,80", "trials=4"],
+    "residual": ["problems=2", "dimensions=5,6", "capacities=0.5,0.9,0.99"],
+    "nonconvex": ["rounds=8,16,32", "trials=2"],
+    "stability": ["rounds=10", "trials=4", "examples=4,8,16", "clients=2,3"],
+    "generalization": ["rounds=3", "trials=3", "capacities=1,0.5"],
+    "beyond": ["rounds=20,40", "budgets=20", "trials=4", "capacities=1,0.5"],
+}
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["submodel", "study", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return int(stopped.value.code or 0)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_study_writes_its_files(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = [part for text in SMALL[name] for part in ("--set", text)]
+    assert command(monkeypatch, name, *settings, "--out", str(tmp_path)) == 0
+    shown = capsys.readouterr().out
+    assert "claims" in shown
+    record = json.loads((tmp_path / f"{name}.json").read_text("utf-8"))
+    assert record["claims"]
+    lines = (tmp_path / f"{name}.csv").read_text("utf-8").splitlines()
+    assert len(lines) == len(record["rows"]) + 1
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    if name == "convergence":
+        assert "the theorem's condition is not met" in shown
+        assert record["settings"]["trials"] == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "words"),
+    [
+        ("convergence", "capacities=0,0.5", "p = 0 is not in (0, 1]"),
+        ("convergence", "mu=0", "strongly convex problem"),
+        ("convergence", "rounds=10,20,40", "at least 2"),
+        ("convergence", "rounds=20,40", "a slope needs at least 3"),
+        ("convergence", "speed=1", "settings are capacities, rounds"),
+        ("convergence", "trials=many", "'many' is not a number"),
+        ("stability", "rounds=15", "whole epochs"),
+        ("generalization", "examples=500", "there are"),
+    ],
+)
+def test_bad_settings_are_a_sentence(
+    name: str,
+    setting: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert command(monkeypatch, name, "--set", setting, "--out", str(tmp_path)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert words in error

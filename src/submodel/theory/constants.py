@@ -43,7 +43,7 @@ def largest_gradient(problem: Problem, radius: float) -> float:
 
 
 def _largest_residual(matrix: Array, vector: Array, radius: float) -> float:
-    """The largest ||A w - b|| over the ball: at its boundary, where (nu - A^2) w = -A b, nu >= L^2."""
+    """The largest ||A w - b|| in the ball: on its boundary, (nu - A^2) w = -A b, nu >= L^2."""
     values, basis = np.linalg.eigh(matrix)
     turned = basis.T @ vector
     pull = -values * turned

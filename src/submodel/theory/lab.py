@@ -51,7 +51,7 @@ class MaskDraws:
     def __init__(self, masking: Masking, dimension: int, trials: int, seed: int) -> None:
         self._masking, self._dimension = masking, dimension
         self._trials, self._seeds = trials, seed + np.arange(trials)
-        self._table, _ = masking.listed(dimension) if self._rolls else (np.empty(0), None)
+        self._table = masking.listed(dimension)[0] if self._rolls else np.empty(0)
         self._epoch, self._windows = -1, np.empty((0, 0), np.int64)
 
     @property

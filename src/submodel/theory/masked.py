@@ -91,8 +91,8 @@ def bernoulli(p: float, clients: int, unbiased: bool = False) -> Masking:
 
 def rolling(p: float, clients: int, dimension: int, sequential: bool = False) -> Masking:
     """Windows of a share p, one per coordinate."""
-    order = "sequential" if sequential else "shuffled"
-    return Masking(Rolling(dimension, order), (p,) * clients)
+    scheme = Rolling(dimension, "sequential" if sequential else "shuffled")
+    return Masking(scheme, (p,) * clients)
 
 
 class Masked:

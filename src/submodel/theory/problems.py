@@ -82,12 +82,12 @@ class Quadratic:
     @property
     def dimension(self) -> int:
         """The number of coordinates, d."""
-        return self.matrices.shape[1]
+        return int(self.matrices.shape[1])
 
     @cached_property
     def eigenvalues(self) -> Array:
         """Of every client's matrix, ascending."""
-        return np.linalg.eigvalsh(self.matrices)
+        return np.asarray(np.linalg.eigvalsh(self.matrices), np.float64)
 
     @property
     def smoothness(self) -> float:
@@ -107,7 +107,7 @@ class Quadratic:
 
     def gradients(self, w: Array) -> Array:
         """A_i w - b_i."""
-        return w @ self.matrices - self.vectors[:, None]
+        return np.asarray(w @ self.matrices - self.vectors[:, None])
 
     def draw(self, seed: int, round_: int, steps: int, trials: int) -> NDArray[Any]:
         """Standard normal vectors; nothing if there is no noise."""
@@ -118,7 +118,7 @@ class Quadratic:
 
     def sampled(self, w: Array, xi: NDArray[Any]) -> Array:
         """The gradient and its noise."""
-        return self.gradients(w) + self.noise / np.sqrt(self.dimension) * xi
+        return np.asarray(self.gradients(w) + self.noise / np.sqrt(self.dimension) * xi)
 
 
 def quadratics(
@@ -174,7 +174,7 @@ class Samples:
     @property
     def dimension(self) -> int:
         """d, for linear models the number of features."""
-        return self.x.shape[-1]
+        return int(self.x.shape[-1])
 
     def draw(self, seed: int, round_: int, steps: int, trials: int) -> NDArray[Any]:
         """One example per step, uniformly and with replacement, as the paper samples."""
@@ -219,7 +219,7 @@ class Logistic(Samples):
     def _gradients(self, w: Array, x: Array, y: Array) -> Array:
         margins = y * (x @ w[..., None])[..., 0]
         slopes = -y * np.exp(-np.logaddexp(0, margins)) / y.shape[-1]
-        return (slopes[..., None, :] @ x)[..., 0, :] + self.l2 * w
+        return np.asarray((slopes[..., None, :] @ x)[..., 0, :] + self.l2 * w)
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class Ridge(Samples):
 
     def _gradients(self, w: Array, x: Array, y: Array) -> Array:
         errors = ((x @ w[..., None])[..., 0] - y) / y.shape[-1]
-        return (errors[..., None, :] @ x)[..., 0, :] + self.l2 * w
+        return np.asarray((errors[..., None, :] @ x)[..., 0, :] + self.l2 * w)
 
     def quadratic(self) -> Quadratic:
         """The same losses as matrices, for closed forms; of one dataset for all trials."""
@@ -268,29 +268,36 @@ class Ridge(Samples):
 
 def _grams(x: Array) -> Array:
     """Eigenvalues of X'X/n of every set."""
-    return np.linalg.eigvalsh(x.swapaxes(-1, -2) @ x / x.shape[-2])
+    return np.asarray(np.linalg.eigvalsh(x.swapaxes(-1, -2) @ x / x.shape[-2]), np.float64)
 
 
 @dataclass(frozen=True)
 class Net(Samples):
-    """A small non-convex net: v'tanh(U x), squared error; w holds U row by row, then v.
+    """A small non-convex net: v'tanh(U x), squared error; w is U row by row, v is fixed.
 
+    With v trained too, w_0 = 0 would be a stationary point, where both algorithms stay for ever.
     L has no closed form over all of R^d; ``smoothness`` is the largest curvature met at points
     drawn in the ball of ``radius``, found by power iteration, and so a lower bound of it.
     """
 
-    hidden: int = 4
+    hidden: int = 2
     radius: float = 3.0
 
     @property
     def features(self) -> int:
         """Of one example."""
-        return self.x.shape[-1]
+        return int(self.x.shape[-1])
 
     @property
     def dimension(self) -> int:
-        """The number of weights, hidden x (features + 1)."""
-        return self.hidden * (self.features + 1)
+        """The number of weights, hidden x features."""
+        return self.hidden * self.features
+
+    @property
+    def outgoing(self) -> Array:
+        """The fixed weights v: of both signs and of different sizes."""
+        order = np.arange(self.hidden)
+        return np.asarray((-1.0) ** order * (2 - order / self.hidden))
 
     @property
     def convexity(self) -> float:
@@ -310,14 +317,13 @@ class Net(Samples):
             v = (self.gradients(w + 1e-5 * v) - self.gradients(w - 1e-5 * v)) / 2e-5
         return float(np.linalg.norm(v, axis=-1).max())
 
-    def _parts(self, w: Array) -> tuple[Array, Array]:
-        first = self.hidden * self.features
-        return w[..., :first].reshape(*w.shape[:-1], self.hidden, self.features), w[..., first:]
+    def _active(self, w: Array, x: Array) -> Array:
+        u = w.reshape(*w.shape[:-1], self.hidden, self.features)
+        return np.asarray(np.tanh(x @ u.swapaxes(-1, -2)))  # ... n x hidden
 
     def losses(self, w: Array) -> Array:
         """f_i at each point."""
-        u, v = self._parts(w)
-        errors = (np.tanh(self.x @ u.swapaxes(-1, -2)) @ v[..., None])[..., 0] - self.y
+        errors = self._active(w, self.x) @ self.outgoing - self.y
         return np.asarray(np.square(errors).mean(-1) / 2 + self.l2 / 2 * np.square(w).sum(-1))
 
     def gradients(self, w: Array) -> Array:
@@ -329,11 +335,8 @@ class Net(Samples):
         return self._gradients(w, *self.chosen(xi))
 
     def _gradients(self, w: Array, x: Array, y: Array) -> Array:
-        u, v = self._parts(w)
-        active = np.tanh(x @ u.swapaxes(-1, -2))  # ... n x hidden
-        errors = ((active @ v[..., None])[..., 0] - y) / y.shape[-1]
-        to_v = (errors[..., None, :] @ active)[..., 0, :]
-        back = errors[..., None] * (1 - active**2) * v[..., None, :]
-        to_u = back.swapaxes(-1, -2) @ x
-        flat = to_u.reshape(*to_u.shape[:-2], -1)
-        return np.concatenate([flat, to_v], axis=-1) + self.l2 * w
+        active = self._active(w, x)
+        errors = (active @ self.outgoing - y) / y.shape[-1]
+        back = errors[..., None] * (1 - active**2) * self.outgoing
+        found = back.swapaxes(-1, -2) @ x
+        return np.asarray(found.reshape(*found.shape[:-2], -1) + self.l2 * w)
