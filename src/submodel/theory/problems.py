@@ -103,7 +103,7 @@ class Quadratic:
     def losses(self, w: Array) -> Array:
         """f_i at each point."""
         values = np.einsum("itd,itd->it", w, w @ self.matrices / 2 - self.vectors[:, None])
-        return values if self.constants is None else values + self.constants[:, None]
+        return np.asarray(values if self.constants is None else values + self.constants[:, None])
 
     def gradients(self, w: Array) -> Array:
         """A_i w - b_i."""

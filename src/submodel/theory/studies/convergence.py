@@ -70,6 +70,12 @@ class Case:
             return rolling(self.p, self.clients, s.dimension)
         return bernoulli(self.p, self.clients)
 
+    def logs(self, s: Settings) -> list[float]:
+        """The logarithm in the step size, for every R: log(KR), or log T for rolling."""
+        if self.rolls:
+            return [math.log(rounds // s.dimension) for rounds in s.rounds]
+        return [math.log(self.steps * rounds) for rounds in s.rounds]
+
     def step(self, s: Settings, problem: Quadratic, rounds: int) -> Step:
         """The theorem's step size, or one's own."""
         if s.eta is not None:
@@ -197,8 +203,9 @@ def study(s: Settings, report: Report = silent) -> Study:
         curves.append(measure(s, case, radius, report, number * sum(s.rounds), total))
     rows = [
         {
-            "case": c.case.label, "R": r, "distance2": float(e.mean()), "F(w_R)-F*": float(g.mean()),
-            "F(w^)-F*": float(o.mean()), "residual": c.residual, "output floor": c.output_floor,
+            "case": c.case.label, "R": r, "distance2": float(e.mean()),
+            "F(w_R)-F*": float(g.mean()), "F(w^)-F*": float(o.mean()),
+            "residual": c.residual, "output floor": c.output_floor,
             "condition": note,
         }
         for c in curves
@@ -238,7 +245,7 @@ def _reach(problem: Quadratic, masking: Masking) -> float:
 def _claims(s: Settings, curve: Curve) -> list[Claim]:
     case = curve.case
     raw, low, high = slope_interval(s.rounds, curve.errors)
-    logs = [math.log(case.steps * r) for r in s.rounds]
+    logs = case.logs(s)
     if case.noise == 0:
         expected = -2.0
         logs = [log**2 for log in logs]
@@ -246,7 +253,8 @@ def _claims(s: Settings, curve: Curve) -> list[Claim]:
         expected = -1.0
     fitted, least, most = slope_interval(s.rounds, curve.errors, logs)
     power = "" if expected == -1 else "^2"
-    name = f"slope of E||w_R - w*||^2 / log(KR){power}, {case.label}"
+    log = "log T" if case.rolls else "log(KR)"
+    name = f"slope of E||w_R - w*||^2 / {log}{power}, {case.label}"
     close = abs(fitted - expected) <= _TOLERANCE
     measured = (
         f"{fitted:.2f} [{least:.2f}, {most:.2f}]; undivided {raw:.2f} [{low:.2f}, {high:.2f}]"
@@ -270,13 +278,16 @@ def _panels(s: Settings, curves: Sequence[Curve]) -> list[Panel]:
     rolls = next(c for c in curves if c.case.rolls)
     axis = "rounds R"
     return [
-        Panel("to the masked optimum, by p", axis, "E||w_R - w*(p)||²",
-              [Line.of(c.case.label, s.rounds, c.errors) for c in by_p], -1.0),
+        Panel("to the masked optimum, by p", axis, "E||w_R - w*(p)||² / log(KR)",
+              [Line.of(c.case.label, s.rounds,
+                       [e / log for e, log in zip(c.errors, c.case.logs(s), strict=True)])
+               for c in by_p], -1.0),
         Panel("other K, N, noise, scheme", axis, "E||w_R - w*(p)||²",
               [Line.of(c.case.label, s.rounds, c.errors) for c in [least, *others]], -1.0),
         Panel("original objective, F(w_R), and exact residuals", axis, "E F(w_R) - F(w*)",
               [Line.of(c.case.label, s.rounds, c.iterate_gaps) for c in by_p],
-              levels={f"F(w*(p)) - F*, {c.case.label}": c.residual for c in by_p if c.residual > 0}),
+              levels={f"F(w*(p)) - F*, {c.case.label}": c.residual
+                      for c in by_p if c.residual > 0}),
         Panel("random against rolling, equal trained coordinates", axis, "E F - F(w*)",
               [Line.of(f"{c.case.label}: {what}", s.rounds, values, style)
                for c in (least, rolls)

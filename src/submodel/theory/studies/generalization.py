@@ -122,12 +122,15 @@ def _claims(name: str, found: dict[float, dict[str, Array]]) -> list[Claim]:
 def _panels(name: str, found: dict[float, dict[str, Array]]) -> list[Panel]:
     x = sorted(found)
 
-    def lines(names: tuple[str, ...]) -> list[Line]:
-        return [Line.of(n, x, [found[p][n] for p in x]) for n in names]
+    def lines(names: dict[str, str]) -> list[Line]:
+        return [
+            Line.of(label, x, [1 - found[p][n] if "error" in label else found[p][n] for p in x])
+            for n, label in names.items()
+        ]
 
+    losses = {n: n for n in ("train loss", "test loss", "loss gap", "total")}
+    errors = {"train accuracy": "train error", "test accuracy": "test error", "accuracy gap": "gap"}
     return [
-        Panel(f"{name}: loss", "p", "loss", lines(("train loss", "test loss", "loss gap", "total")),
-              log=(False, False)),
-        Panel(f"{name}: accuracy", "p", "accuracy",
-              lines(("train accuracy", "test accuracy", "accuracy gap")), log=(False, False)),
-    ]  # fmt: skip
+        Panel(f"{name}: loss", "p", "loss", lines(losses), log=(False, False)),
+        Panel(f"{name}: error rate", "p", "1 - accuracy", lines(errors), log=(False, False)),
+    ]

@@ -91,7 +91,7 @@ class _Fixed(Logistic):
         return cls(problem.x, problem.y, problem.l2, smoothness)
 
     @property
-    def smoothness(self) -> float:  # type: ignore[override]
+    def smoothness(self) -> float:
         return self.given
 
 
