@@ -67,7 +67,7 @@ def test_the_residual_term_is_vacuous_where_a_quarter_coordinate_is_masked(p: fl
 
 
 def test_the_residual_term_has_the_wrong_unit() -> None:
-    """Losses times c: F scales by c, 5L/(2 mu) (2G^2 + ...) by c^2, with the proof's 1/mu^2 by c."""
+    """Losses times c: F scales by c, 5L/(2 mu) (2G^2 + ...) by c^2, the proof's 1/mu^2 by c."""
     problem = quadratics()
     small = Quadratic(problem.matrices / 1000, problem.vectors / 1000)
 

@@ -18,7 +18,7 @@ class Settings:
     """Quadratics, as in the convergence study."""
 
     capacities: tuple[float, ...] = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2)
-    budgets: tuple[int, ...] = (100, 400, 1600)  # trained coordinates per client / (K d)
+    budgets: tuple[int, ...] = (50, 200, 800)  # trained coordinates per client / (K d)
     p: float = 0.5
     rounds: tuple[int, ...] = (80, 160, 320, 640)
     steps: int = 5
@@ -71,10 +71,12 @@ def study(s: Settings, report: Report = silent) -> Study:
         raise TheoryError(f"R = {wrong[0]}: rolling needs whole epochs of d = {s.dimension} rounds")
     participants = [n for n in (1, 2, 4, 8) if n < s.clients] + [s.clients]
     total = len(s.budgets) * len(s.capacities) + len(s.rounds) * (4 + len(participants))
+    total += len(participants)
     bench = Bench(s, report, total)
     rows: list[dict[str, object]] = []
     claims: list[Claim] = []
     budgets = _budgets(s, bench, rows, claims)
+    _few_or_many(s, bench, participants, rows, claims)
     ways = {
         "random": bernoulli(s.p, s.clients),
         "unbiased 1/p": bernoulli(s.p, s.clients, unbiased=True),
@@ -141,6 +143,33 @@ def _budgets(
                             f"at p=1: {float(values[max(values)].mean()):.4f}", "-"))  # fmt: skip
         lines.append(Line.of(f"{budget} rounds' worth", list(values), list(values.values())))
     return lines
+
+
+def _few_or_many(
+    s: Settings,
+    bench: Bench,
+    counts: list[int],
+    rows: list[dict[str, object]],
+    claims: list[Claim],
+) -> None:
+    """One model's worth of coordinates per round: few clients hold much, or many hold little."""
+    values = {}
+    for count in counts:
+        masking, rounds = bernoulli(1 / count, s.clients), s.rounds[-1]
+        values[count] = bench.gaps(bench.points(masking, rounds, participants=count))
+        rows.append(
+            {
+                "part": "few or many",
+                "case": f"{count} of {s.clients}",
+                "p": 1 / count,
+                "R": rounds,
+                "F(w_R)-F*": float(values[count].mean()),
+            }
+        )
+    best = min(values, key=lambda n: float(values[n].mean()))
+    shown = ", ".join(f"{n} clients: {float(v.mean()):.4f}" for n, v in values.items())
+    text = f"n clients with p = 1/n in each of {s.rounds[-1]} rounds: least F(w_R) - F* at"
+    claims.append(Claim(text, f"n = {best}", shown, "-"))
 
 
 def _participation(

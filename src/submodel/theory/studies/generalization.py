@@ -112,10 +112,11 @@ def _claims(name: str, found: dict[float, dict[str, Array]]) -> list[Claim]:
         )
     for measure in ("total", "test loss"):
         best = min(chain, key=lambda p: float(found[p][measure].mean()))
-        where = "inside" if chain[-1] < best < chain[0] else "at the end of the grid"
         value = float(found[best][measure].mean())
-        claims.append(Claim(f"{name}: {measure} is least at", f"p={best:g} ({value:.4f})",
-                            "below 1 if masking pays", f"{where}"))  # fmt: skip
+        mean, low, high = interval(found[chain[0]][measure] - found[best][measure])
+        pays = "yes" if low > 0 else ("no" if best == chain[0] else "undecided")
+        shown = f"p={best:g} ({value:.4f}; {mean:.4f} [{low:.4f}, {high:.4f}] below p={chain[0]:g})"
+        claims.append(Claim(f"{name}: {measure} is least at", shown, "p < 1 if masking pays", pays))
     return claims
 
 
