@@ -148,7 +148,7 @@ def test_a_stopped_reproduction_goes_on_and_can_be_redrawn(tmp_path: Path) -> No
         deadline = time.monotonic() + 120
         while not list(out.glob("runs/*/*/metrics.jsonl")) and time.monotonic() < deadline:
             time.sleep(0.05)
-        os.kill(first.pid, signal.SIGINT)
+        os.kill(first.pid, signal.SIGTERM)  # as Ctrl-C, but no shell lets us ignore it
         said, _ = first.communicate(timeout=60)
     assert first.returncode == 130
     assert "goes on from here" in said

@@ -94,7 +94,9 @@ def _quoted(text: str) -> str:
 def reproduce(
     name: Annotated[str, typer.Argument(help=f"{', '.join(EXPERIMENTS)}, or all.", metavar="NAME")],
     scale: Annotated[Scale, typer.Option(help="How much of it.")] = Scale.SMALL,
-    seeds: Annotated[int, typer.Option(help="Runs of each variant.", min=1)] = 3,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs of each variant (default: 3; smoke: 1).", min=1)
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
     ] = None,
@@ -110,6 +112,7 @@ def reproduce(
     """Run the paper's experiments and say what holds; the same command goes on where it stopped."""
     if name != "all" and name not in EXPERIMENTS:
         raise ConfigError([f"{name!r} is not one of {', '.join(EXPERIMENTS)}, all"])
+    count = seeds or (1 if scale is Scale.SMOKE else 3)
     folder = out or Path("runs") / f"reproduce-{scale.value}"
     chosen = tuple(datasets.split(",")) if datasets else None
     if chosen and (unknown := sorted(set(chosen) - {d for s in Scale for d in DATASETS[s]})):
@@ -118,7 +121,7 @@ def reproduce(
     wanted = {e.name: e.variants(scale, chosen, split) for e in experiments}
     variants = list(dict.fromkeys(v for own in wanted.values() for v in own))
     if records is None:
-        runner = Runner(folder, scale, seeds, jobs or os.cpu_count() or 1, console)
+        runner = Runner(folder, scale, count, jobs or os.cpu_count() or 1, console)
         try:
             found = runner.run(variants)
         except Interrupted as stop:
@@ -129,7 +132,7 @@ def reproduce(
     else:
         found = [Record.read(records / f"{variant.slug}.json") for variant in variants]
     by_variant = dict(zip(variants, found, strict=True))
-    command = f"submodel reproduce {name} --scale {scale.value} --seeds {seeds}"
+    command = f"submodel reproduce {name} --scale {scale.value} --seeds {count}"
     command += "" if split is Split.LABELS else f" --split {split.value}"
     for experiment in experiments:
         own = {v: by_variant[v] for v in wanted[experiment.name]}
