@@ -40,6 +40,7 @@ from submodel.theory import (
     rolling,
     run,
 )
+from submodel.theory.budget import least_variance, variance
 from submodel.theory.constants import largest_gradient
 from submodel.theory.data import Directions
 from submodel.theory.lab import MaskDraws
@@ -301,6 +302,41 @@ def test_constants_of_full_models() -> None:
     masked = constants(problem, bernoulli(0.5, 3), 5.0)
     assert masked.distance <= lemma_bound(problem, 0.5, masked.G, 5.0)
     assert masked.sigma2 > 0
+
+
+def test_what_is_not_exact_is_named() -> None:
+    problem = quadratics(clients=2, dimension=4)
+    assert constants(problem, bernoulli(0.5, 2), 5.0).sampled == ("zeta2",)
+    assert constants(problem, bernoulli(0.5, 2), 5.0).D_max == 1
+    assert constants(quadratics(2, 4, heterogeneity=0.0), bernoulli(1.0, 2), 5.0).D_max == 0
+    many = quadratics(clients=2, dimension=12)
+    assert "sigma2" in constants(many, bernoulli(0.5, 2), 5.0).sampled
+    assert "sigma2" not in constants(many, rolling(0.5, 2, 12), 5.0).sampled
+    split = load("breast_cancer", clients=4, skew=1.0)
+    found = constants(split.logistic(0.1), bernoulli(1.0, 4), 100.0)
+    shares = (split.y[:, 0] > 0).mean(1)
+    assert found.D_max == pytest.approx(shares.max() - shares.min())
+    assert "D_max" in found.sampled
+
+
+@pytest.mark.parametrize("budget", [0.5, 2.0, 3.5, 4.0])
+def test_probabilities_of_least_variance(budget: float) -> None:
+    powers = np.array([9.0, 4.0, 1.0, 0.01])
+    best = least_variance(powers, budget)
+    assert best.sum() == pytest.approx(budget, rel=1e-12)
+    assert (best <= 1).all()
+    assert (best > 0).all()
+    rng = np.random.default_rng(0)
+    for _ in range(2000):  # no other feasible p does better
+        other = rng.dirichlet(np.ones(4)) * budget
+        if (other <= 1).all() and (other > 1e-6).all():
+            assert variance(powers, other) >= variance(powers, best) - 1e-9
+    # the formula is the variance of m/p (.) g over all masks
+    g = np.sqrt(powers)
+    masks = np.array(list(product((0.0, 1.0), repeat=4)))
+    chances = np.prod(np.where(masks > 0, best, 1 - best), 1)
+    spread = (chances[:, None] * np.square(masks / best * g - g)).sum()
+    assert spread == pytest.approx(variance(powers, best), rel=1e-9, abs=1e-12)
 
 
 def test_the_noise_has_the_variance_it_says() -> None:

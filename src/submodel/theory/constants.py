@@ -9,13 +9,17 @@ import numpy as np
 from scipy import optimize
 
 from submodel.randomness import generator
-from submodel.theory.masked import Masked, Masking, bernoulli
-from submodel.theory.problems import Array, Problem, Quadratic, Samples
+from submodel.theory.masked import Masked, Masking
+from submodel.theory.problems import Array, Problem, Quadratic, Samples, TheoryError
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What the theorems speak of; ``sampled`` names those that are largest values over points."""
+    """What the theorems speak of.
+
+    ``sampled`` names those that are not exact: largest values over drawn points (``G``, ``delta2``,
+    ``zeta2``), means over drawn masks (``sigma2``), of the labels alone (``D_max``: a lower bound).
+    """
 
     L: float
     mu: float
@@ -23,6 +27,7 @@ class Constants:
     delta2: float
     sigma2: float
     zeta2: float
+    D_max: float
     F_star: float
     residual: float  # F(w*(p)) - F(w*)
     distance: float  # ||w*(1) - w*(p)||
@@ -89,8 +94,12 @@ def constants(problem: Problem, masking: Masking, radius: float) -> Constants:
     original, masked = Masked(problem), Masked(problem, masking)
     w, w_p = original.optimum(radius), masked.optimum(radius)
     points = _points(problem, radius, 16)[0]
-    exact = isinstance(problem, Quadratic)
     least = original.value(w)
+    sampled = ["zeta2"]
+    if not isinstance(problem, Quadratic):
+        sampled = ["G", "delta2", "zeta2", "D_max"]
+    if not masking.enumerated(problem.dimension):
+        sampled.append("sigma2")
     return Constants(
         L=problem.smoothness,
         mu=problem.convexity,
@@ -98,10 +107,11 @@ def constants(problem: Problem, masking: Masking, radius: float) -> Constants:
         delta2=gradient_variance(problem, masking, radius),
         sigma2=masked.power_at(w_p),
         zeta2=max(masked.spread_at(point) for point in points),
+        D_max=client_distance(problem),
         F_star=least,
         residual=original.value(w_p) - least,
         distance=float(np.linalg.norm(w - w_p)),
-        sampled=("zeta2",) if exact else ("G", "delta2", "zeta2"),
+        sampled=tuple(sampled),
     )
 
 
@@ -119,9 +129,19 @@ def largest_distance(distributions: Array) -> float:
     return max(total_variation(a, b) for a in distributions for b in distributions)
 
 
-def unmasked(problem: Problem) -> Masking:
-    """Full models."""
-    return bernoulli(1.0, problem.clients)
+def client_distance(problem: Problem) -> float:
+    """D_max of a problem's clients: of their labels, or of their losses if they have no examples.
+
+    A client of a quadratic has one loss, so two clients are as far apart as can be, or equal.
+    """
+    if isinstance(problem, Samples):
+        kinds = np.unique(problem.y)
+        shares = [[(own == kind).mean() for kind in kinds] for own in problem.y]
+        return largest_distance(np.array(shares))
+    if isinstance(problem, Quadratic):
+        same = (problem.matrices == problem.matrices[0]).all()
+        return float(not (same and (problem.vectors == problem.vectors[0]).all()))
+    raise TheoryError(f"{type(problem).__name__}: D_max is known for examples and quadratics")
 
 
 def _points(problem: Problem, radius: float, count: int) -> Array:

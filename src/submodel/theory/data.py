@@ -9,7 +9,7 @@ import numpy as np
 from sklearn import datasets
 
 from submodel.randomness import generator
-from submodel.theory.constants import largest_distance
+from submodel.theory.constants import client_distance
 from submodel.theory.problems import Array, Logistic, Ridge, TheoryError
 
 Name = Literal["breast_cancer", "digits"]
@@ -27,8 +27,7 @@ class Split:
     @property
     def distance(self) -> float:
         """D_max of the labels: a lower bound of the distance of the clients' distributions."""
-        shares = (self.y[:, 0] > 0).mean(1)
-        return largest_distance(np.stack([shares, 1 - shares], 1))
+        return client_distance(self.logistic(0.0))
 
     def logistic(self, l2: float) -> Logistic:
         """l2-regularised logistic regression."""

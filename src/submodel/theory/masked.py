@@ -47,6 +47,14 @@ class Masking:
         """What the held coordinates are multiplied with: one number per client."""
         return np.array([1 / p if self.unbiased else 1.0 for p in self.capacities])
 
+    @property
+    def _whole(self) -> bool:
+        return all(p == 1 for p in self.capacities)
+
+    def enumerated(self, dimension: int) -> bool:
+        """Whether `listed` has all the masks, and not a fixed choice of them."""
+        return isinstance(self.scheme, Rolling) or self._whole or dimension <= _ENUMERATED
+
     def listed(self, dimension: int) -> tuple[Array, Array]:
         """Masks (clients x masks x d) and their probabilities (clients x masks)."""
         if isinstance(self.scheme, Rolling):
@@ -56,7 +64,7 @@ class Masking:
                 for i, p in enumerate(self.capacities)
             ]
             return np.array(masks, float), np.full((len(masks), len(passes)), 1 / len(passes))
-        if all(p == 1 for p in self.capacities):
+        if self._whole:
             return np.ones((len(self.capacities), 1, dimension)), np.ones((len(self.capacities), 1))
         if dimension <= _ENUMERATED:
             every = np.array(list(product((0.0, 1.0), repeat=dimension)))

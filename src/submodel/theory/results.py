@@ -39,18 +39,23 @@ def interval(values: Array) -> tuple[float, float, float]:
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """The least-squares slope in log-log axes.
+    """The least-squares slope in log-log axes; NaN where a value is not positive.
 
     >>> round(slope([1, 2, 4], [8, 4, 2]), 6)
     -1.0
     """
+    if min(y) <= 0:
+        return math.nan
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def slope_interval(
     x: Sequence[float], values: Sequence[Array], divide: Sequence[float] | None = None
 ) -> tuple[float, float, float]:
-    """The slope of the means over trials and its 95 % interval, by bootstrap over trials."""
+    """The slope of the means over trials and its 95 % interval, by bootstrap over trials.
+
+    NaN where too few trials were different from 0 for it.
+    """
     factors = np.ones(len(x)) if divide is None else np.asarray(divide)
     rng = generator(0, "bootstrap")
 
@@ -58,7 +63,8 @@ def slope_interval(
         return slope(x, [float(draw(v).mean()) / f for v, f in zip(values, factors, strict=True)])
 
     resampled = [fitted(lambda v: v[rng.integers(len(v), size=len(v))]) for _ in range(200)]
-    low, high = np.percentile(resampled, [2.5, 97.5])
+    usable = [found for found in resampled if not math.isnan(found)] or [math.nan]
+    low, high = np.percentile(usable, [2.5, 97.5])
     return fitted(lambda v: v), float(low), float(high)
 
 

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from submodel.schemes import Random
+from submodel.theory.budget import least_variance, variance
 from submodel.theory.lab import Plan, run
 from submodel.theory.masked import Masked, Masking, bernoulli, rolling
 from submodel.theory.problems import Array, Quadratic, TheoryError, quadratics
@@ -53,8 +55,11 @@ class Bench:
         least = masking.capacities[0] * scale**2 * s.mu
         eta = math.log((s.steps * rounds) ** 2) / (least * s.steps * rounds)
         plan = Plan(masking, rounds, s.steps, eta, 10.0, s.trials, s.seed, participants)
-        problem = self.problem if noisy else self.quiet
-        found = run(problem, plan, [rounds]).kept[rounds]
+        return self.run(self.problem if noisy else self.quiet, plan)
+
+    def run(self, problem: Quadratic, plan: Plan) -> Array:
+        """w_R of every trial."""
+        found = run(problem, plan, [plan.rounds]).kept[plan.rounds]
         self._done += 1
         self._report(self._done, self._total)
         return found
@@ -71,12 +76,13 @@ def study(s: Settings, report: Report = silent) -> Study:
         raise TheoryError(f"R = {wrong[0]}: rolling needs whole epochs of d = {s.dimension} rounds")
     participants = [n for n in (1, 2, 4, 8) if n < s.clients] + [s.clients]
     total = len(s.budgets) * len(s.capacities) + len(s.rounds) * (4 + len(participants))
-    total += len(participants)
+    total += len(participants) + 2
     bench = Bench(s, report, total)
     rows: list[dict[str, object]] = []
     claims: list[Claim] = []
     budgets = _budgets(s, bench, rows, claims)
     _few_or_many(s, bench, participants, rows, claims)
+    _least_variance(s, bench, rows, claims)
     ways = {
         "random": bernoulli(s.p, s.clients),
         "unbiased 1/p": bernoulli(s.p, s.clients, unbiased=True),
@@ -170,6 +176,53 @@ def _few_or_many(
     shown = ", ".join(f"{n} clients: {float(v.mean()):.4f}" for n, v in values.items())
     text = f"n clients with p = 1/n in each of {s.rounds[-1]} rounds: least F(w_R) - F* at"
     claims.append(Claim(text, f"n = {best}", shown, "-"))
+
+
+def _least_variance(
+    s: Settings, bench: Bench, rows: list[dict[str, object]], claims: list[Claim]
+) -> None:
+    """One p for all against the p of least variance, of equal sum: over coordinates, over clients.
+
+    Over coordinates it is exact at w_0 = 0, where a masked model is the model. Over clients, whose
+    losses are scaled from 1/4 to 4 here, both are trained.
+    """
+    start = bench.problem.gradients(np.zeros((s.clients, 1, s.dimension)))[:, 0]
+    powers = np.square(start).mean(0)
+    for p in sorted(set(s.capacities) - {1.0}):
+        even = variance(powers, np.full(s.dimension, p))
+        best = variance(powers, least_variance(powers, p * s.dimension))
+        rows.append({"part": "least variance", "case": "coordinates", "p": p,
+                     "variance": even, "least": best})  # fmt: skip
+        if p == s.p:
+            text = f"variance of the first unbiased step, best p_j over one p = {p:g}, exact"
+            verdict = "yes" if best <= even else "no"
+            claims.append(Claim(text, f"{best / even:.3f}", "at most 1", verdict))
+    factors = 2.0 ** np.linspace(-2, 2, s.clients)[:, None]
+    matrices = bench.problem.matrices * factors[..., None]
+    problem = Quadratic(matrices, bench.problem.vectors * factors)
+    ways = {
+        "one p": np.full(s.clients, s.p),
+        "best p_i": least_variance(np.square(start * factors).sum(1), s.p * s.clients),
+    }
+    # one step size for both: small enough for the client whose scaled loss is steepest
+    rounds = s.rounds[-1]
+    steepest = max(float((factors[:, 0] / p**2).max()) for p in ways.values()) * s.smoothness
+    wanted = math.log((s.steps * rounds) ** 2) / (s.mu * float(factors.mean()) * s.steps * rounds)
+    eta = min(wanted, 1 / (s.steps * steepest))
+    errors = {}
+    for name, shares in ways.items():
+        masking = Masking(Random(), tuple(shares), unbiased=True)
+        plan = Plan(masking, rounds, s.steps, eta, 10.0, s.trials, s.seed)
+        target = Masked(problem, masking).optimum(math.inf)
+        errors[name] = np.square(bench.run(problem, plan) - target).sum(1)
+        rows.append({"part": "least variance", "case": f"clients, {name}", "p": s.p, "R": rounds,
+                     "distance2": float(errors[name].mean())})  # fmt: skip
+    one, own = errors.values()
+    mean, low, high = interval(one - own)
+    claims.append(Claim("p_i of least variance at w_0 bring w_R closer to w*(p) than one p, "
+                        "unbiased masks", f"{mean:.2e} [{low:.2e}, {high:.2e}] closer, of "
+                        f"{one.mean():.2e}", "> 0",
+                        "yes" if low > 0 else ("no" if high < 0 else "undecided")))  # fmt: skip
 
 
 def _participation(

@@ -173,7 +173,7 @@ def _slope_claim(what: str, chosen: list[Case], values: dict[Case, Array]) -> Cl
     x = [float(c.clients * c.n) for c in chosen]
     fitted, low, high = slope_interval(x, [values[c] for c in chosen])
     close = "shallower, within 0.15" if fitted <= -0.5 + _TOLERANCE else "no"
-    verdict = "yes" if low <= -0.5 else close
+    verdict = "undecided" if math.isnan(fitted) else "yes" if low <= -0.5 else close
     shown = f"{fitted:.2f} [{low:.2f}, {high:.2f}]"
     return Claim(f"slope in N n: {what}", shown, "-0.5 or steeper", verdict)
 
