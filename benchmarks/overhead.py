@@ -23,9 +23,10 @@ from submodel.config import parse
 from submodel.cost import CostModel
 from submodel.data import dataset
 from submodel.engines.local import SerialEngine
+from submodel.exchange import Setup, State
 from submodel.local import batches
 from submodel.prepare import prepare
-from submodel.rounds import Setup, State, cut_of, initial_state, plan, step
+from submodel.rounds import cut_of, initial_state, plan, step
 
 WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
     "preresnet18, width 16, 3 x 32 x 32, batch 10": {

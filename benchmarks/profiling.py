@@ -34,7 +34,8 @@ from submodel.cost import BACKWARD, CostModel
 from submodel.cut import WHOLE
 from submodel.engines.stack import Stack, StackedLoss
 from submodel.engines.stacked import WideForward
-from submodel.rounds import Assignment, Dispatcher, Setup, initial_state, plan
+from submodel.exchange import Assignment, Setup
+from submodel.rounds import Dispatcher, initial_state, plan
 from submodel.tally import Tally
 
 SCALES = {"A": 1.0, "B": 0.08, "C": 1.0}  # 3, 4 and 4 steps of a client

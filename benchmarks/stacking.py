@@ -22,8 +22,9 @@ from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines.batched import BatchedEngine
 from submodel.engines.local import SerialEngine
+from submodel.exchange import Engine, Setup, Task
 from submodel.prepare import prepare
-from submodel.rounds import Dispatcher, Engine, Setup, Task, initial_state, plan
+from submodel.rounds import Dispatcher, initial_state, plan
 
 SHAPES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
     # name: model, inputs, widths, clients

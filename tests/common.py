@@ -8,8 +8,8 @@ import torch
 
 from submodel.config import parse
 from submodel.data import Dataset, dataset
+from submodel.exchange import Setup
 from submodel.prepare import prepare
-from submodel.rounds import Setup
 
 torch.set_num_threads(1)
 

@@ -15,9 +15,10 @@ from submodel.cost import CostModel
 from submodel.cut import WHOLE, Cut, PlannedCut, UnitCut, gather
 from submodel.engines.local import SerialEngine
 from submodel.errors import ConfigError
+from submodel.exchange import Assignment, Setup
 from submodel.merge import Accumulator
 from submodel.prepare import prepare
-from submodel.rounds import Assignment, Setup, cut_of, initial_state, step
+from submodel.rounds import cut_of, initial_state, step
 from submodel.run import train
 from tests.common import RULES, tiny_images, tiny_setup
 from tests.test_engines import EXACT_TOLERANCE, assert_equal_updates, doubled, setup_of

@@ -12,8 +12,9 @@ from submodel.build import build, load
 from submodel.cost import CostModel
 from submodel.cut import gather
 from submodel.engines.local import SerialEngine
+from submodel.exchange import Assignment, Setup, State
 from submodel.norm import calibrate, needs_calibration
-from submodel.rounds import Assignment, Setup, State, cut_of, initial_state, step
+from submodel.rounds import cut_of, initial_state, step
 from tests.common import RULES, SCHEMES, WIDTHS, tiny_setup
 
 

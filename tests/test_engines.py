@@ -19,9 +19,10 @@ from submodel.engines import batched
 from submodel.engines.batched import BatchedEngine
 from submodel.engines.local import SerialEngine
 from submodel.engines.stacked import MappedForward, UnstackableError, WideForward
+from submodel.exchange import Engine, Setup, State, Task, Update
 from submodel.norm import StaticBatchNorm
 from submodel.prepare import prepare
-from submodel.rounds import Dispatcher, Engine, Setup, State, Task, Update, initial_state, plan
+from submodel.rounds import Dispatcher, initial_state, plan
 from submodel.run import train
 from tests.common import SCHEMES, WIDTHS, tiny_images
 

@@ -14,9 +14,10 @@ from submodel.budget import Budget, activation_bytes
 from submodel.build import skeleton
 from submodel.config import parse
 from submodel.errors import ConfigError
+from submodel.exchange import Assignment
 from submodel.inspection import findings, inspect, subject
 from submodel.prepare import prepare
-from submodel.rounds import Assignment, cut_of
+from submodel.rounds import cut_of
 from submodel.units import parse_amount
 from tests.common import tiny_images, tiny_setup
 from tests.test_cli import submodel

@@ -24,10 +24,11 @@ from submodel.config import parse
 from submodel.cost import CostModel
 from submodel.data import dataset
 from submodel.engines.local import SerialEngine
+from submodel.exchange import Setup
 from submodel.local import LocalWork, batches
 from submodel.prepare import prepare
 from submodel.randomness import generator
-from submodel.rounds import Setup, initial_state, output_step, step
+from submodel.rounds import initial_state, output_step, step
 
 N, EXAMPLES, D, K, BATCH = 4, 12, 6, 3, 4
 ETA, L = 0.1, 2.0

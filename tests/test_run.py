@@ -19,6 +19,7 @@ from submodel import checkpoint
 from submodel.config import Config, parse
 from submodel.errors import CheckpointError, DivergedError, SubmodelError
 from submodel.prepare import prepare
+from submodel.rounds import initial_state
 from submodel.run import Interrupted, RunFolder, train
 
 SMALL: dict[str, Any] = {
@@ -228,6 +229,6 @@ def test_the_output_step_is_taken_after_the_last_round(finished: Path, tmp_path:
     state, _ = checkpoint.latest(
         RunFolder(tmp_path / "run").checkpoints,
         config,
-        {n: p.detach() for n, p in prepare(config).module.named_parameters()},
+        initial_state(prepare(config)),
     )
     assert checkpoint.model_sha256(state.tensors) == plain["model_sha256"]

@@ -17,9 +17,10 @@ from submodel.cut import WHOLE, UnitCut
 from submodel.data import Dataset
 from submodel.engines.batched import BatchedEngine
 from submodel.errors import ConfigError
+from submodel.exchange import Assignment, Setup
 from submodel.models import make_model
 from submodel.norm import Scaler, StaticBatchNorm, calibrate, has_scaler, set_rate
-from submodel.rounds import Assignment, Setup, cut_of
+from submodel.rounds import cut_of
 from tests.common import tiny_images
 from tests.test_engines import EXACT_TOLERANCE, assert_equal_updates, doubled, own, setup_of
 

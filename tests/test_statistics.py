@@ -17,10 +17,11 @@ from submodel.config import Config, parse
 from submodel.cut import WHOLE, Cut, gather
 from submodel.data import Dataset, Examples, dataset
 from submodel.evaluate import evaluate, evaluate_capacities, evenly
+from submodel.exchange import Assignment, Setup, State
 from submodel.export import trained_module
 from submodel.norm import StaticBatchNorm
 from submodel.prepare import prepare
-from submodel.rounds import Assignment, Setup, State, cut_of, initial_state
+from submodel.rounds import cut_of, initial_state
 from submodel.run import RunFolder, train
 from tests.common import tiny_images, tiny_setup
 

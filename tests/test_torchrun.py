@@ -15,7 +15,7 @@ import pytest
 
 from submodel.engines.launch import free_port
 from submodel.engines.torchrun import deal
-from submodel.rounds import Assignment, Bundle
+from submodel.exchange import Assignment, Bundle
 from submodel.run import RunFolder
 from tests.common import SCHEMES
 

@@ -15,7 +15,7 @@ from benchmarks.speed.worker import Report, claim_stdout, options, serve
 from benchmarks.speed.workloads import make_setup
 
 from submodel.build import tensors_of
-from submodel.rounds import Setup
+from submodel.exchange import Setup
 
 _TRIALS, _TRIED_STEPS = 3, 2
 

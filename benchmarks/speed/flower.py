@@ -17,7 +17,7 @@ from benchmarks.speed.worker import Report, claim_stdout, options, serve
 from benchmarks.speed.workloads import Workload, make_setup
 
 from submodel.build import tensors_of
-from submodel.rounds import Setup
+from submodel.exchange import Setup
 
 ACTORS = 2
 _POLL = 0.01  # seconds; Flower's own send_and_receive sleeps longer

@@ -9,7 +9,8 @@ from benchmarks.speed.tasks import Job, Trainer
 from benchmarks.speed.workloads import WORKLOADS, make_setup
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from submodel.rounds import Assignment, Setup, cut_of
+from submodel.exchange import Assignment, Setup
+from submodel.rounds import cut_of
 
 
 @lru_cache(maxsize=1)

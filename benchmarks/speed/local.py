@@ -11,7 +11,8 @@ from benchmarks.speed.workloads import make_setup
 from submodel.config import Config
 from submodel.cost import CostModel
 from submodel.engines import make_engine
-from submodel.rounds import ALONE, Group, Setup, initial_state, step
+from submodel.exchange import ALONE, Group, Setup
+from submodel.rounds import initial_state, step
 
 
 class Ours:

@@ -19,8 +19,9 @@ from benchmarks.speed.workloads import Workload, make_setup
 from torch import Tensor, nn
 from torch.nn import functional
 
+from submodel.exchange import Setup
 from submodel.local import batches
-from submodel.rounds import Setup, plan
+from submodel.rounds import plan
 
 _NEVER = 10**9
 

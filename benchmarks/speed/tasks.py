@@ -18,8 +18,9 @@ from torch.nn import functional
 
 from submodel.build import build
 from submodel.cut import Cut
+from submodel.exchange import Setup
 from submodel.local import batches
-from submodel.rounds import Setup, cut_of, plan
+from submodel.rounds import cut_of, plan
 
 Tensors = Mapping[str, Tensor]
 Shapes = tuple[tuple[str, int], ...]

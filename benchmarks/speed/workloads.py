@@ -9,8 +9,8 @@ import torch
 
 from submodel.config import Config, parse
 from submodel.data import Dataset, dataset, digits
+from submodel.exchange import Setup
 from submodel.prepare import prepare
-from submodel.rounds import Setup
 
 CLASSES = 10
 

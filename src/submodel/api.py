@@ -15,9 +15,10 @@ from submodel.config import Config, parse
 from submodel.cut import WHOLE
 from submodel.data import Dataset
 from submodel.evaluate import EVALUATOR, assemble
+from submodel.exchange import Assignment, Setup, State
 from submodel.local import Loss
 from submodel.prepare import prepare
-from submodel.rounds import Assignment, Setup, State, cut_of
+from submodel.rounds import cut_of, known
 from submodel.run import Metrics, OnRound, RunFolder
 from submodel.run import train as train_run
 
@@ -40,7 +41,11 @@ class Result:
     def submodel(self, capacity: float) -> nn.Module:
         """The trained sub-model of a capacity, ready to use."""
         where = Assignment(self.state.round, EVALUATOR, capacity)
-        cut = WHOLE if capacity == 1 else cut_of(self.setup, where)
+        cut = (
+            WHOLE
+            if capacity == 1
+            else cut_of(self.setup, where, known=known(self.setup, self.state))
+        )
         return assemble(self.setup, self.state.tensors, cut)
 
 

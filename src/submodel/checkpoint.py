@@ -20,10 +20,10 @@ from torch import Tensor
 
 from submodel.config import Config, to_toml
 from submodel.errors import CheckpointError
-from submodel.rounds import State
+from submodel.exchange import State
 
 _KEPT = 2
-_TENSORS, _STATE = "model.safetensors", "state.json"
+_TENSORS, _MEMORY, _STATE = "model.safetensors", "memory.safetensors", "state.json"
 
 
 def fingerprint(config: Config) -> str:
@@ -57,14 +57,19 @@ def save(folder: Path, state: State, config: Config) -> Path:
     partial = folder / f".{final.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    save_file({n: t.contiguous() for n, t in state.tensors.items()}, partial / _TENSORS)
+    files = {_TENSORS: state.tensors}
     meta = {
         "round": state.round,
         "config_sha256": fingerprint(config),
         "model_sha256": model_sha256(state.tensors),
     }
+    if state.memory:
+        files[_MEMORY] = state.memory
+        meta["memory_sha256"] = model_sha256(state.memory)
+    for name, tensors in files.items():
+        save_file({n: t.contiguous() for n, t in tensors.items()}, partial / name)
     (partial / _STATE).write_text(json.dumps(meta, indent=2) + "\n")
-    for path in (partial / _TENSORS, partial / _STATE, partial):
+    for path in (*(partial / name for name in files), partial / _STATE, partial):
         _flush(path)
     partial.rename(final)
     _flush(folder)
@@ -78,24 +83,27 @@ def saved(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*"), reverse=True)
 
 
-def read(path: Path, config: Config, like: Mapping[str, Tensor]) -> State:
+def read(path: Path, config: Config, like: State) -> State:
     """One checkpoint, checked; ``like`` gives the names and shapes that it must have."""
     try:
         meta = json.loads((path / _STATE).read_text())
         tensors = load_file(path / _TENSORS)
-        round_, config_hash, hash_ = meta["round"], meta["config_sha256"], meta["model_sha256"]
+        memory = load_file(path / _MEMORY) if like.memory else {}
+        round_, config_hash = meta["round"], meta["config_sha256"]
+        hashes = meta["model_sha256"], meta["memory_sha256"] if like.memory else None
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: damaged ({error})") from None
     if config_hash != fingerprint(config):
         raise CheckpointError(f"{path}: belongs to a run with another config.toml")
-    if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in like.items()}:
-        raise CheckpointError(f"{path}: its tensors are not those of this model")
-    if hash_ != model_sha256(tensors):
+    for found, expected in ((tensors, like.tensors), (memory, like.memory)):
+        if {n: t.shape for n, t in found.items()} != {n: t.shape for n, t in expected.items()}:
+            raise CheckpointError(f"{path}: its tensors are not those of this model")
+    if hashes != (model_sha256(tensors), model_sha256(memory) if memory else None):
         raise CheckpointError(f"{path}: damaged (the tensors do not match their hash)")
-    return State(round_, {name: tensors[name] for name in like})
+    return State(round_, {n: tensors[n] for n in like.tensors}, {n: memory[n] for n in like.memory})
 
 
-def latest(folder: Path, config: Config, like: Mapping[str, Tensor]) -> tuple[State, list[str]]:
+def latest(folder: Path, config: Config, like: State) -> tuple[State, list[str]]:
     """The newest checkpoint that is whole, and what was wrong with newer ones."""
     problems: list[str] = []
     for path in saved(folder):

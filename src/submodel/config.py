@@ -9,11 +9,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from submodel.data import DATA_NAMES, DATA_PATTERN, Source
 from submodel.errors import ConfigError
 from submodel.models import ModelName
+from submodel.schemes import registry
 
 
 def _fraction(value: object) -> object:
@@ -183,9 +193,7 @@ class Clients(_Section):
 class SchemeChoice(_Section):
     """The rule that draws the cuts."""
 
-    name: Literal["full", "static", "rolling", "random"] = Field(
-        "rolling", description="full (FedAvg), static (HeteroFL), rolling (Alg. 2), random (Alg. 1)"
-    )
+    name: str = Field("rolling", description="; ".join(registry.descriptions()))
     order: Literal["shuffled", "sequential"] = Field(
         "shuffled", description="rolling: one permutation per epoch (the paper) or FedRolex's order"
     )
@@ -204,6 +212,16 @@ class SchemeChoice(_Section):
         description="independent: every convolution draws its own channels, as in FedRolex's code; "
         "not a valid cut, to reproduce published results (random, fixed, unit, preresnet)",
     )
+    options: dict[str, Any] = Field({}, description="keyword arguments of an own scheme")
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if not registry.is_scheme(name):
+            raise PydanticCustomError(
+                "literal_error", "", {"expected": " or ".join(map(repr, registry.names()))}
+            )
+        return name
 
 
 class Merge(_Section):

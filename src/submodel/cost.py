@@ -67,6 +67,32 @@ class CostModel:
         size = sum(count * self._tensors[name].element_size() for name, count in counts.items())
         return Cost(parameters, size, self.forward_flops(cut))
 
+    def flops_per_weight(self) -> dict[str, float]:
+        """What one weight of each parameter costs in a forward pass of one example.
+
+        A layer's operations are shared evenly by the weights of its own; a parameter whose layer
+        does none that are counted (a norm, a bias of its own) has the least that occurs.
+
+        >>> import torch
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> CostModel(net, torch.empty(1, 4)).flops_per_weight()["0.weight"]
+        2.0
+        """
+        small = build(self.module, WHOLE)
+        counted: dict[str, int] = {}
+        with undisturbed(small), FlopCounterMode(small, display=False) as counter:
+            run(small, self.inputs)
+        for name, by_operator in counter.get_flop_counts().items():
+            counted[name.partition(".")[2]] = sum(by_operator.values())
+        flops = {}
+        for name, parameter in small.named_parameters():
+            layer, _, own = name.rpartition(".")
+            alone = own == "weight" or parameter.dim() > 1
+            total = counted.get(layer, 0) if alone else 0
+            flops[name] = total / self.examples / parameter.numel()
+        least = min((f for f in flops.values() if f), default=1.0)
+        return {name: f or least for name, f in flops.items()}
+
     def forward_flops(self, cut: Cut) -> int:
         """Multiply-adds, two operations each, of one example; a masked weight still costs."""
         if cut.shape_key not in self._flops:

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from submodel.build import build, load
 from submodel.cut import WHOLE, Cut, gather
 from submodel.data import Examples
+from submodel.exchange import Assignment, Setup, State
 from submodel.norm import Spread, always_by_batch, calibrate, in_order, needs_calibration
 from submodel.randomness import generator
-from submodel.rounds import Assignment, Setup, State, cut_of
+from submodel.rounds import cut_of, known
 
 _BATCH = 200
 _OWN_STATISTICS_BATCH = 50  # as large as FedRolex's test batches
@@ -185,6 +186,6 @@ def evaluate_capacities(
         if capacity == 1 and setup.alignment == "residual":
             scores[capacity] = whole
             continue
-        cut = cut_of(setup, Assignment(state.round, EVALUATOR, capacity))
+        cut = cut_of(setup, Assignment(state.round, EVALUATOR, capacity), known=known(setup, state))
         scores[capacity] = evaluate(setup, state, cut, device, spread)
     return scores

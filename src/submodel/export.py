@@ -22,28 +22,30 @@ from submodel.checkpoint import model_sha256
 from submodel.cut import WHOLE, UnitCut
 from submodel.errors import SubmodelError
 from submodel.evaluate import EVALUATOR, Score, assemble, score
+from submodel.exchange import Assignment, Setup, State
 from submodel.norm import as_batch_norm
 from submodel.prepare import prepare
-from submodel.rounds import Assignment, Setup, cut_of, initial_state
+from submodel.rounds import cut_of, initial_state, known
 from submodel.run import RunFolder
 
 Format = Literal["safetensors", "program", "onnx"]
 
 
-def trained_tensors(folder: RunFolder, setup: Setup) -> dict[str, Tensor]:
+def trained_state(folder: RunFolder, setup: Setup) -> State:
     """The final model of a finished run, checked against the model of its configuration."""
     if folder.summary() is None:
         raise SubmodelError(f"{folder.path}: not finished; 'submodel resume {folder.path}' first")
     try:
         tensors = load_file(folder.model_file)
+        like = initial_state(setup)
+        memory = load_file(folder.memory_file) if like.memory else {}
     except (OSError, SafetensorError) as error:
         raise SubmodelError(f"{folder.model_file}: cannot be read ({error})") from None
-    like = initial_state(setup).tensors
-    if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in like.items()}:
+    if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in like.tensors.items()}:
         raise SubmodelError(f"{folder.model_file}: its tensors are not those of the run's model")
     if model_sha256(tensors) != (folder.summary() or {})["model_sha256"]:
         raise SubmodelError(f"{folder.model_file}: damaged, it does not match its hash")
-    return tensors
+    return State(folder.config().train.rounds, tensors, memory)
 
 
 def trained_module(
@@ -52,8 +54,9 @@ def trained_module(
     """The sub-model of a capacity in torch's own layers, its test score, and what it is."""
     config = folder.config()
     where = Assignment(config.train.rounds, EVALUATOR, capacity)
-    cut = WHOLE if capacity == 1 else cut_of(setup, where)
-    module = assemble(setup, trained_tensors(folder, setup), cut)
+    state = trained_state(folder, setup)
+    cut = WHOLE if capacity == 1 else cut_of(setup, where, known=known(setup, state))
+    module = assemble(setup, state.tensors, cut)
     measured = score(module, setup.federation.dataset.test, setup)
     about = {
         "run": config.name,

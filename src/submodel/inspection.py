@@ -14,8 +14,9 @@ from submodel.axes import Axes, trace
 from submodel.axes.forward import Inputs
 from submodel.cost import on_meta
 from submodel.errors import ConfigError
+from submodel.imports import is_path
 from submodel.models import DEFAULT_WIDTHS, make_model
-from submodel.models.own import is_path, make
+from submodel.models.own import make
 
 _BATCH = 2
 _SMALL_IMAGES = (1, 8, 8)

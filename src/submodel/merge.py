@@ -112,11 +112,19 @@ class Accumulator:
         self._sums = dict(zip(self._sums, sums[:-1], strict=True))
         self._weight, self._added = float(sums[-1][0]), int(sums[-1][1])
 
+    @property
+    def added(self) -> int:
+        """How many updates were added."""
+        return self._added
+
+    def covered(self) -> dict[str, Tensor]:
+        """Which weights at least one client held."""
+        self._flush()
+        return {name: sums[2] > 0 for name, sums in self._sums.items()}
+
     def coverage(self) -> float:
         """The share of the weights that at least one client held."""
-        self._flush()
-        total = sum(whole.numel() for whole in self._whole.values())
-        return sum(int((sums[2] > 0).sum()) for sums in self._sums.values()) / total
+        return coverage([self])
 
     def merge(self) -> dict[str, Tensor]:
         """The new tensors; what nobody held, or nobody moved, keeps its bits."""
@@ -126,6 +134,15 @@ class Accumulator:
             coarse, fine, held = self._sums[name]
             merged[name] = average(whole, coarse + fine, held, self._weight, self._rule)
         return merged
+
+
+def coverage(accumulators: Sequence[Accumulator]) -> float:
+    """The share of the weights that at least one client held, whichever sums it went into."""
+    held: dict[str, Tensor] = {}
+    for accumulator in accumulators:
+        for name, covered in accumulator.covered().items():
+            held[name] = held[name] | covered if name in held else covered
+    return sum(int(t.sum()) for t in held.values()) / sum(t.numel() for t in held.values())
 
 
 def average(whole: Tensor, moved: Tensor, held: Tensor, weight: float, rule: Rule) -> Tensor:

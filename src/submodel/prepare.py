@@ -16,24 +16,16 @@ from submodel.cut import COORDINATES, draw_units
 from submodel.data import Dataset, Dirichlet, Partition, Population, limit, load, make_partition
 from submodel.data.flower import flower_partition
 from submodel.errors import ConfigError
+from submodel.exchange import Federation, Setup
+from submodel.imports import is_path
 from submodel.local import LocalWork, Loss, Schedule
 from submodel.merge import PROJECTIONS, NoProjection
 from submodel.models import make_model
-from submodel.models.own import is_path, make
+from submodel.models.own import make
 from submodel.models.preresnet import PreResNet
 from submodel.norm import Statistics
 from submodel.randomness import key
-from submodel.rounds import Federation, Setup
-from submodel.schemes import (
-    Draw,
-    Full,
-    Random,
-    Rolling,
-    Scheme,
-    Static,
-    default_windows,
-    window_problems,
-)
+from submodel.schemes import Draw, Given, Scheme, Static, registry
 
 
 def load_data(config: Config) -> Dataset:
@@ -67,20 +59,21 @@ def split_data(config: Config, data: Dataset) -> Partition:
 
 
 def make_scheme(config: Config, sizes: Mapping[str, int]) -> Scheme:
-    """The scheme of a configuration, for axes of these sizes."""
-    choice = config.scheme
-    if choice.name != "rolling":
-        simple: dict[str, Scheme] = {
-            "full": Full(),
-            "static": Static(),
-            "random": Random(choice.sampling),
-        }
-        return simple[choice.name]
-    windows = choice.windows or default_windows(sizes)
-    shares = [*config.clients.capacities, *config.axes.least.values()]
-    if problems := window_problems(windows, sizes, shares):
-        raise ConfigError([f"scheme.windows: {problem}" for problem in problems])
-    return Rolling(windows, choice.order)
+    """The scheme of a configuration, for axes of these sizes, if it is defined for the run."""
+    scheme = registry.make(config.scheme, sizes)
+    given = Given(
+        sizes=sizes,
+        capacities=config.clients.capacities,
+        clients=config.clients.count,
+        per_round=config.clients.sampled,
+        granularity=config.scheme.granularity,
+        output_step=config.train.output_step is not None,
+        least=config.axes.least,
+        aligned=config.scheme.alignment == "residual",
+    )
+    if problems := scheme.problems(given):
+        raise ConfigError(problems)
+    return scheme
 
 
 def make_module(config: Config, inputs: Sequence[int], classes: int | None) -> nn.Module:

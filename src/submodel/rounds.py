@@ -1,6 +1,6 @@
 """The algorithm: one round as the paper writes it (Algorithms 1 and 2), for any scheme.
 
-    plan -> gather -> train -> guard -> add -> merge -> project
+    plan -> gather -> train -> guard -> add -> merge -> server step -> project
 
 Everything here is a pure function of the state, the setup and the round's number; the engine
 alone knows where a task runs.
@@ -8,207 +8,64 @@ alone knows where a task runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from typing import Literal, Protocol
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from submodel.alignment import Alignment, draw_independent
-from submodel.axes import Axes
+from submodel import cells as cells_
+from submodel.adapt import adapted
+from submodel.alignment import draw_independent
 from submodel.build import tensors_of
+from submodel.cells import Cells
 from submodel.cost import CostModel
-from submodel.cut import Cut, Granularity, LastCut, draw_coordinates, draw_units, gather
-from submodel.data import Dataset, Examples, Partition, Population
+from submodel.cut import Cut, LastCut, draw_coordinates, draw_units, gather
 from submodel.errors import DivergedError
-from submodel.local import AbsentLabels, LocalWork, Loss, Schedule
-from submodel.merge import Accumulator, NoProjection, Projection, Rule, exact_weight
-from submodel.norm import Statistics
-from submodel.schemes import Draw, Scheme
+from submodel.exchange import ALONE, Assignment, Bundle, Engine, Group, Setup, State, Task
+from submodel.knowledge import ModelKnown
+from submodel.local import LocalWork
+from submodel.merge import Accumulator, coverage, exact_weight
+from submodel.schemes import NOTHING, Draw, Known
 from submodel.tally import RoundReport, Tally
-
-_RECENT_CLIENTS = 256
-
-
-@dataclass(frozen=True)
-class Federation:
-    """The clients' data: asked for one client at a time."""
-
-    dataset: Dataset
-    partition: Partition
-
-    @cached_property
-    def _recent(self) -> Callable[[int], NDArray[np.int64]]:
-        """A round asks for the same clients several times."""
-        return lru_cache(maxsize=_RECENT_CLIENTS)(self.partition.indices)
-
-    def indices(self, client: int) -> NDArray[np.int64]:
-        """The positions of the client's examples in the training set; not to be changed."""
-        return self._recent(client)
-
-    def size(self, client: int) -> int:
-        """How many examples the client has."""
-        return self.partition.size(client)
-
-    def examples(self, client: int) -> Examples:
-        """The examples of one client."""
-        index = torch.from_numpy(self.indices(client))
-        return Examples(self.dataset.train.x[index], self.dataset.train.y[index])
-
-    def labels(self, client: int) -> NDArray[np.int64]:
-        """The class labels that the client has, ascending."""
-        index = torch.from_numpy(self.indices(client))
-        return np.unique(self.dataset.train.y[index].numpy())
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Everything that stays the same over a run."""
-
-    module: nn.Module  # gives the shapes and the forward pass; its weights are not touched
-    axes: Axes
-    scheme: Scheme
-    population: Population
-    federation: Federation
-    work: LocalWork
-    loss: Loss
-    seed: int = 0
-    granularity: Granularity = "unit"
-    alignment: Alignment = "residual"
-    least: Mapping[str, float] = field(default_factory=dict)  # of an axis, whatever the capacity
-    schedule: Schedule = field(default_factory=Schedule)
-    absent_labels: AbsentLabels = "keep"
-    rule: Rule = "selective"
-    weights: Literal["uniform", "examples"] = "uniform"
-    projection: Projection = field(default_factory=NoProjection)
-    statistics: Statistics = field(default_factory=Statistics)  # of static norms, in evaluation
-
-
-@dataclass(frozen=True)
-class State:
-    """The global model after ``round`` rounds."""
-
-    round: int
-    tensors: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """Who trains in a round, and how much of the model."""
-
-    round: int
-    client: int
-    capacity: float
-
-
-@dataclass(frozen=True)
-class Task:
-    """What goes to a client: plain data, the same for every engine."""
-
-    assignment: Assignment
-    cut: Cut
-    tensors: dict[str, Tensor]
-    work: LocalWork
-    classes: NDArray[np.int64] | None  # the labels that the loss is restricted to
-
-
-@dataclass(frozen=True)
-class Update:
-    """What comes back."""
-
-    assignment: Assignment
-    cut: Cut
-    tensors: dict[str, Tensor]
-    examples: int
-    processed: int
-    loss: float
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """Assignments that are trained together: what processes share is whole bundles."""
-
-    assignments: Sequence[Assignment]
-    overhead: float  # seconds, roughly, that do not grow with the number of assignments
-    work: float  # seconds that do
-
-    @property
-    def cost(self) -> float:
-        """Both together."""
-        return self.overhead + self.work
-
-    def split(self, parts: int) -> list[Bundle]:
-        """About equal parts, each with the overhead of the whole."""
-        return [
-            Bundle([self.assignments[i] for i in part], self.overhead, self.work / parts)
-            for part in np.array_split(np.arange(len(self.assignments)), parts)
-        ]
-
-
-class Engine(Protocol):
-    """Where tasks run: updates may come back in any order."""
-
-    def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
-        """What to train together: a function of the round, not of who trains it."""
-        ...
-
-    def run(self, tasks: Iterable[Task]) -> Iterator[Update]:
-        """Train the tasks of one bundle; their tensors are not to be changed."""
-        ...
-
-
-class Group(Protocol):
-    """The processes that share a run: each plans the same round and trains its part of it."""
-
-    def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
-        """The bundles of this process."""
-        ...
-
-    def reduce(self, accumulator: Accumulator, tally: Tally) -> None:
-        """Let every process hold the sums and the books of all."""
-        ...
-
-    def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
-        """Compute work(0), work(1), ..., all of one shape, together; everyone gets all of it."""
-        ...
-
-
-class Alone:
-    """One process does everything."""
-
-    def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
-        """All of them."""
-        return bundles
-
-    def reduce(self, accumulator: Accumulator, tally: Tally) -> None:
-        """There is nobody else."""
-
-    def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
-        """One after another."""
-        return [work(number) for number in range(count)]
-
-
-ALONE = Alone()
 
 
 def initial_state(setup: Setup) -> State:
-    """The untrained model."""
-    return State(0, {n: t.clone() for n, t in tensors_of(setup.module).items()})
+    """The untrained model, and the memory with which scheme and server begin."""
+    tensors = {n: t.clone() for n, t in tensors_of(setup.module).items()}
+    parameters = {n: tensors[n] for n, _ in setup.module.named_parameters()}
+    state = State(0, tensors, cells_.begin(setup.scheme.cells, tensors))
+    state = state.remember("scheme", setup.scheme.begin(parameters))
+    return state.remember("server", setup.server.begin(parameters))
+
+
+def known(setup: Setup, state: State) -> Known:
+    """What the scheme may look at when it draws from this state."""
+    parameters = {n: state.tensors[n] for n, _ in setup.module.named_parameters()}
+    return ModelKnown(setup.axes, parameters, state.recall("scheme"))
 
 
 def plan(setup: Setup, round_: int) -> list[Assignment]:
     """Sample the clients of a round and their capacities: from (seed, round) alone."""
     clients = setup.population.sample(round_)
-    return [Assignment(round_, c, setup.population.capacity(c, round_)) for c in clients]
+    return [
+        Assignment(round_, client, setup.population.capacity(client, round_), place)
+        for place, client in enumerate(clients)
+    ]
 
 
-def cut_of(setup: Setup, assignment: Assignment, classes: NDArray[np.int64] | None = None) -> Cut:
-    """The cut m_i^r of one client in one round, optionally restricted to some classes."""
-    draw = Draw(setup.seed, assignment.round, assignment.client)
+def cut_of(
+    setup: Setup,
+    assignment: Assignment,
+    classes: NDArray[np.int64] | None = None,
+    known: Known = NOTHING,
+) -> Cut:
+    """The cut m_i^r of one client in one round, optionally restricted to some classes.
+
+    Schemes that look at the model need what is `known` of it.
+    """
+    draw = Draw(setup.seed, assignment.round, assignment.client, assignment.place, known)
     capacity = assignment.capacity
     if setup.alignment == "independent":
         return draw_independent(setup.module, setup.axes, capacity, draw, classes)
@@ -226,18 +83,24 @@ class Dispatcher:
 
     def __init__(self, setup: Setup, state: State, work: LocalWork) -> None:
         self._setup, self._work = setup, work
+        self._known = known(setup, state)
         self._last: Cut | None = None
         self._gather = LastCut(lambda cut: gather(cut, state.tensors))
+
+    def cut(self, assignment: Assignment, classes: NDArray[np.int64] | None = None) -> Cut:
+        """What this client holds, optionally of some classes only."""
+        return cut_of(self._setup, assignment, classes, self._known)
 
     def task(self, assignment: Assignment) -> Task:
         """What goes to this client."""
         setup = self._setup
         restricted = setup.absent_labels != "keep"
         classes = setup.federation.labels(assignment.client) if restricted else None
-        cut = cut_of(setup, assignment, classes)
+        cut = self.cut(assignment, classes)
         if self._last is None or self._last.same_key != cut.same_key:
             self._last = cut
-        return Task(assignment, self._last, self._gather(self._last), self._work, classes)
+        work = setup.scheme.work(self._work, assignment.capacity)
+        return Task(assignment, self._last, self._gather(self._last), work, classes)
 
 
 def step(
@@ -246,21 +109,25 @@ def step(
     """One round: w_r -> w_{r+1}."""
     work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
     tally = Tally(setup.axes, state.tensors, costs)
-    own = group.share(engine.bundles(plan(setup, state.round)))
+    assignments = plan(setup, state.round)
+    own = group.share(engine.bundles(assignments))
     tally.lap("plan")
-    accumulator = Accumulator(state.tensors, setup.rule)
-    dispatcher = Dispatcher(setup, state, work)
+    if setup.scheme.adapts(state.round):
+        state = adapted(setup, state, engine, costs, assignments, group, tally)
+    cells = Cells(setup, state)
+    dispatchers = [Dispatcher(setup, replace(state, tensors=base), work) for base in cells.bases]
 
     def tasks(bundle: Bundle) -> Iterator[Task]:
         for assignment in bundle.assignments:
             tally.lap("train")
-            task = dispatcher.task(assignment)
+            task = dispatchers[setup.scheme.cell(assignment.client)].task(assignment)
             tally.send(task.cut)
             yield task
 
     for bundle in own:
         for update in engine.run(tasks(bundle)):
             tally.lap("train")
+            accumulator = cells.accumulators[setup.scheme.cell(update.assignment.client)]
             weight = exact_weight(update.examples / 1024) if setup.weights == "examples" else 1.0
             reason = accumulator.refusal(update.cut, update.tensors, weight)
             if reason is None:
@@ -269,7 +136,7 @@ def step(
             else:
                 tally.refuse(update.assignment.client, reason)
         tally.lap("train")
-    group.reduce(accumulator, tally)
+    group.reduce(cells.accumulators, tally)
     tally.lap("reduce")
     if not tally.accepted:
         client, reason = next(iter(tally.refused.items()))
@@ -277,9 +144,22 @@ def step(
             f"round {state.round + 1}: all {len(tally.refused)} updates were refused "
             f"(client {client}: {reason}); a smaller local.lr, or local.clip, may help"
         )
-    tensors = _project(setup, accumulator.merge())
+    new = _next(setup, state, cells, dispatchers[0])
     tally.lap("merge")
-    return State(state.round + 1, tensors), tally.report(accumulator.coverage())
+    return new, tally.report(coverage(cells.accumulators))
+
+
+def _next(setup: Setup, state: State, cells: Cells, dispatcher: Dispatcher) -> State:
+    """The state after the merge: server step, projection, and a new start for the cells."""
+    merged, covered, together = cells.merge(
+        lambda cell: dispatcher.cut(Assignment(state.round, cell, 1.0, cell))
+    )
+    if together:
+        memory = state.recall("server")
+        tensors, memory = setup.server.step(state.tensors, merged.tensors, covered, memory)
+        merged = replace(merged, tensors=_project(setup, tensors)).remember("server", memory)
+        merged = cells.start_again(merged)
+    return replace(merged, round=state.round + 1)
 
 
 def _project(setup: Setup, merged: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -305,8 +185,13 @@ def output_step(
     accumulator = Accumulator(state.tensors, "fill_in")
     tally = Tally(setup.axes, state.tensors, costs)
     everyone = [
-        Assignment(state.round, c, setup.population.capacity(c, state.round))
-        for c in range(setup.population.count)
+        Assignment(
+            state.round,
+            client,
+            setup.population.capacity(client, state.round),
+            client % setup.population.per_round,
+        )
+        for client in range(setup.population.count)
     ]
     own = group.share(engine.bundles(everyone))
     for scheme in setup.scheme.output_passes():
@@ -318,8 +203,8 @@ def output_step(
                     accumulator.add(update.cut, update.tensors)
                 else:
                     tally.refuse(update.assignment.client, reason)
-    group.reduce(accumulator, tally)
+    group.reduce([accumulator], tally)
     if tally.refused:
         client, reason = next(iter(tally.refused.items()))
         raise DivergedError(f"output step, client {client}: {reason}")
-    return State(state.round, _project(setup, accumulator.merge()))
+    return replace(state, tensors=_project(setup, accumulator.merge()))

@@ -27,8 +27,9 @@ from submodel.engines.device import own_device
 from submodel.engines.torchrun import ProcessGroup
 from submodel.errors import LostProcessError, SubmodelError
 from submodel.evaluate import evaluate_capacities, evaluate_parts, some
+from submodel.exchange import ALONE, Group, Setup, State
 from submodel.report.curves import draw_curves
-from submodel.rounds import ALONE, Group, Setup, State, initial_state, output_step, step
+from submodel.rounds import initial_state, output_step, step
 from submodel.tally import RoundReport
 
 Metrics = dict[str, Any]
@@ -50,6 +51,7 @@ class RunFolder:
         self.metrics_file = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.model_file = path / "model.safetensors"
+        self.memory_file = path / "memory.safetensors"  # of schemes and server steps that have one
         self.summary_file = path / "summary.json"
         self.curves_file = path / "curves.png"
 
@@ -223,7 +225,7 @@ def _begin(
         return initial, []
     state = initial
     if resume and checkpoint.saved(folder.checkpoints):
-        state, problems = checkpoint.latest(folder.checkpoints, config, initial.tensors)
+        state, problems = checkpoint.latest(folder.checkpoints, config, initial)
         for problem in problems:
             _log.warning("passed over %s", problem)
     else:  # also where a run was killed before its first checkpoint
@@ -236,7 +238,9 @@ def _finish(
     config: Config, folder: RunFolder, state: State, scores: Metrics, history: list[Metrics]
 ) -> None:
     """Write the final model, the summary and the picture."""
-    _save_tensors(folder.model_file, state.tensors)
+    save_tensors(folder.model_file, state.tensors)
+    if state.memory:
+        save_tensors(folder.memory_file, state.memory)
     totals = {
         key: sum(line[key] for line in history) for key in ("bytes_down", "bytes_up", "flops")
     }
@@ -254,7 +258,8 @@ def _finish(
     _write(folder.summary_file, json.dumps(summary, indent=2) + "\n")
 
 
-def _save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a file of tensors as a whole."""
     partial = path.with_name(f".{path.name}.partial")
     save_file({n: t.contiguous() for n, t in tensors.items()}, partial)
     partial.replace(path)

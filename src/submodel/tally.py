@@ -35,7 +35,7 @@ class Tally:
 
     def __init__(self, axes: Axes, tensors: Tensors, costs: CostModel) -> None:
         self._tensors = tensors
-        self._costs = costs
+        self.costs = costs
         self._bytes = LastCut(self._count_bytes)
         self._covered = {a: np.zeros(n, np.bool_) for a, n in axes.cut_by_capacity.items()}
         self._bytes_down = self._bytes_up = self._flops = self._processed = 0
@@ -63,13 +63,19 @@ class Tally:
         """An update was merged."""
         self.accepted += 1
         self._bytes_up += self._bytes(cut)
-        self._flops += BACKWARD * self._costs.forward_flops(cut) * processed
+        self._flops += BACKWARD * self.costs.forward_flops(cut) * processed
         self._processed += processed
         self._loss += loss * processed
         if isinstance(cut, UnitCut):
             for axis, seen in self._covered.items():
                 seen[cut.units.get(axis, slice(None))] = True
         self.lap("merge")
+
+    def measured(self, cut: Cut, processed: int) -> None:
+        """A client computed a gradient without training: a pass, and its bytes both ways."""
+        self._bytes_down += self._bytes(cut)
+        self._bytes_up += self._bytes(cut)
+        self._flops += BACKWARD * self.costs.forward_flops(cut) * processed
 
     def refuse(self, client: int, reason: str) -> None:
         """An update was not merged."""

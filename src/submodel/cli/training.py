@@ -15,10 +15,10 @@ from submodel.engines.choose import choose
 from submodel.engines.device import own_device
 from submodel.engines.launch import launch
 from submodel.engines.torchrun import ProcessGroup, launched
+from submodel.exchange import Setup
 from submodel.prepare import prepare
 from submodel.report.progress import show_progress
 from submodel.report.tables import cost_rows, cost_table, history_table
-from submodel.rounds import Setup
 from submodel.run import Interrupted, RunFolder, new_folder
 from submodel.run import train as train_run
 

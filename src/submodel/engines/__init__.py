@@ -6,7 +6,7 @@ from submodel.config import Config
 from submodel.engines.batched import BatchedEngine
 from submodel.engines.device import own_device
 from submodel.engines.local import SerialEngine
-from submodel.rounds import Engine, Setup
+from submodel.exchange import Engine, Setup
 
 
 def make_engine(config: Config, setup: Setup) -> Engine:

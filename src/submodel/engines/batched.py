@@ -28,9 +28,9 @@ from submodel.engines.estimate import Estimate
 from submodel.engines.local import SerialEngine
 from submodel.engines.stack import Stack, StackedLoss
 from submodel.engines.stacked import Forward, MappedForward, UnstackableError, WideForward
+from submodel.exchange import Assignment, Bundle, Setup, Task, Update
 from submodel.local import batches, mixed
 from submodel.norm import has_scaler, set_rate
-from submodel.rounds import Assignment, Bundle, Setup, Task, Update
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from submodel.config import Config
 from submodel.engines.device import own_device
 from submodel.engines.estimate import Estimate
 from submodel.engines.torchrun import launched
-from submodel.rounds import Setup
+from submodel.exchange import Setup
 
 _WORTH_PROCESSES = 60.0  # seconds of work that starting more processes is worth
 

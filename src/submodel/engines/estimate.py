@@ -8,8 +8,8 @@ from functools import cached_property, lru_cache
 from submodel.budget import activation_bytes
 from submodel.build import build
 from submodel.cost import BACKWARD, CostModel
-from submodel.cut import Cut, draw_units
-from submodel.rounds import Assignment, Bundle, Setup, cut_of
+from submodel.cut import Cut, draw_coordinates, draw_units
+from submodel.exchange import Assignment, Bundle, Setup
 from submodel.schemes import Draw, Static
 
 # Fitted to steps of a pre-activation ResNet18 of widths 1 to 64, alone and in stacks, on one core:
@@ -38,10 +38,11 @@ class Estimate:
 
     def _cut(self, capacity: float) -> Cut:
         """A cut of this capacity: most schemes draw only such of its shape."""
-        setup = self._setup
+        setup, draw = self._setup, Draw(0, 0, 0)
         if setup.granularity == "unit":
-            return draw_units(Static(), setup.axes, capacity, Draw(0, 0, 0), least=setup.least)
-        return cut_of(setup, Assignment(0, 0, capacity))
+            return draw_units(Static(), setup.axes, capacity, draw, least=setup.least)
+        parameters = {n: p.detach() for n, p in setup.module.named_parameters()}
+        return draw_coordinates(Static(), setup.axes, parameters, capacity, draw)
 
     def _seconds_of_example(self, capacity: float) -> float:
         """What one example costs in a step that is taken anyway."""

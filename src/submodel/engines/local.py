@@ -13,10 +13,10 @@ from submodel.cut import Cut
 from submodel.data import Examples
 from submodel.engines.device import move
 from submodel.engines.estimate import Estimate
+from submodel.exchange import Assignment, Bundle, Setup, Task, Update
 from submodel.local import MaskedCrossEntropy, batches, train
 from submodel.norm import set_rate
 from submodel.randomness import key
-from submodel.rounds import Assignment, Bundle, Setup, Task, Update
 
 _KEPT_MODULES = 16
 

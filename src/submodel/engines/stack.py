@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.engines.device import move
+from submodel.exchange import Setup, Task
 from submodel.local import Gradients, LocalWork, clipped, sgd
-from submodel.rounds import Setup, Task
 
 
 def widen(tensors: Sequence[Tensor], device: torch.device) -> Tensor:

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from submodel.engines.device import own_device
 from submodel.errors import LostProcessError, SubmodelError
+from submodel.exchange import Bundle, State
 from submodel.merge import Accumulator
-from submodel.rounds import Bundle, State
 from submodel.tally import Tally
 
 _PATIENCE = timedelta(minutes=30)  # others wait while one process evaluates
@@ -93,13 +93,16 @@ class ProcessGroup:
         """A part of about equal cost."""
         return deal(bundles, self.size)[self.rank]
 
-    def reduce(self, accumulator: Accumulator, tally: Tally) -> None:
-        """One all-reduce of the sums, one exchange of the books."""
-        sums = accumulator.sums()
+    def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
+        """One all-reduce of all sums, one exchange of the books."""
+        own = [accumulator.sums() for accumulator in accumulators]
+        sums = [s for part in own for s in part]
         flat = torch.cat([s.reshape(-1) for s in sums]).to(self._device)
         self._together(lambda: dist.all_reduce(flat))
         parts = torch.split(flat.to(sums[0].device), [s.numel() for s in sums])
-        accumulator.set_sums([p.view(s.shape) for p, s in zip(parts, sums, strict=True)])
+        shaped = iter([p.view(s.shape) for p, s in zip(parts, sums, strict=True)])
+        for accumulator, part in zip(accumulators, own, strict=True):
+            accumulator.set_sums([next(shaped) for _ in part])
         tally.merge(self._gather(tally.books()))
 
     def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
@@ -131,11 +134,15 @@ class ProcessGroup:
     def agree(self, state: State) -> State:
         """The state of the first process, everywhere."""
         round_ = torch.tensor([state.round], device=self._device)
-        tensors: dict[str, Tensor] = {n: t.to(self._device) for n, t in state.tensors.items()}
         self._together(lambda: dist.broadcast(round_, 0))
-        for tensor in tensors.values():
+        return State(int(round_), self._same(state.tensors), self._same(state.memory))
+
+    def _same(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of the first process."""
+        own = {name: tensor.to(self._device) for name, tensor in tensors.items()}
+        for tensor in own.values():
             self._together(lambda tensor=tensor: dist.broadcast(tensor, 0))  # type: ignore[misc]
-        return State(int(round_), {n: t.to("cpu") for n, t in tensors.items()})
+        return {name: tensor.to("cpu") for name, tensor in own.items()}
 
     @staticmethod
     def _together(exchange: Callable[[], Any]) -> None:

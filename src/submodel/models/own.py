@@ -2,45 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from submodel.errors import ConfigError
-
-
-def is_path(name: str) -> bool:
-    """Whether a model's name is a path to code.
-
-    >>> is_path("my_package.nets:make"), is_path("cnn")
-    (True, False)
-    """
-    return ":" in name
-
-
-def find(path: str) -> Callable[..., Any]:
-    """What ``package.module:name`` names; modules of the working folder count too."""
-    module_name, _, name = path.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: object = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(
-            [f"model.name: {path!r}: cannot import {module_name!r}: {error}"]
-        ) from None
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise ConfigError([f"model.name: {path!r}: {module_name!r} has no {part!r}"])
-        found = getattr(found, part)
-    if not callable(found):
-        raise ConfigError([f"model.name: {path!r} is a {type(found).__name__}, not a factory"])
-    return found
+from submodel.imports import find
 
 
 def make(path: str, options: Mapping[str, Any]) -> nn.Module:
@@ -52,7 +20,7 @@ def make(path: str, options: Mapping[str, Any]) -> nn.Module:
     >>> make("torch.nn:Linear", {"in_features": 2, "out_features": 3})
     Linear(in_features=2, out_features=3, bias=True)
     """
-    factory = find(path)
+    factory = find(path, "model.name")
     try:
         made = factory(**options)
     except TypeError as error:

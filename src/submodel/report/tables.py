@@ -12,7 +12,7 @@ from submodel.axes import Axes
 from submodel.axes.forward import Inputs
 from submodel.cost import BACKWARD, CostModel
 from submodel.cut import WHOLE, Cut, draw_coordinates, draw_units
-from submodel.rounds import Setup
+from submodel.exchange import Setup
 from submodel.schemes import Draw, Static
 from submodel.units import si
 

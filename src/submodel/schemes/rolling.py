@@ -1,8 +1,4 @@
-"""The schemes: rules that say which units of an axis a client holds in a round.
-
-A scheme selects from one axis at a time and knows nothing of models. At coordinate granularity the
-flat vector of all weights is the one axis, so the same few lines serve both granularities.
-"""
+"""Rolling windows: Algorithm 2 of the paper, and FedRolex."""
 
 from __future__ import annotations
 
@@ -11,107 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from submodel.randomness import generator
-
-Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Draw:
-    """What a draw may depend on: the run's seed, the round and the client."""
-
-    seed: int
-    round: int
-    client: int
-
-
-class Scheme(Protocol):
-    """The rule that draws a cut, one axis at a time."""
-
-    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        """Which of the ``size`` units of ``axis`` the client of this draw holds."""
-        ...
-
-    def output_passes(self) -> Sequence[Scheme]:
-        """The schemes whose masks the final output step averages over."""
-        ...
-
-
-@lru_cache(maxsize=1 << 12)
-def units_held(capacity: float, size: int) -> int:
-    """How many of ``size`` units a capacity holds: its share, rounded up.
-
-    >>> units_held(0.25, 64), units_held(0.25, 10), units_held(1 / 16, 4)
-    (16, 3, 1)
-    """
-    return math.ceil(Fraction(capacity).limit_denominator(1 << 20) * size)
-
-
-def _prefix(size: int, length: int) -> Mask:
-    return np.arange(size) < length
-
-
-@dataclass(frozen=True)
-class Full:
-    """Every client holds everything: FedAvg (McMahan et al. 2017)."""
-
-    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
-        """All units.
-
-        >>> Full().select("hidden", 3, 1.0, Draw(0, 0, 0))
-        array([ True,  True,  True])
-        """
-        return np.ones(size, dtype=np.bool_)
-
-    def output_passes(self) -> Sequence[Scheme]:
-        """Itself, once."""
-        return (self,)
-
-
-@dataclass(frozen=True)
-class Static:
-    """The first units, the same in every round: HeteroFL (Diao et al. 2021)."""
-
-    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
-        """The first share of the units, so that smaller cuts nest in larger ones.
-
-        >>> Static().select("hidden", 4, 0.5, Draw(0, 0, 0))
-        array([ True,  True, False, False])
-        """
-        return _prefix(size, units_held(capacity, size))
-
-    def output_passes(self) -> Sequence[Scheme]:
-        """Itself, once: its masks never change."""
-        return (self,)
-
-
-@dataclass(frozen=True)
-class Random:
-    """Fresh units for every client in every round (Algorithm 1 of the paper)."""
-
-    sampling: Literal["bernoulli", "fixed"] = "bernoulli"
-
-    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        """``bernoulli``: each unit with probability p = capacity; ``fixed``: exactly that share.
-
-        >>> int(Random("fixed").select("hidden", 8, 0.5, Draw(0, 0, 0)).sum())
-        4
-        """
-        rng = generator(draw.seed, "mask", draw.round, draw.client, axis)
-        if self.sampling == "bernoulli":
-            return rng.random(size) < capacity
-        mask = np.zeros(size, dtype=np.bool_)
-        mask[rng.choice(size, units_held(capacity, size), replace=False)] = True
-        return mask
-
-    def output_passes(self) -> Sequence[Scheme]:
-        """Itself, once: Algorithm 1 draws one more mask per client."""
-        return (self,)
+from submodel.schemes.base import Draw, Given, Mask, Scheme, units_held
 
 
 @lru_cache(maxsize=4)
@@ -120,7 +22,7 @@ def _permutation(seed: int, epoch: int, windows: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class Rolling:
+class Rolling(Scheme):
     """A window that visits every position once per epoch (Algorithm 2; FedRolex, Alam et al. 2022).
 
     All clients share the window's start; its length is the client's. ``shuffled`` draws one
@@ -158,6 +60,11 @@ class Rolling:
         mask[start : start + length] = True
         mask[: max(0, start + length - size)] = True
         return mask
+
+    def problems(self, given: Given) -> list[str]:
+        """Where the windows do not visit every unit equally often."""
+        shares = [*given.capacities, *given.least.values()]
+        return [f"scheme.windows: {p}" for p in window_problems(self.windows, given.sizes, shares)]
 
     def output_passes(self) -> Sequence[Scheme]:
         """Every window once, as Algorithm 2's output averages over all R of them."""

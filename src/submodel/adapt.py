@@ -1,0 +1,83 @@
+"""Before a round: a scheme that adapts looks at the model, at costs, and at the clients' gradients.
+
+The gradients come from the clients of the round, each over all its examples, through the engine
+like any other work: one step of size 1 on the whole model, whose change is the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from submodel.cost import CostModel
+from submodel.cut import WHOLE, gather
+from submodel.errors import DivergedError
+from submodel.exchange import Assignment, Bundle, Engine, Group, Setup, State, Task
+from submodel.local import LocalWork
+from submodel.merge import Accumulator
+from submodel.schemes import Adaptation
+from submodel.tally import Tally
+
+
+def adapted(
+    setup: Setup,
+    state: State,
+    engine: Engine,
+    costs: CostModel,
+    assignments: Sequence[Assignment],
+    group: Group,
+    tally: Tally,
+) -> State:
+    """The state with which the round begins; what the clients did for it is in the tally."""
+    parameters = [name for name, _ in setup.module.named_parameters()]
+    now = Adaptation(
+        setup.seed,
+        state.round,
+        state.tensors,
+        parameters,
+        state.recall("scheme"),
+        lambda: squared_gradients(setup, state, engine, assignments, group, tally),
+        costs.flops_per_weight,
+    )
+    tensors, memory = setup.scheme.adapt(now)
+    tally.lap("adapt")
+    return replace(state, tensors=dict(tensors)).remember("scheme", memory)
+
+
+def squared_gradients(
+    setup: Setup,
+    state: State,
+    engine: Engine,
+    assignments: Sequence[Assignment],
+    group: Group,
+    tally: Tally,
+) -> dict[str, Tensor]:
+    """The mean over the clients of grad f_i(w)^2, for every parameter, in full shape."""
+    work = LocalWork(lr=1.0, epochs=None, steps=1, batch_size=None)
+    whole = [replace(a, capacity=1.0) for a in assignments]
+    zeros = {n: torch.zeros_like(state.tensors[n]) for n, _ in setup.module.named_parameters()}
+    accumulator = Accumulator(zeros, "fill_in")
+    tensors = gather(WHOLE, state.tensors)
+
+    restricted = setup.absent_labels != "keep"
+
+    def tasks(bundle: Bundle) -> Iterator[Task]:
+        for assignment in bundle.assignments:
+            classes = setup.federation.labels(assignment.client) if restricted else None
+            yield Task(assignment, WHOLE, tensors, work, classes)
+
+    for bundle in group.share(engine.bundles(whole)):
+        for update in engine.run(tasks(bundle)):
+            found = {n: (state.tensors[n] - update.tensors[n]).square() for n in zeros}
+            if reason := accumulator.refusal(WHOLE, found):
+                tally.refuse(update.assignment.client, f"its gradient: {reason}")
+            else:
+                accumulator.add(WHOLE, found)
+                tally.measured(WHOLE, update.processed)
+    group.reduce([accumulator], Tally(setup.axes, state.tensors, tally.costs))
+    if not accumulator.added:
+        raise DivergedError(f"round {state.round + 1}: no client has a finite gradient")
+    return accumulator.merge()

@@ -1,0 +1,33 @@
+"""The schemes: rules that say which units of an axis a client holds in a round."""
+
+from submodel.schemes.base import (
+    NOTHING,
+    Adaptation,
+    Draw,
+    Given,
+    Known,
+    Mask,
+    Memory,
+    Scheme,
+    units_held,
+)
+from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.rolling import Rolling, default_windows, window_problems
+
+__all__ = [
+    "NOTHING",
+    "Adaptation",
+    "Draw",
+    "Full",
+    "Given",
+    "Known",
+    "Mask",
+    "Memory",
+    "Random",
+    "Rolling",
+    "Scheme",
+    "Static",
+    "default_windows",
+    "units_held",
+    "window_problems",
+]

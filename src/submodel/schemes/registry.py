@@ -1,0 +1,96 @@
+"""Schemes by name: the package's own, those of installed packages, and classes by their path.
+
+An installed package offers a scheme by an entry point of the group ``submodel.schemes``; a class in
+any module is named as ``package.module:Class``. Both are called with ``scheme.options``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from submodel.errors import ConfigError
+from submodel.imports import find, is_path
+from submodel.schemes.base import Scheme
+from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.rolling import Rolling, default_windows
+
+if TYPE_CHECKING:
+    from submodel.config import SchemeChoice
+
+GROUP = "submodel.schemes"
+"""The entry-point group in which packages offer schemes."""
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A scheme that can be named in a configuration."""
+
+    about: str
+    make: Callable[[SchemeChoice, Sizes], Scheme]
+
+
+OFFERS: dict[str, Offer] = {
+    "full": Offer("everything (FedAvg)", lambda _choice, _sizes: Full()),
+    "static": Offer("the first units (HeteroFL)", lambda _choice, _sizes: Static()),
+    "rolling": Offer(
+        "windows (Algorithm 2, FedRolex)",
+        lambda choice, sizes: Rolling(choice.windows or default_windows(sizes), choice.order),
+    ),
+    "random": Offer("fresh draws (Algorithm 1)", lambda choice, _sizes: Random(choice.sampling)),
+}
+
+
+def names() -> list[str]:
+    """Every name that can be given, but for paths of classes.
+
+    >>> names()[:2]
+    ['full', 'static']
+    """
+    return [*OFFERS, *(e.name for e in entry_points(group=GROUP) if e.name not in OFFERS)]
+
+
+def descriptions() -> list[str]:
+    """Name and purpose of every scheme of the package.
+
+    >>> descriptions()[0]
+    'full: everything (FedAvg)'
+    """
+    return [
+        *(f"{name}: {offer.about}" for name, offer in OFFERS.items()),
+        "or an installed package's, or package.module:Class",
+    ]
+
+
+def is_scheme(name: str) -> bool:
+    """Whether the name can be one of a scheme; whether its class loads is found out later.
+
+    >>> is_scheme("rolling"), is_scheme("mine.schemes:Mine"), is_scheme("roling")
+    (True, True, False)
+    """
+    return is_path(name) or name in names()
+
+
+def make(choice: SchemeChoice, sizes: Sizes) -> Scheme:
+    """The scheme of a configuration, for axes of these sizes."""
+    if choice.name in OFFERS:
+        return OFFERS[choice.name].make(choice, sizes)
+    return _own(choice.name, choice.options)
+
+
+def _own(name: str, options: Mapping[str, Any]) -> Scheme:
+    if is_path(name):
+        made = find(name, "scheme.name")
+    else:
+        (entry,) = (e for e in entry_points(group=GROUP) if e.name == name)
+        made = entry.load()
+    try:
+        scheme = made(**options)
+    except TypeError as error:
+        raise ConfigError([f"scheme.options: {name} does not take them ({error})"]) from None
+    if not isinstance(scheme, Scheme):
+        raise ConfigError([f"scheme.name: {name} is not a submodel.schemes.Scheme"])
+    return scheme
