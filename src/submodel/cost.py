@@ -80,7 +80,7 @@ class CostModel:
         """
         small = build(self.module, WHOLE)
         counted: dict[str, int] = {}
-        with undisturbed(small), FlopCounterMode(small, display=False) as counter:
+        with undisturbed(small), FlopCounterMode(display=False) as counter:
             run(small, self.inputs)
         for name, by_operator in counter.get_flop_counts().items():
             counted[name.partition(".")[2]] = sum(by_operator.values())
