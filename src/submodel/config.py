@@ -157,6 +157,16 @@ class Clients(_Section):
     capacity_mode: Literal["fixed", "dynamic"] = Field(
         "fixed", description="fixed: a client keeps its capacity; dynamic: redrawn every round"
     )
+    sampling: Literal["uniform", "cyclic", "shuffled_cyclic"] = Field(
+        "uniform",
+        description="uniform: from everybody; cyclic (Cho et al. 2023): from fixed random groups "
+        "in turn; shuffled_cyclic: in a fresh order of the groups every cycle",
+    )
+    groups: Count | None = Field(
+        None,
+        description="cyclic, shuffled_cyclic: how many groups (default: count / per_round, rounded "
+        "down)",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -170,6 +180,17 @@ class Clients(_Section):
             )
         if self.sampled > self.count:
             raise ValueError(f"per_round: {self.sampled} is more than the {self.count} clients")
+        if self.groups is None:
+            return self
+        if self.sampling == "uniform":
+            raise ValueError("groups: go with sampling = cyclic or shuffled_cyclic")
+        if self.groups > self.count:
+            raise ValueError(f"groups: {self.groups} are more than the {self.count} clients")
+        if (least := self.count // self.groups) < self.sampled:
+            raise ValueError(
+                f"groups: {self.groups} groups of {self.count} clients have only {least} each, "
+                f"less than the {self.sampled} per round; at most {self.count // self.sampled} do"
+            )
         return self
 
     @property
@@ -178,6 +199,13 @@ class Clients(_Section):
         if self.per_round >= 1:
             return int(self.per_round)
         return max(1, round(self.per_round * self.count))
+
+    @property
+    def visited(self) -> int:
+        """The number of groups that rounds visit in turn; one if sampling is uniform."""
+        if self.sampling == "uniform":
+            return 1
+        return self.groups or self.count // self.sampled
 
 
 class SchemeChoice(_Section):

@@ -174,6 +174,8 @@ def prepare(
             proportions=config.clients.proportions or [1.0] * len(config.clients.capacities),
             capacity_mode=config.clients.capacity_mode,
             seed=config.seed,
+            sampling=config.clients.sampling,
+            groups=config.clients.visited,
         ),
         federation=Federation(data, partition),
         work=LocalWork(
