@@ -63,6 +63,22 @@ class Model(_Section):
         False,
         description="preresnet: divide by the capacity after each convolution while training",
     )
+    factorised: bool = Field(
+        False,
+        description="layers as products of two low-rank ones (as FedHM): capacity is rank, widths "
+        "stay whole; not the first and the last layer",
+    )
+    rank_share: Capacity = Field(
+        1.0, description="factorised: the share of the full rank that the global model has"
+    )
+
+    @model_validator(mode="after")
+    def _ranks(self) -> Self:
+        if self.rank_share != 1 and not self.factorised:
+            raise ValueError("rank_share: goes with factorised = true, and only with it")
+        if self.scaler and self.factorised:
+            raise ValueError("scaler: makes up for units left out; factorised leaves none out")
+        return self
 
 
 class AxesChoice(_Section):
