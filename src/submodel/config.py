@@ -73,6 +73,22 @@ class Model(_Section):
         False,
         description="preresnet: divide by the capacity after each convolution while training",
     )
+    factorised: bool = Field(
+        False,
+        description="layers as products of two low-rank ones (as FedHM): capacity is rank, widths "
+        "stay whole; not the first and the last layer",
+    )
+    rank_share: Capacity = Field(
+        1.0, description="factorised: the share of the full rank that the global model has"
+    )
+
+    @model_validator(mode="after")
+    def _ranks(self) -> Self:
+        if self.rank_share != 1 and not self.factorised:
+            raise ValueError("rank_share: goes with factorised = true, and only with it")
+        if self.scaler and self.factorised:
+            raise ValueError("scaler: makes up for units left out; factorised leaves none out")
+        return self
 
 
 class AxesChoice(_Section):
@@ -167,6 +183,16 @@ class Clients(_Section):
     capacity_mode: Literal["fixed", "dynamic"] = Field(
         "fixed", description="fixed: a client keeps its capacity; dynamic: redrawn every round"
     )
+    sampling: Literal["uniform", "cyclic", "shuffled-cyclic"] = Field(
+        "uniform",
+        description="uniform: from everybody; cyclic (Cho et al. 2023): from fixed random groups "
+        "in turn; shuffled-cyclic: in a fresh order of the groups every cycle",
+    )
+    groups: Count | None = Field(
+        None,
+        description="cyclic, shuffled-cyclic: how many groups (default: count / per_round, rounded "
+        "down)",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -180,6 +206,17 @@ class Clients(_Section):
             )
         if self.sampled > self.count:
             raise ValueError(f"per_round: {self.sampled} is more than the {self.count} clients")
+        if self.groups is None:
+            return self
+        if self.sampling == "uniform":
+            raise ValueError("groups: go with sampling = cyclic or shuffled-cyclic")
+        if self.groups > self.count:
+            raise ValueError(f"groups: {self.groups} are more than the {self.count} clients")
+        if (least := self.count // self.groups) < self.sampled:
+            raise ValueError(
+                f"groups: {self.groups} groups of {self.count} clients have only {least} each, "
+                f"less than the {self.sampled} per round; at most {self.count // self.sampled} do"
+            )
         return self
 
     @property
@@ -188,6 +225,13 @@ class Clients(_Section):
         if self.per_round >= 1:
             return int(self.per_round)
         return max(1, round(self.per_round * self.count))
+
+    @property
+    def visited(self) -> int:
+        """The number of groups that rounds visit in turn; one if sampling is uniform."""
+        if self.sampling == "uniform":
+            return 1
+        return self.groups or self.count // self.sampled
 
 
 class SchemeChoice(_Section):

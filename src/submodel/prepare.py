@@ -20,7 +20,7 @@ from submodel.exchange import Federation, Setup
 from submodel.imports import is_path
 from submodel.local import LocalWork, Loss, Schedule
 from submodel.merge import PROJECTIONS, NoProjection
-from submodel.models import make_model
+from submodel.models import factorised, make_model, only_ranks
 from submodel.models.own import make
 from submodel.models.preresnet import PreResNet
 from submodel.norm import Statistics
@@ -122,6 +122,8 @@ def prepare(
         problems.append(f"model.name: 'cnn' needs images of at least 4 x 4, not {data.inputs}")
     if config.model.scaler and (module is not None or is_path(config.model.name)):
         problems.append("model.scaler: for the preresnets; put submodel.norm.Scaler in your module")
+    if config.model.factorised:
+        problems += factorised_problems(config, own_axes=axes is not None)
     restricted = config.local.absent_labels != "keep"
     if restricted and (data.classes is None or loss is not functional.cross_entropy):
         problems.append(
@@ -133,10 +135,14 @@ def prepare(
         module = make_module(config, data.inputs, data.classes)
         if data.example.is_floating_point():
             module = module.to(data.example.dtype)
+    if config.model.factorised:
+        module = factorised(module, config.model.rank_share)
     problems += alignment_problems(config, module, own_axes=axes is not None)
     if problems:
         raise ConfigError(problems)
     found = find_axes(config, module, data, axes)
+    if config.model.factorised:
+        found = only_ranks(module, found)
     problems += [
         f"axes.least: {axis!r} is not an axis that capacities cut; those are "
         f"{', '.join(found.cut_by_capacity) or 'none'}"
@@ -167,6 +173,8 @@ def prepare(
             proportions=config.clients.proportions or [1.0] * len(config.clients.capacities),
             capacity_mode=config.clients.capacity_mode,
             seed=config.seed,
+            sampling=config.clients.sampling,
+            groups=config.clients.visited,
         ),
         federation=Federation(data, partition),
         work=LocalWork(
@@ -210,12 +218,28 @@ def alignment_problems(config: Config, module: nn.Module, own_axes: bool) -> lis
             isinstance(module, PreResNet),
             f"preresnet18 or preresnet34, whose layers it knows, not {type(module).__name__}",
         ),
+        (not config.model.factorised, "the layers as they are, not model.factorised"),
         (
             not own_axes and config.axes == AxesChoice(),
             "the traced axes unchanged, as it draws by layers",
         ),
     ]
     return [f"scheme.alignment: 'independent' needs {need}" for met, need in needs if not met]
+
+
+def factorised_problems(config: Config, own_axes: bool) -> list[str]:
+    """What contradicts a capacity that is rank, and rank alone."""
+    problems = []
+    if config.scheme.granularity == "coordinate":
+        problems.append(
+            "scheme.granularity: 'coordinate' masks single weights, but with model.factorised "
+            "capacity is rank; use 'unit'"
+        )
+    if config.axes.cut:
+        problems.append("axes.cut: with model.factorised nothing but ranks is cut")
+    if own_axes:
+        problems.append("model.factorised: has tensors of its own and traces them; leave out axes=")
+    return problems
 
 
 def find_axes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ from submodel.errors import ConfigError
 from submodel.export import export as export_run
 from submodel.inspection import findings, subject
 from submodel.inspection import inspect as inspect_axes
+from submodel.models import factorised, only_ranks
 from submodel.prepare import prepare
 from submodel.report.tables import cost_rows, cost_table, module_cost_rows
 from submodel.run import RunFolder
@@ -55,10 +57,19 @@ def inspect(
     meta: Annotated[
         bool, typer.Option(help="Allocate nothing: for models too big to run here.")
     ] = False,
+    rank_share: Annotated[
+        str | None,
+        typer.Option(help="Factorise, with this share of the full rank, as model.factorised does."),
+    ] = None,
 ) -> None:
     """Find the axes of a model: what is cut together, what is frozen and why, what cuts cost."""
     found = subject(model, override({}, options or []), _shape(shape), meta)
-    axes = inspect_axes(found)
+    if rank_share is None:
+        axes = inspect_axes(found)
+    else:
+        low = factorised(found.module, parse_capacity(rank_share))
+        found = replace(found, module=low)
+        axes = only_ranks(low, inspect_axes(found))
     print(axes.table())
     print(findings(axes, verified=not meta))
     if axes.cut_by_capacity:

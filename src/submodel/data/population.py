@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -11,12 +11,21 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.randomness import generator
+from submodel.randomness import generator, permuted
+
+Sampling = Literal["uniform", "cyclic", "shuffled-cyclic"]
 
 
 @dataclass(frozen=True)
 class Population:
-    """The registered clients: how many take part in a round, and with which capacities."""
+    """The registered clients: how many take part in a round, and with which capacities.
+
+    ``uniform`` sampling draws from everybody. ``cyclic`` is cyclic client participation (Cho,
+    Sharma, Joshi, Xu, Kale and Zhang, "On the convergence of federated averaging with cyclic client
+    participation", 2023): the clients are divided once, at random, into ``groups`` whose sizes
+    differ by at most one; round r draws from group r mod G. ``shuffled-cyclic`` visits the groups
+    of every cycle of G rounds in a fresh random order. Within a group all are equally likely.
+    """
 
     count: int
     per_round: int
@@ -24,17 +33,48 @@ class Population:
     proportions: Sequence[float]
     capacity_mode: Literal["fixed", "dynamic"]
     seed: int
+    sampling: Sampling = "uniform"
+    groups: int = 1
 
     def sample(self, round_: int) -> list[int]:
-        """The clients of a round, ascending; all of them if ``per_round`` is ``count``.
+        """The clients of a round, ascending; the whole group if it has just ``per_round``.
 
         >>> Population(1000000, 3, [1.0], [1.0], "fixed", seed=0).sample(0)
         [374496, 762718, 950106]
         """
-        if self.per_round == self.count:
-            return list(range(self.count))
-        rng = generator(self.seed, "sample", round_)
-        return sorted(int(c) for c in rng.choice(self.count, self.per_round, replace=False))
+        places = self._places(self.group(round_))
+        chosen: Iterable[int] = places
+        if self.per_round < len(places):
+            rng = generator(self.seed, "sample", round_)
+            drawn = rng.choice(len(places), self.per_round, replace=False)
+            chosen = (places[int(i)] for i in drawn)
+        return sorted(map(self._at, chosen))
+
+    def group(self, round_: int) -> int:
+        """The group that a round visits.
+
+        >>> clients = Population(9, 3, [1.0], [1.0], "fixed", 0, "cyclic", groups=3)
+        >>> [clients.group(r) for r in range(4)], clients.members(0)
+        ([0, 1, 2, 0], [1, 2, 5])
+        """
+        cycle, turn = divmod(round_, self.groups)
+        if self.sampling == "shuffled-cyclic":
+            return permuted(turn, self.groups, self.seed, "cycle", cycle)
+        return turn
+
+    def members(self, group: int) -> list[int]:
+        """The clients of a group, ascending."""
+        return sorted(map(self._at, self._places(group)))
+
+    def _places(self, group: int) -> range:
+        """The stretch of the clients' random order that is a group."""
+        return range(group * self.count // self.groups, (group + 1) * self.count // self.groups)
+
+    def _at(self, place: int) -> int:
+        """Who stands at a place of that order; one group needs none, so that it is ``uniform``."""
+        if self.groups == 1:
+            return place
+        return permuted(place, self.count, self.seed, "groups")
 
     @cached_property
     def _levels(self) -> NDArray[np.float64]:

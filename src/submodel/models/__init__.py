@@ -8,9 +8,11 @@ from typing import Literal
 from torch import nn
 
 from submodel.errors import ConfigError
+from submodel.models.factorised import factorised, only_ranks
 from submodel.models.nets import cnn, mlp
 from submodel.models.preresnet import PreResNet
 
+__all__ = ["DEFAULT_WIDTHS", "ModelName", "factorised", "make_model", "only_ranks"]
 ModelName = Literal["mlp", "cnn", "preresnet18", "preresnet34", "own"]
 DEFAULT_WIDTHS = {"mlp": 128, "cnn": 32, "preresnet18": 64, "preresnet34": 64}
 
