@@ -124,11 +124,24 @@ class Accumulator:
         merged = {}
         for name, whole in self._whole.items():
             coarse, fine, held = self._sums[name]
-            moved = coarse + fine
-            divisor = held if self._rule == "selective" else self._weight
-            new = (whole.double() + moved / divisor).to(whole.dtype)
-            merged[name] = torch.where(moved == 0, whole, new)
+            merged[name] = average(whole, coarse + fine, held, self._weight, self._rule)
         return merged
+
+
+def average(whole: Tensor, moved: Tensor, held: Tensor, weight: float, rule: Rule) -> Tensor:
+    """The merge rule: w + moved / D, where ``moved`` sums a_i m_i (w_i - w) over the clients.
+
+    ``held`` is the weight of those who held a coordinate, ``weight`` that of all.
+
+    >>> whole, moved, held = torch.tensor([[0.0, 0.0, 0.0], [2.0, 2.0, 0.0], [2.0, 1.0, 0.0]])
+    >>> average(whole, moved, held, 4.0, "fill_in")
+    tensor([0.5000, 0.5000, 0.0000])
+    >>> average(whole, moved, held, 4.0, "selective")
+    tensor([1., 2., 0.])
+    """
+    divisor = held if rule == "selective" else weight
+    new = (whole.double() + moved / divisor).to(whole.dtype)
+    return torch.where(moved == 0, whole, new)
 
 
 def _terms(new: Tensor, old: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
@@ -192,7 +205,17 @@ class Ball:
         norm = math.sqrt(sum(float(t.double().square().sum()) for t in parameters.values()))
         if norm <= self.radius:
             return dict(parameters)
-        return {name: t * (self.radius / norm) for name, t in parameters.items()}
+        factor = float(shrinkage(torch.tensor(norm, dtype=torch.float64), self.radius))
+        return {name: t * factor for name, t in parameters.items()}
+
+
+def shrinkage(norms: Tensor, radius: float) -> Tensor:
+    """What points of these norms are multiplied with to lie in the ball.
+
+    >>> shrinkage(torch.tensor([0.5, 4.0]), 1.0)
+    tensor([1.0000, 0.2500])
+    """
+    return torch.where(norms <= radius, torch.ones_like(norms), radius / norms)
 
 
 class Box:

@@ -84,8 +84,8 @@ def remarks(findings: Findings) -> str:
         f"'worse': a paired t-test over the {seeds} seeds against the best finds p < {LEVEL:g}, "
         f"corrected for {tests} {several} (Holm). With few seeds it has little power: here nothing "
         f"counts before one of the differences is {ratio:.1f} times its own standard deviation "
-        "over seeds. 'Not distinguishable' does not mean equal, and the best was chosen by these same "
-        "runs, which flatters it."
+        "over seeds. 'Not distinguishable' does not mean equal, and the best was chosen by these "
+        "same runs, which flatters it."
     )
 
 

@@ -1,0 +1,93 @@
+"""The theory lab's studies."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from submodel.cli.base import console
+from submodel.errors import ConfigError
+from submodel.theory.results import Study
+from submodel.theory.studies import (
+    beyond,
+    convergence,
+    generalization,
+    nonconvex,
+    residual,
+    stability,
+)
+
+STUDIES: dict[str, ModuleType] = {
+    "convergence": convergence,
+    "residual": residual,
+    "nonconvex": nonconvex,
+    "stability": stability,
+    "generalization": generalization,
+    "beyond": beyond,
+}
+StudyName = StrEnum("StudyName", list(STUDIES))  # type: ignore[misc]
+
+
+def study(
+    name: Annotated[StudyName, typer.Argument(help="Which theorems to look at.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting, as p=0.5; repeatable."),
+    ] = None,
+    trials: Annotated[int | None, typer.Option(help="Short for --set trials=...")] = None,
+    seed: Annotated[int | None, typer.Option(help="Short for --set seed=...")] = None,
+    capacities: Annotated[
+        str | None, typer.Option(help="As 1,0.5; short for --set capacities=...")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where CSV, JSON and PNG go.")] = None,
+) -> None:
+    """Measure what a theorem says: a table, a figure with the theorem's slope, CSV and JSON."""
+    module = STUDIES[name.value]
+    short = {"trials": trials, "seed": seed, "capacities": capacities}
+    given = [f"{key}={value}" for key, value in short.items() if value is not None]
+    chosen = _settings(module.Settings(), [*given, *(settings or [])])
+    found = _run(module, chosen)
+    for table in found.tables():
+        console.print(table)
+    for note in found.notes:
+        console.print(f"note: {note}")
+    for path in found.write(out or Path("runs") / f"study-{name.value}"):
+        print(path)
+
+
+def _run(module: ModuleType, settings: Any) -> Study:
+    columns = (TextColumn("measuring"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+
+        def report(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        found: Study = module.study(settings, report)
+    return found
+
+
+def _settings(defaults: Any, given: list[str]) -> Any:
+    """The defaults with KEY=VALUE replaced, each read as its default's kind."""
+    known = {f.name: getattr(defaults, f.name) for f in fields(defaults)}
+    for text in given:
+        key, sign, value = text.partition("=")
+        if not sign or key not in known:
+            raise ConfigError([f"{text!r}: settings are {', '.join(known)}, as KEY=VALUE"])
+        default = known[key]
+        try:
+            if isinstance(default, tuple):
+                read: Any = tuple(type(default[0])(part) for part in value.split(","))
+            else:
+                read = (float if default is None else type(default))(value)
+        except ValueError:
+            kind = "numbers separated by commas" if isinstance(default, tuple) else "a number"
+            raise ConfigError([f"{key}: {value!r} is not {kind}"]) from None
+        defaults = replace(defaults, **{key: read})
+    return defaults

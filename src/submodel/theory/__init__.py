@@ -1,0 +1,36 @@
+"""The theory lab: problems with known constants, the paper's algorithms on them, and studies."""
+
+from submodel.theory.constants import Constants, constants
+from submodel.theory.data import Directions, load
+from submodel.theory.lab import Plan, Trajectory, run
+from submodel.theory.masked import Masked, Masking, bernoulli, rolling
+from submodel.theory.problems import (
+    Logistic,
+    Net,
+    Problem,
+    Quadratic,
+    Ridge,
+    TheoryError,
+    quadratics,
+)
+
+__all__ = [
+    "Constants",
+    "Directions",
+    "Logistic",
+    "Masked",
+    "Masking",
+    "Net",
+    "Plan",
+    "Problem",
+    "Quadratic",
+    "Ridge",
+    "TheoryError",
+    "Trajectory",
+    "bernoulli",
+    "constants",
+    "load",
+    "quadratics",
+    "rolling",
+    "run",
+]

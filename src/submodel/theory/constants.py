@@ -1,0 +1,151 @@
+"""The constants in the theorems, measured or in closed form, for one problem and one masking."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from scipy import optimize
+
+from submodel.randomness import generator
+from submodel.theory.masked import Masked, Masking
+from submodel.theory.problems import Array, Problem, Quadratic, Samples, TheoryError
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the theorems speak of.
+
+    ``sampled`` names those that are not exact: largest values over drawn points (``G``, ``delta2``,
+    ``zeta2``), means over drawn masks (``sigma2``), of the labels alone (``D_max``: a lower bound).
+    """
+
+    L: float
+    mu: float
+    G: float
+    delta2: float
+    sigma2: float
+    zeta2: float
+    D_max: float
+    F_star: float
+    residual: float  # F(w*(p)) - F(w*)
+    distance: float  # ||w*(1) - w*(p)||
+    sampled: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return asdict(self)
+
+
+def largest_gradient(problem: Problem, radius: float) -> float:
+    """G: the largest ||grad f_i|| in the ball; exact for quadratics, else over drawn points."""
+    if isinstance(problem, Quadratic):
+        pairs = zip(problem.matrices, problem.vectors, strict=True)
+        return max(_largest_residual(a, b, radius) for a, b in pairs)
+    points = _points(problem, radius, 512)
+    return float(np.linalg.norm(problem.gradients(points), axis=-1).max())
+
+
+def _largest_residual(matrix: Array, vector: Array, radius: float) -> float:
+    """The largest ||A w - b|| in the ball: on its boundary, (nu - A^2) w = -A b, nu >= L^2."""
+    values, basis = np.linalg.eigh(matrix)
+    turned = basis.T @ vector
+    pull = -values * turned
+    top = float(values[-1] ** 2)
+
+    def excess(nu: float) -> float:
+        return float(np.linalg.norm(pull / (nu - values**2))) - radius
+
+    reach = top + float(np.linalg.norm(pull)) / radius + 1e-9
+    least = top + 1e-12 * max(1.0, top)
+    if excess(least) > 0:
+        nu = float(optimize.brentq(excess, least, reach, xtol=1e-15))
+        u = pull / (nu - values**2)
+    else:  # the hard case: fill up along the largest eigenvector
+        gaps = np.where(values**2 < top, top - values**2, math.inf)
+        u = pull / gaps
+        u[-1] += math.sqrt(max(0.0, radius**2 - float(u @ u)))
+    return float(np.linalg.norm(values * u - turned))
+
+
+def gradient_variance(problem: Problem, masking: Masking, radius: float) -> float:
+    """delta^2 (Assumption 3): largest over clients, and over points where it depends on them."""
+    if isinstance(problem, Quadratic):
+        return max(masking.capacities) * problem.noise**2
+    assert isinstance(problem, Samples)
+    masks, chances = masking.listed(problem.dimension)
+    masks, chances = masks[:, :64], chances[:, :64]
+    worst = 0.0
+    for w in _points(problem, radius, 8)[0]:
+        point = masks * w
+        mean = problem.gradients(point)
+        total = np.zeros(point.shape[:2])
+        count = problem.x.shape[2]
+        for j in range(count):
+            xi = np.full(point.shape[:2], j)
+            total += np.square(masks * (problem.sampled(point, xi) - mean)).sum(-1) / count
+        worst = max(worst, float(((total * chances).sum(1) / chances.sum(1)).max()))
+    return worst
+
+
+def constants(problem: Problem, masking: Masking, radius: float) -> Constants:
+    """All of them."""
+    original, masked = Masked(problem), Masked(problem, masking)
+    w, w_p = original.optimum(radius), masked.optimum(radius)
+    points = _points(problem, radius, 16)[0]
+    least = original.value(w)
+    sampled = ["zeta2"]
+    if not isinstance(problem, Quadratic):
+        sampled = ["G", "delta2", "zeta2", "D_max"]
+    if not masking.enumerated(problem.dimension):
+        sampled.append("sigma2")
+    return Constants(
+        L=problem.smoothness,
+        mu=problem.convexity,
+        G=largest_gradient(problem, radius),
+        delta2=gradient_variance(problem, masking, radius),
+        sigma2=masked.power_at(w_p),
+        zeta2=max(masked.spread_at(point) for point in points),
+        D_max=client_distance(problem),
+        F_star=least,
+        residual=original.value(w_p) - least,
+        distance=float(np.linalg.norm(w - w_p)),
+        sampled=tuple(sampled),
+    )
+
+
+def total_variation(first: Array, second: Array) -> float:
+    """Half the l1 distance of two discrete distributions.
+
+    >>> total_variation(np.array([0.5, 0.5]), np.array([1.0, 0.0]))
+    0.5
+    """
+    return float(np.abs(first - second).sum()) / 2
+
+
+def largest_distance(distributions: Array) -> float:
+    """D_max: the largest total variation between two clients (clients x outcomes)."""
+    return max(total_variation(a, b) for a in distributions for b in distributions)
+
+
+def client_distance(problem: Problem) -> float:
+    """D_max of a problem's clients: of their labels, or of their losses if they have no examples.
+
+    A client of a quadratic has one loss, so two clients are as far apart as can be, or equal.
+    """
+    if isinstance(problem, Samples):
+        kinds = np.unique(problem.y)
+        shares = [[(own == kind).mean() for kind in kinds] for own in problem.y]
+        return largest_distance(np.array(shares))
+    if isinstance(problem, Quadratic):
+        same = (problem.matrices == problem.matrices[0]).all()
+        return float(not (same and (problem.vectors == problem.vectors[0]).all()))
+    raise TheoryError(f"{type(problem).__name__}: D_max is known for examples and quadratics")
+
+
+def _points(problem: Problem, radius: float, count: int) -> Array:
+    """Points of the sphere of W, the same for every client: clients x points x d."""
+    points = generator(0, "points of the ball").standard_normal((count, problem.dimension))
+    points *= radius / np.linalg.norm(points, axis=1, keepdims=True)
+    return np.broadcast_to(points, (problem.clients, *points.shape))

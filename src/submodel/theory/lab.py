@@ -1,0 +1,176 @@
+"""Algorithms 1 and 2, many trials at a time, with the package's schemes and merge rule.
+
+Trial 0 draws the masks that training with the same seed draws. A Bernoulli draw of T d
+coordinates is T draws of d, so one call of the scheme serves all trials of a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from submodel.cut import COORDINATES
+from submodel.merge import average, shrinkage
+from submodel.randomness import generator
+from submodel.schemes import Draw, Random, Rolling
+from submodel.theory.masked import Masking, window_masks
+from submodel.theory.problems import Array, Problem, TheoryError
+
+OnRound = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one run of Algorithm 1 or 2 needs. ``rounds`` counts all rounds: T R for rolling."""
+
+    masking: Masking
+    rounds: int
+    steps: int  # K
+    eta: float
+    radius: float  # of the ball W; math.inf for none
+    trials: int = 200
+    seed: int = 0
+    participants: int | None = None  # clients per round; None: all, as the paper has it
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The iterates that were asked for (trials x d each) and the output w^."""
+
+    kept: dict[int, Array]
+    output: Array
+
+
+class MaskDraws:
+    """The masks m_i^r of all trials, round after round: clients x trials x d."""
+
+    def __init__(self, masking: Masking, dimension: int, trials: int, seed: int) -> None:
+        self._masking, self._dimension = masking, dimension
+        self._trials, self._seeds = trials, seed + np.arange(trials)
+        self._table = masking.listed(dimension)[0] if self._rolls else np.empty(0)
+        self._epoch, self._windows = -1, np.empty((0, 0), np.int64)
+
+    @property
+    def _rolls(self) -> bool:
+        return isinstance(self._masking.scheme, Rolling)
+
+    def __call__(self, round_: int) -> Array:
+        """The masks of one round."""
+        scheme, d = self._masking.scheme, self._dimension
+        if isinstance(scheme, Rolling):
+            epoch, r = divmod(round_, scheme.windows)
+            if epoch != self._epoch:
+                self._windows = window_masks(self._masking, self._seeds, epoch)
+                self._epoch = epoch
+            return np.asarray(self._table[:, self._windows[:, r]])
+        assert isinstance(scheme, Random)
+        capacities = enumerate(self._masking.capacities)
+        if scheme.sampling == "bernoulli":
+            seed, size = int(self._seeds[0]), self._trials * d
+            flat = [
+                scheme.select(COORDINATES, size, p, Draw(seed, round_, i)) for i, p in capacities
+            ]
+            return np.stack(flat).reshape(-1, self._trials, d).astype(float)
+        return np.array(
+            [
+                [scheme.select(COORDINATES, d, p, Draw(int(s), round_, i)) for s in self._seeds]
+                for i, p in capacities
+            ],
+            float,
+        )
+
+
+def run(
+    problem: Problem, plan: Plan, keep: Collection[int] = (), on_round: OnRound | None = None
+) -> Trajectory:
+    """Run the algorithm from w_0 = 0; keeps the iterates w_r of the rounds in ``keep``."""
+    check(problem, plan)
+    n, d = problem.clients, problem.dimension
+    masks_of = MaskDraws(plan.masking, d, plan.trials, plan.seed)
+    scales = plan.masking.scales[:, None, None]
+    w = np.zeros((plan.trials, d))
+    kept = {0: w} if 0 in keep else {}
+    for r in range(plan.rounds):
+        masks = masks_of(r)
+        scaled = masks * scales
+        xi = problem.draw(plan.seed, r, plan.steps, plan.trials)
+        local = np.broadcast_to(w, (n, plan.trials, d))
+        for k in range(plan.steps):
+            # coordinates outside the mask stay as they are: the paper's virtual iterates
+            local = local - plan.eta * scaled * problem.sampled(scaled * local, xi[k])
+        present = _present(plan, n, r)
+        held = masks if present is None else masks * present
+        w = _merge(w, local - w, held, plan.participants or n, plan.radius)
+        if r + 1 in keep:
+            kept[r + 1] = w
+        if on_round is not None:
+            on_round(r + 1)
+    if not np.isfinite(w).all():
+        raise TheoryError(f"the iterates diverged: eta = {plan.eta:g} is too large")
+    return Trajectory(kept, output(problem, plan, w))
+
+
+def output(problem: Problem, plan: Plan, w: Array) -> Array:
+    """The final step: w^ = P(w_R - (1/L)(1/N) sum_i m_i (.) grad f_i(m_i (.) w_R))."""
+    scales = plan.masking.scales[:, None, None]
+    moved = np.zeros_like(w)
+    passes = plan.masking.scheme.output_passes()
+    for scheme in passes:  # rolling averages over all its windows
+        own = replace(plan.masking, scheme=scheme)
+        if isinstance(scheme, Rolling):
+            table = np.array([
+                scheme.select(COORDINATES, w.shape[1], p, Draw(plan.seed, plan.rounds, i))
+                for i, p in enumerate(own.capacities)
+            ], float)  # fmt: skip
+            masks = np.repeat(table[:, None], len(w), 1)
+        else:
+            masks = MaskDraws(own, w.shape[1], len(w), plan.seed)(plan.rounds)
+        scaled = masks * scales
+        moved += (scaled * problem.gradients(scaled * w)).sum(0)
+    step = -moved / problem.smoothness
+    everyone = float(problem.clients * len(passes))
+    whole, held = torch.from_numpy(w), torch.full((1,), everyone, dtype=torch.float64)
+    new = average(whole, torch.from_numpy(step), held, everyone, "fill_in")
+    return _project(new, plan.radius)
+
+
+def _merge(w: Array, change: Array, held: Array, clients: int, radius: float) -> Array:
+    moved = torch.from_numpy((change * held).sum(0))
+    total = torch.from_numpy(held.sum(0))
+    return _project(average(torch.from_numpy(w), moved, total, float(clients), "fill_in"), radius)
+
+
+def _project(points: torch.Tensor, radius: float) -> Array:
+    factors = shrinkage(torch.linalg.vector_norm(points, dim=1), radius)
+    projected: Array = (points * factors[:, None]).numpy()
+    return projected
+
+
+def _present(plan: Plan, clients: int, round_: int) -> NDArray[np.bool_] | None:
+    """Who takes part: clients x trials x 1."""
+    if plan.participants is None or plan.participants == clients:
+        return None
+    order = generator(plan.seed, "participants", round_).random((clients, plan.trials)).argsort(0)
+    return np.asarray(order.argsort(0) < plan.participants)[..., None]
+
+
+def check(problem: Problem, plan: Plan) -> None:
+    """Refuse what cannot run, in words."""
+    counts = {"rounds": plan.rounds, "steps (K)": plan.steps, "trials": plan.trials}
+    for name, count in counts.items():
+        if count < 1:
+            raise TheoryError(f"{name} = {count}: at least 1 is needed")
+    if not plan.eta > 0:
+        raise TheoryError(f"eta = {plan.eta:g} is not positive")
+    if not plan.radius > 0:
+        raise TheoryError(f"radius = {plan.radius:g} is not positive")
+    if len(plan.masking.capacities) != problem.clients:
+        raise TheoryError(
+            f"{len(plan.masking.capacities)} capacities for {problem.clients} clients"
+        )
+    if plan.participants is not None and not 1 <= plan.participants <= problem.clients:
+        raise TheoryError(f"{plan.participants} participants of {problem.clients} clients")
