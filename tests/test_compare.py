@@ -6,8 +6,8 @@ import json
 import math
 import shutil
 import signal
+import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from submodel.config import Config, parse, read
 from submodel.errors import ConfigError, SubmodelError
 from submodel.local import LocalWork, batches
 from submodel.prepare import prepare
+from submodel.reproduce import runner
 from submodel.reproduce.experiments import Scale
 from submodel.reproduce.records import Record, SeedRun
 from submodel.rounds import Setup, initial_state, plan
@@ -532,13 +533,19 @@ def test_mistakes_on_the_command_line_are_sentences(
 def test_ctrl_c_ends_the_command_and_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stop(_: float) -> None:
-        raise KeyboardInterrupt
+    started: list[runner.Job] = []
+    start = runner._start
 
-    monkeypatch.setattr(time, "sleep", stop)
+    def first_only(job: runner.Job) -> subprocess.Popen[str]:
+        if started:
+            raise KeyboardInterrupt  # as if the user pressed it now
+        started.append(job)
+        return start(job)
+
+    monkeypatch.setattr(runner, "_start", first_only)
     settings = [word for text in SETTINGS for word in ("--set", text)]
     out = tmp_path / "out"
-    assert command(monkeypatch, "static,full", *settings, "--jobs", "1", "--out", out) == 130
+    assert command(monkeypatch, "static,full", *settings, "--jobs", "2", "--out", out) == 130
     assert "the same command goes on from here" in capsys.readouterr().out
     begun = sorted(str(path.relative_to(out)) for path in out.rglob("*.toml"))
     assert "runs/static/seed-0.toml" in begun

@@ -90,8 +90,8 @@ def plan_comparison(
     first, rounds = ways[0], common.train.rounds
     if amount is None:
         amounts = [cost_of(setup, kind, rounds) for setup in setups[first.slug]]
-        most = [si(found, UNITS[kind]) for found in (min(amounts), max(amounts))]
-        said = " to ".join(dict.fromkeys(most))
+        least, most = (si(found, UNITS[kind]) for found in (min(amounts), max(amounts)))
+        said = least if least == most else f"{least} to {most} by seed"
         budget = f"equal {kind.value}: what {first.title} takes for {rounds} rounds, {said}"
     else:
         amounts = [amount] * seeds

@@ -62,7 +62,7 @@ def table(findings: Findings) -> Table:
     shown = Table(title=f"{_seeds(findings)}, {findings.budget}")
     for place, heading in enumerate(_HEADINGS):
         right = 0 < place < len(_HEADINGS) - 1
-        shown.add_column(heading, justify="right" if right else "left")
+        shown.add_column(heading, justify="right" if right else "left", overflow="fold")
     for row in rows(findings):
         shown.add_row(*row)
     return shown
@@ -153,8 +153,9 @@ def write(findings: Findings, folder: Path) -> Path:
         "",
         remarks(findings),
         "",
-        "Means ± standard deviations over seeds, after the last round of each way. The same seed "
-        "means the same clients, data and initial model under every way.",
+        "Means ± standard deviations over seeds, after the last round of each way; curves go as "
+        "far as all seeds went. The same seed means the same data at the same clients, and the "
+        "same sampling and initial model unless a way sets them itself.",
         "",
     ]
     page.write_text("\n".join(lines), "utf-8")
