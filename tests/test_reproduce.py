@@ -169,12 +169,11 @@ def test_a_stopped_reproduction_goes_on_and_can_be_redrawn(tmp_path: Path) -> No
 
 
 def test_a_folder_of_another_configuration_is_refused(tmp_path: Path) -> None:
-    variant = Variant("digits", "high", "rolling")
-    job = Runner(tmp_path, Scale.SMOKE, 1, 1).job(variant, 0)
-    job.folder.create(job.config)
-    Runner(tmp_path, Scale.SMOKE, 1, 1).job(variant, 0)
-    other = job.config.model_copy(update={"seed": 7})
-    job.folder.config_file.unlink()
-    job.folder.create(other)
+    variant, runner = Variant("digits", "high", "rolling"), Runner(tmp_path, 1)
+    config = parse(variant.settings(Scale.SMOKE, 0))
+    job = runner.job(variant.slug, config)
+    job.folder.create(config)
+    runner.job(variant.slug, config)
+    other = config.model_copy(update={"name": "other"})
     with pytest.raises(SubmodelError, match="another configuration"):
-        Runner(tmp_path, Scale.SMOKE, 1, 1).job(variant, 0)
+        runner.job(variant.slug, other)

@@ -9,14 +9,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from submodel.cli import models, research, theory, training
+from submodel.cli import compare, models, research, theory, training
 from submodel.cli.base import app
 from submodel.errors import SubmodelError
 
 for _command in (
     *(training.train, training.resume, training.show),
     *(models.cost, models.inspect, models.plan, models.export),
-    *(research.data, research.reproduce, theory.study),
+    *(research.data, research.reproduce, compare.compare, theory.study),
 ):
     app.command()(_command)
 app.command(name="config")(models.config_)

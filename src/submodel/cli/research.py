@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from submodel.cli.base import Settings, console
-from submodel.config import read
+from submodel.config import parse, read
 from submodel.errors import ConfigError
 from submodel.prepare import load_data, split_data
 from submodel.report.partition import (
@@ -121,9 +121,11 @@ def reproduce(
     wanted = {e.name: e.variants(scale, chosen, split) for e in experiments}
     variants = list(dict.fromkeys(v for own in wanted.values() for v in own))
     if records is None:
-        runner = Runner(folder, scale, count, jobs or os.cpu_count() or 1, console)
+        configs = {
+            v.slug: [parse(v.settings(scale, seed)) for seed in range(count)] for v in variants
+        }
         try:
-            found = runner.run(variants)
+            found = Runner(folder, jobs or os.cpu_count() or 1, console).run(configs)
         except Interrupted as stop:
             print(stop)
             raise typer.Exit(130) from None

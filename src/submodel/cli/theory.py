@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import fields, replace
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from submodel.cli.base import console
 from submodel.errors import ConfigError
-from submodel.theory.results import Study
-from submodel.theory.studies import (
-    beyond,
-    convergence,
-    generalization,
-    nonconvex,
-    residual,
-    stability,
-)
 
-STUDIES: dict[str, ModuleType] = {
-    "convergence": convergence,
-    "residual": residual,
-    "nonconvex": nonconvex,
-    "stability": stability,
-    "generalization": generalization,
-    "beyond": beyond,
-}
+if TYPE_CHECKING:
+    from submodel.theory.results import Study
+
+STUDIES = ("convergence", "residual", "nonconvex", "stability", "generalization", "beyond")
 StudyName = StrEnum("StudyName", list(STUDIES))  # type: ignore[misc]
 
 
@@ -48,7 +36,8 @@ def study(
     out: Annotated[Path | None, typer.Option(help="Where CSV, JSON and PNG go.")] = None,
 ) -> None:
     """Measure what a theorem says: a table, a figure with the theorem's slope, CSV and JSON."""
-    module = STUDIES[name.value]
+    # loaded where it is used: scipy and scikit-learn take seconds that no other command needs
+    module = importlib.import_module(f"submodel.theory.studies.{name.value}")
     short = {"trials": trials, "seed": seed, "capacities": capacities}
     given = [f"{key}={value}" for key, value in short.items() if value is not None]
     chosen = _settings(module.Settings(), [*given, *(settings or [])])

@@ -6,12 +6,13 @@ import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from submodel.config import Config
 from submodel.errors import SubmodelError
-from submodel.run import RunFolder
+from submodel.run import Metrics, RunFolder
 
 _KEPT = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy")
 Line = dict[str, float]
@@ -31,7 +32,7 @@ class SeedRun:
     """One run: its evaluated rounds."""
 
     seed: int
-    lines: Sequence[Line]
+    lines: Sequence[Line]  # those of older records lack bytes and flops
     seconds: float
     model_sha256: str
 
@@ -52,11 +53,7 @@ class Record:
             summary, config = folder.summary(), folder.config()
             if summary is None:
                 raise SubmodelError(f"{folder.path} is not finished")
-            lines = [
-                {key: line[key] for key in _KEPT if key in line}
-                for line in folder.metrics()
-                if "test_loss" in line
-            ]
+            lines = _evaluated(folder.metrics())
             sha = summary["model_sha256"]
             runs.append(SeedRun(config.seed, lines, summary["seconds"], sha))
         return cls(slug, _plain(folders[0].config()), runs)
@@ -80,10 +77,28 @@ class Record:
         """Seed -> the measure after the last round."""
         return {run.seed: MEASURES[measure](run.lines[-1]) for run in self.runs}
 
+    def against(self, cost: str, measure: str) -> list[tuple[list[float], list[float]]]:
+        """Of every run: what it had cost (round, bytes or flops), and the measure then."""
+        return [
+            ([line[cost] for line in run.lines], [MEASURES[measure](line) for line in run.lines])
+            for run in self.runs
+        ]
+
     def curve(self, measure: str) -> tuple[list[float], list[list[float]]]:
         """The evaluated rounds, and each run's values."""
         rounds = [line["round"] for line in self.runs[0].lines]
         return rounds, [[MEASURES[measure](line) for line in run.lines] for run in self.runs]
+
+
+def _evaluated(history: Sequence[Metrics]) -> list[Line]:
+    """The rounds with a score, and the bytes (down + up) and FLOPs of all rounds until then."""
+    sent = accumulate(line["bytes_down"] + line["bytes_up"] for line in history)
+    computed = accumulate(line["flops"] for line in history)
+    return [
+        {key: line[key] for key in _KEPT if key in line} | {"bytes": total, "flops": flops}
+        for line, total, flops in zip(history, sent, computed, strict=True)
+        if "test_loss" in line
+    ]
 
 
 def _plain(config: Config) -> dict[str, Any]:

@@ -81,7 +81,8 @@ def number(measure: str, values: Sequence[float], sign: bool = False) -> str:
     return f"{mean:{mark}.4f}" + (f" ± {deviation:.4f}" if several else "")
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table as the lines of a Markdown page."""
     yield "| " + " | ".join(headings) + " |"
     yield "|" + " --- |" * len(headings)
     for row in rows:
@@ -100,7 +101,7 @@ def result_table(records: Records) -> Iterator[str]:
     ]
     names = {"accuracy": "test accuracy", "loss": "test loss"}
     headings = ["data", "heterogeneity", "way", *(names.get(m, m) for m in measures)]
-    yield from _table(headings, rows)
+    yield from markdown_table(headings, rows)
 
 
 def claim_rows(experiment: Experiment, records: Records) -> list[list[str]]:
@@ -148,7 +149,7 @@ def write(experiment: Experiment, records: Records, command: str, folder: Path) 
         "",
     ]
     if experiment.paper:
-        lines += ["The paper prints:", "", *_table(["", ""], experiment.paper), ""]
-    lines += [*_table(_CLAIM_HEADINGS, claim_rows(experiment, records)), ""]
+        lines += ["The paper prints:", "", *markdown_table(["", ""], experiment.paper), ""]
+    lines += [*markdown_table(_CLAIM_HEADINGS, claim_rows(experiment, records)), ""]
     page.write_text("\n".join(lines), "utf-8")
     return page

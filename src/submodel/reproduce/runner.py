@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +13,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from submodel.config import Config, parse, to_toml
+from submodel.config import Config, to_toml
 from submodel.errors import SubmodelError
-from submodel.reproduce.experiments import Scale, Variant
 from submodel.reproduce.records import Record
 from submodel.run import Interrupted, RunFolder
 
@@ -47,33 +46,30 @@ class Job:
 
 @dataclass
 class Runner:
-    """Runs the variants of experiments at a scale, and reads what came out."""
+    """Runs named configurations, each with several seeds, and reads what came out."""
 
     out: Path
-    scale: Scale
-    seeds: int
     parallel: int
     console: Console = field(default_factory=Console)
 
-    def job(self, variant: Variant, seed: int) -> Job:
-        """The run of a variant with a seed; an existing folder must hold the same one."""
-        config = parse(variant.settings(self.scale, seed))
-        folder = RunFolder(self.out / "runs" / variant.slug / f"seed-{seed}")
+    def job(self, slug: str, config: Config) -> Job:
+        """One of the runs of a name; an existing folder must hold the same one."""
+        folder = RunFolder(self.out / "runs" / slug / f"seed-{config.seed}")
         if folder.config_file.exists() and _comparable(folder.config()) != _comparable(config):
             raise SubmodelError(
                 f"{folder.path} holds a run of another configuration: give another --out"
             )
         return Job(config, folder)
 
-    def run(self, variants: Sequence[Variant]) -> list[Record]:
-        """Whatever is not finished yet; then the records of all."""
-        jobs = {v: [self.job(v, seed) for seed in range(self.seeds)] for v in variants}
-        # seed by seed, so that an interrupted reproduction has something of everything
-        order = [jobs[v][seed] for seed in range(self.seeds) for v in variants]
+    def run(self, configs: Mapping[str, Sequence[Config]]) -> list[Record]:
+        """Whatever is not finished yet, name -> a configuration per seed; the records of all."""
+        jobs = {slug: [self.job(slug, c) for c in own] for slug, own in configs.items()}
+        # seed by seed, so that what is interrupted has something of everything
+        order = [job for together in zip(*jobs.values(), strict=True) for job in together]
         waiting = [job for job in order if not job.done]
         if waiting:
             self._run(waiting)
-        return [Record.of(v.slug, [job.folder for job in own]) for v, own in jobs.items()]
+        return [Record.of(slug, [job.folder for job in own]) for slug, own in jobs.items()]
 
     def _run(self, waiting: list[Job]) -> None:
         running: dict[subprocess.Popen[str], Job] = {}

@@ -1,0 +1,101 @@
+"""Comparing ways to train under one budget."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from submodel.cli.base import Settings, console
+from submodel.compare import report
+from submodel.compare.budget import BudgetKind, parse_budget
+from submodel.compare.comparison import base_of, plan_comparison, run_plan, scale_base
+from submodel.compare.findings import Findings
+from submodel.compare.ways import parse_ways
+from submodel.config import Config
+from submodel.errors import ConfigError
+from submodel.reproduce.experiments import Scale
+from submodel.run import Interrupted
+
+
+def compare(
+    ways: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="WAY[,WAY...]",
+            help="As rolling,random:sampling=fixed,rolling:merge.rule=fill_in: schemes with what "
+            "else they set.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="CONFIG.toml", help="What all have in common; default: digits."),
+    ] = None,
+    scale: Annotated[
+        Scale | None, typer.Option(help="Or the setting of reproduce at this scale.")
+    ] = None,
+    settings: Settings = None,
+    budget: Annotated[
+        BudgetKind, typer.Option(help="What every way gets the same amount of.")
+    ] = BudgetKind.ROUNDS,
+    amount: Annotated[
+        str | None,
+        typer.Option(help="As 2GB or 1e12; default: what the first way takes for train.rounds."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each way.", min=1)] = 3,
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where everything goes.")] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="Redraw from this folder of records; trains nothing.")
+    ] = None,
+) -> None:
+    """Compare schemes on the same data, seeds and budget; the same command goes on if stopped."""
+    if records is not None:
+        findings = Findings.read(records)
+        if ways is not None:
+            findings = findings.only([way.text for way in parse_ways(ways)])
+        _show(findings, report.write(findings, out or records.parent))
+        return
+    if ways is None:
+        raise ConfigError(["give the ways to compare, as rolling,static,random"])
+    if config is not None and scale is not None:
+        raise ConfigError(["--scale: give a configuration or a scale, not both"])
+    chosen = base_of(config) if scale is None else scale_base(scale)
+
+    def base(own: Sequence[str]) -> Config:
+        return chosen([*(settings or []), *own])
+
+    plan = plan_comparison(parse_ways(ways), base, budget, parse_budget(budget, amount), seeds)
+    console.print(plan.budget)
+    if budget is not BudgetKind.ROUNDS:
+        console.print(f"rounds: {plan.rounds()}")
+    folder = out or Path("runs") / f"compare-{base([]).name}"
+    options = {
+        "--config": config,
+        "--scale": scale,
+        "--budget": budget,
+        "--amount": amount,
+        "--seeds": seeds,
+    }
+    given = [
+        word for key, value in options.items() if value is not None for word in (key, str(value))
+    ]
+    given += [word for text in settings or [] for word in ("--set", text)]
+    command = shlex.join(["submodel", "compare", ways, *given])
+    try:
+        findings = run_plan(plan, folder, jobs, console, command)
+    except Interrupted as stop:
+        print(stop)
+        raise typer.Exit(130) from None
+    _show(findings, report.write(findings, folder))
+
+
+def _show(findings: Findings, page: Path) -> None:
+    console.print(report.table(findings))
+    console.print(report.remarks(findings))
+    print(page)

@@ -1,0 +1,152 @@
+"""Ways to train, as people write them: a scheme's name and settings that differ from the others'.
+
+``rolling``, ``random:sampling=fixed``, ``rolling:merge.rule=fill_in:local.lr=0.05``: a key without
+a dot belongs to ``scheme``, any other is a key of the configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from submodel.config import Config
+from submodel.errors import ConfigError
+
+COMMON = ("data", "train", "clients.count")
+"""What no way may change: who has which examples, what is scored and when, how long it takes."""
+_LONGEST = 100  # characters of a folder's name
+_OPENING, _CLOSING, _QUOTES = "[{", "]}", "\"'"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of the ways that are compared."""
+
+    text: str
+    slug: str  # names its folder
+    scheme: str
+    settings: tuple[tuple[str, str], ...]  # key as it was written, and value
+
+    @property
+    def title(self) -> str:
+        """Its name in tables and legends.
+
+        >>> parse_ways("random:sampling=fixed")[0].title
+        'random, sampling = fixed'
+        """
+        return ", ".join([self.scheme, *(f"{key} = {value}" for key, value in self.settings)])
+
+    @property
+    def overrides(self) -> list[str]:
+        """What it sets in a configuration, as ``key.path=value``.
+
+        >>> parse_ways("random:sampling=fixed:local.lr=0.1")[0].overrides
+        ['scheme.name=random', 'scheme.sampling=fixed', 'local.lr=0.1']
+        """
+        own = (f"{_full(key)}={value}" for key, value in self.settings)
+        return [f"scheme.name={self.scheme}", *own]
+
+    def config(self, base: Callable[[Sequence[str]], Config]) -> Config:
+        """Its configuration, from what makes one of settings; mistakes are said to be this way's.
+
+        >>> from submodel.config import override, parse
+        >>> parse_ways("static")[0].config(lambda s: parse(override({}, s))).scheme.name
+        'static'
+        """
+        try:
+            return base(self.overrides)
+        except ConfigError as error:
+            raise self.refused(error) from None
+
+    def refused(self, error: ConfigError) -> ConfigError:
+        """The mistakes, with the way that has them."""
+        problems = (problem.removeprefix("--set ") for problem in error.problems)
+        return ConfigError([f"way {self.text!r}: {problem}" for problem in problems])
+
+
+def _full(key: str) -> str:
+    return key if "." in key else f"scheme.{key}"
+
+
+def split(text: str, separator: str) -> list[str]:
+    """The parts of a text, separators in brackets and quotes left alone.
+
+    >>> split('a,b:x=[1, 2],c:y="d,e"', ",")
+    ['a', 'b:x=[1, 2]', 'c:y="d,e"']
+    """
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if character == separator and not depth and not quote:
+            parts.append("")
+            continue
+        parts[-1] += character
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in _QUOTES:
+            quote = character
+        else:
+            depth += (character in _OPENING) - (character in _CLOSING)
+    return [part.strip() for part in parts]
+
+
+def parse_ways(text: str | Sequence[str]) -> list[Way]:
+    """The ways of a comma-separated text, or of a list of texts.
+
+    >>> [way.slug for way in parse_ways("random:sampling=fixed,full:clients.capacities=[1]")]
+    ['random-sampling-fixed', 'full-clients.capacities-1']
+    """
+    texts = split(text, ",") if isinstance(text, str) else list(text)
+    ways: list[Way] = []
+    problems: list[str] = []
+    for own in texts:
+        try:
+            ways.append(_way(own, {way.slug for way in ways}))
+        except ConfigError as error:
+            problems += error.problems
+    repeated = {way.text for way in ways if sum(w.text == way.text for w in ways) > 1}
+    problems += [f"way {text!r} is given twice" for text in sorted(repeated)]
+    if problems:
+        raise ConfigError(problems)
+    return ways
+
+
+def _way(text: str, taken: set[str]) -> Way:
+    scheme, *rest = split(text, ":")
+    if not re.fullmatch(r"\w+", scheme):
+        raise ConfigError(
+            [f"way {text!r}: begins with no scheme's name, as rolling:order=shuffled"]
+        )
+    settings: dict[str, str] = {}
+    problems = []
+    for part in rest:
+        key, found, value = (piece.strip() for piece in part.partition("="))
+        if not key or not found or not value:
+            problems.append(f"{part!r} is not key=value (quote a value that holds ':' or ',')")
+        elif _full(key) in map(_full, settings):
+            problems.append(f"{key} is set twice")
+        elif _full(key) == "scheme.name":
+            problems.append(f"{key}: the scheme's name stands first, here {scheme!r}")
+        elif any(f"{_full(key)}.".startswith(f"{common}.") for common in COMMON):
+            problems.append(f"{key} is the same for all ways; set it for all with --set")
+        settings[key] = value
+    if problems:
+        raise ConfigError([f"way {text!r}: {problem}" for problem in problems])
+    slug = re.sub(r"[^\w.]+", "-", text, flags=re.ASCII).strip("-.")[:_LONGEST]
+    number = next(n for n in range(1, len(taken) + 2) if _numbered(slug, n) not in taken)
+    return Way(text, _numbered(slug, number), scheme, tuple(settings.items()))
+
+
+def _numbered(slug: str, number: int) -> str:
+    return slug if number == 1 else f"{slug}-{number}"
+
+
+def same(ways: Sequence[Way], configs: Sequence[Config]) -> list[str]:
+    """Which ways come to the same configuration, in words."""
+    problems = []
+    for place, (way, config) in enumerate(zip(ways, configs, strict=True)):
+        for other, before in zip(ways[:place], configs, strict=False):
+            if config == before:
+                problems.append(f"way {way.text!r} is the same as {other.text!r}: leave one out")
+                break
+    return problems
