@@ -249,14 +249,14 @@ class Merge(_Section):
 
 
 class Server(_Section):
-    """What the server does with the merged change, w's Delta = merged - w; keys unset: defaults."""
+    """What the server does with the merged change."""
 
     name: Literal["plain", "momentum", "adam", "yogi"] = Field(
         "plain",
         description="plain: takes it (FedAvg); momentum: FedAvgM; adam, yogi: FedAdam, FedYogi",
     )
     lr: Positive | None = Field(
-        None, description="how far to go (default: plain, momentum 1; adam, yogi 0.01)"
+        None, description="how far to go (default: plain, momentum 1; adam, yogi 0.003)"
     )
     momentum: Decay | None = Field(None, description="momentum: of the speed (default 0.9)")
     beta1: Decay | None = Field(None, description="adam, yogi: of the mean (default 0.9)")

@@ -109,7 +109,7 @@ class Momentum:
 class _Adaptive(ABC):
     """Steps that adapt to each coordinate: the first moment over the root of the second."""
 
-    lr: float = 0.01
+    lr: float = 0.003
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
