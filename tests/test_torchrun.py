@@ -35,6 +35,10 @@ CASES: dict[str, dict[str, Any]] = {
         "merge": {"weights": "examples"},
         "train": {**SMALL["train"], "output_step": 50.0},
     },
+    **{
+        f"server {name}": {"server": {"name": name}, "merge": {"rule": "fill_in"}}
+        for name in ("momentum", "adam", "yogi")
+    },
     "stacked": {"engine": {"batching": "always"}},
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -24,6 +25,7 @@ from submodel.data import DATA_NAMES, DATA_PATTERN, Source
 from submodel.errors import ConfigError
 from submodel.models import ModelName
 from submodel.schemes import registry
+from submodel.server import STEPS
 
 
 def _fraction(value: object) -> object:
@@ -51,6 +53,7 @@ def parse_capacity(text: str) -> float:
 Capacity = Annotated[float, BeforeValidator(_fraction), Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _Section(BaseModel):
@@ -289,6 +292,40 @@ class Merge(_Section):
         return self
 
 
+class Server(_Section):
+    """What the server does with the merged change."""
+
+    name: Literal["plain", "momentum", "adam", "yogi"] = Field(
+        "plain",
+        description="plain: takes it (FedAvg); momentum: FedAvgM; adam, yogi: FedAdam, FedYogi",
+    )
+    lr: Positive | None = Field(
+        None, description="how far to go (default: plain, momentum 1; adam, yogi 0.003)"
+    )
+    momentum: Decay | None = Field(None, description="momentum: of the speed (default 0.9)")
+    beta1: Decay | None = Field(None, description="adam, yogi: of the mean (default 0.9)")
+    beta2: Decay | None = Field(None, description="adam, yogi: of the squares (default 0.99)")
+    tau: Positive | None = Field(
+        None, description="adam, yogi: added to the root of the squares (default 0.001)"
+    )
+
+    @property
+    def given(self) -> dict[str, float]:
+        """The keys that are set, but for the name."""
+        return self.model_dump(exclude={"name"}, exclude_none=True)
+
+    @model_validator(mode="after")
+    def _meaningful(self) -> Self:
+        allowed = [field.name for field in fields(STEPS[self.name])]
+        for key in self.given:
+            if key not in allowed:
+                raise ValueError(
+                    f"{key}: means nothing for the server step {self.name!r}, "
+                    f"which takes {', '.join(allowed)}"
+                )
+        return self
+
+
 class Local(_Section):
     """What a client does in a round."""
 
@@ -296,7 +333,7 @@ class Local(_Section):
     steps: Count | None = Field(None, description="or K, the number of SGD steps")
     batch_size: Annotated[int, Field(ge=0)] = Field(10, description="examples per step; 0: all")
     lr: Positive = Field(0.02, description="learning rate eta")
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="SGD momentum")
+    momentum: Decay = Field(0.9, description="SGD momentum")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="L2 decay")
     clip: Positive | None = Field(None, description="largest norm of a gradient")
     precision: Literal["float32", "bfloat16"] = Field(
@@ -381,6 +418,7 @@ class Config(_Section):
     clients: Clients = Clients()
     scheme: SchemeChoice = SchemeChoice()
     merge: Merge = Merge()
+    server: Server = Server()
     local: Local = Local()
     train: Train = Train()
     engine: Engine = Engine()

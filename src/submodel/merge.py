@@ -66,16 +66,7 @@ class Accumulator:
             if tensors[name].shape != shape:
                 given = tuple(tensors[name].shape)
                 return f"{name} has shape {given}, which does not fit the cut"
-        norms = torch.stack(torch._foreach_norm(list(tensors.values()))).tolist()
-        if all(norm <= LARGEST_VALUE for norm in norms):
-            return None  # no value is larger than the norm
-        for name, tensor in tensors.items():
-            largest = max(map(abs, map(float, tensor.aminmax()))) if tensor.numel() else 0.0
-            if not math.isfinite(largest):
-                return f"{name} holds a value that is not finite"
-            if largest > LARGEST_VALUE:
-                return f"{name} holds a value of size {largest:.3g}: training diverged"
-        return None
+        return unsound(tensors)
 
     def add(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> None:
         """Add one client's tensors, as they came back.
@@ -134,6 +125,24 @@ class Accumulator:
             coarse, fine, held = self._sums[name]
             merged[name] = average(whole, coarse + fine, held, self._weight, self._rule)
         return merged
+
+
+def unsound(tensors: Tensors) -> str | None:
+    """Which tensor holds a value that no sane model has, in words; None if none does.
+
+    >>> unsound({"w": torch.tensor([1.0, float("inf")])})
+    'w holds a value that is not finite'
+    """
+    norms = torch.stack(torch._foreach_norm(list(tensors.values()))).tolist()
+    if all(norm <= LARGEST_VALUE for norm in norms):
+        return None  # no value is larger than the norm
+    for name, tensor in tensors.items():
+        largest = max(map(abs, map(float, tensor.aminmax()))) if tensor.numel() else 0.0
+        if not math.isfinite(largest):
+            return f"{name} holds a value that is not finite"
+        if largest > LARGEST_VALUE:
+            return f"{name} holds a value of size {largest:.3g}: training diverged"
+    return None
 
 
 def coverage(accumulators: Sequence[Accumulator]) -> float:

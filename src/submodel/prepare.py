@@ -26,6 +26,7 @@ from submodel.models.preresnet import PreResNet
 from submodel.norm import Statistics
 from submodel.randomness import key
 from submodel.schemes import Draw, Given, Scheme, Static, registry
+from submodel.server import STEPS
 
 
 def load_data(config: Config) -> Dataset:
@@ -198,6 +199,7 @@ def prepare(
         absent_labels=local.absent_labels,
         rule=config.merge.rule,
         weights=config.merge.weights,
+        server=STEPS[config.server.name](**config.server.given),
         projection=NoProjection()
         if config.merge.radius is None
         else PROJECTIONS[config.merge.projection](config.merge.radius),

@@ -8,7 +8,7 @@ alone knows where a task runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +26,7 @@ from submodel.errors import DivergedError
 from submodel.exchange import ALONE, Assignment, Bundle, Engine, Group, Setup, State, Task
 from submodel.knowledge import ModelKnown
 from submodel.local import LocalWork
-from submodel.merge import Accumulator, coverage, exact_weight
+from submodel.merge import Accumulator, coverage, exact_weight, unsound
 from submodel.schemes import NOTHING, Draw, Known
 from submodel.tally import RoundReport, Tally
 
@@ -155,11 +155,21 @@ def _next(setup: Setup, state: State, cells: Cells, dispatcher: Dispatcher) -> S
         lambda cell: dispatcher.cut(Assignment(state.round, cell, 1.0, cell))
     )
     if together:
-        memory = state.recall("server")
-        tensors, memory = setup.server.step(state.tensors, merged.tensors, covered, memory)
-        merged = replace(merged, tensors=_project(setup, tensors)).remember("server", memory)
-        merged = cells.start_again(merged)
+        merged = cells.start_again(_server_step(setup, state, merged, covered))
     return replace(merged, round=state.round + 1)
+
+
+def _server_step(setup: Setup, state: State, merged: State, covered: Mapping[str, Tensor]) -> State:
+    """The merged state after the server's own step from ``state`` and the projection."""
+    names = [name for name, _ in setup.module.named_parameters()]
+    old, new = ({n: s.tensors[n] for n in names} for s in (state, merged))
+    stepped, memory = setup.server.step(old, new, covered, state.recall("server"))
+    if (reason := unsound(stepped)) is not None:
+        raise DivergedError(
+            f"round {state.round + 1}: after the server step {reason}; a smaller server.lr may help"
+        )
+    tensors = _project(setup, {**merged.tensors, **stepped})
+    return replace(merged, tensors=tensors).remember("server", memory)
 
 
 def _project(setup: Setup, merged: dict[str, Tensor]) -> dict[str, Tensor]:

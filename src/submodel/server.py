@@ -1,31 +1,62 @@
-"""What the server does with the merged change: takes it as it is, or as a gradient (FedOpt)."""
+"""What the server does with the merged change: takes it as it is, or as a gradient (FedOpt).
+
+With Delta = merged - w, for every parameter that somebody held in the round:
+
+    plain      w <- w + lr Delta
+    momentum   m <- momentum m + Delta;  w <- w + lr m
+    adam       m <- beta1 m + (1 - beta1) Delta;  v <- beta2 v + (1 - beta2) Delta^2
+               w <- w + lr m / (sqrt(v) + tau)
+    yogi       as adam, but v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)
+
+from m = 0 and v = tau^2, without bias correction, as published. A parameter that nobody held has
+no Delta: it keeps its bits, and its moments wait.
+
+momentum is FedAvgM (Hsu, Qi, Brown 2019, "Measuring the effects of non-identical data distribution
+for federated visual classification"); adam and yogi are FedAdam and FedYogi (Reddi, Charles,
+Zaheer, Garrett, Rush, Konecny, Kumar, McMahan 2021, "Adaptive federated optimization"), whose
+Algorithm 2 begins with any v >= tau^2: we take the least.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 Tensors = Mapping[str, Tensor]
+Stepped = tuple[dict[str, Tensor], dict[str, Tensor]]
+"""The new parameters and the new memory."""
 
 
 class ServerStep(Protocol):
-    """A rule that makes of the merged change the next global model; it may remember."""
+    """A rule that makes of the merged change the next global model; it may remember.
+
+    It sees parameters only: buffers are no place for a gradient step and take their merged values.
+    """
 
     def begin(self, parameters: Tensors) -> dict[str, Tensor]:
         """The memory at the start; its names and shapes stay the same over the run."""
         ...
 
-    def step(
-        self, old: Tensors, merged: Tensors, covered: Tensors, memory: Tensors
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The new tensors and the new memory; what nobody held (``covered`` false) stays."""
+    def step(self, old: Tensors, merged: Tensors, covered: Tensors, memory: Tensors) -> Stepped:
+        """The step from ``old``; what nobody held (``covered`` false) stays."""
         ...
 
 
+@dataclass(frozen=True)
 class Plain:
-    """The merged model is the next one."""
+    """A share ``lr`` of the way to the merged model; all of it is FedAvg.
+
+    >>> w, merged = {"w": torch.tensor([1.0, 1.0])}, {"w": torch.tensor([2.0, 1.0])}
+    >>> Plain(lr=0.5).step(w, merged, {"w": torch.tensor([True, False])}, {})
+    ({'w': tensor([1.5000, 1.0000])}, {})
+    """
+
+    lr: float = 1.0
 
     def begin(self, parameters: Tensors) -> dict[str, Tensor]:  # noqa: ARG002
         """Nothing to remember."""
@@ -33,10 +64,135 @@ class Plain:
 
     def step(
         self,
-        old: Tensors,  # noqa: ARG002
+        old: Tensors,
         merged: Tensors,
-        covered: Tensors,  # noqa: ARG002
+        covered: Tensors,
         memory: Tensors,  # noqa: ARG002
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The merged tensors."""
-        return dict(merged), {}
+    ) -> Stepped:
+        """The merged tensors, or a point before or behind them."""
+        if self.lr == 1:
+            return dict(merged), {}
+        return {
+            n: _moved(w, merged[n], covered[n], self.lr * _change(w, merged[n]))
+            for n, w in old.items()
+        }, {}
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """FedAvgM: changes add up to a speed, and older ones fade.
+
+    >>> w, merged = {"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])}
+    >>> Momentum().step(w, merged, {"w": torch.tensor([True])}, {"speed/w": torch.tensor([1.0])})
+    ({'w': tensor([2.9000])}, {'speed/w': tensor([1.9000])})
+    """
+
+    lr: float = 1.0
+    momentum: float = 0.9
+
+    def begin(self, parameters: Tensors) -> dict[str, Tensor]:
+        """No speed."""
+        return {f"speed/{n}": torch.zeros_like(t, dtype=_kept(t)) for n, t in parameters.items()}
+
+    def step(self, old: Tensors, merged: Tensors, covered: Tensors, memory: Tensors) -> Stepped:
+        """One step with the new speed."""
+        tensors, kept = {}, {}
+        for n, w in old.items():
+            before = memory[f"speed/{n}"]
+            speed = self.momentum * before.double() + _change(w, merged[n])
+            tensors[n] = _moved(w, merged[n], covered[n], self.lr * speed)
+            kept[f"speed/{n}"] = torch.where(covered[n], speed.to(before.dtype), before)
+        return tensors, kept
+
+
+@dataclass(frozen=True)
+class _Adaptive(ABC):
+    """Steps that adapt to each coordinate: the first moment over the root of the second."""
+
+    lr: float = 0.003
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    @abstractmethod
+    def _second(self, second: Tensor, square: Tensor) -> Tensor:
+        """The second moment, given the one before and Delta^2."""
+
+    def begin(self, parameters: Tensors) -> dict[str, Tensor]:
+        """No first moment, and tau^2 as the second."""
+        memory = {}
+        for n, t in parameters.items():
+            memory[f"first/{n}"] = torch.zeros_like(t, dtype=_kept(t))
+            memory[f"second/{n}"] = torch.full_like(t, self.tau**2, dtype=_kept(t))
+        return memory
+
+    def step(self, old: Tensors, merged: Tensors, covered: Tensors, memory: Tensors) -> Stepped:
+        """One step with the new moments."""
+        tensors, kept = {}, {}
+        for n, w in old.items():
+            change = _change(w, merged[n])
+            first, second = memory[f"first/{n}"], memory[f"second/{n}"]
+            mean = self.beta1 * first.double() + (1 - self.beta1) * change
+            scale = self._second(second.double(), change.square())
+            move = self.lr * mean / (scale.sqrt() + self.tau)
+            tensors[n] = _moved(w, merged[n], covered[n], move)
+            kept[f"first/{n}"] = torch.where(covered[n], mean.to(first.dtype), first)
+            kept[f"second/{n}"] = torch.where(covered[n], scale.to(second.dtype), second)
+        return tensors, kept
+
+
+@dataclass(frozen=True)
+class Adam(_Adaptive):
+    """FedAdam: the second moment is an average of squares.
+
+    >>> w, merged = {"w": torch.tensor([0.0])}, {"w": torch.tensor([7.0])}
+    >>> adam = Adam(lr=6.0, beta1=0.5, beta2=0.5, tau=1.0)  # m = 3.5, v = 0.5 + 24.5
+    >>> adam.step(w, merged, {"w": torch.tensor([True])}, adam.begin(w))
+    ({'w': tensor([3.5000])}, {'first/w': tensor([3.5000]), 'second/w': tensor([25.])})
+    """
+
+    def _second(self, second: Tensor, square: Tensor) -> Tensor:
+        return self.beta2 * second + (1 - self.beta2) * square
+
+
+@dataclass(frozen=True)
+class Yogi(_Adaptive):
+    """FedYogi: the second moment moves towards the square by no more than a share of the square.
+
+    >>> w, merged = {"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}
+    >>> yogi = Yogi(lr=1.0, beta1=0.5, beta2=0.5, tau=1.0)  # m = 2, v = 1 + 8
+    >>> yogi.step(w, merged, {"w": torch.tensor([True])}, yogi.begin(w))
+    ({'w': tensor([0.5000])}, {'first/w': tensor([2.]), 'second/w': tensor([9.])})
+    """
+
+    def _second(self, second: Tensor, square: Tensor) -> Tensor:
+        return second - (1 - self.beta2) * square * torch.sign(second - square)
+
+
+STEPS: Mapping[str, type[Plain | Momentum | Adam | Yogi]] = {
+    "plain": Plain,
+    "momentum": Momentum,
+    "adam": Adam,
+    "yogi": Yogi,
+}
+"""Server steps by the name that a configuration gives; what each takes are its fields."""
+
+
+def _kept(parameter: Tensor) -> torch.dtype:
+    """How moments are kept: as the parameter is, but in half precision squares would vanish."""
+    return torch.promote_types(parameter.dtype, torch.float32)
+
+
+def _change(old: Tensor, merged: Tensor) -> Tensor:
+    """Delta, in float64."""
+    return merged.double() - old.double()
+
+
+def _moved(old: Tensor, merged: Tensor, held: Tensor, move: Tensor) -> Tensor:
+    """The parameter after the move where somebody held it, rounded once.
+
+    A move by Delta itself arrives at the merged value, bit for bit: adding Delta to w would not,
+    not even in float64, as Delta has lost the last bits of a value far smaller than w.
+    """
+    new = torch.where(move == _change(old, merged), merged, (old.double() + move).to(old.dtype))
+    return torch.where(held, new, old)
