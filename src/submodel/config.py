@@ -212,6 +212,12 @@ class SchemeChoice(_Section):
         description="independent: every convolution draws its own channels, as in FedRolex's code; "
         "not a valid cut, to reproduce published results (random, fixed, unit, preresnet)",
     )
+    widths: list[Capacity] | None = Field(
+        None, min_length=1, description="ordered: what steps draw from (default: the capacities)"
+    )
+    distill: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="ordered: alpha, how much narrower widths learn from the widest; 0: not"
+    )
     options: dict[str, Any] = Field({}, description="keyword arguments of an own scheme")
 
     @field_validator("name")

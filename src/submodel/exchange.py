@@ -18,6 +18,7 @@ from submodel.cut import Cut, Granularity
 from submodel.data import Dataset, Examples, Partition, Population
 from submodel.local import AbsentLabels, LocalWork, Loss, Schedule
 from submodel.merge import Accumulator, NoProjection, Projection, Rule
+from submodel.nested import Passes
 from submodel.norm import Statistics
 from submodel.schemes import Scheme
 from submodel.server import Plain, ServerStep
@@ -136,6 +137,7 @@ class Update:
     examples: int
     processed: int
     loss: float
+    passes: Passes = ()  # empty: all of the whole cut
 
 
 @dataclass(frozen=True)

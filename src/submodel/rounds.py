@@ -27,6 +27,7 @@ from submodel.exchange import ALONE, Assignment, Bundle, Engine, Group, Setup, S
 from submodel.knowledge import ModelKnown
 from submodel.local import LocalWork
 from submodel.merge import Accumulator, coverage, exact_weight
+from submodel.nested import passes_of
 from submodel.schemes import NOTHING, Draw, Known
 from submodel.tally import RoundReport, Tally
 
@@ -132,7 +133,8 @@ def step(
             reason = accumulator.refusal(update.cut, update.tensors, weight)
             if reason is None:
                 accumulator.add(update.cut, update.tensors, weight)
-                tally.accept(update.cut, update.processed, update.loss)
+                passes = passes_of(update.cut, update.passes, setup.least)
+                tally.accept(update.cut, update.processed, update.loss, passes)
             else:
                 tally.refuse(update.assignment.client, reason)
         tally.lap("train")

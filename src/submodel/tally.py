@@ -59,11 +59,14 @@ class Tally:
         self._bytes_down += self._bytes(cut)
         self.lap("gather")
 
-    def accept(self, cut: Cut, processed: int, loss: float) -> None:
-        """An update was merged."""
+    def accept(
+        self, cut: Cut, processed: int, loss: float, passes: Sequence[tuple[Cut, int]] = ()
+    ) -> None:
+        """An update was merged; ``passes`` (cut, examples) where not all were of the whole cut."""
         self.accepted += 1
         self._bytes_up += self._bytes(cut)
-        self._flops += BACKWARD * self.costs.forward_flops(cut) * processed
+        for taken, examples in passes or [(cut, processed)]:
+            self._flops += BACKWARD * self.costs.forward_flops(taken) * examples
         self._processed += processed
         self._loss += loss * processed
         if isinstance(cut, UnitCut):

@@ -15,6 +15,7 @@ from submodel.engines.device import move
 from submodel.engines.estimate import Estimate
 from submodel.exchange import Assignment, Bundle, Setup, Task, Update
 from submodel.local import MaskedCrossEntropy, batches, train
+from submodel.nested import NestedStep
 from submodel.norm import set_rate
 from submodel.randomness import key
 
@@ -66,13 +67,22 @@ class SerialEngine:
             for name in task.tensors
             if (mask := task.cut.mask(name)) is not None
         }
+        nested = None
+        if task.work.widths:
+            key_of = (setup.seed, where.round, where.client)
+            nested = NestedStep(
+                module, task.cut, self._module, task.work, loss, setup.least, key_of
+            )
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from this task's key
             torch.manual_seed(key(setup.seed, "torch", where.round, where.client) % 2**63)
             order = batches(len(examples), task.work, setup.seed, where.round, where.client)
-            result = train(module, examples, order, task.work, loss, masks)
+            result = train(module, examples, order, task.work, loss, masks, nested)
         own_memory = dict(module.named_parameters()).keys()  # buffers are the next task's as well
         trained = {
             name: tensor.to("cpu", copy=name not in own_memory)
             for name, tensor in tensors_of(module).items()
         }
-        return Update(where, task.cut, trained, len(examples), result.processed, result.loss)
+        passes = () if nested is None else nested.passes
+        return Update(
+            where, task.cut, trained, len(examples), result.processed, result.loss, passes
+        )

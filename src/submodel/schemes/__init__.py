@@ -12,6 +12,7 @@ from submodel.schemes.base import (
     units_held,
 )
 from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.ordered import Ordered
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Known",
     "Mask",
     "Memory",
+    "Ordered",
     "Random",
     "Rolling",
     "Scheme",

@@ -83,6 +83,7 @@ class Given:
     output_step: bool = False
     least: Mapping[str, float] = field(default_factory=dict)
     aligned: bool = True  # False: alignment = independent
+    labelled: bool = True  # the loss is the cross-entropy of class labels
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from submodel.errors import ConfigError
 from submodel.imports import find, is_path
 from submodel.schemes.base import Scheme
 from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.ordered import Ordered
 from submodel.schemes.rolling import Rolling, default_windows
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ OFFERS: dict[str, Offer] = {
         lambda choice, sizes: Rolling(choice.windows or default_windows(sizes), choice.order),
     ),
     "random": Offer("fresh draws (Algorithm 1)", lambda choice, _sizes: Random(choice.sampling)),
+    "ordered": Offer(
+        "prefixes, a width per step (FjORD)",
+        lambda choice, _sizes: Ordered(tuple(choice.widths or ()), choice.distill),
+    ),
 }
 
 
