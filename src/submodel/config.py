@@ -202,7 +202,8 @@ class SchemeChoice(_Section):
         description="rolling: R, windows per epoch (default: one per unit of the largest axis)",
     )
     sampling: Literal["bernoulli", "fixed"] = Field(
-        "bernoulli", description="random: every unit with probability p, or exactly the share"
+        "bernoulli",
+        description="random, unbiased: every unit with probability p, or exactly the share",
     )
     granularity: Literal["unit", "coordinate"] = Field(
         "unit", description="cut whole units (smaller tensors) or single weights (masks)"

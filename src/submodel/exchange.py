@@ -125,6 +125,7 @@ class Task:
     tensors: dict[str, Tensor]
     work: LocalWork
     classes: NDArray[np.int64] | None  # the labels that the loss is restricted to
+    scales: Mapping[str, Tensor] = field(default_factory=dict)  # the client computes with s (.) w
 
 
 @dataclass(frozen=True)

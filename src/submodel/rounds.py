@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from submodel.knowledge import ModelKnown
 from submodel.local import LocalWork
 from submodel.merge import Accumulator, coverage, exact_weight
 from submodel.nested import passes_of
+from submodel.scaled import scales, scales_held
 from submodel.schemes import NOTHING, Draw, Known
 from submodel.tally import RoundReport, Tally
 
@@ -86,6 +88,7 @@ class Dispatcher:
         self._setup, self._work = setup, work
         self._known = known(setup, state)
         self._last: Cut | None = None
+        self._scales = lru_cache(lambda capacity: scales(setup, capacity))
         self._gather = LastCut(lambda cut: gather(cut, state.tensors))
 
     def cut(self, assignment: Assignment, classes: NDArray[np.int64] | None = None) -> Cut:
@@ -101,7 +104,8 @@ class Dispatcher:
         if self._last is None or self._last.same_key != cut.same_key:
             self._last = cut
         work = setup.scheme.work(self._work, assignment.capacity)
-        return Task(assignment, self._last, self._gather(self._last), work, classes)
+        factors = scales_held(self._last, self._scales(assignment.capacity))
+        return Task(assignment, self._last, self._gather(self._last), work, classes, factors)
 
 
 def step(

@@ -105,7 +105,7 @@ class BatchedEngine:
         """Equal for tasks that may share a stack."""
         classes = None if task.classes is None else len(task.classes)
         capacity = task.assignment.capacity if self._scaled else None
-        return task.cut.shape_key, classes, task.work, capacity
+        return task.cut.shape_key, classes, task.work, capacity, tuple(task.scales)
 
     def _train_equal(self, tasks: Sequence[Task]) -> Iterator[Update]:
         """Tasks of one shape, as stacks of bounded size."""
@@ -159,7 +159,7 @@ class BatchedEngine:
             y = self._y.index_select(0, rows).view(-1, stop - start, *self._y.shape[1:])
             share = stack.share(start, stop)
             with mixed(x.device, tasks[0].work.precision):
-                values = loss(forward(share.tensors, stop - start, x), y, start, stop)
+                values = loss(forward(share.used(), stop - start, x), y, start, stop)
             share.step(values.sum(), tasks[0].work)
             totals[start:stop] += values.detach()
         sums = totals.tolist()

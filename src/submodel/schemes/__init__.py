@@ -14,6 +14,7 @@ from submodel.schemes.base import (
 from submodel.schemes.basic import Full, Random, Static
 from submodel.schemes.ordered import Ordered
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
+from submodel.schemes.unbiased import Unbiased
 
 __all__ = [
     "NOTHING",
@@ -29,6 +30,7 @@ __all__ = [
     "Rolling",
     "Scheme",
     "Static",
+    "Unbiased",
     "default_windows",
     "units_held",
     "window_problems",

@@ -128,6 +128,20 @@ class Scheme(ABC):
         """What a client of this capacity does with its sub-model."""
         return work
 
+    def chance(
+        self,
+        size: int,  # noqa: ARG002
+        capacity: float,  # noqa: ARG002
+        units: int = 1,  # noqa: ARG002
+        spare: bool = False,  # noqa: ARG002
+    ) -> float | None:
+        """The chance that so many given units of an axis are all held; None: weights stay.
+
+        A scheme that gives it has clients compute with every weight divided by its chance.
+        ``spare``: where a draw is empty, one unit, drawn uniformly, is held.
+        """
+        return None
+
     @property
     def cells(self) -> int:
         """Into how many cells the clients fall that average among themselves between joins."""

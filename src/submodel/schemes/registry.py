@@ -17,6 +17,7 @@ from submodel.schemes.base import Scheme
 from submodel.schemes.basic import Full, Random, Static
 from submodel.schemes.ordered import Ordered
 from submodel.schemes.rolling import Rolling, default_windows
+from submodel.schemes.unbiased import Unbiased
 
 if TYPE_CHECKING:
     from submodel.config import SchemeChoice
@@ -45,6 +46,10 @@ OFFERS: dict[str, Offer] = {
     "ordered": Offer(
         "prefixes, a width per step (FjORD)",
         lambda choice, _sizes: Ordered(tuple(choice.widths or ()), choice.distill),
+    ),
+    "unbiased": Offer(
+        "fresh draws, divided by their chances (MAST)",
+        lambda choice, _sizes: Unbiased(choice.sampling),
     ),
 }
 
