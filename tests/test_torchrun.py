@@ -25,6 +25,7 @@ SMALL: dict[str, Any] = {
     "train": {"rounds": 2, "evaluate_every": 2},
     "engine": {"batching": "never"},
 }
+TINY = {"name": "mlp", "width": 8}
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"scheme": scheme} for name, scheme in SCHEMES.items()},
     "coordinates": {
@@ -36,6 +37,18 @@ CASES: dict[str, dict[str, Any]] = {
         "train": {**SMALL["train"], "output_step": 50.0},
     },
     "stacked": {"engine": {"batching": "always"}},
+    "ordered": {"scheme": {"name": "ordered", "distill": 0.5}, "model": TINY},
+    "unbiased": {
+        "scheme": {"name": "unbiased"},
+        "merge": {"rule": "fill_in"},
+        "model": TINY,
+    },
+    "masked-sgd": {
+        "model": TINY,
+        "scheme": {"name": "masked-sgd", "sequence": "rolling"},
+        "clients": {"count": 1, "per_round": 1, "capacities": [0.5]},
+        "local": {"steps": 3},
+    },
 }
 
 

@@ -219,9 +219,17 @@ class SchemeChoice(_Section):
     distill: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0, description="ordered: alpha, how much narrower widths learn from the widest; 0: not"
     )
+    sequence: str = Field("random", description="masked-sgd: the scheme whose masks are used")
     options: dict[str, Any] = Field({}, description="keyword arguments of an own scheme")
 
-    @field_validator("name")
+    @field_validator("sequence")
+    @classmethod
+    def _other(cls, name: str) -> str:
+        if name == "masked-sgd":
+            raise ValueError("has masks of no own; give another scheme")
+        return name
+
+    @field_validator("name", "sequence")
     @classmethod
     def _known(cls, name: str) -> str:
         if not registry.is_scheme(name):

@@ -29,6 +29,7 @@ from submodel.knowledge import ModelKnown
 from submodel.local import LocalWork
 from submodel.merge import Accumulator, coverage, exact_weight
 from submodel.nested import passes_of
+from submodel.observe import observe
 from submodel.scaled import scales, scales_held
 from submodel.schemes import NOTHING, Draw, Known
 from submodel.tally import RoundReport, Tally
@@ -130,6 +131,10 @@ def step(
             yield task
 
     for bundle in own:
+        if setup.scheme.observes(state.round):
+            for assignment in bundle.assignments:
+                task = dispatchers[setup.scheme.cell(assignment.client)].task(assignment)
+                observe(setup, state, engine, task, tally)
         for update in engine.run(tasks(bundle)):
             tally.lap("train")
             accumulator = cells.accumulators[setup.scheme.cell(update.assignment.client)]

@@ -8,10 +8,12 @@ from submodel.schemes.base import (
     Known,
     Mask,
     Memory,
+    Observation,
     Scheme,
     units_held,
 )
 from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.masked_sgd import MaskedSgd
 from submodel.schemes.ordered import Ordered
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
 from submodel.schemes.unbiased import Unbiased
@@ -24,7 +26,9 @@ __all__ = [
     "Given",
     "Known",
     "Mask",
+    "MaskedSgd",
     "Memory",
+    "Observation",
     "Ordered",
     "Random",
     "Rolling",

@@ -102,6 +102,14 @@ class Adaptation:
     """What one weight of each parameter costs in a forward pass of one example, in FLOPs."""
 
 
+@dataclass(frozen=True)
+class Observation:
+    """What a scheme may measure of a client before a round, over all the client's examples."""
+
+    gradient: Mapping[str, Tensor]  # grad f(w), w the global model
+    masked: Mapping[str, Tensor]  # m (.) grad f(m (.) w), in the same shapes; m the client's cut
+
+
 class Scheme(ABC):
     """The rule that draws a cut, one axis at a time.
 
@@ -166,6 +174,14 @@ class Scheme(ABC):
     def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
         """The global model and the memory with which the round begins."""
         return now.tensors, now.memory
+
+    def observes(self, round_: int) -> bool:  # noqa: ARG002
+        """Whether `observe` is to be called before this round, for every client."""
+        return False
+
+    def observe(self, now: Observation) -> dict[str, float]:  # noqa: ARG002
+        """Numbers for the round's books, by name: their means over the clients."""
+        return {}
 
 
 @lru_cache(maxsize=1 << 12)

@@ -15,6 +15,7 @@ from submodel.errors import ConfigError
 from submodel.imports import find, is_path
 from submodel.schemes.base import Scheme
 from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.masked_sgd import MaskedSgd
 from submodel.schemes.ordered import Ordered
 from submodel.schemes.rolling import Rolling, default_windows
 from submodel.schemes.unbiased import Unbiased
@@ -50,6 +51,12 @@ OFFERS: dict[str, Offer] = {
     "unbiased": Offer(
         "fresh draws, divided by their chances (MAST)",
         lambda choice, _sizes: Unbiased(choice.sampling),
+    ),
+    "masked-sgd": Offer(
+        "one machine, another scheme's masks (Mohtashami et al.)",
+        lambda choice, sizes: MaskedSgd(
+            make(choice.model_copy(update={"name": choice.sequence}), sizes)
+        ),
     ),
 }
 
