@@ -173,7 +173,7 @@ def test_what_is_not_defined_is_refused() -> None:
 
     with pytest.raises(ConfigError, match=r"clients.count: 4 given"):
         refused({}, count=4)
-    with pytest.raises(ConfigError, match=r"scheme.sequence"):
+    with pytest.raises(ConfigError, match=r"scheme.sequence: 'masked-sgd' is not one of 'full'"):
         refused({"sequence": "masked-sgd"})
     with pytest.raises(ConfigError, match=r"scheme.sequence"):
         refused({"sequence": "roling"})

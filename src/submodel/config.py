@@ -15,6 +15,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -222,19 +223,14 @@ class SchemeChoice(_Section):
     sequence: str = Field("random", description="masked-sgd: the scheme whose masks are used")
     options: dict[str, Any] = Field({}, description="keyword arguments of an own scheme")
 
-    @field_validator("sequence")
-    @classmethod
-    def _other(cls, name: str) -> str:
-        if name == "masked-sgd":
-            raise ValueError("has masks of no own; give another scheme")
-        return name
-
     @field_validator("name", "sequence")
     @classmethod
-    def _known(cls, name: str) -> str:
-        if not registry.is_scheme(name):
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        without = "masked-sgd" if info.field_name == "sequence" else None  # it has no own masks
+        if not registry.is_scheme(name) or name == without:
+            names = [n for n in registry.names() if n != without]
             raise PydanticCustomError(
-                "literal_error", "", {"expected": " or ".join(map(repr, registry.names()))}
+                "literal_error", "", {"expected": " or ".join(map(repr, names))}
             )
         return name
 
