@@ -25,6 +25,7 @@ SMALL: dict[str, Any] = {
     "train": {"rounds": 2, "evaluate_every": 2},
     "engine": {"batching": "never"},
 }
+TINY = {"name": "mlp", "width": 8}
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"scheme": scheme} for name, scheme in SCHEMES.items()},
     "coordinates": {
@@ -40,6 +41,18 @@ CASES: dict[str, dict[str, Any]] = {
         for name in ("momentum", "adam", "yogi")
     },
     "stacked": {"engine": {"batching": "always"}},
+    "ordered": {"scheme": {"name": "ordered", "distill": 0.5}, "model": TINY},
+    "unbiased": {
+        "scheme": {"name": "unbiased"},
+        "merge": {"rule": "fill_in"},
+        "model": TINY,
+    },
+    "masked-sgd": {
+        "model": TINY,
+        "scheme": {"name": "masked-sgd", "sequence": "rolling"},
+        "clients": {"count": 1, "per_round": 1, "capacities": [0.5]},
+        "local": {"steps": 3},
+    },
 }
 
 

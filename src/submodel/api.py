@@ -21,6 +21,7 @@ from submodel.prepare import prepare
 from submodel.rounds import cut_of, known
 from submodel.run import Metrics, OnRound, RunFolder
 from submodel.run import train as train_run
+from submodel.scaled import scaled
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Result:
             if capacity == 1
             else cut_of(self.setup, where, known=known(self.setup, self.state))
         )
-        return assemble(self.setup, self.state.tensors, cut)
+        return assemble(self.setup, scaled(self.setup, self.state.tensors, capacity), cut)
 
 
 def train(

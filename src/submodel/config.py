@@ -16,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -249,7 +250,8 @@ class SchemeChoice(_Section):
         description="rolling: R, windows per epoch (default: one per unit of the largest axis)",
     )
     sampling: Literal["bernoulli", "fixed"] = Field(
-        "bernoulli", description="random: every unit with probability p, or exactly the share"
+        "bernoulli",
+        description="random, unbiased: every unit with probability p, or exactly the share",
     )
     granularity: Literal["unit", "coordinate"] = Field(
         "unit", description="cut whole units (smaller tensors) or single weights (masks)"
@@ -259,14 +261,23 @@ class SchemeChoice(_Section):
         description="independent: every convolution draws its own channels, as in FedRolex's code; "
         "not a valid cut, to reproduce published results (random, fixed, unit, preresnet)",
     )
+    widths: list[Capacity] | None = Field(
+        None, min_length=1, description="ordered: what steps draw from (default: the capacities)"
+    )
+    distill: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="ordered: alpha, how much narrower widths learn from the widest; 0: not"
+    )
+    sequence: str = Field("random", description="masked-sgd: the scheme whose masks are used")
     options: dict[str, Any] = Field({}, description="keyword arguments of an own scheme")
 
-    @field_validator("name")
+    @field_validator("name", "sequence")
     @classmethod
-    def _known(cls, name: str) -> str:
-        if not registry.is_scheme(name):
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        without = "masked-sgd" if info.field_name == "sequence" else None  # it has no own masks
+        if not registry.is_scheme(name) or name == without:
+            names = [n for n in registry.names() if n != without]
             raise PydanticCustomError(
-                "literal_error", "", {"expected": " or ".join(map(repr, registry.names()))}
+                "literal_error", "", {"expected": " or ".join(map(repr, names))}
             )
         return name
 

@@ -6,7 +6,7 @@ In a group of processes each computes some of the batches, and all know the resu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from submodel.exchange import Assignment, Setup, State
 from submodel.norm import Spread, always_by_batch, calibrate, in_order, needs_calibration
 from submodel.randomness import generator
 from submodel.rounds import cut_of, known
+from submodel.scaled import scaled
 
 _BATCH = 200
 _OWN_STATISTICS_BATCH = 50  # as large as FedRolex's test batches
@@ -187,5 +188,6 @@ def evaluate_capacities(
             scores[capacity] = whole
             continue
         cut = cut_of(setup, Assignment(state.round, EVALUATOR, capacity), known=known(setup, state))
-        scores[capacity] = evaluate(setup, state, cut, device, spread)
+        own = replace(state, tensors=scaled(setup, state.tensors, capacity))
+        scores[capacity] = evaluate(setup, own, cut, device, spread)
     return scores

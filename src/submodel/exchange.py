@@ -18,6 +18,7 @@ from submodel.cut import Cut, Granularity
 from submodel.data import Dataset, Examples, Partition, Population
 from submodel.local import AbsentLabels, LocalWork, Loss, Schedule
 from submodel.merge import Accumulator, NoProjection, Projection, Rule
+from submodel.nested import Passes
 from submodel.norm import Statistics
 from submodel.schemes import Scheme
 from submodel.server import Plain, ServerStep
@@ -124,6 +125,7 @@ class Task:
     tensors: dict[str, Tensor]
     work: LocalWork
     classes: NDArray[np.int64] | None  # the labels that the loss is restricted to
+    scales: Mapping[str, Tensor] = field(default_factory=dict)  # the client computes with s (.) w
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ class Update:
     examples: int
     processed: int
     loss: float
+    passes: Passes = ()  # empty: all of the whole cut
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from submodel.norm import as_batch_norm
 from submodel.prepare import prepare
 from submodel.rounds import cut_of, initial_state, known
 from submodel.run import RunFolder
+from submodel.scaled import scaled
 
 Format = Literal["safetensors", "program", "onnx"]
 
@@ -56,7 +57,7 @@ def trained_module(
     where = Assignment(config.train.rounds, EVALUATOR, capacity)
     state = trained_state(folder, setup)
     cut = WHOLE if capacity == 1 else cut_of(setup, where, known=known(setup, state))
-    module = assemble(setup, state.tensors, cut)
+    module = assemble(setup, scaled(setup, state.tensors, capacity), cut)
     measured = score(module, setup.federation.dataset.test, setup)
     about = {
         "run": config.name,

@@ -20,6 +20,8 @@ from submodel.randomness import generator
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean loss over the batch."""
 Gradients = Sequence[Tensor | None]
+Step = Callable[[int, Tensor, Tensor], tuple[Tensor, Gradients]]
+"""(number, inputs, targets) -> the loss, and its gradient for every trained parameter."""
 Precision = Literal["float32", "bfloat16"]
 """Of products and convolutions; weights, sums and everything exchanged stay as they are."""
 AbsentLabels = Literal["keep", "zero", "leave_out"]
@@ -37,6 +39,8 @@ class LocalWork:
     weight_decay: float = 0.0
     clip: float | None = None  # the largest norm of a gradient
     precision: Precision = "float32"
+    widths: tuple[float, ...] = ()  # ascending; each step draws one of them (`submodel.nested`)
+    distill: float = 0.0  # the weight of what narrower widths learn from the widest
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,15 @@ class MaskedCrossEntropy:
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean over the batch."""
+        return functional.cross_entropy(
+            self.logits(logits), torch.searchsorted(self.present, targets)
+        )
+
+    def logits(self, logits: Tensor) -> Tensor:
+        """Those that enter the softmax."""
         if logits.shape[1] != len(self.present):
             logits = logits[:, self.present]
-        if self.padding:
-            logits = functional.pad(logits, (0, self.padding))
-        return functional.cross_entropy(logits, torch.searchsorted(self.present, targets))
+        return functional.pad(logits, (0, self.padding)) if self.padding else logits
 
 
 def mixed(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
@@ -120,6 +128,27 @@ class LocalResult:
     processed: int  # examples, counted as often as they were used
 
 
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that training changes.
+
+    >>> list(trained(nn.Linear(2, 1)))
+    ['weight', 'bias']
+    """
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def plain_step(module: nn.Module, work: LocalWork, loss: Loss) -> Step:
+    """The loss of the module itself."""
+    parameters = list(trained(module).values())
+
+    def step(_number: int, x: Tensor, y: Tensor) -> tuple[Tensor, Gradients]:
+        with mixed(x.device, work.precision):
+            value = loss(module(x), y)
+        return value.detach(), torch.autograd.grad(value, parameters, allow_unused=True)
+
+    return step
+
+
 def train(
     module: nn.Module,
     examples: Examples,
@@ -127,34 +156,31 @@ def train(
     work: LocalWork,
     loss: Loss,
     masks: Mapping[str, Tensor] | None = None,
+    step: Step | None = None,
 ) -> LocalResult:
     """Train ``module`` in place: w <- w - eta m (.) grad f(m (.) w; xi), batch after batch.
 
     With ``masks``, w is masked when it arrives and only masked gradients are applied, so that
-    m (.) w = w holds throughout and needs no further product.
+    m (.) w = w holds throughout and needs no further product. ``step`` replaces the gradient of
+    the module's own loss by another.
     """
     module.train()
-    names, parameters = [], []
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            names.append(name)
-            parameters.append(parameter)
+    step = step or plain_step(module, work, loss)
+    names, parameters = list(trained(module)), list(trained(module).values())
     masked = {i: masks[n].to(parameters[i]) for i, n in enumerate(names) if masks and n in masks}
     momenta = [torch.zeros_like(p) for p in parameters] if work.momentum else []
     total = torch.zeros((), dtype=torch.float64)
     steps = processed = 0
     for positions in order:
         index = torch.from_numpy(positions).to(examples.x.device)
-        with mixed(index.device, work.precision):
-            value = loss(module(examples.x[index]), examples.y[index])
-        found = torch.autograd.grad(value, parameters, allow_unused=True)
+        value, found = step(steps, examples.x[index], examples.y[index])
         gradients: Gradients = [
             g * masked[i] if g is not None and i in masked else g for i, g in enumerate(found)
         ]
         if work.clip is not None:
             gradients = clipped(gradients, work.clip)
         sgd(parameters, gradients, momenta, work)
-        total += value.detach().cpu()
+        total += value.cpu()
         steps, processed = steps + 1, processed + len(positions)
     return LocalResult(float(total) / max(steps, 1), processed)
 

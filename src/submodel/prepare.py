@@ -59,9 +59,12 @@ def split_data(config: Config, data: Dataset) -> Partition:
     return flower_partition(labels, clients, choice.partitioner, choice.partitioner_options, seed)
 
 
-def make_scheme(config: Config, sizes: Mapping[str, int]) -> Scheme:
+def make_scheme(config: Config, sizes: Mapping[str, int], labelled: bool) -> Scheme:
     """The scheme of a configuration, for axes of these sizes, if it is defined for the run."""
-    scheme = registry.make(config.scheme, sizes)
+    choice = config.scheme
+    if choice.widths is None:
+        choice = choice.model_copy(update={"widths": config.clients.capacities})
+    scheme = registry.make(choice, sizes)
     given = Given(
         sizes=sizes,
         capacities=config.clients.capacities,
@@ -71,6 +74,7 @@ def make_scheme(config: Config, sizes: Mapping[str, int]) -> Scheme:
         output_step=config.train.output_step is not None,
         least=config.axes.least,
         aligned=config.scheme.alignment == "residual",
+        labelled=labelled,
     )
     if problems := scheme.problems(given):
         raise ConfigError(problems)
@@ -155,7 +159,8 @@ def prepare(
     except ConfigError as error:
         problems += error.problems
     try:
-        scheme = make_scheme(config, _sizes(config, module, found))
+        labelled = data.classes is not None and loss is functional.cross_entropy
+        scheme = make_scheme(config, _sizes(config, module, found), labelled)
     except ConfigError as error:
         problems += error.problems
     if problems or partition is None or scheme is None:
@@ -256,7 +261,7 @@ def find_axes(
     if given is not None:
         return declare(tensors_of(module), given)
     by_label = config.local.absent_labels != "keep"
-    by_capacity = config.scheme.granularity == "unit" and min(config.clients.capacities) < 1
+    by_capacity = config.scheme.granularity == "unit" and min(_shares(config)) < 1
     if not by_label and not by_capacity:
         return declare(tensors_of(module), {})
     try:
@@ -278,9 +283,14 @@ def find_axes(
 
 def _check_builds(module: nn.Module, axes: Axes, config: Config, data: Dataset) -> None:
     """Build every capacity once, before anything runs: what cannot be built is said now."""
-    for capacity in set(config.clients.capacities) - {1.0}:
+    for capacity in _shares(config) - {1.0}:
         cut = draw_units(Static(), axes, capacity, Draw(0, 0, 0), least=config.axes.least)
         build(module, cut, example_inputs=data.example)
+
+
+def _shares(config: Config) -> set[float]:
+    """The capacities, and the widths that steps may take."""
+    return {*config.clients.capacities, *(config.scheme.widths or ())}
 
 
 def _sizes(config: Config, module: nn.Module, axes: Axes) -> dict[str, int]:
@@ -288,7 +298,7 @@ def _sizes(config: Config, module: nn.Module, axes: Axes) -> dict[str, int]:
     if config.scheme.granularity == "coordinate":
         return {COORDINATES: sum(p.numel() for p in module.parameters())}
     sizes = axes.cut_by_capacity
-    if not sizes and min(config.clients.capacities) < 1:
+    if not sizes and min(_shares(config)) < 1:
         raise ConfigError(
             [
                 "scheme.granularity: 'unit' needs axes to cut, and this model has none; "

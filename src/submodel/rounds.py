@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,9 @@ from submodel.exchange import ALONE, Assignment, Bundle, Engine, Group, Setup, S
 from submodel.knowledge import ModelKnown
 from submodel.local import LocalWork
 from submodel.merge import Accumulator, coverage, exact_weight, unsound
+from submodel.nested import passes_of
+from submodel.observe import observe
+from submodel.scaled import scales, scales_held
 from submodel.schemes import NOTHING, Draw, Known
 from submodel.tally import RoundReport, Tally
 
@@ -85,6 +89,7 @@ class Dispatcher:
         self._setup, self._work = setup, work
         self._known = known(setup, state)
         self._last: Cut | None = None
+        self._scales = lru_cache(lambda capacity: scales(setup, capacity))
         self._gather = LastCut(lambda cut: gather(cut, state.tensors))
 
     def cut(self, assignment: Assignment, classes: NDArray[np.int64] | None = None) -> Cut:
@@ -100,7 +105,8 @@ class Dispatcher:
         if self._last is None or self._last.same_key != cut.same_key:
             self._last = cut
         work = setup.scheme.work(self._work, assignment.capacity)
-        return Task(assignment, self._last, self._gather(self._last), work, classes)
+        factors = scales_held(self._last, self._scales(assignment.capacity))
+        return Task(assignment, self._last, self._gather(self._last), work, classes, factors)
 
 
 def step(
@@ -125,6 +131,10 @@ def step(
             yield task
 
     for bundle in own:
+        if setup.scheme.observes(state.round):
+            for assignment in bundle.assignments:
+                task = dispatchers[setup.scheme.cell(assignment.client)].task(assignment)
+                observe(setup, state, engine, task, tally)
         for update in engine.run(tasks(bundle)):
             tally.lap("train")
             accumulator = cells.accumulators[setup.scheme.cell(update.assignment.client)]
@@ -132,7 +142,8 @@ def step(
             reason = accumulator.refusal(update.cut, update.tensors, weight)
             if reason is None:
                 accumulator.add(update.cut, update.tensors, weight)
-                tally.accept(update.cut, update.processed, update.loss)
+                passes = passes_of(update.cut, update.passes, setup.least)
+                tally.accept(update.cut, update.processed, update.loss, passes)
             else:
                 tally.refuse(update.assignment.client, reason)
         tally.lap("train")

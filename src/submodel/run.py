@@ -138,6 +138,7 @@ def _line(state: State, report: RoundReport) -> Metrics:
         "bytes_up": report.bytes_up,
         "flops": report.flops,
         "seconds": {phase: round(s, 6) for phase, s in report.seconds.items()},
+        **({"observed": report.observed} if report.observed else {}),
     }
 
 

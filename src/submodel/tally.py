@@ -28,6 +28,7 @@ class RoundReport:
     bytes_up: int
     flops: int
     seconds: dict[str, float]  # by phase
+    observed: dict[str, float]  # what the scheme measured: means over the clients
 
 
 class Tally:
@@ -44,6 +45,7 @@ class Tally:
         self._last = time.perf_counter()
         self.accepted = 0
         self.refused: dict[str, str] = {}
+        self._notes: dict[str, list[float]] = {}
 
     def lap(self, phase: str) -> None:
         """Book the time since the last lap on ``phase``."""
@@ -59,11 +61,14 @@ class Tally:
         self._bytes_down += self._bytes(cut)
         self.lap("gather")
 
-    def accept(self, cut: Cut, processed: int, loss: float) -> None:
-        """An update was merged."""
+    def accept(
+        self, cut: Cut, processed: int, loss: float, passes: Sequence[tuple[Cut, int]] = ()
+    ) -> None:
+        """An update was merged; ``passes`` (cut, examples) where not all were of the whole cut."""
         self.accepted += 1
         self._bytes_up += self._bytes(cut)
-        self._flops += BACKWARD * self.costs.forward_flops(cut) * processed
+        for taken, examples in passes or [(cut, processed)]:
+            self._flops += BACKWARD * self.costs.forward_flops(taken) * examples
         self._processed += processed
         self._loss += loss * processed
         if isinstance(cut, UnitCut):
@@ -77,6 +82,11 @@ class Tally:
         self._bytes_up += self._bytes(cut)
         self._flops += BACKWARD * self.costs.forward_flops(cut) * processed
 
+    def note(self, values: Mapping[str, float]) -> None:
+        """The scheme measured this of a client."""
+        for name, value in values.items():
+            self._notes.setdefault(name, []).append(value)
+
     def refuse(self, client: int, reason: str) -> None:
         """An update was not merged."""
         self.refused[str(client)] = reason
@@ -89,6 +99,7 @@ class Tally:
             "loss": self._loss,
             "accepted": self.accepted,
             "refused": self.refused,
+            "notes": self._notes,
             "covered": {a: np.flatnonzero(seen).tolist() for a, seen in self._covered.items()},
         }
 
@@ -99,7 +110,10 @@ class Tally:
         self._loss = math.fsum(b["loss"] for b in books)
         self.accepted = sum(b["accepted"] for b in books)
         self.refused = {client: why for b in books for client, why in b["refused"].items()}
+        self._notes = {}
         for b in books:
+            for name, values in b["notes"].items():
+                self._notes[name] = self._notes.get(name, []) + values
             for axis, units in b["covered"].items():
                 self._covered[axis][units] = True
 
@@ -117,4 +131,5 @@ class Tally:
             bytes_up=self._bytes_up,
             flops=self._flops,
             seconds=self._seconds,
+            observed={n: math.fsum(v) / len(v) for n, v in sorted(self._notes.items())},
         )

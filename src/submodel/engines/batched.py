@@ -74,6 +74,8 @@ class BatchedEngine:
             equal.sort(key=lambda a: self._setup.federation.size(a.client))
             cut = self._estimate.cut(capacity)
             size = self._stack_size(cut, self._estimate.batch(equal[-1].client))
+            if self._setup.scheme.work(self._setup.work, capacity).widths:
+                size = 1  # clients at widths of their own do not share their steps
             for part in np.array_split(np.arange(len(equal)), -(-len(equal) // size)):
                 bundles.append(self._estimate.bundle([equal[i] for i in part]))
         return bundles
@@ -103,12 +105,12 @@ class BatchedEngine:
         """Equal for tasks that may share a stack."""
         classes = None if task.classes is None else len(task.classes)
         capacity = task.assignment.capacity if self._scaled else None
-        return task.cut.shape_key, classes, task.work, capacity
+        return task.cut.shape_key, classes, task.work, capacity, tuple(task.scales)
 
     def _train_equal(self, tasks: Sequence[Task]) -> Iterator[Update]:
         """Tasks of one shape, as stacks of bounded size."""
         forward = self._wide or self._mapped(tasks[0].cut)
-        if forward is None:
+        if forward is None or tasks[0].work.widths:
             yield from self._serial.run(tasks)
             return
         clients = [_Client.of(self._setup, task) for task in tasks]
@@ -157,7 +159,7 @@ class BatchedEngine:
             y = self._y.index_select(0, rows).view(-1, stop - start, *self._y.shape[1:])
             share = stack.share(start, stop)
             with mixed(x.device, tasks[0].work.precision):
-                values = loss(forward(share.tensors, stop - start, x), y, start, stop)
+                values = loss(forward(share.used(), stop - start, x), y, start, stop)
             share.step(values.sum(), tasks[0].work)
             totals[start:stop] += values.detach()
         sums = totals.tolist()

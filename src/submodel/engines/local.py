@@ -14,9 +14,11 @@ from submodel.data import Examples
 from submodel.engines.device import move
 from submodel.engines.estimate import Estimate
 from submodel.exchange import Assignment, Bundle, Setup, Task, Update
-from submodel.local import MaskedCrossEntropy, batches, train
+from submodel.local import MaskedCrossEntropy, Step, batches, plain_step, train
+from submodel.nested import NestedStep
 from submodel.norm import set_rate
 from submodel.randomness import key
+from submodel.scaled import scaled_step
 
 _KEPT_MODULES = 16
 
@@ -66,13 +68,26 @@ class SerialEngine:
             for name in task.tensors
             if (mask := task.cut.mask(name)) is not None
         }
+        nested = None
+        if task.work.widths:
+            key_of = (setup.seed, where.round, where.client)
+            nested = NestedStep(
+                module, task.cut, self._module, task.work, loss, setup.least, key_of
+            )
+        step: Step = nested or plain_step(module, task.work, loss)
+        if task.scales:
+            factors = {name: factor.to(self._device) for name, factor in task.scales.items()}
+            step = scaled_step(step, module, factors)
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from this task's key
             torch.manual_seed(key(setup.seed, "torch", where.round, where.client) % 2**63)
             order = batches(len(examples), task.work, setup.seed, where.round, where.client)
-            result = train(module, examples, order, task.work, loss, masks)
+            result = train(module, examples, order, task.work, loss, masks, step)
         own_memory = dict(module.named_parameters()).keys()  # buffers are the next task's as well
         trained = {
             name: tensor.to("cpu", copy=name not in own_memory)
             for name, tensor in tensors_of(module).items()
         }
-        return Update(where, task.cut, trained, len(examples), result.processed, result.loss)
+        passes = () if nested is None else nested.passes
+        return Update(
+            where, task.cut, trained, len(examples), result.processed, result.loss, passes
+        )

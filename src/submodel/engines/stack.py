@@ -37,6 +37,13 @@ class Share:
     parameters: list[Tensor]
     momenta: list[Tensor]  # empty without momentum
     masks: list[Tensor]  # empty without masks
+    scales: dict[str, Tensor]  # of unbiased sub-models
+
+    def used(self) -> dict[str, Tensor]:
+        """The tensors that clients compute with: s (.) w where there are scales."""
+        if not self.scales:
+            return self.tensors
+        return self.tensors | {n: self.tensors[n] * scale for n, scale in self.scales.items()}
 
     def step(self, loss: Tensor, work: LocalWork) -> None:
         """Take w <- w - eta m (.) grad of every client, as `submodel.local.train` does it."""
@@ -62,6 +69,10 @@ class Stack:
             torch.zeros_like(self._tensors[n]) for n in self._trained if tasks[0].work.momentum
         ]
         self._masks = self._widen_masks(tasks, device)
+        self._scales = {
+            name: widen([t.scales[name].expand_as(t.tensors[name]) for t in tasks], device)
+            for name in tasks[0].scales
+        }
         self._shares: dict[tuple[int, int], Share] = {}
 
     def _widen_masks(self, tasks: Sequence[Task], device: torch.device) -> list[Tensor]:
@@ -87,6 +98,7 @@ class Stack:
                 parameters,
                 [self._rows(t, start, stop) for t in self._momenta],
                 [self._rows(t, start, stop) for t in self._masks],
+                {n: self._rows(t, start, stop) for n, t in self._scales.items()},
             )
         return self._shares[start, stop]
 

@@ -89,6 +89,8 @@ def history_table(history: Sequence[dict[str, Any]], title: str) -> Table:
     table = Table(title=title)
     headings = ["round", "train loss", "test loss", "test accuracy"]
     headings += [f"at {c}" for c in capacities if float(c) < 1]
+    observed = list(measured[0].get("observed", {})) if measured else []
+    headings += observed
     for heading in [*headings, "units covered", "traffic", "refused"]:
         table.add_column(heading, justify="right")
     traffic, position = 0, {}
@@ -103,6 +105,10 @@ def history_table(history: Sequence[dict[str, Any]], title: str) -> Table:
             f"{line['test_loss']:.4f}",
             "-" if accuracy is None else f"{accuracy:.1%}",
             *(f"{line['capacity_accuracy'][c]:.1%}" for c in capacities if float(c) < 1),
+            *(
+                f"{line['observed'][n]:.4f}" if n in line.get("observed", {}) else "-"
+                for n in observed
+            ),
             f"{line['coverage']['units']:.0%}",
             si(position[line["round"]], "B"),
             str(len(line["refused"])),

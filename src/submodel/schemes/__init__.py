@@ -8,11 +8,15 @@ from submodel.schemes.base import (
     Known,
     Mask,
     Memory,
+    Observation,
     Scheme,
     units_held,
 )
 from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.masked_sgd import MaskedSgd
+from submodel.schemes.ordered import Ordered
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
+from submodel.schemes.unbiased import Unbiased
 
 __all__ = [
     "NOTHING",
@@ -22,11 +26,15 @@ __all__ = [
     "Given",
     "Known",
     "Mask",
+    "MaskedSgd",
     "Memory",
+    "Observation",
+    "Ordered",
     "Random",
     "Rolling",
     "Scheme",
     "Static",
+    "Unbiased",
     "default_windows",
     "units_held",
     "window_problems",

@@ -83,6 +83,7 @@ class Given:
     output_step: bool = False
     least: Mapping[str, float] = field(default_factory=dict)
     aligned: bool = True  # False: alignment = independent
+    labelled: bool = True  # the loss is the cross-entropy of class labels
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,14 @@ class Adaptation:
     its own over all its examples, and that costs a pass. By name, for parameters."""
     flops: Callable[[], Mapping[str, float]]
     """What one weight of each parameter costs in a forward pass of one example, in FLOPs."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a scheme may measure of a client before a round, over all the client's examples."""
+
+    gradient: Mapping[str, Tensor]  # grad f(w), w the global model
+    masked: Mapping[str, Tensor]  # m (.) grad f(m (.) w), in the same shapes; m the client's cut
 
 
 class Scheme(ABC):
@@ -127,6 +136,20 @@ class Scheme(ABC):
         """What a client of this capacity does with its sub-model."""
         return work
 
+    def chance(
+        self,
+        size: int,  # noqa: ARG002
+        capacity: float,  # noqa: ARG002
+        units: int = 1,  # noqa: ARG002
+        spare: bool = False,  # noqa: ARG002
+    ) -> float | None:
+        """The chance that so many given units of an axis are all held; None: weights stay.
+
+        A scheme that gives it has clients compute with every weight divided by its chance.
+        ``spare``: where a draw is empty, one unit, drawn uniformly, is held.
+        """
+        return None
+
     @property
     def cells(self) -> int:
         """Into how many cells the clients fall that average among themselves between joins."""
@@ -151,6 +174,14 @@ class Scheme(ABC):
     def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
         """The global model and the memory with which the round begins."""
         return now.tensors, now.memory
+
+    def observes(self, round_: int) -> bool:  # noqa: ARG002
+        """Whether `observe` is to be called before this round, for every client."""
+        return False
+
+    def observe(self, now: Observation) -> dict[str, float]:  # noqa: ARG002
+        """Numbers for the round's books, by name: their means over the clients."""
+        return {}
 
 
 @lru_cache(maxsize=1 << 12)

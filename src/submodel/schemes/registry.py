@@ -15,7 +15,10 @@ from submodel.errors import ConfigError
 from submodel.imports import find, is_path
 from submodel.schemes.base import Scheme
 from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.masked_sgd import MaskedSgd
+from submodel.schemes.ordered import Ordered
 from submodel.schemes.rolling import Rolling, default_windows
+from submodel.schemes.unbiased import Unbiased
 
 if TYPE_CHECKING:
     from submodel.config import SchemeChoice
@@ -41,6 +44,20 @@ OFFERS: dict[str, Offer] = {
         lambda choice, sizes: Rolling(choice.windows or default_windows(sizes), choice.order),
     ),
     "random": Offer("fresh draws (Algorithm 1)", lambda choice, _sizes: Random(choice.sampling)),
+    "ordered": Offer(
+        "prefixes, a width per step (FjORD)",
+        lambda choice, _sizes: Ordered(tuple(choice.widths or ()), choice.distill),
+    ),
+    "unbiased": Offer(
+        "fresh draws, divided by their chances (MAST)",
+        lambda choice, _sizes: Unbiased(choice.sampling),
+    ),
+    "masked-sgd": Offer(
+        "one machine, another scheme's masks (Mohtashami et al.)",
+        lambda choice, sizes: MaskedSgd(
+            make(choice.model_copy(update={"name": choice.sequence}), sizes)
+        ),
+    ),
 }
 
 
