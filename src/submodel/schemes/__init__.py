@@ -12,12 +12,14 @@ from submodel.schemes.base import (
     units_held,
 )
 from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.dropout import Dropout
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
 
 __all__ = [
     "NOTHING",
     "Adaptation",
     "Draw",
+    "Dropout",
     "Full",
     "Given",
     "Known",

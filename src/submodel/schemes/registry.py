@@ -15,6 +15,7 @@ from submodel.errors import ConfigError
 from submodel.imports import find, is_path
 from submodel.schemes.base import Scheme
 from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.dropout import Dropout
 from submodel.schemes.rolling import Rolling, default_windows
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ OFFERS: dict[str, Offer] = {
         lambda choice, sizes: Rolling(choice.windows or default_windows(sizes), choice.order),
     ),
     "random": Offer("fresh draws (Algorithm 1)", lambda choice, _sizes: Random(choice.sampling)),
+    "dropout": Offer(
+        "fresh draws of fixed size (Federated Dropout)", lambda _choice, _sizes: Dropout()
+    ),
 }
 
 
