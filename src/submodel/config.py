@@ -212,6 +212,11 @@ class SchemeChoice(_Section):
         description="independent: every convolution draws its own channels, as in FedRolex's code; "
         "not a valid cut, to reproduce published results (random, fixed, unit, preresnet)",
     )
+    every: Count | None = Field(
+        None,
+        description="partition: rounds between redraws; hierarchical: between joins; "
+        "pruned: between adaptations",
+    )
     options: dict[str, Any] = Field({}, description="keyword arguments of an own scheme")
 
     @field_validator("name")

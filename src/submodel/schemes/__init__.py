@@ -13,6 +13,7 @@ from submodel.schemes.base import (
 )
 from submodel.schemes.basic import Full, Random, Static
 from submodel.schemes.dropout import Dropout
+from submodel.schemes.partition import Partition
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Known",
     "Mask",
     "Memory",
+    "Partition",
     "Random",
     "Rolling",
     "Scheme",

@@ -16,6 +16,7 @@ from submodel.imports import find, is_path
 from submodel.schemes.base import Scheme
 from submodel.schemes.basic import Full, Random, Static
 from submodel.schemes.dropout import Dropout
+from submodel.schemes.partition import Partition
 from submodel.schemes.rolling import Rolling, default_windows
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ OFFERS: dict[str, Offer] = {
     "dropout": Offer(
         "fresh draws of fixed size (Federated Dropout)", lambda _choice, _sizes: Dropout()
     ),
+    "partition": Offer("disjoint parts (IST)", lambda choice, _sizes: Partition(choice.every or 1)),
 }
 
 
