@@ -217,6 +217,10 @@ class SchemeChoice(_Section):
         description="partition: rounds between redraws; hierarchical: between joins; "
         "pruned: between adaptations",
     )
+    scope: Literal["axis", "global"] = Field(
+        "axis",
+        description="importance: the largest of every axis (weights: of every tensor), or of all",
+    )
     options: dict[str, Any] = Field({}, description="keyword arguments of an own scheme")
 
     @field_validator("name")

@@ -13,6 +13,7 @@ from submodel.schemes.base import (
 )
 from submodel.schemes.basic import Full, Random, Static
 from submodel.schemes.dropout import Dropout
+from submodel.schemes.importance import Importance
 from submodel.schemes.partition import Partition
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
 
@@ -23,6 +24,7 @@ __all__ = [
     "Dropout",
     "Full",
     "Given",
+    "Importance",
     "Known",
     "Mask",
     "Memory",

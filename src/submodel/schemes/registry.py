@@ -16,6 +16,7 @@ from submodel.imports import find, is_path
 from submodel.schemes.base import Scheme
 from submodel.schemes.basic import Full, Random, Static
 from submodel.schemes.dropout import Dropout
+from submodel.schemes.importance import Importance
 from submodel.schemes.partition import Partition
 from submodel.schemes.rolling import Rolling, default_windows
 
@@ -47,6 +48,7 @@ OFFERS: dict[str, Offer] = {
         "fresh draws of fixed size (Federated Dropout)", lambda _choice, _sizes: Dropout()
     ),
     "partition": Offer("disjoint parts (IST)", lambda choice, _sizes: Partition(choice.every or 1)),
+    "importance": Offer("the largest (FIARSE)", lambda choice, _sizes: Importance(choice.scope)),
 }
 
 
