@@ -79,7 +79,7 @@ def is_scheme(name: str) -> bool:
     >>> is_scheme("rolling"), is_scheme("mine.schemes:Mine"), is_scheme("roling")
     (True, True, False)
     """
-    return is_path(name) or name in names()
+    return is_path(name) or name in OFFERS or name in names()
 
 
 def make(choice: SchemeChoice, sizes: Sizes) -> Scheme:
