@@ -32,6 +32,11 @@ CASES: dict[str, dict[str, Any]] = {
         "scheme": {"name": "random", "granularity": "coordinate"},
         "merge": {"rule": "fill_in"},
     },
+    "partition": {
+        "scheme": {"name": "partition"},
+        "clients": {**SMALL["clients"], "capacities": ["1/5"]},
+    },
+    "importance": {"scheme": {"name": "importance", "scope": "global"}},
     "weighted, output step": {
         "merge": {"weights": "examples"},
         "train": {**SMALL["train"], "output_step": 50.0},

@@ -268,6 +268,15 @@ class SchemeChoice(_Section):
         0.0, description="ordered: alpha, how much narrower widths learn from the widest; 0: not"
     )
     sequence: str = Field("random", description="masked-sgd: the scheme whose masks are used")
+    every: Count | None = Field(
+        None,
+        description="partition: rounds between redraws; hierarchical: between joins; "
+        "pruned: between adaptations",
+    )
+    scope: Literal["axis", "global"] = Field(
+        "axis",
+        description="importance: the largest of every axis (weights: of every tensor), or of all",
+    )
     options: dict[str, Any] = Field({}, description="keyword arguments of an own scheme")
 
     @field_validator("name", "sequence")

@@ -47,7 +47,7 @@ def initial_state(setup: Setup) -> State:
 def known(setup: Setup, state: State) -> Known:
     """What the scheme may look at when it draws from this state."""
     parameters = {n: state.tensors[n] for n, _ in setup.module.named_parameters()}
-    return ModelKnown(setup.axes, parameters, state.recall("scheme"))
+    return ModelKnown(setup.axes, parameters, state.recall("scheme"), setup.granularity)
 
 
 def plan(setup: Setup, round_: int) -> list[Assignment]:

@@ -13,8 +13,11 @@ from submodel.schemes.base import (
     units_held,
 )
 from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.dropout import Dropout
+from submodel.schemes.importance import Importance
 from submodel.schemes.masked_sgd import MaskedSgd
 from submodel.schemes.ordered import Ordered
+from submodel.schemes.partition import Partition
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
 from submodel.schemes.unbiased import Unbiased
 
@@ -22,14 +25,17 @@ __all__ = [
     "NOTHING",
     "Adaptation",
     "Draw",
+    "Dropout",
     "Full",
     "Given",
+    "Importance",
     "Known",
     "Mask",
     "MaskedSgd",
     "Memory",
     "Observation",
     "Ordered",
+    "Partition",
     "Random",
     "Rolling",
     "Scheme",

@@ -34,6 +34,11 @@ class Known(Protocol):
         """What the scheme kept."""
         ...
 
+    @property
+    def axes(self) -> Sequence[str]:
+        """The axes that the scheme is asked about, for those that rank them together."""
+        ...
+
     def magnitudes(self, axis: str) -> NDArray[np.float64]:
         """The mean |w| of the weights that each unit of ``axis`` holds."""
         ...
@@ -49,6 +54,10 @@ class _Nothing:
     @property
     def memory(self) -> Memory:
         return {}
+
+    @property
+    def axes(self) -> Sequence[str]:
+        raise LookupError("the axes are not known here")
 
     def magnitudes(self, axis: str) -> NDArray[np.float64]:
         raise LookupError(f"the weights of axis {axis} are not known here")

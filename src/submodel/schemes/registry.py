@@ -15,8 +15,11 @@ from submodel.errors import ConfigError
 from submodel.imports import find, is_path
 from submodel.schemes.base import Scheme
 from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.dropout import Dropout
+from submodel.schemes.importance import Importance
 from submodel.schemes.masked_sgd import MaskedSgd
 from submodel.schemes.ordered import Ordered
+from submodel.schemes.partition import Partition
 from submodel.schemes.rolling import Rolling, default_windows
 from submodel.schemes.unbiased import Unbiased
 
@@ -58,6 +61,11 @@ OFFERS: dict[str, Offer] = {
             make(choice.model_copy(update={"name": choice.sequence}), sizes)
         ),
     ),
+    "dropout": Offer(
+        "fresh draws of fixed size (Federated Dropout)", lambda _choice, _sizes: Dropout()
+    ),
+    "partition": Offer("disjoint parts (IST)", lambda choice, _sizes: Partition(choice.every or 1)),
+    "importance": Offer("the largest (FIARSE)", lambda choice, _sizes: Importance(choice.scope)),
 }
 
 
@@ -88,7 +96,7 @@ def is_scheme(name: str) -> bool:
     >>> is_scheme("rolling"), is_scheme("mine.schemes:Mine"), is_scheme("roling")
     (True, True, False)
     """
-    return is_path(name) or name in names()
+    return is_path(name) or name in OFFERS or name in names()
 
 
 def make(choice: SchemeChoice, sizes: Sizes) -> Scheme:

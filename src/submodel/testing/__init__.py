@@ -1,0 +1,53 @@
+"""Checks for schemes, one's own included: what every scheme must keep, tried on a small net."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from submodel.errors import ConfigError
+from submodel.testing.bench import Bench, Budget, require
+from submodel.testing.checks import CHECKS, everything
+
+__all__ = ["check_scheme"]
+
+
+def check_scheme(
+    scheme: str | Mapping[str, Any],
+    *,
+    budget: Budget | None = "axis",
+    whole: bool = True,
+    **sections: Mapping[str, Any],
+) -> list[str]:
+    """Try a scheme on a small net with the serial engine; returns what was checked.
+
+    ``scheme`` is what stands under ``scheme`` in a configuration, a name or a table of keys; other
+    sections of one (``clients``, ``merge``, ...) adapt the small run of five clients, three per
+    round, of capacities 1, 1/2 and 1/4. Unless a granularity is named, both are tried, and one that
+    the scheme refuses is left out.
+
+    ``budget`` says what a capacity bounds: its share of every axis, on average; the shares of all
+    axes in total; or, None, nothing. ``whole`` says that a client of capacity 1 holds everything
+    and trains as FedAvg does.
+
+    Raises AssertionError with the reason where the scheme breaks what every scheme must keep.
+
+    >>> check_scheme({"name": "static", "granularity": "unit"})[:2]
+    ['unit: masks have the right form', 'unit: a draw depends on its arguments alone']
+    """
+    choice = {"name": scheme} if isinstance(scheme, str) else dict(scheme)
+    given = [choice["granularity"]] if "granularity" in choice else ["unit", "coordinate"]
+    checked: list[str] = []
+    refused: list[str] = []
+    for granularity in given:
+        bench = Bench({**choice, "granularity": granularity}, sections, budget)
+        bench.config()  # what is misspelt is no refusal
+        try:
+            bench.setup  # noqa: B018 - made on the first access
+        except ConfigError as error:
+            refused.append(f"{granularity}: {error}")
+            continue
+        for check in (*CHECKS, everything) if whole else CHECKS:
+            checked += [f"{granularity}: {what}" for what in check(bench)]
+    require(bool(checked), "\n".join(["the scheme refuses the run", *refused]))
+    return checked

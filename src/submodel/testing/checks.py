@@ -1,0 +1,235 @@
+"""What every scheme must keep, check by check; each returns what it found to hold."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from submodel import checkpoint
+from submodel.cut import gather
+from submodel.evaluate import EVALUATOR
+from submodel.exchange import Assignment, Setup, State
+from submodel.merge import Accumulator, Rule
+from submodel.rounds import cut_of, initial_state, known, output_step, plan, step
+from submodel.schemes import Draw, Mask, Scheme, units_held
+from submodel.testing.bench import (
+    ROUNDS,
+    Bench,
+    Budget,
+    bits,
+    costs,
+    require,
+    run,
+    same,
+)
+
+_RULES: tuple[Rule, ...] = ("selective", "fill_in")
+_LIMITS: dict[Budget, str] = {"axis": "axis by axis", "total": "in total"}
+_DRAWN_ROUNDS = 50
+_DEVIATIONS = 5  # of a mean, where masks have random sizes
+_SMOOTHNESS = 20.0
+
+
+def _question(axis: str, size: int, capacity: float, draw: Draw) -> str:
+    return (
+        f"axis {axis!r} of {size} units, capacity {capacity:g}, round {draw.round}, "
+        f"client {draw.client}"
+    )
+
+
+def _questions(bench: Bench, setup: Setup, state: State) -> Iterator[tuple[str, int, float, Draw]]:
+    """What a run asks of a scheme: for its clients, and for evaluation."""
+    model = known(setup, state)
+    for round_ in (0, 1, 5, 17):
+        asked = [
+            *plan(setup, round_),
+            *(Assignment(round_, EVALUATOR, c) for c in setup.population.capacities),
+        ]
+        for a in asked:
+            for axis, size in bench.sizes.items():
+                yield axis, size, a.capacity, Draw(setup.seed, round_, a.client, a.place, model)
+
+
+def form(bench: Bench) -> list[str]:
+    """Masks are what they must be, and so are output passes and cells."""
+    schemes = [bench.scheme, *_passes(bench)]
+    for scheme in schemes:
+        for question in _questions(bench, bench.setup, initial_state(bench.setup)):
+            _formed(scheme.select(*question), *question)
+    count = bench.scheme.cells
+    require(count >= 1, f"there are {count} cells; there is one at least")
+    for client in range(bench.setup.population.count):
+        cell = bench.scheme.cell(client)
+        require(0 <= cell < count, f"client {client} is in cell {cell} of {count}")
+    return ["masks have the right form"]
+
+
+def _formed(mask: object, axis: str, size: int, capacity: float, draw: Draw) -> None:
+    where = _question(axis, size, capacity, draw)
+    if not isinstance(mask, np.ndarray):
+        raise AssertionError(f"{where}: a {type(mask).__name__} is not a NumPy array")
+    require(mask.dtype == np.bool_, f"{where}: the mask is of {mask.dtype}, not bool")
+    require(mask.shape == (size,), f"{where}: the mask has shape {mask.shape}, not ({size},)")
+
+
+def purity(bench: Bench) -> list[str]:
+    """The same question has the same answer, whenever and of whomever it is asked."""
+    state = bench.later
+    before = bits(state)
+
+    def answers(scheme: Scheme, backwards: bool) -> list[Mask]:
+        questions = list(_questions(bench, bench.setup, state))
+        masks = [scheme.select(*q).copy() for q in (questions[::-1] if backwards else questions)]
+        return masks[::-1] if backwards else masks
+
+    first = answers(bench.scheme, backwards=False)
+    others = {
+        "asked again": answers(bench.scheme, backwards=False),
+        "asked in another order": answers(bench.scheme, backwards=True),
+        "another scheme of the same settings is asked": answers(bench.fresh().scheme, True),
+    }
+    for how, masks in others.items():
+        asked = _questions(bench, bench.setup, state)
+        for question, one, two in zip(asked, first, masks, strict=True):
+            if not np.array_equal(one, two):
+                where = _question(*question)
+                raise AssertionError(f"{where}: the mask is another one when {how}")
+    require(bits(state) == before, "select changed the model or the memory")
+    return ["a draw depends on its arguments alone"]
+
+
+def sizes(bench: Bench) -> list[str]:
+    """What a capacity holds, on average over draws."""
+    setup, population = bench.setup, bench.setup.population
+    model = known(setup, bench.later)
+    places = [(r, k, c) for r in range(_DRAWN_ROUNDS) for k, c in enumerate(population.sample(r))]
+    for capacity in sorted(set(population.capacities)):
+        found: dict[str, tuple[float, int, float]] = {}  # mean, share, variance of the mean
+        for axis, size in bench.sizes.items():
+            masks = [
+                bench.scheme.select(axis, size, capacity, Draw(setup.seed, r, c, k, model))
+                for r, k, c in places
+            ]
+            mean = float(np.mean([mask.sum() for mask in masks]))
+            require(mean > 0, f"capacity {capacity:g} never holds anything of axis {axis!r}")
+            variance = size * capacity * (1 - capacity) / len(places)
+            found[axis] = mean, units_held(capacity, size), variance
+        if bench.budget == "total":
+            mean, share, variance = (sum(column) for column in zip(*found.values(), strict=True))
+            found = {"all together": (mean, int(share), variance)}
+        for axis, (mean, share, variance) in found.items() if bench.budget is not None else ():
+            require(
+                mean <= share + _DEVIATIONS * math.sqrt(variance),
+                f"capacity {capacity:g} holds {mean:.4g} units of axis {axis!r} on average; "
+                f"its share is {share}",
+            )
+    if bench.budget is None:
+        return ["something is held"]
+    return [f"sizes are within the capacity, {_LIMITS[bench.budget]}"]
+
+
+def untouched(bench: Bench) -> list[str]:
+    """Contract 2: what comes back as it went leaves no trace, under either rule."""
+    setup = bench.setup
+    state = initial_state(setup)
+    for rule in _RULES:
+        accumulator = Accumulator(state.tensors, rule)
+        for assignment in plan(setup, 1):
+            cut = cut_of(setup, assignment, known=known(setup, state))
+            held = gather(cut, state.tensors)
+            reason = accumulator.refusal(cut, held)
+            require(reason is None, f"client {assignment.client}: its update is refused: {reason}")
+            accumulator.add(cut, held)
+        same(State(0, accumulator.merge()), State(0, state.tensors),
+              f"merging ({rule}) what clients hold, untouched, changes the model")  # fmt: skip
+    return ["what is gathered and merged untouched changes no bit (contract 2)"]
+
+
+def order(bench: Bench) -> list[str]:
+    """Contract 5: clients in the opposite order."""
+    same(bench.later, run(bench.fresh(), bench.backwards),
+          "the order of the clients in a round changes the result")  # fmt: skip
+    return ["the order of updates changes no bit (contract 5)"]
+
+
+def resume(bench: Bench) -> list[str]:
+    """Contract 7: saved and taken up by a fresh scheme at every round, or never stopped."""
+    config, begun = bench.config(), initial_state(bench.setup)
+    state = begun
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(ROUNDS):
+            state, _ = step(bench.fresh(), state, bench.engine, costs())
+            for name in begun.memory.keys() ^ state.memory.keys():
+                raise AssertionError(
+                    f"memory {name!r} is not there all the time; `begin` names all"
+                )
+            for name, tensor in begun.memory.items():
+                shape = tuple(state.memory[name].shape)
+                require(shape == tensor.shape, f"memory {name!r} changed its shape to {shape}")
+            path = checkpoint.save(Path(folder), state, config)
+            state = checkpoint.read(path, config, begun)
+    same(state, bench.later, "a run that is saved and resumed at every round ends elsewhere")
+    return ["a resumed run ends with the same bits, memory included (contract 7)"]
+
+
+def _passes(bench: Bench) -> Sequence[Scheme]:
+    passes = bench.scheme.output_passes()
+    require(len(passes) > 0, "there is no output pass")
+    for one in passes:
+        require(
+            isinstance(one, Scheme), f"an output pass is of type {type(one).__name__}, not a Scheme"
+        )
+    return passes
+
+
+def output(bench: Bench) -> list[str]:
+    """The output step over all the scheme's passes."""
+    setup = bench.fresh()
+    state = run(setup, bench.engine, rounds=1)
+    one, two = (
+        output_step(setup, state, engine, costs(), _SMOOTHNESS)
+        for engine in (bench.engine, bench.backwards)
+    )
+    for name, tensor in one.tensors.items():
+        require(
+            bool(tensor.isfinite().all()), f"the output step leaves {name} with values not finite"
+        )
+    same(one, two, "the order of the clients changes the output step")
+    require(bits(one) != bits(state), "the output step changes nothing")
+    return ["the output step runs, in any order"]
+
+
+def everything(bench: Bench) -> list[str]:
+    """Contract 1: with capacity 1, FedAvg."""
+    if bench.whole is None:
+        return []
+    setup = bench.fresh(clients=bench.whole)
+    for axis, size, capacity, draw in _questions(bench, setup, initial_state(setup)):
+        missing = size - int(setup.scheme.select(axis, size, capacity, draw).sum())
+        require(
+            missing == 0, f"{_question(axis, size, capacity, draw)}: {missing} units are missing"
+        )
+    full = replace(bench, choice={"name": "full", "granularity": bench.choice["granularity"]})
+    for rule in _RULES:
+        own, fedavg = (b.fresh(clients=bench.whole, merge={"rule": rule}) for b in (bench, full))
+        same(run(own, bench.engine, 1, memory=False),
+              run(fedavg, bench.engine, 1, memory=False),
+              f"a round ({rule}) at capacity 1 is not a round of FedAvg")  # fmt: skip
+    one, two = (
+        output_step(s, initial_state(s), bench.engine, costs(), _SMOOTHNESS) for s in (own, fedavg)
+    )
+    for name, tensor in one.tensors.items():  # sums over more passes are rounded otherwise
+        close = torch.allclose(tensor, two.tensors[name], rtol=1e-5, atol=1e-6)
+        require(close, f"the output step at capacity 1 is not that of FedAvg: {name} differs")
+    return ["at capacity 1 it is FedAvg, bit for bit (contract 1)"]
+
+
+Check = Callable[[Bench], list[str]]
+"""Raises AssertionError with the reason, or returns what holds."""
+CHECKS: tuple[Check, ...] = (form, purity, sizes, untouched, order, resume, output)
