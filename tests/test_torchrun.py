@@ -35,6 +35,11 @@ CASES: dict[str, dict[str, Any]] = {
         "merge": {"weights": "examples"},
         "train": {**SMALL["train"], "output_step": 50.0},
     },
+    "hierarchical": {
+        "scheme": {"name": "hierarchical", "cells": 2, "every": 3},
+        "clients": {**SMALL["clients"], "capacities": [0.5]},
+        "train": {"rounds": 3, "evaluate_every": 3},
+    },
     "stacked": {"engine": {"batching": "always"}},
 }
 
@@ -64,6 +69,7 @@ def test_any_number_of_processes_gives_the_bytes_of_one(processes: int) -> None:
             assert result["largest_difference"] < 1e-5
         else:
             assert result["same_bytes"], result
+            assert result["same_memory"], result
 
 
 def command(out: Path, rounds: int, *options: str, batching: str = "never") -> list[str]:

@@ -212,6 +212,12 @@ class SchemeChoice(_Section):
         description="independent: every convolution draws its own channels, as in FedRolex's code; "
         "not a valid cut, to reproduce published results (random, fixed, unit, preresnet)",
     )
+    every: Count | None = Field(
+        None,
+        description="partition: rounds between redraws (default 1); hierarchical: between joins "
+        "(5); pruned: between adaptations (5)",
+    )
+    cells: Count = Field(4, description="hierarchical: cells of clients, and parts of the model")
     options: dict[str, Any] = Field({}, description="keyword arguments of an own scheme")
 
     @field_validator("name")

@@ -69,6 +69,7 @@ def make_scheme(config: Config, sizes: Mapping[str, int]) -> Scheme:
         granularity=config.scheme.granularity,
         output_step=config.train.output_step is not None,
         least=config.axes.least,
+        rounds=config.train.rounds,
         aligned=config.scheme.alignment == "residual",
     )
     if problems := scheme.problems(given):

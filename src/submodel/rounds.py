@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from submodel import cells as cells_
 from submodel.adapt import adapted
 from submodel.alignment import draw_independent
 from submodel.build import tensors_of
 from submodel.cells import Cells
+from submodel.cells import begin as begin_cells
 from submodel.cost import CostModel
 from submodel.cut import Cut, LastCut, draw_coordinates, draw_units, gather
 from submodel.errors import DivergedError
@@ -35,7 +35,7 @@ def initial_state(setup: Setup) -> State:
     """The untrained model, and the memory with which scheme and server begin."""
     tensors = {n: t.clone() for n, t in tensors_of(setup.module).items()}
     parameters = {n: tensors[n] for n, _ in setup.module.named_parameters()}
-    state = State(0, tensors, cells_.begin(setup.scheme.cells, tensors))
+    state = begin_cells(setup, State(0, tensors))
     state = state.remember("scheme", setup.scheme.begin(parameters))
     return state.remember("server", setup.server.begin(parameters))
 
@@ -158,7 +158,7 @@ def _next(setup: Setup, state: State, cells: Cells, dispatcher: Dispatcher) -> S
         memory = state.recall("server")
         tensors, memory = setup.server.step(state.tensors, merged.tensors, covered, memory)
         merged = replace(merged, tensors=_project(setup, tensors)).remember("server", memory)
-        merged = cells.start_again(merged)
+        merged = begin_cells(setup, merged)
     return replace(merged, round=state.round + 1)
 
 

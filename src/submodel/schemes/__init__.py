@@ -12,6 +12,7 @@ from submodel.schemes.base import (
     units_held,
 )
 from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.hierarchical import Hierarchical
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Draw",
     "Full",
     "Given",
+    "Hierarchical",
     "Known",
     "Mask",
     "Memory",

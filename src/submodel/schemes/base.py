@@ -82,6 +82,7 @@ class Given:
     granularity: Literal["unit", "coordinate"]
     output_step: bool = False
     least: Mapping[str, float] = field(default_factory=dict)
+    rounds: int = 0  # 0: not known yet
     aligned: bool = True  # False: alignment = independent
 
 

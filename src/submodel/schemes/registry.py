@@ -15,6 +15,7 @@ from submodel.errors import ConfigError
 from submodel.imports import find, is_path
 from submodel.schemes.base import Scheme
 from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.hierarchical import Hierarchical
 from submodel.schemes.rolling import Rolling, default_windows
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ OFFERS: dict[str, Offer] = {
         lambda choice, sizes: Rolling(choice.windows or default_windows(sizes), choice.order),
     ),
     "random": Offer("fresh draws (Algorithm 1)", lambda choice, _sizes: Random(choice.sampling)),
+    "hierarchical": Offer(
+        "a part of the model for each cell of clients (HIST)",
+        lambda choice, _sizes: Hierarchical(choice.cells, choice.every or 5),
+    ),
 }
 
 
