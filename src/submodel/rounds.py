@@ -26,7 +26,7 @@ from submodel.errors import DivergedError
 from submodel.exchange import ALONE, Assignment, Bundle, Engine, Group, Setup, State, Task
 from submodel.knowledge import ModelKnown
 from submodel.local import LocalWork
-from submodel.merge import Accumulator, coverage, exact_weight
+from submodel.merge import Accumulator, coverage
 from submodel.schemes import NOTHING, Draw, Known
 from submodel.tally import RoundReport, Tally
 
@@ -108,7 +108,7 @@ def step(
 ) -> tuple[State, RoundReport]:
     """One round: w_r -> w_{r+1}."""
     work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
-    tally = Tally(setup.axes, state.tensors, costs)
+    tally = Tally(setup.axes, state.tensors, costs, setup.scheme.sends_masks)
     assignments = plan(setup, state.round)
     own = group.share(engine.bundles(assignments))
     tally.lap("plan")
@@ -128,7 +128,7 @@ def step(
         for update in engine.run(tasks(bundle)):
             tally.lap("train")
             accumulator = cells.accumulators[setup.scheme.cell(update.assignment.client)]
-            weight = exact_weight(update.examples / 1024) if setup.weights == "examples" else 1.0
+            weight = setup.weight(update.examples)
             reason = accumulator.refusal(update.cut, update.tensors, weight)
             if reason is None:
                 accumulator.add(update.cut, update.tensors, weight)
