@@ -40,6 +40,10 @@ CASES: dict[str, dict[str, Any]] = {
         "clients": {**SMALL["clients"], "capacities": [0.5]},
         "train": {"rounds": 3, "evaluate_every": 3},
     },
+    "pruned": {
+        "scheme": {"name": "pruned", "granularity": "coordinate", "every": 1},
+        "clients": {**SMALL["clients"], "capacities": [0.5]},
+    },
     "stacked": {"engine": {"batching": "always"}},
 }
 

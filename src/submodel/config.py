@@ -218,6 +218,14 @@ class SchemeChoice(_Section):
         "(5); pruned: between adaptations (5)",
     )
     cells: Count = Field(4, description="hierarchical: cells of clients, and parts of the model")
+    prunable: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.3, description="pruned: the share of a tensor's weights that may leave in an adaptation"
+    )
+    base_cost: Positive = Field(
+        0.5,
+        description="pruned: what a round costs whatever is pruned, in costs of the whole model "
+        "(by the times in PruneFL's code: 0.14 and 0.71)",
+    )
     options: dict[str, Any] = Field({}, description="keyword arguments of an own scheme")
 
     @field_validator("name")

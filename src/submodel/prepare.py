@@ -58,7 +58,7 @@ def split_data(config: Config, data: Dataset) -> Partition:
     return flower_partition(labels, clients, choice.partitioner, choice.partitioner_options, seed)
 
 
-def make_scheme(config: Config, sizes: Mapping[str, int]) -> Scheme:
+def make_scheme(config: Config, sizes: Mapping[str, int], module: nn.Module) -> Scheme:
     """The scheme of a configuration, for axes of these sizes, if it is defined for the run."""
     scheme = registry.make(config.scheme, sizes)
     given = Given(
@@ -68,6 +68,7 @@ def make_scheme(config: Config, sizes: Mapping[str, int]) -> Scheme:
         per_round=config.clients.sampled,
         granularity=config.scheme.granularity,
         output_step=config.train.output_step is not None,
+        shapes={name: parameter.shape for name, parameter in module.named_parameters()},
         least=config.axes.least,
         rounds=config.train.rounds,
         aligned=config.scheme.alignment == "residual",
@@ -149,7 +150,7 @@ def prepare(
     except ConfigError as error:
         problems += error.problems
     try:
-        scheme = make_scheme(config, _sizes(config, module, found))
+        scheme = make_scheme(config, _sizes(config, module, found), module)
     except ConfigError as error:
         problems += error.problems
     if problems or partition is None or scheme is None:

@@ -13,6 +13,7 @@ from submodel.schemes.base import (
 )
 from submodel.schemes.basic import Full, Random, Static
 from submodel.schemes.hierarchical import Hierarchical
+from submodel.schemes.pruned import Pruned
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Known",
     "Mask",
     "Memory",
+    "Pruned",
     "Random",
     "Rolling",
     "Scheme",

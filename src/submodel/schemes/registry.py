@@ -16,6 +16,7 @@ from submodel.imports import find, is_path
 from submodel.schemes.base import Scheme
 from submodel.schemes.basic import Full, Random, Static
 from submodel.schemes.hierarchical import Hierarchical
+from submodel.schemes.pruned import Pruned
 from submodel.schemes.rolling import Rolling, default_windows
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ OFFERS: dict[str, Offer] = {
     "hierarchical": Offer(
         "a part of the model for each cell of clients (HIST)",
         lambda choice, _sizes: Hierarchical(choice.cells, choice.every or 5),
+    ),
+    "pruned": Offer(
+        "one sparse model for all, adapted to gradients (PruneFL)",
+        lambda choice, _sizes: Pruned(choice.every or 5, choice.prunable, choice.base_cost),
     ),
 }
 
