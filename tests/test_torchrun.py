@@ -45,6 +45,15 @@ CASES: dict[str, dict[str, Any]] = {
         f"server {name}": {"server": {"name": name}, "merge": {"rule": "fill_in"}}
         for name in ("momentum", "adam", "yogi")
     },
+    "hierarchical": {
+        "scheme": {"name": "hierarchical", "cells": 2, "every": 3},
+        "clients": {**SMALL["clients"], "capacities": [0.5]},
+        "train": {"rounds": 3, "evaluate_every": 3},
+    },
+    "pruned": {
+        "scheme": {"name": "pruned", "granularity": "coordinate", "every": 1},
+        "clients": {**SMALL["clients"], "capacities": [0.5]},
+    },
     "stacked": {"engine": {"batching": "always"}},
     "ordered": {"scheme": {"name": "ordered", "distill": 0.5}, "model": TINY},
     "unbiased": {
@@ -86,6 +95,7 @@ def test_any_number_of_processes_gives_the_bytes_of_one(processes: int) -> None:
             assert result["largest_difference"] < 1e-5
         else:
             assert result["same_bytes"], result
+            assert result["same_memory"], result
 
 
 def command(out: Path, rounds: int, *options: str, batching: str = "never") -> list[str]:

@@ -1,25 +1,28 @@
 """Before a round: a scheme that adapts looks at the model, at costs, and at the clients' gradients.
 
 The gradients come from the clients of the round, each over all its examples, through the engine
-like any other work: one step of size 1 on the whole model, whose change is the gradient.
+like any other work: one step on the whole model, whose change is the gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from submodel.cost import CostModel
-from submodel.cut import WHOLE, gather
+from submodel.cut import WHOLE, CoordinateCut, gather
 from submodel.errors import DivergedError
 from submodel.exchange import Assignment, Bundle, Engine, Group, Setup, State, Task
 from submodel.local import LocalWork
 from submodel.merge import Accumulator
 from submodel.schemes import Adaptation
 from submodel.tally import Tally
+
+_STEP = 2.0**24
+"""So long that float32 rounds w off w - step * gradient, and nothing off the gradient."""
 
 
 def adapted(
@@ -32,14 +35,14 @@ def adapted(
     tally: Tally,
 ) -> State:
     """The state with which the round begins; what the clients did for it is in the tally."""
-    parameters = [name for name, _ in setup.module.named_parameters()]
     now = Adaptation(
         setup.seed,
         state.round,
         state.tensors,
-        parameters,
+        [name for name, _ in setup.module.named_parameters()],
+        setup.population.capacities,
         state.recall("scheme"),
-        lambda: squared_gradients(setup, state, engine, assignments, group, tally),
+        lambda masks: squared_gradients(setup, state, engine, assignments, group, tally, masks),
         costs.flops_per_weight,
     )
     tensors, memory = setup.scheme.adapt(now)
@@ -54,14 +57,18 @@ def squared_gradients(
     assignments: Sequence[Assignment],
     group: Group,
     tally: Tally,
+    masks: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """The mean over the clients of grad f_i(w)^2, for every parameter, in full shape."""
-    work = LocalWork(lr=1.0, epochs=None, steps=1, batch_size=None)
+    """The mean over the clients of grad f_i(w)^2, for every parameter, in full shape.
+
+    Clients count as they do in the merge. Sent are the weights inside the ``masks``, back come
+    gradients of all. Squares below 2^-62 count as zero, as sums without order need it.
+    """
+    work = LocalWork(lr=_STEP, epochs=None, steps=1, batch_size=None)
     whole = [replace(a, capacity=1.0) for a in assignments]
     zeros = {n: torch.zeros_like(state.tensors[n]) for n, _ in setup.module.named_parameters()}
     accumulator = Accumulator(zeros, "fill_in")
-    tensors = gather(WHOLE, state.tensors)
-
+    tensors, sent = gather(WHOLE, state.tensors), CoordinateCut(masks)
     restricted = setup.absent_labels != "keep"
 
     def tasks(bundle: Bundle) -> Iterator[Task]:
@@ -71,12 +78,15 @@ def squared_gradients(
 
     for bundle in group.share(engine.bundles(whole)):
         for update in engine.run(tasks(bundle)):
-            found = {n: (state.tensors[n] - update.tensors[n]).square() for n in zeros}
-            if reason := accumulator.refusal(WHOLE, found):
+            moved = {n: state.tensors[n].double() - update.tensors[n].double() for n in zeros}
+            found = {n: (m / _STEP).square().to(zeros[n].dtype) for n, m in moved.items()}
+            weight = setup.weight(update.examples)
+            tally.measured(sent, zeros, update.processed)
+            if reason := accumulator.refusal(WHOLE, found, weight):
                 tally.refuse(update.assignment.client, f"its gradient: {reason}")
             else:
-                accumulator.add(WHOLE, found)
-                tally.measured(WHOLE, update.processed)
+                accumulator.add(WHOLE, found, weight)
+    # only sums are exchanged here: the tally keeps its own part of the books until the round's end
     group.reduce([accumulator], Tally(setup.axes, state.tensors, tally.costs))
     if not accumulator.added:
         raise DivergedError(f"round {state.round + 1}: no client has a finite gradient")

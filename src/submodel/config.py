@@ -268,14 +268,23 @@ class SchemeChoice(_Section):
         0.0, description="ordered: alpha, how much narrower widths learn from the widest; 0: not"
     )
     sequence: str = Field("random", description="masked-sgd: the scheme whose masks are used")
-    every: Count | None = Field(
-        None,
-        description="partition: rounds between redraws; hierarchical: between joins; "
-        "pruned: between adaptations",
-    )
     scope: Literal["axis", "global"] = Field(
         "axis",
         description="importance: the largest of every axis (weights: of every tensor), or of all",
+    )
+    every: Count | None = Field(
+        None,
+        description="partition: rounds between redraws (default 1); hierarchical: between joins "
+        "(5); pruned: between adaptations (5)",
+    )
+    cells: Count = Field(4, description="hierarchical: cells of clients, and parts of the model")
+    prunable: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.3, description="pruned: the share of a tensor's weights that may leave in an adaptation"
+    )
+    base_cost: Positive = Field(
+        0.5,
+        description="pruned: what a round costs whatever is pruned, in costs of the whole model "
+        "(by the times in PruneFL's code: 0.14 and 0.71)",
     )
     options: dict[str, Any] = Field({}, description="keyword arguments of an own scheme")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +71,9 @@ class CostModel:
     def flops_per_weight(self) -> dict[str, float]:
         """What one weight of each parameter costs in a forward pass of one example.
 
-        A layer's operations are shared evenly by the weights of its own; a parameter whose layer
-        does none that are counted (a norm, a bias of its own) has the least that occurs.
+        The operations that a layer does itself, not by layers inside it, are shared evenly by its
+        parameters of two or more dimensions. What does none that are counted (a norm, a bias, an
+        embedding) is given the least that occurs.
 
         >>> import torch
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -79,19 +81,26 @@ class CostModel:
         2.0
         """
         small = build(self.module, WHOLE)
-        counted: dict[str, int] = {}
         with undisturbed(small), FlopCounterMode(display=False) as counter:
             run(small, self.inputs)
-        for name, by_operator in counter.get_flop_counts().items():
-            counted[name.partition(".")[2]] = sum(by_operator.values())
+        counts = {
+            name.partition(".")[2]: sum(by_operator.values())
+            for name, by_operator in counter.get_flop_counts().items()
+        }
+        own = dict(counts)
+        for layer, count in counts.items():
+            if layer:
+                own[_around(layer, counts)] -= count
+        large = {name: p for name, p in small.named_parameters() if p.dim() > 1}
+        sharing = Counter[str]()
+        for name, parameter in large.items():
+            sharing[name.rpartition(".")[0]] += parameter.numel()
         flops = {}
-        for name, parameter in small.named_parameters():
-            layer, _, own = name.rpartition(".")
-            alone = own == "weight" or parameter.dim() > 1
-            total = counted.get(layer, 0) if alone else 0
-            flops[name] = total / self.examples / parameter.numel()
-        least = min((f for f in flops.values() if f), default=1.0)
-        return {name: f or least for name, f in flops.items()}
+        for name in large:
+            layer = name.rpartition(".")[0]
+            flops[name] = own.get(layer, 0) / sharing[layer] / self.examples
+        least = min((f for f in flops.values() if f > 0), default=1.0)
+        return {name: flops.get(name) or least for name, _ in small.named_parameters()}
 
     def forward_flops(self, cut: Cut) -> int:
         """Multiply-adds, two operations each, of one example; a masked weight still costs."""
@@ -101,3 +110,13 @@ class CostModel:
                 run(small, self.inputs)
             self._flops[cut.shape_key] = counter.get_total_flops() // self.examples
         return self._flops[cut.shape_key]
+
+
+def _around(layer: str, layers: Container[str]) -> str:
+    """The nearest layer of ``layers`` that ``layer`` lies in.
+
+    >>> _around("blocks.0.conv", {"", "blocks.0"}), _around("blocks.0", {"", "head"})
+    ('blocks.0', '')
+    """
+    outer = layer.rpartition(".")[0]
+    return outer if not outer or outer in layers else _around(outer, layers)

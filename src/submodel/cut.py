@@ -241,9 +241,9 @@ class CoordinateCut:
     masks: Mapping[str, Tensor]
 
     def part(self, name: str, whole: Tensor) -> Tensor:
-        """The masked tensor m (.) w, in its full shape."""
+        """The masked tensor m (.) w, in its full shape; what is not held is 0, never -0."""
         mask = self.mask(name)
-        return whole if mask is None else whole * mask.to(whole)
+        return whole if mask is None else whole.where(mask.bool().to(whole.device), 0)
 
     def add(self, name: str, whole: Tensor, value: Tensor | float, skip: int = 0) -> None:  # noqa: ARG002 - masks broadcast
         """Add ``value`` to the kept weights of ``whole``, in place."""

@@ -17,7 +17,7 @@ from submodel.axes import Axes
 from submodel.cut import Cut, Granularity
 from submodel.data import Dataset, Examples, Partition, Population
 from submodel.local import AbsentLabels, LocalWork, Loss, Schedule
-from submodel.merge import Accumulator, NoProjection, Projection, Rule
+from submodel.merge import Accumulator, NoProjection, Projection, Rule, exact_weight
 from submodel.nested import Passes
 from submodel.norm import Statistics
 from submodel.schemes import Scheme
@@ -80,6 +80,10 @@ class Setup:
     server: ServerStep = field(default_factory=Plain)
     projection: Projection = field(default_factory=NoProjection)
     statistics: Statistics = field(default_factory=Statistics)  # of static norms, in evaluation
+
+    def weight(self, examples: int) -> float:
+        """What the update of a client with so many examples counts."""
+        return exact_weight(examples / 1024) if self.weights == "examples" else 1.0
 
 
 @dataclass(frozen=True)

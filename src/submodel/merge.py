@@ -12,7 +12,7 @@ the same bits; memory is that of the model, whatever the number of clients.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import torch
@@ -108,10 +108,19 @@ class Accumulator:
         """How many updates were added."""
         return self._added
 
+    @property
+    def weight(self) -> float:
+        """Their total weight."""
+        return self._weight
+
+    def held(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """The weight of the clients who held each weight of these tensors."""
+        self._flush()
+        return {name: self._sums[name][2] for name in names}
+
     def covered(self) -> dict[str, Tensor]:
         """Which weights at least one client held."""
-        self._flush()
-        return {name: sums[2] > 0 for name, sums in self._sums.items()}
+        return {name: held > 0 for name, held in self.held(self._sums).items()}
 
     def coverage(self) -> float:
         """The share of the weights that at least one client held."""

@@ -59,7 +59,9 @@ def split_data(config: Config, data: Dataset) -> Partition:
     return flower_partition(labels, clients, choice.partitioner, choice.partitioner_options, seed)
 
 
-def make_scheme(config: Config, sizes: Mapping[str, int], labelled: bool) -> Scheme:
+def make_scheme(
+    config: Config, sizes: Mapping[str, int], module: nn.Module, labelled: bool
+) -> Scheme:
     """The scheme of a configuration, for axes of these sizes, if it is defined for the run."""
     choice = config.scheme
     if choice.widths is None:
@@ -72,7 +74,9 @@ def make_scheme(config: Config, sizes: Mapping[str, int], labelled: bool) -> Sch
         per_round=config.clients.sampled,
         granularity=config.scheme.granularity,
         output_step=config.train.output_step is not None,
+        shapes={name: parameter.shape for name, parameter in module.named_parameters()},
         least=config.axes.least,
+        rounds=config.train.rounds,
         aligned=config.scheme.alignment == "residual",
         labelled=labelled,
     )
@@ -160,7 +164,7 @@ def prepare(
         problems += error.problems
     try:
         labelled = data.classes is not None and loss is functional.cross_entropy
-        scheme = make_scheme(config, _sizes(config, module, found), labelled)
+        scheme = make_scheme(config, _sizes(config, module, found), module, labelled)
     except ConfigError as error:
         problems += error.problems
     if problems or partition is None or scheme is None:

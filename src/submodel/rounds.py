@@ -16,18 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from submodel import cells as cells_
 from submodel.adapt import adapted
 from submodel.alignment import draw_independent
 from submodel.build import tensors_of
 from submodel.cells import Cells
+from submodel.cells import begin as begin_cells
 from submodel.cost import CostModel
 from submodel.cut import Cut, LastCut, draw_coordinates, draw_units, gather
 from submodel.errors import DivergedError
 from submodel.exchange import ALONE, Assignment, Bundle, Engine, Group, Setup, State, Task
 from submodel.knowledge import ModelKnown
 from submodel.local import LocalWork
-from submodel.merge import Accumulator, coverage, exact_weight, unsound
+from submodel.merge import Accumulator, coverage, unsound
 from submodel.nested import passes_of
 from submodel.observe import observe
 from submodel.scaled import scales, scales_held
@@ -39,7 +39,7 @@ def initial_state(setup: Setup) -> State:
     """The untrained model, and the memory with which scheme and server begin."""
     tensors = {n: t.clone() for n, t in tensors_of(setup.module).items()}
     parameters = {n: tensors[n] for n, _ in setup.module.named_parameters()}
-    state = State(0, tensors, cells_.begin(setup.scheme.cells, tensors))
+    state = begin_cells(setup, State(0, tensors))
     state = state.remember("scheme", setup.scheme.begin(parameters))
     return state.remember("server", setup.server.begin(parameters))
 
@@ -114,7 +114,7 @@ def step(
 ) -> tuple[State, RoundReport]:
     """One round: w_r -> w_{r+1}."""
     work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
-    tally = Tally(setup.axes, state.tensors, costs)
+    tally = Tally(setup.axes, state.tensors, costs, setup.scheme.sends_masks)
     assignments = plan(setup, state.round)
     own = group.share(engine.bundles(assignments))
     tally.lap("plan")
@@ -138,7 +138,7 @@ def step(
         for update in engine.run(tasks(bundle)):
             tally.lap("train")
             accumulator = cells.accumulators[setup.scheme.cell(update.assignment.client)]
-            weight = exact_weight(update.examples / 1024) if setup.weights == "examples" else 1.0
+            weight = setup.weight(update.examples)
             reason = accumulator.refusal(update.cut, update.tensors, weight)
             if reason is None:
                 accumulator.add(update.cut, update.tensors, weight)
@@ -166,7 +166,7 @@ def _next(setup: Setup, state: State, cells: Cells, dispatcher: Dispatcher) -> S
         lambda cell: dispatcher.cut(Assignment(state.round, cell, 1.0, cell))
     )
     if together:
-        merged = cells.start_again(_server_step(setup, state, merged, covered))
+        merged = begin_cells(setup, _server_step(setup, state, merged, covered))
     return replace(merged, round=state.round + 1)
 
 

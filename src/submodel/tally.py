@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from submodel.axes import Axes
 from submodel.cost import BACKWARD, CostModel
-from submodel.cut import Cut, LastCut, Tensors, UnitCut
+from submodel.cut import WHOLE, Cut, LastCut, Tensors, UnitCut
+from submodel.packing import mask_bytes
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,15 @@ class RoundReport:
 class Tally:
     """Counts while a round runs; `report` closes the books."""
 
-    def __init__(self, axes: Axes, tensors: Tensors, costs: CostModel) -> None:
+    def __init__(
+        self, axes: Axes, tensors: Tensors, costs: CostModel, sends_masks: bool = False
+    ) -> None:
         self._tensors = tensors
+        self._masks = LastCut(
+            lambda cut: (
+                mask_bytes(cut, {n: t.shape for n, t in tensors.items()}) if sends_masks else 0
+            )
+        )
         self.costs = costs
         self._bytes = LastCut(self._count_bytes)
         self._covered = {a: np.zeros(n, np.bool_) for a, n in axes.cut_by_capacity.items()}
@@ -57,8 +65,8 @@ class Tally:
         return sum(cut.held(n, t.shape) * t.element_size() for n, t in self._tensors.items())
 
     def send(self, cut: Cut) -> None:
-        """A task went out."""
-        self._bytes_down += self._bytes(cut)
+        """A task went out, with the masks that the client cannot make itself."""
+        self._bytes_down += self._bytes(cut) + self._masks(cut)
         self.lap("gather")
 
     def accept(
@@ -76,11 +84,11 @@ class Tally:
                 seen[cut.units.get(axis, slice(None))] = True
         self.lap("merge")
 
-    def measured(self, cut: Cut, processed: int) -> None:
-        """A client computed a gradient without training: a pass, and its bytes both ways."""
-        self._bytes_down += self._bytes(cut)
-        self._bytes_up += self._bytes(cut)
-        self._flops += BACKWARD * self.costs.forward_flops(cut) * processed
+    def measured(self, cut: Cut, names: Iterable[str], processed: int) -> None:
+        """A client got ``cut`` and sent the gradients of all of these parameters, untrained."""
+        self._bytes_down += self._bytes(cut) + self._masks(cut)
+        self._bytes_up += sum(self._tensors[n].nbytes for n in names)
+        self._flops += BACKWARD * self.costs.forward_flops(WHOLE) * processed
 
     def note(self, values: Mapping[str, float]) -> None:
         """The scheme measured this of a client."""

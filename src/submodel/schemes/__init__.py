@@ -14,10 +14,12 @@ from submodel.schemes.base import (
 )
 from submodel.schemes.basic import Full, Random, Static
 from submodel.schemes.dropout import Dropout
+from submodel.schemes.hierarchical import Hierarchical
 from submodel.schemes.importance import Importance
 from submodel.schemes.masked_sgd import MaskedSgd
 from submodel.schemes.ordered import Ordered
 from submodel.schemes.partition import Partition
+from submodel.schemes.pruned import Pruned
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
 from submodel.schemes.unbiased import Unbiased
 
@@ -28,6 +30,7 @@ __all__ = [
     "Dropout",
     "Full",
     "Given",
+    "Hierarchical",
     "Importance",
     "Known",
     "Mask",
@@ -36,6 +39,7 @@ __all__ = [
     "Observation",
     "Ordered",
     "Partition",
+    "Pruned",
     "Random",
     "Rolling",
     "Scheme",

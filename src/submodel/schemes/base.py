@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +90,9 @@ class Given:
     per_round: int
     granularity: Literal["unit", "coordinate"]
     output_step: bool = False
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of the parameters
     least: Mapping[str, float] = field(default_factory=dict)
+    rounds: int = 0  # 0: not known yet
     aligned: bool = True  # False: alignment = independent
     labelled: bool = True  # the loss is the cross-entropy of class labels
 
@@ -103,10 +105,12 @@ class Adaptation:
     round: int
     tensors: Mapping[str, Tensor]  # the global model
     parameters: Sequence[str]  # those of its names that are trained
+    capacities: Sequence[float]  # of the clients
     memory: Memory
-    squared_gradients: Callable[[], Mapping[str, Tensor]]
+    squared_gradients: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
     """The clients' mean of grad f_i(w)^2, w the global model: every client of the round computes
-    its own over all its examples, and that costs a pass. By name, for parameters."""
+    its own over all its examples, and that costs a pass. By name, for parameters. Given are masks
+    by name: w is zero outside of them, and only what is inside has to be sent."""
     flops: Callable[[], Mapping[str, float]]
     """What one weight of each parameter costs in a forward pass of one example, in FLOPs."""
 
@@ -125,6 +129,10 @@ class Scheme(ABC):
     A scheme must define `select`, as a pure function of its arguments. The rest has defaults that
     suit schemes whose draws depend on nothing but (seed, round, client, place).
     """
+
+    sends_masks: ClassVar[bool] = False
+    """Whether coordinate masks must be sent along with values. Clients keep nothing from round to
+    round, but can repeat a draw that depends on (seed, round, client, place) alone; no other."""
 
     @abstractmethod
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
@@ -181,7 +189,7 @@ class Scheme(ABC):
         return False
 
     def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
-        """The global model and the memory with which the round begins."""
+        """The global model and the memory with which the round begins; for schemes of one cell."""
         return now.tensors, now.memory
 
     def observes(self, round_: int) -> bool:  # noqa: ARG002

@@ -16,10 +16,12 @@ from submodel.imports import find, is_path
 from submodel.schemes.base import Scheme
 from submodel.schemes.basic import Full, Random, Static
 from submodel.schemes.dropout import Dropout
+from submodel.schemes.hierarchical import Hierarchical
 from submodel.schemes.importance import Importance
 from submodel.schemes.masked_sgd import MaskedSgd
 from submodel.schemes.ordered import Ordered
 from submodel.schemes.partition import Partition
+from submodel.schemes.pruned import Pruned
 from submodel.schemes.rolling import Rolling, default_windows
 from submodel.schemes.unbiased import Unbiased
 
@@ -66,6 +68,14 @@ OFFERS: dict[str, Offer] = {
     ),
     "partition": Offer("disjoint parts (IST)", lambda choice, _sizes: Partition(choice.every or 1)),
     "importance": Offer("the largest (FIARSE)", lambda choice, _sizes: Importance(choice.scope)),
+    "hierarchical": Offer(
+        "a part of the model for each cell of clients (HIST)",
+        lambda choice, _sizes: Hierarchical(choice.cells, choice.every or 5),
+    ),
+    "pruned": Offer(
+        "one sparse model for all, adapted to gradients (PruneFL)",
+        lambda choice, _sizes: Pruned(choice.every or 5, choice.prunable, choice.base_cost),
+    ),
 }
 
 

@@ -1,0 +1,120 @@
+"""Cells of clients that each train one part of the model between joins (HIST)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from submodel.randomness import generator
+from submodel.schemes.base import Draw, Given, Mask, Scheme, units_held
+
+
+@lru_cache(maxsize=4)
+def _owners(seed: int, period: int, axis: str, size: int, cells: int) -> NDArray[np.int32]:
+    """The cell of every unit."""
+    order = generator(seed, "cells", period, axis).permutation(size)
+    owners = np.empty(size, dtype=np.int32)
+    for cell, part in enumerate(np.array_split(order, cells)):
+        owners[part] = cell
+    return owners
+
+
+@dataclass(frozen=True)
+class Hierarchical(Scheme):
+    """Disjoint sub-models, one per cell of clients (Fang, Han, Brinton 2024, "Submodel Partitioning
+    in Hierarchical Federated Learning: Algorithm Design and Convergence Analysis", HIST).
+
+    Client i belongs to cell i mod C. A period is ``every`` rounds, E. In period t = floor(r / E)
+    every axis of n units is split by one permutation sigma_{t, axis} into C parts of floor(n / C)
+    or ceil(n / C) units; all clients of cell c hold part c, whatever more their capacity allows.
+
+    Within a period the clients of a cell average among themselves and go on from their own
+    average. The period's last round joins the cells: each part comes from its own cell, what
+    several cells hold (on no cut axis: a classifier's bias) is averaged over them by the weight of
+    the updates that they took, and weights between units of different cells stay. Only then does
+    the server take its step and project. Until then the global model, and so every evaluation, is
+    that of the last join. One cell is plain training: everyone holds everything.
+    """
+
+    count: int = 4
+    every: int = 5
+
+    @property
+    def cells(self) -> int:
+        """As many as there are parts."""
+        return self.count
+
+    def cell(self, client: int) -> int:
+        """Clients take turns.
+
+        >>> [Hierarchical(3).cell(client) for client in range(5)]
+        [0, 1, 2, 0, 1]
+        """
+        return client % self.count
+
+    def joins(self, round_: int) -> bool:
+        """The last round of a period does.
+
+        >>> [Hierarchical(every=2).joins(r) for r in range(4)]
+        [False, True, False, True]
+        """
+        return (round_ + 1) % self.every == 0
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
+        """The part of the client's cell in this period.
+
+        >>> a, b = (Hierarchical(2).select("hidden", 4, 1.0, Draw(0, 0, c)) for c in (0, 1))
+        >>> a ^ b
+        array([ True,  True,  True,  True])
+        """
+        period = draw.round // self.every
+        owners = _owners(draw.seed, period, axis, size, self.count)
+        return np.equal(owners, self.cell(draw.client))
+
+    def problems(self, given: Given) -> list[str]:
+        """Cells without clients or units, clients that cannot hold a part, rounds that are lost."""
+        if self.count == 1:
+            return []
+        smallest = min(given.capacities)
+        if given.granularity == "unit" and smallest == 1:
+            return [
+                "clients.capacities: where all are 1, no axes are looked for; clients of "
+                f"{self.count} cells need 1/{self.count}"
+            ]
+        problems = []
+        if self.count > given.clients:
+            problems.append(
+                f"scheme.cells: {self.count} cells are more than the {given.clients} clients"
+            )
+        for axis, size in given.sizes.items():
+            largest = -(-size // self.count)
+            if size < self.count:
+                problems.append(
+                    f"scheme.cells: {self.count} cells are more than the {size} units of axis "
+                    f"{axis}; see axes.whole"
+                )
+            elif units_held(smallest, size) < largest:
+                problems.append(
+                    f"clients.capacities: {smallest:g} holds {units_held(smallest, size)} of the "
+                    f"{size} units of axis {axis}, but a part of {self.count} cells has {largest}; "
+                    "give larger capacities or more scheme.cells"
+                )
+            least = given.least.get(axis, 0.0)
+            if units_held(least, size) > size // self.count:
+                problems.append(
+                    f"axes.least: {least:g} of axis {axis} is more than a part of "
+                    f"{self.count} cells; use axes.whole"
+                )
+        if given.rounds % self.every:
+            problems.append(
+                f"train.rounds: {given.rounds} are no whole number of periods of {self.every} "
+                "(scheme.every): what follows the last join would be lost"
+            )
+        if given.output_step:
+            problems.append(
+                "train.output_step: not defined for 'hierarchical', whose masks depend on the cell"
+            )
+        return problems

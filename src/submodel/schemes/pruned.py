@@ -1,0 +1,187 @@
+"""One sparse model for all clients, whose mask follows the gradients (PruneFL)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from submodel.schemes.base import Adaptation, Draw, Given, Mask, Memory, Scheme, units_held
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Pruned(Scheme):
+    """One mask for all, adapted to gradients and costs (Jiang, Wang, Valls, Ko, Lee, Leung,
+    Tassiulas 2022, "Model pruning enables efficient federated learning on edge devices", PruneFL).
+
+    Before round 0, and every ``every`` rounds, the mask M is chosen anew to raise the decrease of
+    the loss per cost of a round,
+
+        Gamma(M) = sum_{j in M} g_j^2 / (c + sum_{j in M} t_j),
+
+    g_j^2 the mean of the clients' squared gradients of weight j. t_j = F_j / mean(F) + 1 is what
+    computing with it and sending it costs, F_j its FLOPs in a forward pass; c = ``base_cost`` *
+    sum_j t_j is what a round costs whatever is pruned. Weights of M stay, except for the share
+    ``prunable`` of smallest magnitude in each tensor. Those, and all that were pruned, come back in
+    the order of g_j^2 / t_j, as long as that is more than Gamma of what is chosen already and M
+    holds no more than the share ``capacity`` of all weights. What leaves M becomes zero, what
+    enters it begins there: the global model is the pruned one. Parameters of one dimension (norms,
+    biases) are always held: they count among the weights that a client holds and in the sum of
+    g_j^2, and cost nothing beyond c.
+
+    Where this differs from the paper's code: costs are FLOPs and counts, not seconds measured on a
+    device; gradients are taken at the global model over all examples of the round's clients, not
+    added up while they train; the first mask is chosen once, by all clients of round 0, beginning
+    with the share ``capacity`` of largest magnitude in each tensor, instead of by one client that
+    trains and adapts until the size settles; ``prunable`` does not decay (there, by half in 10,000
+    rounds); the capacity binds from the first round on. At capacity 1 nothing is pruned; a capacity
+    just below leaves the size to Gamma.
+    """
+
+    every: int = 5
+    prunable: float = 0.3
+    base_cost: float = 0.5
+
+    sends_masks = True
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
+        """The mask of all clients.
+
+        >>> Pruned().select("coordinates", 3, 1.0, Draw(0, 0, 0))
+        array([ True,  True,  True])
+        """
+        if capacity == 1:
+            return np.ones(size, dtype=np.bool_)
+        if "mask" not in draw.known.memory:
+            raise LookupError("the mask of 'pruned' is in the state of a run, not known here")
+        return draw.known.memory["mask"].numpy().astype(np.bool_)
+
+    def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
+        """Nothing is pruned yet; one byte per weight."""
+        return {"mask": torch.ones(sum(p.numel() for p in parameters.values()), dtype=torch.uint8)}
+
+    def adapts(self, round_: int) -> bool:
+        """Every so many rounds, the first included.
+
+        >>> [Pruned(every=2).adapts(r) for r in range(4)]
+        [True, False, True, False]
+        """
+        return round_ % self.every == 0
+
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+        """Choose the mask anew, and let the model follow it."""
+        (capacity,) = set(now.capacities)
+        if capacity == 1:
+            return now.tensors, now.memory
+        names = now.parameters
+        sizes = [now.tensors[name].numel() for name in names]
+        flat = torch.split(now.memory["mask"].bool(), sizes)
+        masks = {n: m.view(now.tensors[n].shape) for n, m in zip(names, flat, strict=True)}
+        squares, flops = now.squared_gradients(masks), now.flops()
+        fixed = [name for name in names if now.tensors[name].dim() < 2]
+        pruned = [name for name in names if name not in fixed]
+        most = _most(capacity, (now.tensors[n].shape for n in names))
+        kept = {n: int(masks[n].sum()) for n in pruned}
+        if now.round == 0:
+            kept = {n: count * most // sum(kept.values()) for n, count in kept.items()}
+        stays = [
+            largest(now.tensors[n], masks[n], count - int(self.prunable * count))
+            for n, count in kept.items()
+        ]
+        computing = np.concatenate([np.full(now.tensors[n].numel(), flops[n]) for n in pruned])
+        cost = computing / computing.mean() + 1
+        chosen = choose(
+            np.concatenate(stays),
+            np.concatenate([squares[n].double().numpy().reshape(-1) for n in pruned]),
+            cost,
+            base_value=sum(float(squares[n].double().sum()) for n in fixed),
+            base_cost=self.base_cost * float(cost.sum()),
+            most=most,
+        )
+        ends = np.cumsum([now.tensors[n].numel() for n in pruned])[:-1]
+        masks |= {
+            n: torch.from_numpy(part).view(now.tensors[n].shape)
+            for n, part in zip(pruned, np.split(chosen, ends), strict=True)
+        }
+        tensors = {
+            n: torch.where(masks[n], t, torch.zeros_like(t)) if n in masks else t
+            for n, t in now.tensors.items()
+        }
+        return tensors, {"mask": torch.cat([masks[n].reshape(-1) for n in names]).to(torch.uint8)}
+
+    def problems(self, given: Given) -> list[str]:
+        """One mask for all: single weights, one capacity, and something to prune."""
+        problems = []
+        if given.granularity == "unit":
+            problems.append(
+                "scheme.granularity: 'unit' is not defined for 'pruned', which prunes single "
+                "weights; use 'coordinate'"
+            )
+        if len(set(given.capacities)) > 1:
+            listed = ", ".join(f"{c:g}" for c in given.capacities)
+            problems.append(
+                f"clients.capacities: {listed}: 'pruned' has one mask for all clients; give one"
+            )
+        shapes, smallest = given.shapes.values(), min(given.capacities)
+        if shapes and smallest < 1 and _most(smallest, shapes) < 1:
+            total = sum(map(math.prod, shapes))
+            problems.append(
+                f"clients.capacities: {smallest:g} holds {units_held(smallest, total)} of {total} "
+                "weights, no more than are in norms and biases, which are never pruned"
+            )
+        return problems
+
+
+def _most(capacity: float, shapes: Iterable[Sequence[int]]) -> int:
+    """How many weights in two or more dimensions a client may hold."""
+    sizes = [(len(shape), math.prod(shape)) for shape in shapes]
+    held = units_held(capacity, sum(size for _, size in sizes))
+    return held - sum(size for dimensions, size in sizes if dimensions < 2)
+
+
+def largest(tensor: Tensor, mask: Tensor, count: int) -> Mask:
+    """The ``count`` weights of largest magnitude in the mask, as a flat mask.
+
+    >>> largest(torch.tensor([3.0, -1.0, 2.0, 9.0]), torch.tensor([1, 1, 1, 0]) > 0, 2)
+    array([ True, False,  True, False])
+    """
+    held = np.flatnonzero(mask.numpy().reshape(-1))
+    sizes = tensor.detach().double().abs().numpy().reshape(-1)
+    order = np.argsort(-sizes[held], kind="stable")
+    kept = np.zeros(len(sizes), dtype=np.bool_)
+    kept[held[order[:count]]] = True
+    return kept
+
+
+def choose(
+    stays: Mask, value: Array, cost: Array, base_value: float, base_cost: float, most: int
+) -> Mask:
+    """Those that stay, and the others in the order of value / cost while that raises the ratio.
+
+    The ratio is (base_value + the chosen values) / (base_cost + the chosen costs); no more than
+    ``most`` are chosen in all.
+
+    >>> value, cost = np.array([4.0, 9.0, 1.0, 6.0]), np.array([1.0, 2.0, 1.0, 1.0])
+    >>> choose(np.array([True, False, False, False]), value, cost, 0.0, 1.0, most=4)
+    array([ True,  True, False,  True])
+    """
+    others = np.flatnonzero(~stays)
+    ratio = value[others] / cost[others]
+    best = np.argsort(-ratio, kind="stable")
+    others, ratio = others[best], ratio[best]
+    values, costs = (  # of what is chosen before each
+        np.cumsum(np.concatenate([[base + of[stays].sum()], of[others]]))[:-1]
+        for base, of in ((base_value, value), (base_cost, cost))
+    )
+    worse = ratio * costs <= values
+    count = int(np.argmax(worse)) if worse.any() else len(others)
+    chosen = stays.copy()
+    chosen[others[: max(0, min(count, most - int(stays.sum())))]] = True
+    return chosen
