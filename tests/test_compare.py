@@ -15,15 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from submodel.cli import main
 from submodel.compare import Findings, compare, comparison
 from submodel.compare.budget import (
     BudgetKind,
     cost_of,
-    examples_used,
     parse_budget,
     round_costs,
     rounds_within,
@@ -37,7 +34,6 @@ from submodel.compare.ways import parse_ways
 from submodel.config import Config, parse, read
 from submodel.errors import ConfigError, SubmodelError
 from submodel.exchange import Setup
-from submodel.local import LocalWork, batches
 from submodel.prepare import prepare
 from submodel.reproduce import runner
 from submodel.reproduce.experiments import Scale
@@ -182,6 +178,15 @@ COUNTED: dict[str, dict[str, dict[str, Any]]] = {
     "steps": {"local": {"steps": 7, "batch_size": 8}},
     "all labels": {"local": {"absent_labels": "keep", "epochs": 2, "batch_size": 0}},
     "norms": {"model": {"name": "preresnet18", "width": 2}, "data": {"examples": 100}},
+    "partition": {"scheme": {"name": "partition"}, "clients": {"capacities": [0.25]}},
+    "importance": {"scheme": {"name": "importance", "granularity": "coordinate"}},
+    "ordered": {"scheme": {"name": "ordered"}},
+    "distilled": {"scheme": {"name": "ordered", "distill": 0.5}},
+    "hierarchical": {
+        "scheme": {"name": "hierarchical", "cells": 2, "every": 3},
+        "clients": {"capacities": [0.5]},
+    },
+    "unbiased": {"scheme": {"name": "unbiased"}},
     "unequal": {"data": {"partition": "dirichlet", "alpha": 1.0}, "local": {"steps": 9}},
 }
 
@@ -199,19 +204,6 @@ def test_counted_rounds_cost_what_a_run_books(case: str) -> None:
     for kind, booked in ((BudgetKind.BYTES, sent), (BudgetKind.FLOPS, flops)):
         assert [c for c, _ in zip(round_costs(setup, kind), booked, strict=False)] == booked
         assert cost_of(setup, kind, 3) == sum(booked)
-
-
-@given(
-    total=st.integers(1, 40),
-    batch=st.integers(1, 50) | st.none(),
-    steps=st.integers(1, 30) | st.none(),
-    epochs=st.integers(1, 4),
-)
-def test_examples_used_are_those_of_the_batches(
-    total: int, batch: int | None, steps: int | None, epochs: int
-) -> None:
-    work = LocalWork(0.1, epochs if steps is None else None, steps, batch)
-    assert examples_used(total, work) == sum(map(len, batches(total, work, 0, 0, 0)))
 
 
 @pytest.mark.parametrize("kind", [BudgetKind.BYTES, BudgetKind.FLOPS])

@@ -53,6 +53,28 @@ def passes_of(cut: Cut, passes: Passes, least: Mapping[str, float]) -> list[tupl
     return [(narrower(cut, width, least), examples) for width, examples in passes]
 
 
+def drawn_width(widths: Sequence[float], where: tuple[int, int, int], step: int) -> float:
+    """The width q of a client's step, uniform over its widths; ``where``: seed, round, client."""
+    seed, round_, client = where
+    return widths[int(generator(seed, "width", round_, client, step).integers(len(widths)))]
+
+
+def planned_passes(
+    work: LocalWork, lengths: Sequence[int], where: tuple[int, int, int], whole: Sequence[float]
+) -> Passes:
+    """The passes that steps on batches of these lengths will take, before any is taken.
+
+    ``whole`` are the widths that come to the client's whole sub-model.
+    """
+    examples: Counter[float] = Counter()
+    for step, length in enumerate(lengths if work.widths else ()):
+        width = drawn_width(work.widths, where, step)
+        examples[width] += length
+        if work.distill and width not in whole:
+            examples[work.widths[-1]] += length
+    return tuple(sorted(examples.items()))
+
+
 def divergence(loss: Loss, student: Tensor, teacher: Tensor) -> Tensor:
     """KL(teacher || student) of the distributions over classes, the mean over the batch.
 
@@ -132,10 +154,7 @@ class NestedStep:
 
     def width(self, number: int) -> float:
         """The width q of a step, uniform over the client's."""
-        seed, round_, client = self._where
-        widths = self._work.widths
-        drawn = generator(seed, "width", round_, client, number).integers(len(widths))
-        return widths[int(drawn)]
+        return drawn_width(self._work.widths, self._where, number)
 
     def __call__(self, number: int, x: Tensor, y: Tensor) -> tuple[Tensor, Gradients]:
         """The loss, and the gradient in the shapes of the client's tensors."""

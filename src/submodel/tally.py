@@ -64,6 +64,10 @@ class Tally:
     def _count_bytes(self, cut: Cut) -> int:
         return sum(cut.held(n, t.shape) * t.element_size() for n, t in self._tensors.items())
 
+    def upload(self, cut: Cut) -> int:
+        """The bytes that come back from the client of a cut."""
+        return self._bytes(cut)
+
     def send(self, cut: Cut) -> None:
         """A task went out, with the masks that the client cannot make itself."""
         self._bytes_down += self._bytes(cut) + self._masks(cut)

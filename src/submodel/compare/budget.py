@@ -8,11 +8,14 @@ from enum import StrEnum
 from fractions import Fraction
 from itertools import count
 
+from submodel.adapt import adapted
 from submodel.config import Config
 from submodel.cost import CostModel
+from submodel.engines.local import SerialEngine
 from submodel.errors import ConfigError
-from submodel.exchange import Setup, State
-from submodel.local import LocalWork
+from submodel.exchange import ALONE, Setup, State
+from submodel.local import batches
+from submodel.nested import narrower, passes_of, planned_passes
 from submodel.rounds import cut_of, initial_state, known, plan
 from submodel.tally import Tally
 from submodel.units import parse_amount, si
@@ -49,45 +52,47 @@ def parse_budget(kind: BudgetKind, amount: str | None) -> int | None:
     return parse_amount(amount)
 
 
-def examples_used(total: int, work: LocalWork) -> int:
-    """How many examples a client with ``total`` of them uses in a round, repeated ones counted.
-
-    >>> examples_used(25, LocalWork(lr=0.1, epochs=2, batch_size=10))
-    50
-    >>> examples_used(25, LocalWork(lr=0.1, epochs=None, steps=5, batch_size=10))  # 10+10+5+10+10
-    45
-    """
-    if work.steps is None:
-        return (work.epochs or 0) * total
-    size = min(work.batch_size or total, total)
-    passes, left = divmod(work.steps, -(-total // size))
-    return passes * total + left * size  # a pass that is cut short lacks its small last batch
-
-
 def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -> int:
     """What the round after ``state`` costs: bytes (down + up) or FLOPs, as a run books them.
 
     Where a run refuses an update it books less. FLOPs are counted only where they are asked for:
     every shape of a sub-model has to be built for them.
     """
-    tally = Tally(setup.axes, state.tensors, costs)
-    now = known(setup, state)
+    tally = Tally(setup.axes, state.tensors, costs, setup.scheme.sends_masks)
+    now, names = known(setup, state), [name for name, _ in setup.module.named_parameters()]
+    sent = 0
     for assignment in plan(setup, state.round):
-        client = assignment.client
+        client, size = assignment.client, setup.federation.size(assignment.client)
         classes = setup.federation.labels(client) if setup.absent_labels != "keep" else None
         cut = cut_of(setup, assignment, classes, now)
+        if setup.scheme.adapts(state.round):
+            tally.measured(cut, names, size)
         if kind is BudgetKind.BYTES:
             tally.send(cut)
+            sent += tally.upload(cut)
         else:
-            tally.accept(cut, examples_used(setup.federation.size(client), setup.work), 0.0)
-    down, _, flops, _ = tally.books()["counts"]
-    return int(2 * down if kind is BudgetKind.BYTES else flops)  # what goes down comes up
+            work = setup.scheme.work(setup.work, assignment.capacity)
+            lengths = [len(b) for b in batches(size, work, setup.seed, state.round, client)]
+            whole = [
+                w for w in work.widths if narrower(cut, w, setup.least).shape_key == cut.shape_key
+            ]
+            passes = planned_passes(work, lengths, (setup.seed, state.round, client), whole)
+            tally.accept(cut, sum(lengths), 0.0, passes_of(cut, passes, setup.least))
+    down, up, flops, _ = tally.books()["counts"]
+    return int(down + up + sent if kind is BudgetKind.BYTES else flops)
 
 
 def round_costs(setup: Setup, kind: BudgetKind) -> Iterator[int]:
-    """The cost of round after round, without end; the weights are those of the untrained model."""
+    """The cost of round after round, without end; the weights are those of the untrained model.
+
+    A scheme that adapts does so once, with its clients' real gradients; as its later masks are not
+    known before the run, its rounds are an estimate, and the run's own books are what it cost.
+    """
     costs = CostModel(setup.module, setup.federation.dataset.example)
     state = initial_state(setup)
+    if setup.scheme.adapts(0):
+        tally = Tally(setup.axes, state.tensors, costs)
+        state = adapted(setup, state, SerialEngine(setup), costs, plan(setup, 0), ALONE, tally)
     for round_ in count():
         yield round_cost(setup, replace(state, round=round_), costs, kind)
 
@@ -100,13 +105,13 @@ def cost_of(setup: Setup, kind: BudgetKind, rounds: int) -> int:
 def rounds_within(setup: Setup, kind: BudgetKind, amount: int) -> int:
     """How many whole rounds an amount buys; raises `ConfigError` where it buys none."""
     spent = 0
-    for rounds, cost in enumerate(round_costs(setup, kind)):
+    for done, cost in enumerate(round_costs(setup, kind)):
         if cost == 0:
             raise ConfigError([f"--budget: a round costs no {kind.value} that could be counted"])
-        if rounds == 0 and cost > amount:
+        if done == 0 and cost > amount:
             need, have = si(cost, UNITS[kind]), si(amount, UNITS[kind])
             raise ConfigError([f"--amount: one round takes {need}, more than the {have} there are"])
-        if rounds == 0 and amount > cost * _MOST_ROUNDS:
+        if done == 0 and amount > cost * _MOST_ROUNDS:
             raise ConfigError(
                 [
                     f"--amount: {si(amount, UNITS[kind])} buys more than {_MOST_ROUNDS:,} rounds "
@@ -115,6 +120,9 @@ def rounds_within(setup: Setup, kind: BudgetKind, amount: int) -> int:
             )
         spent += cost
         if spent > amount:
+            rounds = done
+            while not setup.scheme.joins(rounds - 1) and rounds > 1:
+                rounds -= 1  # what cells do after their last join would be lost
             return rounds
     raise AssertionError("round_costs has no end")
 

@@ -37,6 +37,8 @@ class Importance(Scheme):
 
     scope: Scope = "axis"
 
+    sends_masks = True
+
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         """The largest of the axis, of each of its tensors, or what the ranking of all leaves it."""
         known = draw.known
