@@ -21,12 +21,20 @@ from submodel.testing import check_scheme
 
 Options = dict[str, Any]
 THIRDS: Options = {"clients": {"capacities": ["1/3"]}}
+ALONE: Options = {"clients": {"count": 1, "per_round": 1, "capacities": [0.5]}}
 SETTINGS: dict[str, list[tuple[Options, Options]]] = {
     # keys of the scheme, and what else the check is told; schemes that are not here have defaults
     "full": [({}, {"budget": None})],
     "rolling": [({"windows": 8}, {})],
     "partition": [({"every": 2}, THIRDS)],
     "importance": [({}, {}), ({"scope": "global"}, {"budget": "total"})],
+    "masked-sgd": [({"sequence": "rolling"}, ALONE)],
+    # a cell holds its part whatever the capacity, and a round is FedAvg's only for one cell
+    "hierarchical": [
+        ({"cells": 2, "every": 2}, {"whole": False, "clients": {"capacities": [0.5]}}),
+        ({"cells": 1, "every": 1}, {"budget": None}),
+    ],
+    "pruned": [({"every": 2}, {"clients": {"capacities": [0.5]}})],
 }
 CASES = [(name, *case) for name in OFFERS for case in SETTINGS.get(name, [({}, {})])]
 

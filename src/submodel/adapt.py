@@ -16,13 +16,10 @@ from submodel.cost import CostModel
 from submodel.cut import WHOLE, CoordinateCut, gather
 from submodel.errors import DivergedError
 from submodel.exchange import Assignment, Bundle, Engine, Group, Setup, State, Task
-from submodel.local import LocalWork
+from submodel.gradients import WORK, gradients
 from submodel.merge import Accumulator
 from submodel.schemes import Adaptation
 from submodel.tally import Tally
-
-_STEP = 2.0**24
-"""So long that float32 rounds w off w - step * gradient, and nothing off the gradient."""
 
 
 def adapted(
@@ -64,7 +61,6 @@ def squared_gradients(
     Clients count as they do in the merge. Sent are the weights inside the ``masks``, back come
     gradients of all. Squares below 2^-62 count as zero, as sums without order need it.
     """
-    work = LocalWork(lr=_STEP, epochs=None, steps=1, batch_size=None)
     whole = [replace(a, capacity=1.0) for a in assignments]
     zeros = {n: torch.zeros_like(state.tensors[n]) for n, _ in setup.module.named_parameters()}
     accumulator = Accumulator(zeros, "fill_in")
@@ -74,12 +70,12 @@ def squared_gradients(
     def tasks(bundle: Bundle) -> Iterator[Task]:
         for assignment in bundle.assignments:
             classes = setup.federation.labels(assignment.client) if restricted else None
-            yield Task(assignment, WHOLE, tensors, work, classes)
+            yield Task(assignment, WHOLE, tensors, WORK, classes)
 
     for bundle in group.share(engine.bundles(whole)):
         for update in engine.run(tasks(bundle)):
-            moved = {n: state.tensors[n].double() - update.tensors[n].double() for n in zeros}
-            found = {n: (m / _STEP).square().to(zeros[n].dtype) for n, m in moved.items()}
+            own = gradients(state.tensors, update.tensors, zeros)
+            found = {n: gradient.square() for n, gradient in own.items()}
             weight = setup.weight(update.examples)
             tally.measured(sent, zeros, update.processed)
             if reason := accumulator.refusal(WHOLE, found, weight):
