@@ -1,0 +1,18 @@
+"""The configuration: typed, with a default and a description for every key, checked all at once."""
+
+from submodel.config.method import SchemeChoice
+from submodel.config.reading import Config, describe, override, parse, read, to_toml
+from submodel.config.subject import AxesChoice
+from submodel.config.values import parse_capacity
+
+__all__ = [
+    "AxesChoice",
+    "Config",
+    "SchemeChoice",
+    "describe",
+    "override",
+    "parse",
+    "parse_capacity",
+    "read",
+    "to_toml",
+]
