@@ -279,3 +279,12 @@ def test_a_million_registered_clients_take_no_more_memory_than_a_thousand() -> N
         result = subprocess.run(command, capture_output=True, text=True, check=True)
         peaks.append(int(result.stdout))
     assert peaks[1] <= 1.1 * peaks[0]
+
+
+def test_limiting_to_all_examples_copies_nothing() -> None:
+    data = digits()
+    same = limit(data, len(data.train), len(data.test))
+    assert same.train is data.train
+    assert same.test is data.test
+    labels = data.train.y.numpy()
+    assert balanced(labels, len(labels), "data.examples").tolist() == list(range(len(labels)))

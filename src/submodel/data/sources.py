@@ -115,7 +115,7 @@ def limit(data: Dataset, examples: int | None, test_examples: int | None) -> Dat
         (data.train, examples, "data.examples"),
         (data.test, test_examples, "data.test_examples"),
     ):
-        if count is None:
+        if count is None or count == len(part):  # all of it: no copy
             parts.append(part)
             continue
         labels = np.zeros(len(part), dtype=np.int64) if data.classes is None else part.y.numpy()
