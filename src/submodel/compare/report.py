@@ -25,6 +25,8 @@ _COSTS = {
     "bytes": ("traffic (down + up)", "B"),
     "flops": ("clients' work, FLOPs", ""),
 }
+_COLORS, _STYLES = 10, ("-", "--", ":", "-.")  # as many colours as matplotlib has before it repeats
+_COLUMNS = 3  # of the legend
 
 
 def rows(findings: Findings) -> list[list[str]]:
@@ -91,13 +93,15 @@ def remarks(findings: Findings) -> str:
 
 def draw(findings: Findings, path: Path) -> None:
     """Test accuracy against rounds, bytes and FLOPs, in one PNG."""
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    lines = -(-len(findings.ways) // _COLUMNS)
+    figure = Figure(figsize=(13, 4.2 + 0.17 * lines), layout="constrained")
     plots: Sequence[Plot] = figure.subplots(1, len(_COSTS), sharey=True)
     for (cost, (label, unit)), plot in zip(_COSTS.items(), plots, strict=True):
-        for way in findings.ways:
+        for place, way in enumerate(findings.ways):
             x, values = shared_grid(way.record.against(cost, "accuracy"))
             mark = "o" if len(x) == 1 else None
-            (line,) = plot.plot(x, values.mean(0), label=way.title, marker=mark)
+            style = _STYLES[place // _COLORS % len(_STYLES)]
+            (line,) = plot.plot(x, values.mean(0), style, label=way.title, marker=mark)
             band, color = (values.min(0), values.max(0)), line.get_color()
             plot.fill_between(x, *band, color=color, alpha=0.15, linewidth=0)
         plot.set_xlabel(label)
@@ -107,7 +111,8 @@ def draw(findings: Findings, path: Path) -> None:
             plot.xaxis.set_major_formatter(EngFormatter(unit))
         plot.grid(alpha=0.3)
     plots[0].set_ylabel("test accuracy (global model)")
-    plots[0].legend(fontsize=8)
+    handles, labels = plots[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=_COLUMNS, fontsize=8)
     figure.suptitle(
         f"{findings.budget}\nline: mean over {_seeds(findings)}, band: least to most", fontsize=10
     )
