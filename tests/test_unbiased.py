@@ -17,7 +17,6 @@ from torch.nn import functional
 from submodel.api import train
 from submodel.build import build, load
 from submodel.config import parse
-from submodel.cost import CostModel
 from submodel.cut import CoordinateCut, UnitCut, gather
 from submodel.data import Dataset, dataset
 from submodel.engines.batched import BatchedEngine
@@ -27,11 +26,10 @@ from submodel.exchange import Assignment, Setup, Task
 from submodel.export import export
 from submodel.local import batches
 from submodel.prepare import prepare
-from submodel.rounds import Dispatcher, cut_of, initial_state, output_step, plan, step
+from submodel.rounds import Dispatcher, cut_of, initial_state, plan
 from submodel.run import RunFolder
 from submodel.run import train as train_run
 from submodel.scaled import scaled, scales, scales_held
-from submodel.theory import Plan, Ridge, bernoulli, run
 from tests.common import RULES, tiny_setup
 from tests.test_contracts import one_round
 from tests.test_engines import doubled, setup_of
@@ -245,45 +243,6 @@ def test_scaled_is_the_same_tensors_for_other_schemes() -> None:
     setup = tiny_setup("mlp", scheme={"name": "random"})
     tensors = initial_state(setup).tensors
     assert all(scaled(setup, tensors, 0.5)[n] is t for n, t in tensors.items())
-
-
-def test_the_lab_is_training() -> None:
-    """Trial 0 takes the steps of `rounds.step` and `output_step`, with the masks of its seed."""
-    n, examples, d, steps, eta, radius = 3, 8, 6, 2, 0.1, 0.5
-    rng = np.random.default_rng(5)
-    x = rng.normal(size=(n * examples, d))
-    y = np.sign(x @ rng.normal(size=d))
-    data = dataset(*[(torch.from_numpy(x), torch.from_numpy(y))] * 2)
-    model = nn.Linear(d, 1, bias=False).double()
-    nn.init.zeros_(model.weight)
-
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs[:, 0] - targets).square().mean() / 2
-
-    config: dict[str, Any] = {
-        "seed": 3, "data": {"partition": "iid"},
-        "clients": {"count": n, "per_round": n, "capacities": [0.5]},
-        "scheme": {"name": "unbiased", "granularity": "coordinate"},
-        "merge": {"rule": "fill_in", "projection": "ball", "radius": radius},
-        "local": {"steps": steps, "lr": eta, "momentum": 0, "absent_labels": "keep",
-                  "batch_size": examples},
-    }  # fmt: skip
-    setup = prepare(parse(config), model, data, loss=loss)
-    parts = [setup.federation.examples(i) for i in range(n)]
-    own_x = np.stack([p.x.numpy() for p in parts])[:, None]
-    own_y = np.stack([p.y.numpy() for p in parts])[:, None]
-    problem = Ridge(own_x, own_y).quadratic()
-    masking = bernoulli(0.5, n, unbiased=True)
-    ours = run(problem, Plan(masking, 2 * d, steps, eta, radius, 4, seed=3), range(2 * d + 1))
-    engine, costs = SerialEngine(setup), CostModel(setup.module, data.example)
-    state = initial_state(setup)
-    for r in range(1, 2 * d + 1):
-        state, _ = step(setup, state, engine, costs)
-        weights = state.tensors["weight"].numpy().ravel()
-        np.testing.assert_allclose(ours.kept[r][0], weights, rtol=0, atol=EXACT)
-    final = output_step(setup, state, engine, costs, problem.smoothness).tensors["weight"]
-    np.testing.assert_allclose(ours.output[0], final.numpy().ravel(), rtol=0, atol=EXACT)
-    assert np.linalg.norm(weights) > 0.1
 
 
 def test_exports_are_scaled(tmp_path: Path) -> None:

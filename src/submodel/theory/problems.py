@@ -5,6 +5,7 @@ Points are arrays of shape clients x trials x coordinates: client i at each of i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -159,7 +160,7 @@ def quadratics(
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(ABC):
     """What losses of examples share: n examples for each client, one set per trial or for all."""
 
     x: Array  # clients x (trials or 1) x n x features
@@ -187,6 +188,18 @@ class Samples:
         t = np.arange(xi.shape[1])[None] if self.x.shape[1] > 1 else np.zeros_like(xi)
         return self.x[i, t, xi][:, :, None], self.y[i, t, xi][:, :, None]
 
+    def gradients(self, w: Array) -> Array:
+        """The gradients of f_i at each point."""
+        return self._gradients(w, self.x, self.y)
+
+    def sampled(self, w: Array, xi: NDArray[Any]) -> Array:
+        """The gradient at one example."""
+        return self._gradients(w, *self.chosen(xi))
+
+    @abstractmethod
+    def _gradients(self, w: Array, x: Array, y: Array) -> Array:
+        """The gradients over these examples."""
+
 
 @dataclass(frozen=True)
 class Logistic(Samples):
@@ -207,14 +220,6 @@ class Logistic(Samples):
         margins = self.y * (self.x @ w[..., None])[..., 0]
         penalty = self.l2 / 2 * np.square(w).sum(-1)
         return np.asarray(np.logaddexp(0, -margins).mean(-1) + penalty)
-
-    def gradients(self, w: Array) -> Array:
-        """The gradients of f_i at each point."""
-        return self._gradients(w, self.x, self.y)
-
-    def sampled(self, w: Array, xi: NDArray[Any]) -> Array:
-        """The gradient at one example."""
-        return self._gradients(w, *self.chosen(xi))
 
     def _gradients(self, w: Array, x: Array, y: Array) -> Array:
         margins = y * (x @ w[..., None])[..., 0]
@@ -245,14 +250,6 @@ class Ridge(Samples):
         """f_i at each point."""
         errors = (self.x @ w[..., None])[..., 0] - self.y
         return np.asarray(np.square(errors).mean(-1) / 2 + self.l2 / 2 * np.square(w).sum(-1))
-
-    def gradients(self, w: Array) -> Array:
-        """The gradients of f_i at each point."""
-        return self._gradients(w, self.x, self.y)
-
-    def sampled(self, w: Array, xi: NDArray[Any]) -> Array:
-        """The gradient at one example."""
-        return self._gradients(w, *self.chosen(xi))
 
     def _gradients(self, w: Array, x: Array, y: Array) -> Array:
         errors = ((x @ w[..., None])[..., 0] - y) / y.shape[-1]
@@ -325,14 +322,6 @@ class Net(Samples):
         """f_i at each point."""
         errors = self._active(w, self.x) @ self.outgoing - self.y
         return np.asarray(np.square(errors).mean(-1) / 2 + self.l2 / 2 * np.square(w).sum(-1))
-
-    def gradients(self, w: Array) -> Array:
-        """The gradients of f_i at each point."""
-        return self._gradients(w, self.x, self.y)
-
-    def sampled(self, w: Array, xi: NDArray[Any]) -> Array:
-        """The gradient at one example."""
-        return self._gradients(w, *self.chosen(xi))
 
     def _gradients(self, w: Array, x: Array, y: Array) -> Array:
         active = self._active(w, x)
