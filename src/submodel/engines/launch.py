@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -13,15 +14,25 @@ from collections.abc import Sequence
 from submodel.errors import SubmodelError
 
 _LOOPBACK = "127.0.0.1"
+_FIRST_PORT, _PORTS, _TRIES = 12_000, 20_000, 100
 _GRACE = 20.0  # seconds that the others have to notice that one is gone
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """A port on loopback that nobody listens on, for a process that will.
+
+    Ports that the system hands out by itself are not among them: an outgoing connection could take
+    one before the process listens.
+    """
+    for _ in range(_TRIES):
+        port = _FIRST_PORT + secrets.randbelow(_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind((_LOOPBACK, port))
+            except OSError:
+                continue
+            return port
+    raise SubmodelError(f"no free port on {_LOOPBACK} in {_TRIES} tries")
 
 
 def launch(arguments: Sequence[str], processes: int) -> int:
