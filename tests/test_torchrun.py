@@ -188,14 +188,16 @@ def test_a_stack_is_split_only_if_that_is_sooner() -> None:
 
 
 def test_torchrun_itself_starts_it_too(tmp_path: Path) -> None:
-    subprocess.run(command(tmp_path / "one", 2), check=True, capture_output=True)
     start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
              "--master-addr=127.0.0.1", f"--master-port={free_port()}"]  # fmt: skip
-    subprocess.run(
-        [*start, *command(tmp_path / "two", 2)[1:]],
-        check=True,
-        capture_output=True,
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-        timeout=120,
-    )
+    for arguments in (command(tmp_path / "one", 2), [*start, *command(tmp_path / "two", 2)[1:]]):
+        done = subprocess.run(
+            arguments,
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
     assert hash_of(tmp_path / "two") == hash_of(tmp_path / "one")
