@@ -92,7 +92,7 @@ class Pfl:
         from pfl.data.pytorch import PyTorchTensorDataset
 
         round_, client = user
-        indices = self._setup.federation.partition.indices(client)
+        indices = self._setup.federation.indices(client)
         order = batches(len(indices), self._setup.work, self._setup.seed, round_, client)
         chosen = torch.from_numpy(indices[np.concatenate(list(order))])
         return PyTorchTensorDataset((self._x[chosen].permute(0, 3, 1, 2), self._y[chosen]))

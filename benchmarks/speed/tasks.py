@@ -84,7 +84,7 @@ class Trainer:
         for job in jobs:
             self.module(job.cut)
             if job.client not in self._positions:
-                indices = self._setup.federation.partition.indices(job.client)
+                indices = self._setup.federation.indices(job.client)
                 self._positions[job.client] = indices
 
     def module(self, cut: Cut) -> nn.Module:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from submodel.cost import CostModel
 from submodel.cut import WHOLE, CoordinateCut, gather
-from submodel.errors import DivergedError
-from submodel.exchange import Assignment, Bundle, Engine, Group, Setup, State, Task
+from submodel.errors import DivergedError, SilentRoundError
+from submodel.exchange import Assignment, Bundle, Engine, Failure, Group, Setup, State, Task
 from submodel.gradients import WORK, gradients
 from submodel.merge import Accumulator
 from submodel.schemes import Adaptation
@@ -74,6 +74,9 @@ def squared_gradients(
 
     for bundle in group.share(engine.bundles(whole)):
         for update in engine.run(tasks(bundle)):
+            if isinstance(update, Failure):
+                tally.miss(update.assignment.client, update.reason)
+                continue
             own = gradients(state.tensors, update.tensors, zeros)
             found = {n: gradient.square() for n, gradient in own.items()}
             weight = setup.weight(update.examples)
@@ -85,5 +88,7 @@ def squared_gradients(
     # only sums are exchanged here: the tally keeps its own part of the books until the round's end
     group.reduce([accumulator], Tally(setup.axes, state.tensors, tally.costs))
     if not accumulator.added:
+        if tally.missing:
+            raise SilentRoundError(f"round {state.round + 1}: no gradient ({tally.why()})")
         raise DivergedError(f"round {state.round + 1}: no client has a finite gradient")
     return accumulator.merge()

@@ -163,7 +163,7 @@ class PlannedCut(_Planned):
         >>> PlannedCut({"w": ((0, np.array([0, 1, 2, 7])),)}).to_json()
         '{"w": [[0, [[0, 3], [7, 8]]]]}'
         """
-        return json.dumps({n: [[d, _runs(k)] for d, k in e] for n, e in self.plan.items()})
+        return json.dumps({n: [[d, runs(k)] for d, k in e] for n, e in self.plan.items()})
 
     @classmethod
     def from_json(cls, text: str) -> PlannedCut:
@@ -174,18 +174,27 @@ class PlannedCut(_Planned):
         """
         return cls(
             {
-                name: tuple(
-                    (d, np.concatenate([np.arange(a, b) for a, b in runs])) for d, runs in entries
-                )
+                name: tuple((d, from_runs(kept)) for d, kept in entries)
                 for name, entries in json.loads(text).items()
             }
         )
 
 
-def _runs(kept: Indices) -> list[list[int]]:
-    """Positions, in their order, as [start, stop) pairs of neighbours."""
+def runs(kept: Indices) -> list[list[int]]:
+    """Positions, in their order, as [start, stop) pairs of neighbours.
+
+    >>> runs(np.array([0, 1, 2, 7])), from_runs([[0, 3], [7, 8]])
+    ([[0, 3], [7, 8]], array([0, 1, 2, 7]))
+    """
+    if not len(kept):
+        return []
     breaks = np.flatnonzero(np.diff(kept) != 1) + 1
     return [[int(run[0]), int(run[-1]) + 1] for run in np.split(kept, breaks)]
+
+
+def from_runs(pairs: Sequence[Sequence[int]]) -> Indices:
+    """The positions that `runs` wrote."""
+    return np.concatenate([np.arange(0), *(np.arange(a, b) for a, b in pairs)])
 
 
 @dataclass(frozen=True)

@@ -34,5 +34,9 @@ class LostProcessError(SubmodelError):
     """A process of the run's group is gone; the others cannot finish the round."""
 
 
+class SilentRoundError(SubmodelError):
+    """No device answered in time; the same round may be tried again."""
+
+
 class DivergedError(SubmodelError):
     """Every update of a round was refused; there is nothing left to merge."""

@@ -17,7 +17,14 @@ from submodel.build import build, load
 from submodel.cut import WHOLE, Cut, gather
 from submodel.data import Examples
 from submodel.exchange import Assignment, Setup, State
-from submodel.norm import Spread, always_by_batch, calibrate, in_order, needs_calibration
+from submodel.norm import (
+    Spread,
+    always_by_batch,
+    in_order,
+    moments,
+    needs_calibration,
+    settle,
+)
 from submodel.randomness import generator
 from submodel.rounds import cut_of, known
 from submodel.scaled import scaled
@@ -91,15 +98,24 @@ def assemble(
 ) -> nn.Module:
     """The module of a cut with the global model's weights, its static norms calibrated.
 
-    Static batch norm takes its statistics from the clients' data, as the server would have them
-    computed, whatever statistics the run itself evaluates with.
+    Static batch norm takes its statistics from the clients' data, on their devices where it is
+    there, whatever statistics the run itself evaluates with.
     """
     module = _loaded(setup, tensors, cut, device)
     if needs_calibration(module):
-        module.to(memory_format=_layout(module))  # type: ignore[call-overload]
-        calibrate(module, _Inputs(_statistics_inputs(setup), module), spread)
-        module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        rows = setup.federation.moments(tensors, cut)
+        if rows is None:
+            rows = moments_of(module, _statistics_inputs(setup), spread)
+        settle(module, rows)
     return module.eval()
+
+
+def moments_of(module: nn.Module, x: Tensor, spread: Spread = in_order) -> Tensor:
+    """What the module's static norms see of these inputs, batch by batch."""
+    module.to(memory_format=_layout(module))  # type: ignore[call-overload]
+    rows = moments(module, _Inputs(x, module), spread)
+    module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    return rows
 
 
 def _loaded(

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from submodel.alignment import Alignment
 from submodel.axes import Axes
-from submodel.cut import Cut, Granularity
+from submodel.cut import Cut, Granularity, Tensors
 from submodel.data import Dataset, Examples, Partition, Population
 from submodel.local import AbsentLabels, LocalWork, Loss, Schedule
 from submodel.merge import Accumulator, NoProjection, Projection, Rule, exact_weight
 from submodel.nested import Passes
 from submodel.norm import Statistics
+from submodel.packing import Transport
 from submodel.schemes import Scheme
 from submodel.server import Plain, ServerStep
 from submodel.tally import Tally
@@ -57,6 +58,42 @@ class Federation:
         index = torch.from_numpy(self.indices(client))
         return np.unique(self.dataset.train.y[index].numpy())
 
+    def moments(self, tensors: Tensors, cut: Cut) -> Tensor | None:  # noqa: ARG002 - data is here
+        """None: whoever evaluates takes the statistics of static norms from the examples itself."""
+        return None
+
+
+class Clients(Protocol):
+    """The clients' data, here or on their own devices."""
+
+    @property
+    def dataset(self) -> Dataset:
+        """What the server has of it: shapes, classes, the test part."""
+        ...
+
+    def indices(self, client: int) -> NDArray[np.int64]:
+        """The positions of the client's examples in the training set, where they are here."""
+        ...
+
+    def size(self, client: int) -> int:
+        """How many examples the client has."""
+        ...
+
+    def examples(self, client: int) -> Examples:
+        """The examples of one client, where they are here."""
+        ...
+
+    def labels(self, client: int) -> NDArray[np.int64]:
+        """The class labels that the client has, ascending."""
+        ...
+
+    def moments(self, tensors: Tensors, cut: Cut) -> Tensor | None:
+        """What the static norms of a cut see of the clients' data, as rows of `norm.moments`.
+
+        None where the data is here, or nobody can tell.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -66,7 +103,7 @@ class Setup:
     axes: Axes
     scheme: Scheme
     population: Population
-    federation: Federation
+    federation: Clients
     work: LocalWork
     loss: Loss
     seed: int = 0
@@ -80,6 +117,7 @@ class Setup:
     server: ServerStep = field(default_factory=Plain)
     projection: Projection = field(default_factory=NoProjection)
     statistics: Statistics = field(default_factory=Statistics)  # of static norms, in evaluation
+    transport: Transport = "exact"
 
     def weight(self, examples: int) -> float:
         """What the update of a client with so many examples counts."""
@@ -130,6 +168,7 @@ class Task:
     work: LocalWork
     classes: NDArray[np.int64] | None  # the labels that the loss is restricted to
     scales: Mapping[str, Tensor] = field(default_factory=dict)  # the client computes with s (.) w
+    local: Mapping[str, Tensor] | None = None  # buffers never exchanged; None: the engine has them
 
 
 @dataclass(frozen=True)
@@ -143,6 +182,17 @@ class Update:
     processed: int
     loss: float
     passes: Passes = ()  # empty: all of the whole cut
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Nothing came back, or nothing that can be read."""
+
+    assignment: Assignment
+    reason: str
+
+
+Outcome = Update | Failure
 
 
 @dataclass(frozen=True)
@@ -167,13 +217,13 @@ class Bundle:
 
 
 class Engine(Protocol):
-    """Where tasks run: updates may come back in any order."""
+    """Where tasks run: updates, or the news that there is none, come back in any order."""
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
         """What to train together: a function of the round, not of who trains it."""
         ...
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Update]:
+    def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         """Train the tasks of one bundle; their tensors are not to be changed."""
         ...
 

@@ -141,7 +141,16 @@ def calibrate(module: nn.Module, batches: Batches, spread: Spread = in_order) ->
     Each layer sees what it sees in training (batch-normalised inputs from the layers below) and
     keeps the mean over all examples and the matching total variance.
     """
-    layers = [layer for layer in module.modules() if isinstance(layer, StaticBatchNorm)]
+    settle(module, moments(module, batches, spread))
+
+
+@torch.no_grad()
+def moments(module: nn.Module, batches: Batches, spread: Spread = in_order) -> Tensor:
+    """What every static batch norm sees of each batch: a row of counts, means and variances.
+
+    Rows of different clients, stacked, are what `settle` takes: no example leaves its owner.
+    """
+    layers = _static(module)
     module.eval()
 
     def statistics(number: int) -> Tensor:
@@ -151,13 +160,34 @@ def calibrate(module: nn.Module, batches: Batches, spread: Spread = in_order) ->
         return torch.cat([_pooled(layer.collecting or []) for layer in layers])
 
     try:
-        found = torch.stack(spread(len(batches), statistics))
+        return torch.stack(spread(len(batches), statistics))
     finally:
         for layer in layers:
             layer.collecting = None
-    for layer, own in zip(layers, _by_layer(found, layers), strict=True):
+
+
+def settle(module: nn.Module, rows: Tensor) -> None:
+    """Let static batch norms normalise by what all rows of `moments` come to together."""
+    layers = _static(module)
+    for layer, own in zip(layers, _by_layer(rows, layers), strict=True):
         _, mean, variance = _pooled_rows(own)
         layer.statistics = (mean.to(layer.weight), variance.to(layer.weight))
+
+
+def pooled(module: nn.Module, rows: Tensor) -> Tensor:
+    """The rows of `moments` as one, which settles the module just as they do.
+
+    >>> net = nn.Sequential(StaticBatchNorm(1))
+    >>> rows = moments(net, [torch.tensor([[1.0]]), torch.tensor([[3.0]])])
+    >>> pooled(net, rows).tolist()
+    [[2.0, 2.0, 1.0]]
+    """
+    parts = [_pooled_rows(own) for own in _by_layer(rows, _static(module))]
+    return torch.cat([torch.cat([n.reshape(1), m, v]) for n, m, v in parts])[None]
+
+
+def _static(module: nn.Module) -> list[StaticBatchNorm]:
+    return [layer for layer in module.modules() if isinstance(layer, StaticBatchNorm)]
 
 
 def _pooled(parts: list[tuple[int, Tensor, Tensor]]) -> Tensor:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from submodel.cut import WHOLE, gather
-from submodel.exchange import Engine, Setup, State, Task
+from submodel.errors import SilentRoundError
+from submodel.exchange import Engine, Failure, Setup, State, Task
 from submodel.gradients import WORK, gradients
 from submodel.schemes import Observation
 from submodel.tally import Tally
@@ -35,6 +36,8 @@ def observe(setup: Setup, state: State, engine: Engine, task: Task, tally: Tally
 def gradient(setup: Setup, state: State, engine: Engine, task: Task) -> dict[str, Tensor]:
     """The gradient m (.) grad f(m (.) w) over all examples of a client, in whole shapes."""
     (update,) = engine.run([replace(task, work=WORK)])
+    if isinstance(update, Failure):
+        raise SilentRoundError(f"nothing to observe: {update.reason}")
     names = [name for name, _ in setup.module.named_parameters()]
     found = {name: torch.zeros_like(state.tensors[name]) for name in names}
     for name, own in gradients(task.tensors, update.tensors, names).items():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from torch import Tensor
 
 from submodel.cut import CoordinateCut, Cut
 
+Transport = Literal["exact", "half"]
+"""Every bit, or float16 with one scale per tensor."""
 Shapes = Mapping[str, Sequence[int]]
 """Of the whole model's tensors, which both sides know."""
 _VALUES, _MASKS = "values/", "masks/"
@@ -43,8 +46,12 @@ class Packed:
 
     def to_bytes(self) -> bytes:
         """As a safetensors file, whose header adds names and shapes."""
-        named = {_VALUES + n: t for n, t in self.values.items()}
-        return save(named | {_MASKS + n: t for n, t in self.masks.items()})
+        return save(self.named())
+
+    def named(self) -> dict[str, Tensor]:
+        """Values and masks under names that tell them apart."""
+        values = {_VALUES + n: t for n, t in self.values.items()}
+        return values | {_MASKS + n: t for n, t in self.masks.items()}
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Packed:
@@ -53,7 +60,11 @@ class Packed:
         >>> Packed.from_bytes(Packed({"w": torch.ones(2)}).to_bytes()).values
         {'w': tensor([1., 1.])}
         """
-        found = load(data)
+        return cls.from_named(load(data))
+
+    @classmethod
+    def from_named(cls, found: Mapping[str, Tensor]) -> Packed:
+        """What `named` gave, among others perhaps."""
         values, masks = (
             {n.removeprefix(start): t for n, t in found.items() if n.startswith(start)}
             for start in (_VALUES, _MASKS)
@@ -108,6 +119,41 @@ def mask_bytes(cut: Cut, shapes: Shapes) -> int:
         for name, shape in shapes.items()
         if _mask(cut, name, shape) is not None
     )
+
+
+def element_size(tensor: Tensor, transport: Transport) -> int:
+    """The bytes that each value of a tensor takes on its way.
+
+    >>> element_size(torch.zeros(3), "exact"), element_size(torch.zeros(3), "half")
+    (4, 2)
+    """
+    halves = transport == "half" and tensor.is_floating_point()
+    return min(tensor.element_size(), 2) if halves else tensor.element_size()
+
+
+def halved(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Floating-point tensors as float16 between -1 and 1, and the power of two each was divided by.
+
+    >>> halved({"w": torch.tensor([3.0, 0.5])})
+    ({'w': tensor([0.7500, 0.1250], dtype=torch.float16)}, {'w': 4.0})
+    """
+    small, scales = dict(tensors), {}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.element_size() > 2 and tensor.numel():
+            largest = float(tensor.abs().max())
+            usual = math.isfinite(largest) and largest > 0
+            scales[name] = 2.0 ** math.frexp(largest)[1] if usual else 1.0
+            small[name] = (tensor / scales[name]).half()
+    return small, scales
+
+
+def restored(small: Mapping[str, Tensor], scales: Mapping[str, float]) -> dict[str, Tensor]:
+    """What `halved` made smaller, in float32.
+
+    >>> restored(*halved({"w": torch.tensor([3.0, 0.5])}))
+    {'w': tensor([3.0000, 0.5000])}
+    """
+    return {n: t.float() * scales[n] if n in scales else t for n, t in small.items()}
 
 
 def _mask(cut: Cut, name: str, shape: Sequence[int]) -> Tensor | None:

@@ -16,7 +16,7 @@ from submodel.cut import COORDINATES, draw_units
 from submodel.data import Dataset, Dirichlet, Partition, Population, limit, load, make_partition
 from submodel.data.flower import flower_partition
 from submodel.errors import ConfigError
-from submodel.exchange import Federation, Setup
+from submodel.exchange import Clients, Federation, Setup
 from submodel.imports import is_path
 from submodel.local import LocalWork, Loss, Schedule
 from submodel.merge import PROJECTIONS, NoProjection
@@ -59,11 +59,9 @@ def split_data(config: Config, data: Dataset) -> Partition:
     return flower_partition(labels, clients, choice.partitioner, choice.partitioner_options, seed)
 
 
-def make_scheme(
-    config: Config, sizes: Mapping[str, int], module: nn.Module, labelled: bool
-) -> Scheme:
-    """The scheme of a configuration, for axes of these sizes, if it is defined for the run."""
-    choice = config.scheme
+def make_scheme(config: Config, module: nn.Module, axes: Axes, labelled: bool) -> Scheme:
+    """The scheme of a configuration, for these axes, if it is defined for the run."""
+    choice, sizes = config.scheme, _sizes(config, module, axes)
     if choice.widths is None:
         choice = choice.model_copy(update={"widths": config.clients.capacities})
     scheme = registry.make(choice, sizes)
@@ -150,8 +148,7 @@ def prepare(
     if problems:
         raise ConfigError(problems)
     found = find_axes(config, module, data, axes)
-    if config.model.factorised:
-        found = only_ranks(module, found)
+    found = only_cut_ranks(config, module, found)
     problems += [
         f"axes.least: {axis!r} is not an axis that capacities cut; those are "
         f"{', '.join(found.cut_by_capacity) or 'none'}"
@@ -164,17 +161,29 @@ def prepare(
         problems += error.problems
     try:
         labelled = data.classes is not None and loss is functional.cross_entropy
-        scheme = make_scheme(config, _sizes(config, module, found), module, labelled)
+        scheme = make_scheme(config, module, found, labelled)
     except ConfigError as error:
         problems += error.problems
     if problems or partition is None or scheme is None:
         raise ConfigError(problems)
     if config.scheme.granularity == "unit":
         _check_builds(module, found, config, data)
+    return assemble_setup(config, module, found, scheme, Federation(data, partition), loss)
+
+
+def assemble_setup(
+    config: Config,
+    module: nn.Module,
+    axes: Axes,
+    scheme: Scheme,
+    federation: Clients,
+    loss: Loss = functional.cross_entropy,
+) -> Setup:
+    """The setup of these parts, everything else as configured."""
     local = config.local
     return Setup(
         module=module,
-        axes=found,
+        axes=axes,
         scheme=scheme,
         population=Population(
             count=config.clients.count,
@@ -186,7 +195,7 @@ def prepare(
             sampling=config.clients.sampling,
             groups=config.clients.visited,
         ),
-        federation=Federation(data, partition),
+        federation=federation,
         work=LocalWork(
             lr=local.lr,
             epochs=(local.epochs or 1) if local.steps is None else None,
@@ -213,7 +222,13 @@ def prepare(
         if config.merge.radius is None
         else PROJECTIONS[config.merge.projection](config.merge.radius),
         statistics=Statistics(config.train.statistics, config.train.statistics_examples),
+        transport=config.devices.transport,
     )
+
+
+def only_cut_ranks(config: Config, module: nn.Module, axes: Axes) -> Axes:
+    """The axes that capacities cut: ranks alone where the model is factorised."""
+    return only_ranks(module, axes) if config.model.factorised else axes
 
 
 def alignment_problems(config: Config, module: nn.Module, own_axes: bool) -> list[str]:

@@ -8,6 +8,7 @@ alone knows where a task runs.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -23,8 +24,19 @@ from submodel.cells import Cells
 from submodel.cells import begin as begin_cells
 from submodel.cost import CostModel
 from submodel.cut import Cut, LastCut, draw_coordinates, draw_units, gather
-from submodel.errors import DivergedError
-from submodel.exchange import ALONE, Assignment, Bundle, Engine, Group, Setup, State, Task
+from submodel.errors import DivergedError, SilentRoundError
+from submodel.exchange import (
+    ALONE,
+    Assignment,
+    Bundle,
+    Engine,
+    Failure,
+    Group,
+    Setup,
+    State,
+    Task,
+    Update,
+)
 from submodel.knowledge import ModelKnown
 from submodel.local import LocalWork
 from submodel.merge import Accumulator, coverage, unsound
@@ -33,6 +45,8 @@ from submodel.observe import observe
 from submodel.scaled import scales, scales_held
 from submodel.schemes import NOTHING, Draw, Known
 from submodel.tally import RoundReport, Tally
+
+_log = logging.getLogger(__name__)
 
 
 def initial_state(setup: Setup) -> State:
@@ -114,7 +128,7 @@ def step(
 ) -> tuple[State, RoundReport]:
     """One round: w_r -> w_{r+1}."""
     work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
-    tally = Tally(setup.axes, state.tensors, costs, setup.scheme.sends_masks)
+    tally = Tally(setup.axes, state.tensors, costs, setup.scheme.sends_masks, setup.transport)
     assignments = plan(setup, state.round)
     own = group.share(engine.bundles(assignments))
     tally.lap("plan")
@@ -135,21 +149,18 @@ def step(
             for assignment in bundle.assignments:
                 task = dispatchers[setup.scheme.cell(assignment.client)].task(assignment)
                 observe(setup, state, engine, task, tally)
-        for update in engine.run(tasks(bundle)):
+        for outcome in engine.run(tasks(bundle)):
             tally.lap("train")
-            accumulator = cells.accumulators[setup.scheme.cell(update.assignment.client)]
-            weight = setup.weight(update.examples)
-            reason = accumulator.refusal(update.cut, update.tensors, weight)
-            if reason is None:
-                accumulator.add(update.cut, update.tensors, weight)
-                passes = passes_of(update.cut, update.passes, setup.least)
-                tally.accept(update.cut, update.processed, update.loss, passes)
+            if isinstance(outcome, Failure):
+                tally.miss(outcome.assignment.client, outcome.reason)
             else:
-                tally.refuse(update.assignment.client, reason)
+                _add(setup, cells, outcome, tally)
         tally.lap("train")
     group.reduce(cells.accumulators, tally)
     tally.lap("reduce")
     if not tally.accepted:
+        if tally.missing:
+            raise SilentRoundError(f"round {state.round + 1}: no update to merge ({tally.why()})")
         client, reason = next(iter(tally.refused.items()))
         raise DivergedError(
             f"round {state.round + 1}: all {len(tally.refused)} updates were refused "
@@ -158,6 +169,18 @@ def step(
     new = _next(setup, state, cells, dispatchers[0])
     tally.lap("merge")
     return new, tally.report(coverage(cells.accumulators))
+
+
+def _add(setup: Setup, cells: Cells, update: Update, tally: Tally) -> None:
+    """Guard an update and add it, or refuse it by name."""
+    accumulator = cells.accumulators[setup.scheme.cell(update.assignment.client)]
+    weight = setup.weight(update.examples)
+    if reason := accumulator.refusal(update.cut, update.tensors, weight):
+        tally.refuse(update.assignment.client, reason)
+        return
+    accumulator.add(update.cut, update.tensors, weight)
+    passes = passes_of(update.cut, update.passes, setup.least)
+    tally.accept(update.cut, update.processed, update.loss, passes)
 
 
 def _next(setup: Setup, state: State, cells: Cells, dispatcher: Dispatcher) -> State:
@@ -212,20 +235,26 @@ def output_step(
             setup.population.capacity(client, state.round),
             client % setup.population.per_round,
         )
-        for client in range(setup.population.count)
+        for client in setup.population.everyone()
     ]
     own = group.share(engine.bundles(everyone))
     for scheme in setup.scheme.output_passes():
         dispatcher = Dispatcher(replace(setup, scheme=scheme), state, work)
         for bundle in own:
-            for update in engine.run(dispatcher.task(a) for a in bundle.assignments):
-                reason = accumulator.refusal(update.cut, update.tensors)
-                if reason is None:
-                    accumulator.add(update.cut, update.tensors)
+            for outcome in engine.run(dispatcher.task(a) for a in bundle.assignments):
+                client = outcome.assignment.client
+                if isinstance(outcome, Failure):
+                    tally.miss(client, outcome.reason)
+                elif reason := accumulator.refusal(outcome.cut, outcome.tensors):
+                    tally.refuse(client, reason)
                 else:
-                    tally.refuse(update.assignment.client, reason)
+                    accumulator.add(outcome.cut, outcome.tensors)
     group.reduce([accumulator], tally)
+    if tally.missing:
+        if not accumulator.added:
+            raise SilentRoundError(f"output step: no update to merge ({tally.why()})")
+        _log.warning("the output step was taken without %s", tally.why())
     if tally.refused:
-        client, reason = next(iter(tally.refused.items()))
-        raise DivergedError(f"output step, client {client}: {reason}")
+        name, reason = next(iter(tally.refused.items()))
+        raise DivergedError(f"output step, client {name}: {reason}")
     return replace(state, tensors=_project(setup, accumulator.merge()))

@@ -22,10 +22,11 @@ from torch import Tensor
 from submodel import checkpoint
 from submodel.config import Config, read, to_toml
 from submodel.cost import CostModel
+from submodel.devices.engine import DeviceEngine
 from submodel.engines import make_engine
 from submodel.engines.device import own_device
 from submodel.engines.torchrun import ProcessGroup
-from submodel.errors import LostProcessError, SubmodelError
+from submodel.errors import LostProcessError, SilentRoundError, SubmodelError
 from submodel.evaluate import evaluate_capacities, evaluate_parts, some
 from submodel.exchange import ALONE, Group, Setup, State
 from submodel.report.curves import draw_curves
@@ -133,6 +134,7 @@ def _line(state: State, report: RoundReport) -> Metrics:
         "train_loss": report.train_loss,
         "clients": report.clients,
         "refused": report.refused,
+        **({"missing": report.missing} if report.missing else {}),
         "coverage": {"units": report.units_covered, "weights": report.weights_covered},
         "bytes_down": report.bytes_down,
         "bytes_up": report.bytes_up,
@@ -169,13 +171,15 @@ def train(
     on_round: OnRound = lambda _: None,
     resume: bool = False,
     group: ProcessGroup | None = None,
+    devices: DeviceEngine | None = None,
 ) -> tuple[State, list[Metrics]]:
     """Train from the beginning, or from the newest checkpoint; returns the final model.
 
     Without a folder nothing is written. Of a group of processes only the first is given the folder.
+    Over ``devices`` every round is kept, and one that nobody answers is tried again.
     """
     torch.set_num_threads(config.engine.threads)
-    engine, device = make_engine(config, setup), own_device(config.engine.device)
+    engine, device = devices or make_engine(config, setup), own_device(config.engine.device)
     costs = CostModel(setup.module, setup.federation.dataset.example)
     state, history = _begin(config, initial_state(setup), folder, resume)
     if group is not None:
@@ -183,11 +187,21 @@ def train(
     for line in history:
         on_round(line)
     together: Group = ALONE if group is None else group
-    rounds, every = config.train.rounds, config.train.checkpoint_every
+    rounds = config.train.rounds
+    every = config.train.checkpoint_every if devices is None else 1
+    tries = 0
     try:
         while state.round < rounds:
-            new, report = step(setup, state, engine, costs, together)
-            line = _line(new, report)
+            try:
+                new, report = step(setup, state, engine, costs, together)
+            except SilentRoundError as error:
+                tries += 1
+                _log.warning("%s (try %d of %d)", error, tries, config.devices.tries)
+                if tries >= config.devices.tries:
+                    raise
+                continue
+            line = _line(new, report) | ({} if devices is None else devices.books())
+            tries = 0
             due = new.round % config.train.evaluate_every == 0 or new.round == rounds
             if due:
                 start = time.perf_counter()
@@ -200,12 +214,12 @@ def train(
             if folder is not None and (state.round % every == 0 or state.round == rounds):
                 checkpoint.save(folder.checkpoints, state, config)
             on_round(line)
-    except (KeyboardInterrupt, LostProcessError) as stop:
+    except (KeyboardInterrupt, LostProcessError, SilentRoundError) as stop:
         if folder is not None:
             checkpoint.save(folder.checkpoints, state, config)
         elif group is None:
             raise
-        why = f": {stop}" if isinstance(stop, LostProcessError) else ""
+        why = f": {stop}" if isinstance(stop, SubmodelError) else ""
         raise Interrupted(f"stopped after round {state.round} of {rounds}{why}") from None
     if config.train.output_step is not None:
         smoothness = config.train.output_step

@@ -13,7 +13,7 @@ import numpy as np
 from submodel.axes import Axes
 from submodel.cost import BACKWARD, CostModel
 from submodel.cut import WHOLE, Cut, LastCut, Tensors, UnitCut
-from submodel.packing import mask_bytes
+from submodel.packing import Transport, element_size, mask_bytes
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class RoundReport:
     train_loss: float  # the mean over the examples that clients trained on
     clients: int
     refused: dict[str, str]  # client -> why its update was not merged
+    missing: dict[str, str]  # client -> why there was none
     units_covered: float
     weights_covered: float
     bytes_down: int
@@ -36,9 +37,15 @@ class Tally:
     """Counts while a round runs; `report` closes the books."""
 
     def __init__(
-        self, axes: Axes, tensors: Tensors, costs: CostModel, sends_masks: bool = False
+        self,
+        axes: Axes,
+        tensors: Tensors,
+        costs: CostModel,
+        sends_masks: bool = False,
+        transport: Transport = "exact",
     ) -> None:
         self._tensors = tensors
+        self._sizes = {name: element_size(t, transport) for name, t in tensors.items()}
         self._masks = LastCut(
             lambda cut: (
                 mask_bytes(cut, {n: t.shape for n, t in tensors.items()}) if sends_masks else 0
@@ -53,6 +60,7 @@ class Tally:
         self._last = time.perf_counter()
         self.accepted = 0
         self.refused: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
         self._notes: dict[str, list[float]] = {}
 
     def lap(self, phase: str) -> None:
@@ -62,7 +70,7 @@ class Tally:
         self._last = now
 
     def _count_bytes(self, cut: Cut) -> int:
-        return sum(cut.held(n, t.shape) * t.element_size() for n, t in self._tensors.items())
+        return sum(cut.held(n, t.shape) * self._sizes[n] for n, t in self._tensors.items())
 
     def upload(self, cut: Cut) -> int:
         """The bytes that come back from the client of a cut."""
@@ -91,7 +99,7 @@ class Tally:
     def measured(self, cut: Cut, names: Iterable[str], processed: int) -> None:
         """A client got ``cut`` and sent the gradients of all of these parameters, untrained."""
         self._bytes_down += self._bytes(cut) + self._masks(cut)
-        self._bytes_up += sum(self._tensors[n].nbytes for n in names)
+        self._bytes_up += sum(self._tensors[n].numel() * self._sizes[n] for n in names)
         self._flops += BACKWARD * self.costs.forward_flops(WHOLE) * processed
 
     def note(self, values: Mapping[str, float]) -> None:
@@ -104,6 +112,15 @@ class Tally:
         self.refused[str(client)] = reason
         self.lap("merge")
 
+    def miss(self, client: int, reason: str) -> None:
+        """A device sent no update, or none that can be read."""
+        self.missing[str(client)] = reason
+
+    def why(self) -> str:
+        """Everyone whose update is not in the model, with the reason."""
+        everyone = {**self.missing, **self.refused}
+        return "; ".join(f"client {client}: {reason}" for client, reason in everyone.items())
+
     def books(self) -> dict[str, Any]:
         """What `merge` adds up over processes, as plain data."""
         return {
@@ -111,6 +128,7 @@ class Tally:
             "loss": self._loss,
             "accepted": self.accepted,
             "refused": self.refused,
+            "missing": self.missing,
             "notes": self._notes,
             "covered": {a: np.flatnonzero(seen).tolist() for a, seen in self._covered.items()},
         }
@@ -122,6 +140,7 @@ class Tally:
         self._loss = math.fsum(b["loss"] for b in books)
         self.accepted = sum(b["accepted"] for b in books)
         self.refused = {client: why for b in books for client, why in b["refused"].items()}
+        self.missing = {client: why for b in books for client, why in b["missing"].items()}
         self._notes = {}
         for b in books:
             for name, values in b["notes"].items():
@@ -137,6 +156,7 @@ class Tally:
             train_loss=self._loss / self._processed,
             clients=self.accepted,
             refused=self.refused,
+            missing=self.missing,
             units_covered=held / units if held else weights_covered,
             weights_covered=weights_covered,
             bytes_down=self._bytes_down,

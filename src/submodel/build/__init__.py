@@ -1,6 +1,26 @@
 """Building the small module of a cut."""
 
 from submodel.build.layers import LayerCut, resizes
-from submodel.build.module import build, load, load_local, skeleton, tensors_of
+from submodel.build.module import (
+    build,
+    fill_local,
+    load,
+    load_local,
+    local_of,
+    skeleton,
+    tensors_of,
+    to_device,
+)
 
-__all__ = ["LayerCut", "build", "load", "load_local", "resizes", "skeleton", "tensors_of"]
+__all__ = [
+    "LayerCut",
+    "build",
+    "fill_local",
+    "load",
+    "load_local",
+    "local_of",
+    "resizes",
+    "skeleton",
+    "tensors_of",
+    "to_device",
+]

@@ -116,6 +116,22 @@ def skeleton(module: nn.Module) -> nn.Module:
     return _copy(module, parameters, {n: b.to("meta") for n, b in module.named_buffers()})
 
 
+def to_device(module: nn.Module, device: torch.device | str) -> nn.Module:
+    """The module on a device; what has no values yet gets memory, to be filled by `load`.
+
+    >>> to_device(skeleton(nn.Linear(2, 3)), "cpu").weight.shape
+    torch.Size([3, 2])
+    """
+    if not any(p.is_meta for p in module.parameters()):
+        return module.to(device)
+    parameters = {
+        name: nn.Parameter(torch.empty_like(p, device=device), p.requires_grad)
+        for name, p in module.named_parameters()
+    }
+    buffers = {n: torch.empty_like(b, device=device) for n, b in module.named_buffers()}
+    return _copy(module, parameters, buffers)
+
+
 def _correct(
     module: nn.Module, small: nn.Module, cut: UnitCut, sizes: Sizes, *, in_doubt_to_user: bool
 ) -> None:
@@ -197,9 +213,18 @@ def load_local(small: nn.Module, module: nn.Module, cut: Cut) -> None:
     >>> small.scale
     tensor([1., 2.])
     """
+    fill_local(small, {name: cut.part(name, whole) for name, whole in local_of(module).items()})
+
+
+def local_of(module: nn.Module) -> dict[str, Tensor]:
+    """The buffers that are never exchanged."""
     exchanged = tensors_of(module).keys()
-    for (name, buffer), (_, whole) in zip(
-        small.named_buffers(), module.named_buffers(), strict=True
-    ):
-        if name not in exchanged:
-            buffer.copy_(cut.part(name, whole))
+    return {name: buffer for name, buffer in module.named_buffers() if name not in exchanged}
+
+
+@torch.no_grad()
+def fill_local(small: nn.Module, local: Mapping[str, Tensor]) -> None:
+    """Let ``small`` hold these buffers."""
+    for name, buffer in small.named_buffers():
+        if name in local:
+            buffer.copy_(local[name])

@@ -194,10 +194,10 @@ class Train(Section):
 class Engine(Section):
     """Where and how tasks run."""
 
-    name: Literal["auto", "local", "torchrun"] = Field(
+    name: Literal["auto", "local", "torchrun", "flower"] = Field(
         "auto",
-        description="local: this process; torchrun: several, here or on many machines; "
-        "auto: several here for more than a minute of work",
+        description="local: this process; torchrun: several, here or on many machines; flower: "
+        "real devices (submodel serve); auto: several here for more than a minute of work",
     )
     processes: Count | None = Field(
         None, description="torchrun: how many to start here (default: one per core)"
@@ -206,4 +206,20 @@ class Engine(Section):
     device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
     batching: Literal["auto", "always", "never"] = Field(
         "auto", description="train clients of equal shape together: where it pays, or regardless"
+    )
+
+
+class Devices(Section):
+    """How rounds go over real devices, with engine.name = flower."""
+
+    least: Count = Field(1, description="devices that must be there for a round to begin")
+    deadline: Positive = Field(600.0, description="seconds that a device has to answer in")
+    quorum: Capacity = Field(
+        1.0, description="the share of a round's devices whose answers close it before the deadline"
+    )
+    tries: Count = Field(
+        3, description="how often a round is tried that nobody answers, before the run stops"
+    )
+    transport: Literal["exact", "half"] = Field(
+        "exact", description="exact: every bit; half: float16, scaled by tensor, of half the bytes"
     )

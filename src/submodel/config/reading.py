@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 import tomli_w
 from pydantic import Field, ValidationError
 
-from submodel.config.method import Engine, Local, Merge, SchemeChoice, Server, Train
+from submodel.config.method import Devices, Engine, Local, Merge, SchemeChoice, Server, Train
 from submodel.config.subject import AxesChoice, Clients, Data, Model
 from submodel.config.values import Section
 from submodel.data import DATA_NAMES
@@ -35,6 +35,7 @@ class Config(Section):
     local: Local = Local()
     train: Train = Train()
     engine: Engine = Engine()
+    devices: Devices = Devices()
 
 
 _ALLOWED = {

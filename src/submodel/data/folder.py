@@ -15,18 +15,18 @@ _SUFFIXES = (".png", ".jpg", ".jpeg")
 
 def read_folder(path: Path, size: int | None = None) -> ImageSet:
     """The images under ``path``; classes are numbered in the order of their names."""
-    names = _classes(path / "train")
-    if unknown := sorted(set(_classes(path / "test")) - set(names)):
+    names = classes_in(path / "train")
+    if unknown := sorted(set(classes_in(path / "test")) - set(names)):
         raise DataError(f"{path / 'test'}: no training images of {', '.join(unknown)}")
     pictures, labels = [], []
     for part in (path / "train", path / "test"):
         found: list[Pixels] = []
         numbers: list[int] = []
         for number, name in enumerate(names):
-            files = _images(part / name)
+            files = images_in(part / name)
             if not files and part.name == "train":
                 raise DataError(f"{part / name}: no {', '.join(_SUFFIXES)} files")
-            found += [_open(file, size) for file in files]
+            found += [open_image(file, size) for file in files]
             numbers += [number] * len(files)
         if not found:
             raise DataError(f"{part}: no {', '.join(_SUFFIXES)} files in its classes' folders")
@@ -38,7 +38,8 @@ def read_folder(path: Path, size: int | None = None) -> ImageSet:
     )
 
 
-def _classes(part: Path) -> list[str]:
+def classes_in(part: Path) -> list[str]:
+    """The names of a part's classes, that is, of its folders."""
     if not part.is_dir():
         raise DataError(f"{part}: no such folder; want train/CLASS/*.png and test/CLASS/*.png")
     names = sorted(entry.name for entry in part.iterdir() if entry.is_dir())
@@ -49,13 +50,15 @@ def _classes(part: Path) -> list[str]:
     return names
 
 
-def _images(folder: Path) -> list[Path]:
+def images_in(folder: Path) -> list[Path]:
+    """The pictures of one class."""
     if not folder.is_dir():
         return []
     return sorted(file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES)
 
 
-def _open(file: Path, size: int | None) -> Pixels:
+def open_image(file: Path, size: int | None) -> Pixels:
+    """The pixels of one picture."""
     try:
         with Image.open(file) as image:
             return decode(image, size)

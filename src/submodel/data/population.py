@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -36,19 +36,27 @@ class Population:
     sampling: Sampling = "uniform"
     groups: int = 1
 
-    def sample(self, round_: int) -> list[int]:
+    def sample(self, round_: int, present: Collection[int] | None = None) -> list[int]:
         """The clients of a round, ascending; the whole group if it has just ``per_round``.
+
+        Only those ``present`` are drawn; without it, everyone is.
 
         >>> Population(1000000, 3, [1.0], [1.0], "fixed", seed=0).sample(0)
         [374496, 762718, 950106]
         """
-        places = self._places(self.group(round_))
+        places: Sequence[int] = self._places(self.group(round_))
+        if present is not None:
+            places = [place for place in places if self._at(place) in present]
         chosen: Iterable[int] = places
         if self.per_round < len(places):
             rng = generator(self.seed, "sample", round_)
             drawn = rng.choice(len(places), self.per_round, replace=False)
             chosen = (places[int(i)] for i in drawn)
         return sorted(map(self._at, chosen))
+
+    def everyone(self) -> Sequence[int]:
+        """Those who take part in the output step."""
+        return range(self.count)
 
     def group(self, round_: int) -> int:
         """The group that a round visits.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import nn
 
-from submodel.build import build, load, load_local, tensors_of
+from submodel.build import build, fill_local, load, load_local, tensors_of, to_device
 from submodel.cut import Cut
 from submodel.data import Examples
 from submodel.engines.device import move
@@ -44,7 +44,7 @@ class SerialEngine:
     def _module(self, cut: Cut) -> nn.Module:
         shapes = cut.shape_key
         if shapes not in self._modules:
-            self._modules[shapes] = build(self._setup.module, cut).to(self._device)
+            self._modules[shapes] = to_device(build(self._setup.module, cut), self._device)
             if len(self._modules) > _KEPT_MODULES:
                 self._modules.popitem(last=False)
         self._modules.move_to_end(shapes)
@@ -61,7 +61,10 @@ class SerialEngine:
             loss = MaskedCrossEntropy(present, classes, setup.absent_labels)
         module = self._module(task.cut)
         load(module, {n: move(t, self._device, copy=True) for n, t in task.tensors.items()})
-        load_local(module, setup.module, task.cut)
+        if task.local is None:
+            load_local(module, setup.module, task.cut)
+        else:
+            fill_local(module, task.local)
         set_rate(module, where.capacity)  # capacities may share a shape
         masks = {
             name: mask.to(self._device)

@@ -1,0 +1,202 @@
+"""What a device does: it says what it can hold, trains what it is sent, measures for the norms.
+
+It never has the whole model: the module is made without values, its axes are found by shapes
+alone, and memory is taken only for the sub-model that arrived.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from submodel.axes import Axes
+from submodel.build import build, fill_local, load, skeleton, to_device
+from submodel.config import Config
+from submodel.cut import Cut, Tensors
+from submodel.data import Dataset, Examples
+from submodel.devices.facts import Facts, briefed
+from submodel.devices.memory import fitting, free_memory, offered, own_memory, peak_memory
+from submodel.devices.own_data import OwnData
+from submodel.engines.device import own_device
+from submodel.engines.local import SerialEngine
+from submodel.errors import SubmodelError
+from submodel.evaluate import moments_of
+from submodel.exchange import Setup
+from submodel.models import factorised
+from submodel.norm import pooled
+from submodel.prepare import assemble_setup, find_axes, make_module, make_scheme, only_cut_ranks
+from submodel.wire import Parcel, moments_parcel, read_task, update_parcel
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Means:
+    """What its owner gives a device: data, and how much of the machine."""
+
+    data: OwnData
+    capacity: float | None = None
+    memory: int | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a device says of itself."""
+
+    name: str
+    examples: int
+    labels: tuple[int, ...]  # that it has, if the run cuts the classifier by them
+    capacity: float | None  # None: whatever the run's configuration gives this part
+    part: int | None
+    axes: str  # the fingerprint of the axes that it found
+
+    def head(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, head: Mapping[str, Any]) -> Report:
+        """What `head` wrote; raises TypeError, ValueError or KeyError for anything else."""
+        capacity, part = head["capacity"], head["part"]
+        return cls(
+            str(head["name"])[:100],
+            int(head["examples"]),
+            tuple(sorted({int(label) for label in head["labels"]})),
+            None if capacity is None else float(capacity),
+            None if part is None else int(part),
+            str(head["axes"]),
+        )
+
+
+@dataclass(frozen=True)
+class OwnFederation:
+    """The federation as one device sees it: there is nobody but itself."""
+
+    dataset: Dataset
+    own: Examples
+
+    def indices(self, client: int) -> NDArray[np.int64]:  # noqa: ARG002
+        """All."""
+        return np.arange(len(self.own))
+
+    def size(self, client: int) -> int:  # noqa: ARG002
+        """How many examples there are here."""
+        return len(self.own)
+
+    def examples(self, client: int) -> Examples:  # noqa: ARG002
+        """The device's own."""
+        return self.own
+
+    def labels(self, client: int) -> NDArray[np.int64]:  # noqa: ARG002
+        """Those of its examples."""
+        return np.unique(self.own.y.numpy())
+
+    def moments(self, tensors: Tensors, cut: Cut) -> Tensor | None:  # noqa: ARG002
+        """Taken from the own examples."""
+        return None
+
+
+def axes_fingerprint(axes: Axes) -> str:
+    """Equal for axes that cut alike: both sides must have found the same."""
+    found = repr((sorted(axes.sizes.items()), sorted(axes.layouts.items())))
+    return hashlib.sha256(found.encode()).hexdigest()[:16]
+
+
+def empty_module(config: Config, facts: Facts) -> nn.Module:
+    """The configured model without values; one that cannot be made so is made and emptied."""
+
+    def made() -> nn.Module:
+        module = make_module(config, facts.inputs, facts.classes)
+        if facts.example.is_floating_point():
+            module = module.to(facts.example.dtype)
+        return factorised(module, config.model.rank_share) if config.model.factorised else module
+
+    try:
+        with torch.device("meta"):
+            return made()
+    except (NotImplementedError, RuntimeError) as error:
+        _log.warning("the model cannot be made without values (%s): made whole for a moment", error)
+        return skeleton(made())
+
+
+class Device:
+    """Answers the messages of one run."""
+
+    def __init__(self, head: Mapping[str, Any], means: Means) -> None:
+        self.config, self.facts = briefed(head)
+        self.means = means
+        torch.set_num_threads(self.config.engine.threads)
+
+    @cached_property
+    def own(self) -> Examples:
+        """The device's data."""
+        return self.means.data.read(self.config, self.facts)
+
+    @cached_property
+    def setup(self) -> Setup:
+        """The run as seen from here: a module without values, and only the own examples."""
+        module = empty_module(self.config, self.facts)
+        axes = only_cut_ranks(
+            self.config, module, find_axes(self.config, module, self.facts.dataset, None)
+        )
+        scheme = make_scheme(self.config, module, axes, self.facts.classes is not None)
+        federation = OwnFederation(self.facts.dataset, self.own)
+        return assemble_setup(self.config, module, axes, scheme, federation)
+
+    def report(self) -> Parcel:
+        """What this device can hold and has."""
+        setup, means = self.setup, self.means
+        capacity = None
+        if means.capacity is not None:
+            capacity = offered(self.config, means.capacity)
+        elif means.memory is not None or means.data.part is None:
+            capacity = self._fitting(setup)
+        restricted = self.config.local.absent_labels != "keep"
+        labels = tuple(setup.federation.labels(0).tolist()) if restricted else ()
+        name = means.name or platform.node()
+        part, axes = means.data.part, axes_fingerprint(setup.axes)
+        return Parcel(Report(name, len(self.own), labels, capacity, part, axes).head(), {})
+
+    def _fitting(self, setup: Setup) -> float:
+        device = own_device(self.config.engine.device)
+        taken = own_memory() if device.type == "cpu" else 0
+        memory = self.means.memory or taken + free_memory(device)
+        return fitting(self.config, setup.module, setup.axes, self.facts, memory, taken)
+
+    def train(self, parcel: Parcel) -> Parcel:
+        """The update for a task."""
+        task = read_task(parcel, self.setup)
+        engine = SerialEngine(self.setup, own_device(self.config.engine.device))
+        (update,) = engine.run([task])
+        reply = update_parcel(update, task, self.config.devices.transport)
+        return replace(reply, head={**reply.head, "peak_memory": peak_memory()})
+
+    def measure(self, parcel: Parcel) -> Parcel:
+        """What the static norms of a sub-model see of the own examples."""
+        task = read_task(parcel, self.setup)
+        device = own_device(self.config.engine.device)
+        module = to_device(build(self.setup.module, task.cut), device)
+        load(module, {n: t.to(device) for n, t in task.tensors.items()})
+        fill_local(module, task.local or {})
+        rows = moments_of(module, self.own.x)
+        return moments_parcel(pooled(module, rows).cpu())
+
+    def answer(self, kind: str, parcel: Parcel) -> Parcel:
+        """The answer to a message of some kind; a problem is answered as a sentence."""
+        try:
+            if kind == "report":
+                return self.report()
+            return self.train(parcel) if kind == "train" else self.measure(parcel)
+        except SubmodelError as error:
+            return Parcel({"problem": str(error)}, {})

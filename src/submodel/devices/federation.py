@@ -1,0 +1,176 @@
+"""A run over devices: the same setup, with clients that are somewhere else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from submodel.config import Config
+from submodel.cut import Cut, Tensors, draw_units, gather, held
+from submodel.data import Dataset, Examples, Population
+from submodel.devices.device import Report, axes_fingerprint
+from submodel.devices.engine import DeviceEngine
+from submodel.devices.facts import Facts, briefing
+from submodel.devices.post import Post
+from submodel.devices.roster import Roster
+from submodel.errors import ConfigError, SubmodelError
+from submodel.exchange import Assignment, Failure, Setup, Task
+from submodel.norm import StaticBatchNorm
+from submodel.schemes import Draw, Static
+from submodel.wire import WireError, read_moments
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicePopulation(Population):
+    """The devices that are there; when all are, and they say no capacity, it is its parent."""
+
+    roster: Roster
+    least: int
+
+    def sample(self, round_: int, present: Collection[int] | None = None) -> list[int]:
+        """Those of a round, drawn from whoever is free; waits until enough are."""
+        while True:
+            free = set(self.roster.wait(self.least))
+            chosen = super().sample(round_, free if present is None else free & set(present))
+            if chosen:
+                return chosen
+            self.roster.wait(len(free) + 1)  # nobody of the round's group is there
+
+    def capacity(self, client: int, round_: int) -> float:
+        """What its device said, or what is configured."""
+        said = self.roster.entry(client).report.capacity
+        return super().capacity(client, round_) if said is None else said
+
+    def everyone(self) -> Sequence[int]:
+        """All who are free."""
+        return self.roster.wait(self.least)
+
+
+class DeviceFederation:
+    """The clients' data, which stays where it is; what is known of it, devices have said."""
+
+    def __init__(self, setup: Setup, roster: Roster, engine: DeviceEngine, most: int) -> None:
+        self._setup, self._roster, self._engine, self._most = setup, roster, engine, most
+
+    @property
+    def dataset(self) -> Dataset:
+        """What the server has itself, to test on."""
+        return self._setup.federation.dataset
+
+    def size(self, client: int) -> int:
+        """As its device said."""
+        return self._roster.entry(client).report.examples
+
+    def labels(self, client: int) -> NDArray[np.int64]:
+        """As its device said."""
+        return np.asarray(self._roster.entry(client).report.labels, dtype=np.int64)
+
+    def indices(self, client: int) -> NDArray[np.int64]:
+        """Nobody here knows."""
+        self._not_here(client)
+
+    def examples(self, client: int) -> Examples:
+        """They do not leave their device."""
+        self._not_here(client)
+
+    def _not_here(self, client: int) -> NoReturn:
+        raise SubmodelError(f"the examples of client {client} are on its own device")
+
+    def moments(self, tensors: Tensors, cut: Cut) -> Tensor | None:
+        """What the static norms of a cut see, taken by free devices that can hold the cut."""
+        able = [c for c in self._roster.free() if self._can_hold(c, cut, tensors)][: self._most]
+        values, work = gather(cut, tensors), self._setup.work
+        tasks = [Task(Assignment(0, c, 1.0), cut, values, work, None) for c in able]
+        rows = []
+        for task, reply in self._engine.ask(tasks, "moments") if tasks else ():
+            try:
+                if isinstance(reply, Failure):
+                    raise WireError(reply.reason)
+                if "problem" in reply.head:
+                    raise WireError(str(reply.head["problem"]))
+                rows.append(read_moments(reply, self._columns(cut)))
+            except WireError as error:
+                _log.warning("client %d measured nothing: %s", task.assignment.client, error)
+        if not rows:
+            _log.warning(
+                "no device measured for the static norms (%d can hold this sub-model): the "
+                "server's own %d training examples do instead", len(able), len(self.dataset.train)
+            )  # fmt: skip
+            return None
+        return torch.cat(rows)
+
+    def _columns(self, cut: Cut) -> int:
+        layers = self._setup.module.named_modules()
+        names = [f"{n}.weight" for n, layer in layers if isinstance(layer, StaticBatchNorm)]
+        parameters = dict(self._setup.module.named_parameters())
+        return sum(1 + 2 * cut.held(name, parameters[name].shape) for name in names)
+
+    def _can_hold(self, client: int, cut: Cut, tensors: Tensors) -> bool:
+        setup = self._setup
+        capacity = setup.population.capacity(client, 0)
+        said = self._roster.entry(client).report.capacity
+        own = draw_units(Static(), setup.axes, said or capacity, Draw(0, 0, 0), least=setup.least)
+        return held(cut, tensors) <= held(own, tensors)
+
+
+def over_devices(
+    config: Config, setup: Setup, post: Post, file: Path | None = None
+) -> tuple[Setup, DeviceEngine]:
+    """The setup with devices for clients, and the engine that reaches them.
+
+    ``file`` keeps who is who, so that a resumed run numbers its devices as before.
+    """
+    problems = problems_over_devices(config)
+    if problems:
+        raise ConfigError(problems)
+    told = briefing(config, Facts.of(setup.federation.dataset))
+    fingerprint, classes = axes_fingerprint(setup.axes), setup.federation.dataset.classes
+
+    def accepts(report: Report) -> str:
+        if report.axes != fingerprint:
+            return "it finds other axes in the model: has it the same submodel and torch?"
+        if report.examples < 1:
+            return f"it has {report.examples} examples"
+        if report.capacity is not None and report.capacity not in config.clients.capacities:
+            return f"capacity {report.capacity:g} is not one of the run's"
+        if report.part is not None and not 0 <= report.part < config.clients.count:
+            return f"part {report.part}: the run has clients 0 to {config.clients.count - 1}"
+        if config.local.absent_labels != "keep" and (
+            not report.labels or not 0 <= min(report.labels) <= max(report.labels) < (classes or 0)
+        ):
+            return f"labels {report.labels} are not those of {classes} classes"
+        return ""
+
+    roster = Roster(post, told, accepts, config.clients.count, file)
+    engine = DeviceEngine(config, setup.module, setup.scheme.sends_masks, told, post, roster)
+    base = setup.population
+    population = DevicePopulation(
+        **{name: getattr(base, name) for name in Population.__dataclass_fields__},
+        roster=roster,
+        least=min(config.devices.least, config.clients.count),
+    )
+    federation = DeviceFederation(setup, roster, engine, config.clients.sampled)
+    return replace(setup, population=population, federation=federation), engine
+
+
+def problems_over_devices(config: Config) -> list[str]:
+    """What does not work over devices, with the reason."""
+    problems = []
+    if config.model.name == "own":
+        problems.append(
+            "model.name: devices make the model themselves; give a built-in name or "
+            "package.module:factory"
+        )
+    if config.scheme.name == "masked-sgd":
+        problems.append("scheme.name: 'masked-sgd' is training on a single machine")
+    return problems

@@ -1,0 +1,206 @@
+"""The devices that a run knows: who they are, what they can hold, who is free.
+
+A device that missed a deadline may still be at work. It is asked who it is, and as devices answer
+their messages one after another, it is free again when that answer comes: nothing piles up.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from submodel.devices.device import Report
+from submodel.devices.post import Post
+from submodel.errors import SubmodelError
+from submodel.wire import Parcel, WireError
+
+_log = logging.getLogger(__name__)
+_PATIENCE = 120.0  # seconds that a device has to say who it is
+_AGAIN = 60.0  # seconds after which one that cannot take part is asked once more
+_PAUSE = 0.2
+_REMIND = 30.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One device."""
+
+    node: int
+    client: int
+    report: Report
+    answered: int = 0
+    missed: int = 0
+    last_seen: float = 0.0  # seconds since 1970
+    present: bool = True
+    last_problem: str = ""
+
+
+@dataclass(frozen=True)
+class _Question:
+    node: int
+    expires: float
+
+
+class Roster:
+    """Who takes part; ``accepts`` says why a report is not acceptable, or nothing."""
+
+    def __init__(
+        self,
+        post: Post,
+        briefing: Mapping[str, Any],
+        accepts: Callable[[Report], str],
+        most: int,
+        file: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._post, self._accepts, self._most = post, accepts, most
+        self._question = Parcel(briefing, {}).to_bytes()
+        self._file, self._clock = file, clock
+        self._open: dict[str, _Question] = {}
+        self._turned_away: dict[int, tuple[float, str]] = {}  # node -> since when, why
+        self._entries: dict[int, Entry] = {}  # by client
+        self._restore()
+
+    def entry(self, client: int) -> Entry:
+        """What is known of a client's device."""
+        return self._entries[client]
+
+    def free(self) -> list[int]:
+        """The clients whose devices are there, known, and wait for work; ascending."""
+        self._look()
+        busy = {question.node for question in self._open.values()}
+        return sorted(c for c, e in self._entries.items() if e.present and e.node not in busy)
+
+    def wait(self, least: int) -> list[int]:
+        """`free`, when there are at least so many, and nobody who came is still to be heard."""
+        reminded = self._clock()
+        while True:
+            free = self.free()
+            new = {q.node for q in self._open.values()} - {e.node for e in self._entries.values()}
+            if len(free) >= least and not new:
+                return free
+            if self._clock() - reminded > _REMIND:
+                reminded = self._clock()
+                _log.warning("waiting for devices: %d of %d are free%s", len(free), least,
+                             self._why())  # fmt: skip
+            time.sleep(_PAUSE)
+
+    def _why(self) -> str:
+        reasons = [f"node {node}: {why}" for node, (_, why) in self._turned_away.items()]
+        return f" ({'; '.join(reasons)})" if reasons else ""
+
+    def heard(self, client: int) -> None:
+        """The client's device answered."""
+        own = self._entries[client]
+        self._set(replace(own, answered=own.answered + 1, last_seen=time.time(), last_problem=""))
+
+    def missed(self, client: int, reason: str, silent: bool) -> None:
+        """It did not, or badly; a ``silent`` one gets no work before it says that it is there."""
+        own = self._entries[client]
+        self._set(replace(own, missed=own.missed + 1, last_problem=reason))
+        if silent:
+            self._ask(own.node)
+
+    def _look(self) -> None:
+        """See who is there, ask who they are, read what they say."""
+        present, now = self._post.present(), self._clock()
+        for entry in self._entries.values():
+            if entry.present != (entry.node in present):
+                self._set(replace(entry, present=not entry.present))
+        for reply in self._post.replies(list(self._open)) if self._open else ():
+            question = self._open.pop(reply.ticket, None)
+            if question is not None:
+                self._read(question.node, reply.payload, reply.problem)
+        for ticket, question in list(self._open.items()):
+            if now > question.expires or question.node not in present:
+                del self._open[ticket]
+        known = {e.node for e in self._entries.values() if e.present}
+        asked = {question.node for question in self._open.values()}
+        again = {n for n, (since, _) in self._turned_away.items() if now - since < _AGAIN}
+        for node in sorted(set(present) - known - asked - again):
+            self._ask(node)
+
+    def _ask(self, node: int) -> None:
+        ticket = self._post.send(node, "report", self._question, _PATIENCE, "report")
+        if ticket is not None:
+            self._open[ticket] = _Question(node, self._clock() + _PATIENCE + _PAUSE)
+
+    def _read(self, node: int, payload: bytes, problem: str) -> None:
+        """Enter a device, or turn it away and say why."""
+        try:
+            if problem:
+                raise SubmodelError(problem)
+            head = Parcel.from_bytes(payload).head
+            if "problem" in head:
+                raise SubmodelError(str(head["problem"]))
+            report = Report.read(head)
+            if why := self._accepts(report):
+                raise SubmodelError(why)
+            self._enter(node, report)
+            self._turned_away.pop(node, None)
+        except (SubmodelError, WireError, KeyError, TypeError, ValueError) as error:
+            why = str(error) or type(error).__name__
+            self._turned_away[node] = (self._clock(), why)
+            self._leave_out(node)
+            _log.warning("node %d takes no part: %s", node, why)
+
+    def _leave_out(self, node: int) -> None:
+        for client, entry in list(self._entries.items()):
+            if entry.node == node:
+                self._set(replace(entry, present=False))
+                _log.warning("client %d is left out", client)
+
+    def _enter(self, node: int, report: Report) -> None:
+        client = self._number(node, report)
+        old = self._entries.get(client)
+        new = Entry(node, client, report) if old is None else replace(old, node=node, report=report)
+        if old is None or old.node != node or not old.present:
+            _log.info("client %d is %s, capacity %s, %d examples", client, report.name,
+                      report.capacity, report.examples)  # fmt: skip
+        self._set(replace(new, present=True, last_seen=time.time()))
+
+    def _number(self, node: int, report: Report) -> int:
+        """The client that a device is: the part that it plays, the one it was, or the next."""
+        if report.part is not None:
+            holder = self._entries.get(report.part)
+            if holder is not None and holder.present and holder.node != node:
+                raise SubmodelError(f"part {report.part} is {holder.report.name}'s already")
+            return report.part
+        for client, entry in self._entries.items():
+            if entry.node == node:
+                return client
+        for client, entry in self._entries.items():  # the same machine under another number
+            if not entry.present and entry.report.part is None and entry.report.name == report.name:
+                return client
+        number = next(n for n in range(len(self._entries) + 1) if n not in self._entries)
+        if number >= self._most:
+            raise SubmodelError(f"the run is full: clients.count is {self._most}")
+        return number
+
+    def _set(self, entry: Entry) -> None:
+        self._entries[entry.client] = entry
+        if self._file is not None:
+            text = json.dumps([asdict(e) for _, e in sorted(self._entries.items())], indent=2)
+            partial = self._file.with_name(f".{self._file.name}.partial")
+            partial.write_text(text + "\n", encoding="utf-8")
+            partial.replace(self._file)
+
+    def _restore(self) -> None:
+        """A resumed run keeps its numbers; who is there, it finds out anew."""
+        for entry in read_roster(self._file):
+            self._entries[entry.client] = replace(entry, present=False)
+
+
+def read_roster(file: Path | None) -> list[Entry]:
+    """The devices that a run's folder tells of."""
+    if file is None or not file.is_file():
+        return []
+    return [
+        Entry(**{**line, "report": Report.read(line["report"])})
+        for line in json.loads(file.read_text("utf-8"))
+    ]

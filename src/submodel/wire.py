@@ -1,0 +1,220 @@
+"""What travels between a server and its devices: one file per message, a head and some tensors.
+
+The file is a safetensors file whose metadata holds the head as JSON: nothing is unpickled, and a
+reader in another language needs no more than those two formats. A task carries the units that the
+device holds and their values, an update what became of them. In ``half`` transport values travel
+as float16, and an update is the *change*, which the server adds to its own exact values: what a
+device did not move keeps its bits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from submodel.build import local_of
+from submodel.cut import CoordinateCut, Cut, PlannedCut, Tensors, UnitCut, from_runs, runs
+from submodel.errors import SubmodelError
+from submodel.exchange import Assignment, Setup, Task, Update
+from submodel.local import LocalWork
+from submodel.packing import Packed, Transport, halved, pack, restored, unpack
+from submodel.rounds import cut_of
+
+VERSION = 1
+_HEAD = "submodel"
+_SCALES, _LOCAL = "scales/", "local/"
+_LONGEST_HEAD = 1 << 26
+
+
+class WireError(SubmodelError):
+    """A message that cannot be read, or says what it must not."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A message: a head of plain values and named tensors."""
+
+    head: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+
+    def to_bytes(self) -> bytes:
+        """As it travels."""
+        head = json.dumps({**self.head, "version": VERSION})
+        return save({n: t.contiguous() for n, t in self.tensors.items()}, {_HEAD: head})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Parcel:
+        """What `to_bytes` wrote; raises `WireError` for anything else.
+
+        >>> Parcel.from_bytes(Parcel({"kind": "report"}, {}).to_bytes()).head["kind"]
+        'report'
+        >>> Parcel.from_bytes(b"no message")
+        Traceback (most recent call last):
+        submodel.wire.WireError: it cannot be read (its head is cut short)
+        """
+        length = int.from_bytes(data[:8], "little")
+        if len(data) < 8 or length > min(len(data) - 8, _LONGEST_HEAD):
+            raise WireError("it cannot be read (its head is cut short)")
+        try:
+            head = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_HEAD])
+            tensors = load(data)
+        except (ValueError, KeyError, TypeError, SafetensorError, RecursionError) as error:
+            raise WireError(f"it cannot be read ({type(error).__name__}: {error})") from None
+        if not isinstance(head, dict) or head.get("version") != VERSION:
+            given = head.get("version") if isinstance(head, dict) else head
+            raise WireError(f"it speaks version {given!r} of the format, not {VERSION}")
+        return cls(head, tensors)
+
+
+def task_parcel(task: Task, module: nn.Module, masks: bool, transport: Transport) -> Parcel:
+    """What a device gets: its cut's units and values, what to do, and nothing of the rest.
+
+    ``masks``: send the masks of single weights; else the device draws them again.
+    """
+    packed = pack(task.cut, task.tensors, masks)
+    values, scales = halved(packed.values) if transport == "half" else (dict(packed.values), {})
+    local = {_LOCAL + n: task.cut.part(n, t).contiguous() for n, t in local_of(module).items()}
+    tensors = dict(replace(packed, values=values).named()) | local
+    tensors |= {_SCALES + n: t.clone() for n, t in task.scales.items()}
+    head = {
+        "assignment": asdict(task.assignment),
+        "units": _units(task.cut),
+        "drawn": isinstance(task.cut, CoordinateCut) and bool(task.cut.masks) and not masks,
+        "work": asdict(task.work),
+        "classes": None if task.classes is None else task.classes.tolist(),
+        "halved": scales if transport == "half" else None,
+    }
+    return Parcel(head, tensors)
+
+
+def _units(cut: Cut) -> dict[str, list[list[int]]] | None:
+    if isinstance(cut, PlannedCut):
+        cut = cut.like or cut  # a device needs the shapes alone
+    if isinstance(cut, UnitCut):
+        return {axis: runs(kept) for axis, kept in cut.units.items()}
+    return None if isinstance(cut, CoordinateCut) and cut.masks else {}
+
+
+def read_task(parcel: Parcel, setup: Setup) -> Task:
+    """The task of a parcel, for a setup whose module may be a skeleton."""
+    head = parcel.head
+    assignment = Assignment(**head["assignment"])
+    classes = None if head["classes"] is None else np.asarray(head["classes"], dtype=np.int64)
+    packed = Packed.from_named(parcel.tensors)
+    if head["halved"] is not None:
+        packed = replace(packed, values=restored(packed.values, head["halved"]))
+    cut: Cut | None = None
+    if head["units"] is not None:
+        cut = UnitCut(setup.axes, {axis: from_runs(kept) for axis, kept in head["units"].items()})
+    elif head["drawn"]:
+        cut = cut_of(setup, assignment, classes)
+    shapes = {n: tuple(p.shape) for n, p in setup.module.state_dict().items()}
+    cut, tensors = unpack(packed, shapes, cut)
+    return Task(
+        assignment,
+        cut,
+        tensors,
+        LocalWork(**{**head["work"], "widths": tuple(head["work"]["widths"])}),
+        classes,
+        _part(parcel, _SCALES),
+        _part(parcel, _LOCAL),
+    )
+
+
+def _part(parcel: Parcel, start: str) -> dict[str, Tensor]:
+    return {n.removeprefix(start): t for n, t in parcel.tensors.items() if n.startswith(start)}
+
+
+def update_parcel(update: Update, task: Task, transport: Transport) -> Parcel:
+    """What a device sends back for ``task``, as it received it."""
+    values: Tensors = update.tensors
+    scales: dict[str, float] = {}
+    if transport == "half":
+        values = {n: t - task.tensors[n].to(t) for n, t in values.items()}
+    packed = pack(task.cut, values)
+    if transport == "half":
+        small, scales = halved(packed.values)
+        packed = replace(packed, values=small)
+    head = {
+        "assignment": asdict(update.assignment),
+        "examples": update.examples,
+        "processed": update.processed,
+        "loss": update.loss if math.isfinite(update.loss) else None,
+        "passes": list(update.passes),
+        "halved": scales if transport == "half" else None,
+    }
+    return Parcel(head, dict(packed.named()))
+
+
+def read_update(parcel: Parcel, task: Task) -> Update:
+    """The update of a parcel, if it answers just this task; raises `WireError` if not."""
+    head = parcel.head
+    try:
+        given = Assignment(**head["assignment"])
+        examples, processed, loss = head["examples"], head["processed"], head["loss"]
+        passes = tuple((float(width), int(count)) for width, count in head["passes"])
+        scales = head["halved"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError(f"it cannot be read ({type(error).__name__}: {error})") from None
+    if not all(0 < width <= 1 and count > 0 for width, count in passes):
+        raise WireError(f"its passes are {passes}")
+    if given != task.assignment:
+        raise WireError(f"it answers for round {given.round + 1}, client {given.client}")
+    for name, value in {"examples": examples, "processed": processed}.items():
+        if type(value) is not int or not 0 < value < 1 << 53:
+            raise WireError(f"{name} is {value!r}, not a number of examples")
+    if loss is None or not isinstance(loss, int | float) or not math.isfinite(loss):
+        raise WireError(f"its loss is {'not finite' if loss is None else repr(loss)}")
+    tensors = _values(parcel, task, scales)
+    return Update(task.assignment, task.cut, tensors, examples, processed, float(loss), passes)
+
+
+def _values(parcel: Parcel, task: Task, scales: Mapping[str, float] | None) -> dict[str, Tensor]:
+    """The tensors of an update in the task's shapes and types."""
+    packed = Packed.from_named(parcel.tensors)
+    expected = pack(task.cut, task.tensors).values
+    if missing := sorted(expected.keys() ^ packed.values.keys()):
+        raise WireError(f"tensors do not match: {missing[0]!r} is missing or unknown")
+    values = dict(packed.values)
+    if scales is not None:
+        try:
+            values = restored(values, {n: float(s) for n, s in scales.items()})
+        except (AttributeError, TypeError, ValueError) as error:
+            raise WireError(f"its scales cannot be read ({error})") from None
+    for name, wanted in expected.items():
+        value = values[name]
+        if value.shape != wanted.shape:
+            raise WireError(
+                f"{name} has shape {tuple(value.shape)}, which does not fit the cut: "
+                f"{tuple(wanted.shape)}"
+            )
+        if scales is None and value.dtype != wanted.dtype:
+            raise WireError(f"{name} is of {value.dtype}, not {wanted.dtype}")
+        if scales is not None:
+            values[name] = (wanted.double() + value.double()).to(wanted.dtype)
+    shapes = {name: tuple(tensor.shape) for name, tensor in task.tensors.items()}
+    return unpack(Packed(values), shapes, task.cut)[1]
+
+
+def moments_parcel(rows: Tensor) -> Parcel:
+    """What static norms saw of a device's examples."""
+    return Parcel({}, {"rows": rows})
+
+
+def read_moments(parcel: Parcel, columns: int) -> Tensor:
+    """The rows of a parcel; raises `WireError` if they cannot be statistics."""
+    rows = parcel.tensors.get("rows")
+    if rows is None or rows.dtype != torch.float64 or rows.dim() != 2 or rows.shape[1] != columns:
+        raise WireError("it holds no statistics of this model")
+    if not bool(torch.isfinite(rows).all()) or bool((rows[:, 0] <= 0).any()):
+        raise WireError("its statistics are not finite")
+    return rows
