@@ -1,0 +1,557 @@
+"""Training over devices, all in one process: what travels, who answers, who is left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from submodel.config import Config, parse
+from submodel.cost import CostModel
+from submodel.cut import held
+from submodel.data import Examples
+from submodel.devices.device import Device, Means, Report
+from submodel.devices.facts import Facts, briefing
+from submodel.devices.federation import over_devices
+from submodel.devices.memory import fitting, offered
+from submodel.devices.own_data import OwnData
+from submodel.devices.post import Kind, Reply
+from submodel.engines.local import SerialEngine
+from submodel.errors import ConfigError, DataError, SilentRoundError
+from submodel.evaluate import evaluate
+from submodel.exchange import Assignment, State
+from submodel.prepare import prepare
+from submodel.report.tables import cost_rows
+from submodel.rounds import cut_of, initial_state, output_step, step
+from submodel.run import Interrupted, RunFolder, train
+from submodel.wire import Parcel
+
+
+class Neighbours:
+    """A post whose nodes are in this process; each answers when it is asked for the answer.
+
+    ``spoil`` may replace a node's answer: None is silence.
+    """
+
+    def __init__(self, means: dict[int, Means]) -> None:
+        self.means = means
+        self.spoil: dict[int, Callable[[Kind, bytes], bytes | None]] = {}
+        self.sent: list[tuple[int, Kind, bytes]] = []
+        self._waiting: dict[str, tuple[int, Kind, bytes]] = {}
+
+    def present(self) -> Collection[int]:
+        return set(self.means)
+
+    def send(
+        self,
+        node: int,
+        kind: Kind,
+        payload: bytes,
+        seconds: float,  # noqa: ARG002
+        topic: str,  # noqa: ARG002
+    ) -> str | None:
+        if node not in self.means:
+            return None
+        self.sent.append((node, kind, payload))
+        ticket = str(len(self.sent))
+        self._waiting[ticket] = (node, kind, payload)
+        return ticket
+
+    def replies(self, tickets: Collection[str]) -> list[Reply]:
+        found = []
+        for ticket in reversed(list(tickets)):  # in no particular order
+            if ticket not in self._waiting or self._waiting[ticket][0] not in self.means:
+                continue
+            node, kind, payload = self._waiting[ticket]
+            answer: bytes | None
+            if node in self.spoil and kind != "report":
+                answer = self.spoil[node](kind, payload)
+            else:
+                answer = self.honest(node, kind, payload)
+            if answer is not None:
+                del self._waiting[ticket]
+                found.append(Reply(ticket, answer))
+        return found
+
+    def honest(self, node: int, kind: Kind, payload: bytes) -> bytes:
+        parcel = Parcel.from_bytes(payload)
+        return Device(parcel.head, self.means[node]).answer(kind, parcel).to_bytes()
+
+
+def silence(*_: object) -> None:
+    """What a hanging device says."""
+
+
+def config_of(**sections: Any) -> Config:
+    values: dict[str, Any] = {
+        "model": {"name": "cnn", "width": 4},
+        "data": {"examples": 120, "test_examples": 40},
+        "clients": {"count": 4, "per_round": 3, "capacities": [1, 0.5, 0.25]},
+        "train": {"rounds": 2, "evaluate_every": 2},
+        "engine": {"name": "flower", "batching": "never", "device": "cpu"},
+        "devices": {"least": 4, "deadline": 0.5},
+    }
+    for name, section in sections.items():
+        values[name] = {**values.get(name, {}), **section} if isinstance(section, dict) else section
+    return parse(values)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUBMODEL_DATA", str(tmp_path / "cache"))
+
+
+def parts(count: int = 4) -> dict[int, Means]:
+    """Nodes whose numbers, like Flower's, say nothing, each with a part of the run's data."""
+    return {2**63 + 17 * part: Means(OwnData(part=part)) for part in range(count)}
+
+
+def rounds_over(config: Config, post: Neighbours, rounds: int = 2) -> tuple[State, list[Any]]:
+    setup, engine = over_devices(config, prepare(config), post)
+    costs = CostModel(setup.module, setup.federation.dataset.example)
+    state, reports = initial_state(setup), []
+    for _ in range(rounds):
+        state, report = step(setup, state, engine, costs)
+        reports.append(report)
+    return state, reports
+
+
+def rounds_here(config: Config, rounds: int = 2) -> tuple[State, list[Any]]:
+    setup = prepare(config)
+    costs = CostModel(setup.module, setup.federation.dataset.example)
+    state, reports = initial_state(setup), []
+    for _ in range(rounds):
+        state, report = step(setup, state, SerialEngine(setup), costs)
+        reports.append(report)
+    return state, reports
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "rolling": {},
+    "random, fill in": {"scheme": {"name": "random"}, "merge": {"rule": "fill_in"}},
+    "coordinates": {"scheme": {"name": "random", "granularity": "coordinate"}},
+    "importance of weights": {"scheme": {"name": "importance", "granularity": "coordinate"}},
+    "importance": {"scheme": {"name": "importance"}},
+    "ordered": {"scheme": {"name": "ordered", "distill": 0.5}},
+    "unbiased": {
+        "scheme": {"name": "unbiased", "sampling": "fixed"},
+        "merge": {"rule": "fill_in"},
+    },
+    "hierarchical": {
+        "scheme": {"name": "hierarchical", "cells": 2, "every": 2},
+        "clients": {"capacities": [0.5]},
+    },
+    "pruned": {
+        "scheme": {"name": "pruned", "granularity": "coordinate", "every": 1},
+        "clients": {"capacities": [0.25]},
+    },
+    "factorised": {"model": {"factorised": True}},
+    "static batch norm and scaler": {"model": {"name": "preresnet18", "width": 2, "scaler": True}},
+    "all labels, examples count": {
+        "local": {"absent_labels": "keep"},
+        "merge": {"weights": "examples"},
+    },
+    "server momentum": {"server": {"name": "momentum"}},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_devices_train_the_same_model_as_this_process_bit_for_bit(case: str) -> None:
+    config = config_of(**CASES[case])
+    here, expected = rounds_here(config)
+    there, found = rounds_over(config, Neighbours(parts()))
+    for name, tensor in here.tensors.items():
+        assert torch.equal(tensor, there.tensors[name]), name
+    for name, tensor in here.memory.items():
+        assert torch.equal(tensor, there.memory[name]), name
+    for a, b in zip(expected, found, strict=True):
+        assert replace(a, seconds={}) == replace(b, seconds={})
+
+
+def test_the_output_step_is_the_same_too() -> None:
+    config = config_of()
+    here = prepare(config)
+    there, engine = over_devices(config, here, Neighbours(parts()))
+    costs = CostModel(here.module, here.federation.dataset.example)
+    expected = output_step(here, initial_state(here), SerialEngine(here), costs, 10.0)
+    found = output_step(there, initial_state(there), engine, costs, 10.0)
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(tensor, found.tensors[name]), name
+
+
+def test_half_precision_costs_half_and_leaves_what_nobody_moved() -> None:
+    exact, half = config_of(), config_of(devices={"transport": "half"})
+    post = Neighbours(parts())
+    here, full = rounds_here(exact)
+    there, found = rounds_over(half, post)
+    assert [2 * r.bytes_down for r in found] == [r.bytes_down for r in full]
+    assert [2 * r.bytes_up for r in found] == [r.bytes_up for r in full]
+    for name, tensor in here.tensors.items():
+        # a weight was sent with 11 bits, a change came back with 11
+        assert torch.allclose(tensor, there.tensors[name], atol=4e-3), name
+    start = initial_state(prepare(half))
+    still = config_of(devices={"transport": "half"}, local={"lr": 1e-30, "momentum": 0.0})
+    unmoved, _ = rounds_over(still, Neighbours(parts()))
+    for name, tensor in start.tensors.items():
+        assert torch.equal(tensor, unmoved.tensors[name]), name
+
+
+def test_a_device_gets_the_bytes_of_its_cut_and_little_else() -> None:
+    config = config_of(model={"width": 32}, local={"absent_labels": "keep"})
+    post = Neighbours(parts())
+    setup, engine = over_devices(config, prepare(config), post)
+    costs = CostModel(setup.module, setup.federation.dataset.example)
+    state = initial_state(setup)
+    _, report = step(setup, state, engine, costs)
+    promised = {row["capacity"]: row["bytes"] / 2 for row in cost_rows(setup)}  # submodel cost
+    total = 0
+    for _, kind, payload in post.sent:
+        if kind == "train":
+            parcel = Parcel.from_bytes(payload)
+            values = sum(t.nbytes for t in parcel.tensors.values())
+            assert values == promised[parcel.head["assignment"]["capacity"]]
+            assert len(payload) - values < 6000  # the configuration and the tensors' names
+            total += values
+    assert total == report.bytes_down
+
+
+def test_who_is_silent_is_named_and_gets_no_work_until_it_answers() -> None:
+    config = config_of(clients={"per_round": 4}, devices={"least": 3})
+    post = Neighbours(parts())
+    asleep = 2**63 + 17
+    post.spoil[asleep] = silence
+    setup, engine = over_devices(config, prepare(config), post)
+    costs = CostModel(setup.module, setup.federation.dataset.example)
+    state, report = step(setup, initial_state(setup), engine, costs)
+    assert report.clients == 3
+    assert list(report.missing) == ["1"]
+    assert report.missing["1"].startswith("no answer in")
+    trained = [node for node, kind, _ in post.sent if kind == "train"]
+    # its answer to the old task never came, so it is not asked to train again: a hanging device
+    # answers nothing at all, not even who it is
+    silent = post.means.pop(asleep)
+    _, report = step(setup, state, engine, costs)
+    assert report.clients == 3
+    assert not report.missing
+    assert [n for n, kind, _ in post.sent if kind == "train"][len(trained) :].count(asleep) == 0
+    post.means[asleep] = silent
+    del post.spoil[asleep]
+    state, report = step(setup, state, engine, costs)
+    assert report.clients == 4
+    without, _ = rounds_here(config, 1)
+    assert not torch.equal(without.tensors["0.weight"], state.tensors["0.weight"])
+
+
+def spoiled_by(edit: Callable[[dict[str, Any], dict[str, torch.Tensor]], None]) -> Any:
+    """A node that changes its honest answer before it is sent."""
+
+    def make(post: Neighbours, node: int) -> Callable[[Kind, bytes], bytes]:
+        def answer(kind: Kind, payload: bytes) -> bytes:
+            parcel = Parcel.from_bytes(post.honest(node, kind, payload))
+            head, tensors = dict(parcel.head), dict(parcel.tensors)
+            edit(head, tensors)
+            return Parcel(head, tensors).to_bytes()
+
+        return answer
+
+    return make
+
+
+def says(answer: bytes) -> Any:
+    """A node that always says the same."""
+    return lambda *_: lambda *_: answer
+
+
+def _nan(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    tensors["values/0.weight"][0] = float("nan")
+
+
+def _shape(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    tensors["values/0.weight"] = torch.zeros(1, 2, 3)
+
+
+def _type(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    tensors["values/0.weight"] = tensors["values/0.weight"].double()
+
+
+def _less(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    del tensors["values/0.weight"]
+
+
+def _old(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["assignment"]["round"] -= 1
+
+
+def _other(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["assignment"]["client"] += 1
+
+
+def _greedy(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["examples"] = -5
+
+
+def _loss(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["loss"] = "low"
+
+
+def _headless(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head.clear()
+
+
+def _huge(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    tensors["values/0.weight"] *= 1e30
+
+
+BAD = {
+    "not a number": (spoiled_by(_nan), "not finite"),
+    "shape": (spoiled_by(_shape), "does not fit the cut"),
+    "type": (spoiled_by(_type), "torch.float64"),
+    "a tensor too few": (spoiled_by(_less), "missing or unknown"),
+    "an old round": (spoiled_by(_old), "it answers for round 0"),
+    "another client": (spoiled_by(_other), "client 2"),
+    "examples": (spoiled_by(_greedy), "examples is -5"),
+    "loss": (spoiled_by(_loss), "its loss is 'low'"),
+    "no head": (spoiled_by(_headless), "cannot be read"),
+    "huge": (spoiled_by(_huge), "0.weight"),
+    "garbage": (says(b"\xff" * 999), "cut short"),
+    "nothing": (says(b""), "cut short"),
+    "pickle": (says(b"\x80\x04cos\nsystem\n."), "cut short"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_answers_are_refused_by_name_and_the_rest_is_merged(fault: str) -> None:
+    """The model is that of a round without the device that answered badly."""
+    config = config_of(clients={"per_round": 4}, devices={"least": 3})
+    make, reason = BAD[fault]
+    post, bad = Neighbours(parts()), 2**63 + 17
+    post.spoil[bad] = make(post, bad)
+    found, reports = rounds_over(config, post, rounds=1)
+    why = {**reports[0].missing, **reports[0].refused}
+    assert list(why) == ["1"]
+    assert reason in why["1"]
+    assert reports[0].clients == 3
+    others = Neighbours({node: means for node, means in parts().items() if node != bad})
+    expected, _ = rounds_over(config, others, rounds=1)
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(tensor, found.tensors[name]), name
+
+
+def test_a_quorum_closes_a_round_early() -> None:
+    config = config_of(
+        clients={"per_round": 4}, devices={"least": 4, "deadline": 1000, "quorum": 0.75}
+    )
+    post = Neighbours(parts())
+    post.spoil[2**63] = silence
+    _, reports = rounds_over(config, post, rounds=1)
+    assert reports[0].clients == 3
+    assert "when enough had answered" in reports[0].missing["0"]
+
+
+def test_a_round_that_nobody_answers_is_tried_again_and_then_stops_resumably(
+    tmp_path: Path,
+) -> None:
+    config = config_of(devices={"least": 1, "deadline": 0.1, "tries": 2})
+    post = Neighbours(parts(1))
+    post.spoil[2**63] = silence
+    setup, engine = over_devices(config, prepare(config), post)
+    with pytest.raises(SilentRoundError, match="round 1: no update"):
+        step(setup, initial_state(setup), engine, CostModel(setup.module, Facts.of(
+            setup.federation.dataset).example))  # fmt: skip
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config)
+    with pytest.raises(Interrupted, match="stopped after round 0 of 2: round 1: no update"):
+        train(config, setup, folder, devices=engine)
+    assert len([1 for _, kind, _ in post.sent if kind == "train"]) == 3
+    post.spoil.clear()
+    state, history = train(config, setup, folder, devices=engine, resume=True)
+    assert state.round == 2
+    assert [line["clients"] for line in history] == [1, 1]
+
+
+def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_path: Path) -> None:
+    config = config_of(train={"rounds": 3, "checkpoint_every": 50})
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config)
+    file = folder.path / "devices.json"
+    post = Neighbours(parts())
+    setup, engine = over_devices(config, prepare(config), post, file)
+
+    class Killed(BaseException):
+        pass
+
+    def kill(line: dict[str, Any]) -> None:
+        if line["round"] == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(config, setup, folder, kill, devices=engine)
+    assert sorted(entry["client"] for entry in json.loads(file.read_text())) == [0, 1, 2, 3]
+    setup, engine = over_devices(config, prepare(config), Neighbours(parts()), file)
+    state, history = train(config, setup, folder, devices=engine, resume=True)
+    expected, _ = train(config, prepare(config))
+    assert [line["round"] for line in history] == [1, 2, 3]
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(tensor, state.tensors[name]), name
+    device = next(iter(history[0]["devices"].values()))
+    assert device.keys() == {"capacity", "seconds", "bytes_down", "bytes_up", "peak_memory"}
+
+
+def test_late_devices_join_and_those_who_leave_are_not_asked() -> None:
+    config = config_of(clients={"per_round": 4}, devices={"least": 2})
+    post = Neighbours({node: m for node, m in parts().items() if m.data.part in (0, 2)})
+    setup, engine = over_devices(config, prepare(config), post)
+    costs = CostModel(setup.module, setup.federation.dataset.example)
+    state, first = step(setup, initial_state(setup), engine, costs)
+    post.means = parts()
+    state, second = step(setup, state, engine, costs)
+    del post.means[2**63]
+    _, third = step(setup, state, engine, costs)
+    assert [first.clients, second.clients, third.clients] == [2, 4, 3]
+
+
+def test_devices_that_do_not_fit_the_run_are_turned_away(caplog: pytest.LogCaptureFixture) -> None:
+    config = config_of(devices={"least": 1})
+    means = parts(1) | {
+        1: Means(OwnData(part=9)),
+        2: Means(OwnData(Path("/nowhere/x.npz")), capacity=1.0),
+        3: Means(OwnData()),
+        4: Means(OwnData(part=1), capacity=0.01),
+        5: Means(OwnData(part=2), memory=1000),
+    }
+    setup, _ = over_devices(config, prepare(config), Neighbours(means))
+    assert setup.population.sample(0) == [0]
+    for reason in (
+        "node 1 takes no part: part 9: the run has clients 0 to 3",
+        "node 2 takes no part: /nowhere/x.npz: want a folder",
+        "node 3 takes no part: this device has no data",
+        "node 4 takes no part: --capacity: 0.01 is less than the run's smallest, 0.25",
+        "node 5 takes no part: --memory: 1 kB hold none of the run's sub-models",
+    ):
+        assert reason in caplog.text
+
+
+def test_two_devices_cannot_play_one_part(caplog: pytest.LogCaptureFixture) -> None:
+    config = config_of(devices={"least": 1})
+    post = Neighbours({1: Means(OwnData(part=0)), 2: Means(OwnData(part=0))})
+    setup, _ = over_devices(config, prepare(config), post)
+    assert setup.population.sample(0) == [0]
+    assert "part 0 is" in caplog.text
+
+
+def test_static_norms_are_measured_where_the_data_is() -> None:
+    """One device with all examples: the statistics are those of a run in one place."""
+    config = config_of(
+        model={"name": "preresnet18", "width": 2},
+        data={"partition": "iid", "examples": 150},
+        clients={"count": 1, "per_round": 1, "capacities": [1, 0.5]},
+        local={"absent_labels": "keep"},
+        devices={"least": 1},
+    )
+    here = prepare(config)
+    post = Neighbours({7: Means(OwnData(part=0), capacity=1.0)})
+    there, _ = over_devices(config, here, post)
+    assert there.population.sample(0) == [0]
+    state = initial_state(here)
+    expected, found = evaluate(here, state), evaluate(there, state)
+    assert [kind for _, kind, _ in post.sent] == ["report", "moments"]
+    assert found.loss == pytest.approx(expected.loss, rel=1e-4)  # other batches, the same examples
+    small = cut_of(here, Assignment(0, 0, 0.5))
+    evaluate(there, state, small)
+    sent = Parcel.from_bytes(post.sent[-1][2])
+    values = sum(t.numel() for n, t in sent.tensors.items() if n.startswith("values/"))
+    assert values == held(small, state.tensors)
+
+
+def test_nobody_is_sent_more_than_it_can_hold_not_even_for_statistics(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = config_of(model={"name": "preresnet18", "width": 4}, devices={"least": 1})
+    post = Neighbours({7: Means(OwnData(part=0), capacity=0.25)})
+    setup, _ = over_devices(config, prepare(config), post)
+    setup.population.sample(0)
+    evaluate(setup, initial_state(setup))
+    assert [kind for _, kind, _ in post.sent] == ["report"]
+    assert "no device measured" in caplog.text
+
+
+def test_own_data_is_read_from_pictures_and_arrays(tmp_path: Path) -> None:
+    facts = Facts((3, 4, 4), "float32", 3, ("ant", "bee", "cat"), (0.5,) * 3, (0.25,) * 3)
+    for name, value in (("bee", 255), ("cat", 0)):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        Image.new("L", (4, 4), value).save(tmp_path / "pictures" / name / "1.png")
+    found = OwnData(tmp_path / "pictures").read(Config(), facts)
+    assert found.y.tolist() == [1, 2]
+    assert found.x.mean(dim=(1, 2, 3)).tolist() == [2.0, -2.0]
+    again = OwnData(tmp_path / "pictures").read(Config(), facts)  # what was kept
+    assert torch.equal(again.x, found.x)
+    save_file({"x": found.x, "y": found.y}, tmp_path / "own.safetensors")
+    np.savez(tmp_path / "own.npz", x=found.x.numpy(), y=found.y.numpy())
+    for name in ("own.safetensors", "own.npz"):
+        own = OwnData(tmp_path / name).read(Config(), facts)
+        assert torch.equal(own.x, found.x)
+        assert torch.equal(own.y, found.y)
+    (tmp_path / "pictures" / "dog").mkdir()
+    Image.new("L", (4, 4)).save(tmp_path / "pictures" / "dog" / "1.png")
+    with pytest.raises(DataError, match="dog: no class of the run; those are ant, bee, cat"):
+        OwnData(tmp_path / "pictures").read(Config(), facts)
+    with pytest.raises(DataError, match="labels must be 0 to 1"):
+        OwnData(tmp_path / "own.npz").read(Config(), replace(facts, classes=2))
+    with pytest.raises(DataError, match=r"inputs of \(3, 4, 4\), but the run's are \(3, 8, 8\)"):
+        OwnData(tmp_path / "own.npz").read(Config(), replace(facts, inputs=(3, 8, 8)))
+
+
+def test_memory_becomes_the_largest_capacity_that_fits() -> None:
+    config = config_of(model={"name": "preresnet18", "width": 16})
+    setup = prepare(config)
+    facts = Facts.of(setup.federation.dataset)
+    fits = [
+        fitting(config, setup.module, setup.axes, facts, memory)
+        for memory in (10**9, 4 * 10**6, 10**6)
+    ]
+    assert fits == [1.0, 0.5, 0.25]
+    with pytest.raises(ConfigError, match=r"the smallest, 0.25, needs .* parameters"):
+        fitting(config, setup.module, setup.axes, facts, 10**9, taken=10**9 - 10**4)
+    assert [offered(config, c) for c in (1, 0.9, 0.5, 0.3)] == [1, 0.5, 0.5, 0.25]
+
+
+def test_a_device_holds_no_more_than_its_cut() -> None:
+    config = config_of(model={"width": 64}, clients={"capacities": [0.25]})
+    post = Neighbours(parts())
+    rounds_over(config, post, rounds=1)
+    node, _, payload = next(sent for sent in post.sent if sent[1] == "train")
+    parcel = Parcel.from_bytes(payload)
+    device = Device(parcel.head, post.means[node])
+    assert all(p.is_meta for p in device.setup.module.parameters())
+    whole = sum(p.numel() for p in device.setup.module.parameters())
+    update = device.train(parcel)
+    assert sum(t.numel() for t in update.tensors.values()) < 0.1 * whole
+
+
+def test_reports_and_briefings_survive_the_journey() -> None:
+    config = config_of()
+    facts = Facts.of(prepare(config).federation.dataset)
+    head = Parcel.from_bytes(Parcel(briefing(config, facts), {}).to_bytes()).head
+    device = Device(head, Means(OwnData(part=3), name="shed"))
+    assert device.config == config
+    assert device.facts == facts
+    report = Report.read(Parcel.from_bytes(device.report().to_bytes()).head)
+    assert (report.name, report.part, report.capacity) == ("shed", 3, None)
+    assert report.examples == len(device.own)
+    assert isinstance(device.own, Examples)
+
+
+def test_what_makes_no_sense_over_devices_is_refused_at_once() -> None:
+    config = config_of(
+        scheme={"name": "masked-sgd"}, clients={"count": 1, "per_round": 1, "capacities": [0.5]}
+    )
+    with pytest.raises(ConfigError, match="'masked-sgd' is training on a single machine"):
+        over_devices(config, prepare(config), Neighbours({}))
