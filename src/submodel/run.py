@@ -55,6 +55,11 @@ class RunFolder:
         self.memory_file = path / "memory.safetensors"  # of schemes and server steps that have one
         self.summary_file = path / "summary.json"
         self.curves_file = path / "curves.png"
+        self.devices_file = path / "devices.json"  # over devices: who is who
+        self.log_file = path / "server.log"
+        self.stopped_file = path / "stopped.txt"  # why the server's app gave up
+        self.serving_file = path / "serving.json"  # where it is served
+        self.link_log_file = path / "superlink.log"
 
     def create(self, config: Config) -> None:
         """Begin a run: refuses a folder that holds anything."""

@@ -9,13 +9,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from submodel.cli import compare, models, research, theory, training
+from submodel.cli import compare, devices, models, research, theory, training
 from submodel.cli.base import app
 from submodel.errors import SubmodelError
 
 for _command in (
     *(training.train, training.resume, training.show),
     *(models.cost, models.inspect, models.plan, models.export),
+    *(devices.serve, devices.join),
     *(research.data, research.reproduce, compare.compare, theory.study),
 ):
     app.command()(_command)

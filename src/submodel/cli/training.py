@@ -9,12 +9,14 @@ from typing import Annotated
 
 import typer
 
+from submodel.cli import devices
 from submodel.cli.base import ConfigFile, RunPath, Settings, console
 from submodel.config import Config, read
 from submodel.engines.choose import choose
 from submodel.engines.device import own_device
 from submodel.engines.launch import launch
 from submodel.engines.torchrun import ProcessGroup, launched
+from submodel.errors import ConfigError
 from submodel.exchange import Setup
 from submodel.prepare import prepare
 from submodel.report.progress import show_progress
@@ -25,6 +27,8 @@ from submodel.run import train as train_run
 
 def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     """Train in the folder, show progress, end with the result."""
+    if config.engine.name == "flower":
+        raise ConfigError(["engine.name: real devices are served: 'submodel serve CONFIG.toml'"])
     setup = prepare(config)
     config = choose(config, setup)
     together = config.engine.name == "torchrun"
@@ -94,6 +98,11 @@ def resume(run: RunPath) -> None:
     config = folder.config()
     if folder.summary() is not None:
         console.print(f"{run} is finished; 'submodel show {run}' shows it")
+        return
+    if config.engine.name == "flower":
+        from submodel.engines.flower.serving import Place
+
+        devices.follow(config, folder, Place.load(folder))
         return
     _train(config, folder, resume=True)
 

@@ -1,0 +1,238 @@
+"""Real devices: a server that trains over them, and what each of them runs."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from submodel.cli.base import ConfigFile, Settings, console
+from submodel.config import Config, parse_capacity, read
+from submodel.errors import ConfigError, SubmodelError
+from submodel.prepare import prepare
+from submodel.report.progress import show_progress
+from submodel.run import Interrupted, RunFolder, new_folder
+from submodel.units import parse_amount, si
+
+if TYPE_CHECKING:  # an extra: imported where it is used
+    from submodel.engines.flower.serving import Place
+
+PORT = 8000
+_FEDERATION, _CREDENTIALS = Path("federation"), Path("device")
+
+
+def need_flower() -> None:
+    """Say in a sentence that the extra is missing."""
+    try:
+        import flwr  # noqa: F401
+    except ImportError:
+        raise SubmodelError(
+            "real devices need Flower, which is not installed: pip install 'submodel[flower]'"
+        ) from None
+
+
+def serve(
+    config: ConfigFile = None,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
+    federation: Annotated[
+        Path, typer.Option(help="The folder that 'submodel federation init' made.")
+    ] = _FEDERATION,
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen on (default: all; insecure: loopback)")
+    ] = None,
+    port: Annotated[int, typer.Option(help="The port to listen on.")] = PORT,
+    superlink: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Train on a SuperLink that runs on this machine."),
+    ] = None,
+    ca: Annotated[Path | None, typer.Option(help="The CA certificate of --superlink.")] = None,
+    insecure: Annotated[
+        bool, typer.Option(help="Neither encrypt nor check keys; on loopback only.")
+    ] = False,
+) -> None:
+    """Train over real devices: start a server for them, or use one, and show how it goes."""
+    need_flower()
+    from submodel.engines.flower.serving import Place
+
+    resolved = read(config, [*(settings or []), "engine.name=flower"])
+    if superlink is not None:
+        name, _, number = superlink.rpartition(":")
+        given = None if ca is None else str(ca.resolve())
+        if given is None and not insecure:
+            raise ConfigError(["--superlink: give its --ca, or --insecure"])
+        place = Place(name, int(number) if number.isdigit() else PORT, None, own=False, ca=given)
+    elif insecure:
+        place = Place(host or "127.0.0.1", port, None)
+    else:
+        place = Place(host or "0.0.0.0", port, str(federation.resolve()))
+    folder = RunFolder(out) if out else new_folder(resolved.name)
+    prepare(resolved)  # what does not fit is said before anything starts
+    folder.create(resolved)
+    place.save(folder)
+    follow(resolved, folder, place)
+
+
+def follow(config: Config, folder: RunFolder, place: Place) -> None:
+    """Serve a run that has a folder, from wherever it stands."""
+    need_flower()
+    from submodel.engines.flower.credentials import load
+    from submodel.engines.flower.serving import Served
+    from submodel.engines.flower.superlink import ServerCredentials, Superlink
+
+    keys: dict[str, bytes] = {}
+    credentials, ca, link = None, None if place.ca is None else Path(place.ca), None
+    database = folder.path / "superlink.db"
+    if place.federation is not None:
+        found = load(Path(place.federation))
+        files = found.server
+        credentials, ca = ServerCredentials(files.ca, files.certificate, files.key), files.ca
+        keys, database = found.public_keys(), found.folder / "superlink.db"
+        found.check("localhost")
+    address = f"{place.host}:{place.port}"
+    if place.own:
+        home = folder.path / ".flower"
+        link = Superlink(place.host, place.port, home, folder.link_log_file, credentials, database)
+        address = link.address
+    console.print(
+        f"serving {folder.path}: {config.model.name}, scheme {config.scheme.name}, "
+        f"{config.clients.sampled} of at most {config.clients.count} devices per round, "
+        f"{config.train.rounds} rounds, on port {place.port} of {place.host}"
+        + (f" for {len(keys)} registered devices" if keys else ", insecure" * (ca is None))
+    )
+    try:
+        with show_progress(config.train.rounds, console) as on_round:
+            Served(folder, link, address, ca, keys, console.print).follow(on_round)
+    except Interrupted as stop:
+        print(f"{stop}; continue with: submodel resume {folder.path}")
+        raise typer.Exit(130) from None
+    summary = folder.summary() or {}
+    if "test_accuracy" in summary:
+        console.print(f"test accuracy {summary['test_accuracy']:.1%}", end=", ")
+    console.print(f"test loss {summary['test_loss']:.4f} after {summary['rounds']} rounds")
+
+
+def join(
+    host: Annotated[str, typer.Argument(metavar="HOST[:PORT]", help="The server.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="CLASS/*.png in a folder, or x and y in .npz or .safetensors."),
+    ] = None,
+    part: Annotated[
+        int | None, typer.Option(help="Or play this client of the run's own data, to try it out.")
+    ] = None,
+    capacity: Annotated[
+        str | None, typer.Option(help="The share of the model to hold, as 1/4.")
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Or what training may take, as 2GB (default: half of what is free)."),
+    ] = None,
+    credentials: Annotated[
+        Path, typer.Option(help="The device's folder of 'submodel federation init'.")
+    ] = _CREDENTIALS,
+    name: Annotated[str | None, typer.Option(help="What the server calls this device.")] = None,
+    insecure: Annotated[
+        bool, typer.Option(help="Neither encrypt nor show a key; on loopback only.")
+    ] = False,
+) -> None:
+    """Take part as a device: hold what fits, train on the own data, send nothing but updates."""
+    need_flower()
+    from submodel.engines.flower.credentials import load_device
+    from submodel.engines.flower.supernode import DeviceCredentials, Supernode, keep_running
+
+    given = node_settings(data, part, capacity, memory, name)
+    files = None
+    if not insecure:
+        own = load_device(credentials)
+        files = DeviceCredentials(own.ca, own.key)
+    address = host if ":" in host.rpartition("]")[2] else f"{host}:{PORT}"
+    with tempfile.TemporaryDirectory(prefix="submodel-") as temporary:
+        home = Path(temporary)
+        journal = home / "journal.jsonl"
+        config = {**given, "journal": str(journal)}
+        node = Supernode(address, home, home / "supernode.log", files, config)
+        print(f"joining {address}; Ctrl-C leaves", flush=True)
+        over = threading.Event()
+        teller = threading.Thread(target=_tell, args=(journal, over), daemon=True)
+        teller.start()
+        try:
+            keep_running(node, lambda text: print(text, flush=True), over.is_set)
+        except KeyboardInterrupt:
+            print("left", flush=True)
+        finally:
+            over.set()
+            teller.join(timeout=5)
+
+
+def node_settings(
+    data: Path | None,
+    part: int | None,
+    capacity: str | None,
+    memory: str | None,
+    name: str | None,
+) -> dict[str, str | int | float | bool]:
+    """What the device's app is told, checked here, where its owner sees it."""
+    problems = []
+    if (data is None) == (part is None):
+        problems.append("give --data DIR (or --part NUMBER, to try it out), and only one of them")
+    if data is not None and not data.expanduser().exists():
+        problems.append(f"--data: {data}: no such file or folder")
+    if capacity is not None and memory is not None:
+        problems.append("give --capacity or --memory, not both")
+    if problems:
+        raise ConfigError(problems)
+    settings: dict[str, str | int | float | bool] = {}
+    if data is not None:
+        settings["data"] = str(data.expanduser().resolve())
+    if part is not None:
+        settings["part"] = part
+    if capacity is not None:
+        settings["capacity"] = parse_capacity(capacity)
+    if memory is not None:
+        settings["memory"] = parse_amount(memory)
+    if name is not None:
+        settings["name"] = name
+    return settings
+
+
+def _tell(journal: Path, over: threading.Event) -> None:
+    """Print what the device's app notes, line by line."""
+    read_so_far = 0
+    while True:
+        last = over.is_set()
+        if journal.is_file():
+            with journal.open("rb") as file:
+                file.seek(read_so_far)
+                for line in file:
+                    if line.endswith(b"\n"):
+                        read_so_far += len(line)
+                        print(told(json.loads(line)), flush=True)
+        if last:
+            return
+        over.wait(0.5)
+
+
+def told(line: Mapping[str, Any]) -> str:
+    """One line of the journal for people.
+
+    >>> told({"kind": "report", "seconds": 1.5, "capacity": 0.25, "examples": 300})
+    'reported: capacity 0.25, 300 examples'
+    """
+    if "problem" in line:
+        return f"cannot take part: {line['problem']}"
+    if line["kind"] == "report":
+        share = "as configured" if line["capacity"] is None else f"{line['capacity']:g}"
+        return f"reported: capacity {share}, {line['examples']} examples"
+    sizes = f"{si(line['bytes_down'], 'B')} down, {si(line['bytes_up'], 'B')} up"
+    if line["kind"] == "moments":
+        return f"measured for the norms in {line['seconds']:.1f} s, {sizes}"
+    return (
+        f"round {line['topic']}: trained on {line['processed']} examples in "
+        f"{line['seconds']:.1f} s, loss {line['loss']:.4f}, {sizes}"
+    )

@@ -1,0 +1,89 @@
+"""The app of a device: Flower starts it for every message, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from submodel.config import parse_capacity
+from submodel.devices.device import Device, Means
+from submodel.devices.own_data import OwnData
+from submodel.devices.post import Kind
+from submodel.engines.flower.messages import content, payload_of
+from submodel.units import parse_amount
+from submodel.wire import Parcel, WireError
+
+app = ClientApp()
+_log = logging.getLogger(__name__)
+
+
+def means_of(node_config: Mapping[str, object]) -> Means:
+    """What the owner of a node gives: its configuration, in the keys of `submodel join`.
+
+    A node of a Flower simulation is the client of its ``partition-id``.
+
+    >>> means_of({"partition-id": 3, "num-partitions": 10}).data.part
+    3
+    >>> means_of({"data": "/data", "capacity": "1/4"}).capacity
+    0.25
+    """
+    given = {key: str(value) for key, value in node_config.items()}
+    data, part = given.get("data"), given.get("part", given.get("partition-id"))
+    own = OwnData(Path(data)) if data else OwnData(part=None if part is None else int(part))
+    return Means(
+        own,
+        parse_capacity(given["capacity"]) if "capacity" in given else None,
+        parse_amount(given["memory"]) if "memory" in given else None,
+        given.get("name", ""),
+    )
+
+
+def answer(kind: Kind, message: Message, context: Context) -> Message:
+    """The answer to a message, noted in the device's journal if it keeps one."""
+    started = time.monotonic()
+    payload = payload_of(message)
+    try:
+        parcel = Parcel.from_bytes(payload)
+        reply = Device(parcel.head, means_of(context.node_config)).answer(kind, parcel)
+    except WireError as error:
+        reply = Parcel({"problem": f"the message: {error}"}, {})
+    sent = reply.to_bytes()
+    if journal := context.node_config.get("journal"):
+        line = {
+            "kind": kind,
+            "topic": message.metadata.group_id,
+            "bytes_down": len(payload),
+            "bytes_up": len(sent),
+            "seconds": round(time.monotonic() - started, 3),
+            **{k: reply.head[k] for k in _TOLD if k in reply.head},
+        }
+        with Path(str(journal)).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    return Message(content(sent), reply_to=message)
+
+
+_TOLD = ("problem", "capacity", "examples", "labels", "loss", "processed", "peak_memory")
+
+
+@app.query()
+def report(message: Message, context: Context) -> Message:
+    """Who the device is and what it can hold."""
+    return answer("report", message, context)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """An update for a task."""
+    return answer("train", message, context)
+
+
+@app.evaluate()
+def measure(message: Message, context: Context) -> Message:
+    """What the static norms of a sub-model see of the device's examples."""
+    return answer("moments", message, context)

@@ -1,0 +1,74 @@
+"""Our messages inside Flower's: one array of bytes per message, and one kind per message type."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from submodel.devices.post import Kind, Reply
+
+TYPES: dict[Kind, str] = {
+    "report": MessageType.QUERY,
+    "train": MessageType.TRAIN,
+    "moments": MessageType.EVALUATE,
+}
+_RECORD, _ARRAY = "submodel", "payload"
+_REASONS = {
+    1: "its app could not be loaded",
+    2: "its app failed",
+    3: "the message was lost, or not answered in time",
+    4: "its answer was lost",
+    5: "the device is gone",
+    7: "it does not trust the app",
+    8: "its app was killed",
+}
+
+
+def content(payload: bytes) -> RecordDict:
+    """A payload as Flower carries it."""
+    array = Array(np.frombuffer(payload, dtype=np.uint8))
+    return RecordDict({_RECORD: ArrayRecord({_ARRAY: array})})
+
+
+def payload_of(message: Message) -> bytes:
+    """The payload of a message; empty if it is not one of ours."""
+    try:
+        array = message.content.array_records[_RECORD][_ARRAY].numpy()
+    except (KeyError, ValueError, TypeError):
+        return b""
+    return array.tobytes() if array.dtype == np.uint8 else b""
+
+
+class GridPost:
+    """Carries our messages over a Flower grid."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def present(self) -> Collection[int]:
+        """The nodes that Flower lists; one that died is listed for up to a minute."""
+        return set(self._grid.get_node_ids())
+
+    def send(self, node: int, kind: Kind, payload: bytes, seconds: float, topic: str) -> str | None:
+        """Push one message; beyond its time Flower neither delivers nor answers it."""
+        message = Message(content(payload), node, TYPES[kind], ttl=seconds, group_id=topic)
+        (ticket,) = self._grid.push_messages([message]) or [None]
+        return ticket or None
+
+    def replies(self, tickets: Collection[str]) -> list[Reply]:
+        """Answers by the message that they reply to: errors come from nodes of other numbers."""
+        found = []
+        for message in self._grid.pull_messages(list(tickets)):
+            ticket = message.metadata.reply_to_message_id
+            if ticket not in tickets:
+                continue
+            if message.has_error():
+                reason = _REASONS.get(message.error.code, f"error {message.error.code}")
+                said = (message.error.reason or "").strip().splitlines()
+                found.append(Reply(ticket, b"", f"{reason} ({said[-1]})" if said else reason))
+            else:
+                found.append(Reply(ticket, payload_of(message)))
+        return found

@@ -1,0 +1,67 @@
+"""The app of the server: Flower starts it for every run, beside the SuperLink.
+
+Its run configuration names a folder. One that holds a run goes on with it, so a server that was
+killed is resumed by submitting the same run again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from submodel.config import read
+from submodel.devices.federation import over_devices
+from submodel.engines.flower.messages import GridPost
+from submodel.errors import SubmodelError
+from submodel.prepare import prepare
+from submodel.run import RunFolder, new_folder, train
+
+app = ServerApp()
+_log = logging.getLogger("submodel")
+
+
+def folder_of(run_config: Mapping[str, object]) -> RunFolder:
+    """The run's folder, made if it is new, from a configuration file and settings."""
+    given = {key: str(value).strip() for key, value in run_config.items()}
+    folder = RunFolder(Path(given["folder"])) if given.get("folder") else None
+    if folder is not None and folder.config_file.is_file():
+        return folder
+    file = Path(given["config"]) if given.get("config") else None
+    settings = [*given.get("settings", "").splitlines(), "engine.name=flower"]
+    config = read(file, [s for s in settings if s.strip()])
+    folder = folder or new_folder(config.name)
+    folder.create(config)
+    return folder
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train the run of a folder over the nodes of the grid."""
+    folder = folder_of(context.run_config)
+    handler = logging.FileHandler(folder.log_file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    folder.stopped_file.unlink(missing_ok=True)
+    try:
+        with folder.locked():
+            config = folder.config()
+            setup, engine = over_devices(
+                config, prepare(config), GridPost(grid), folder.devices_file
+            )
+            train(config, setup, folder, resume=True, devices=engine)
+        _log.info("finished")
+    except SubmodelError as error:
+        folder.stopped_file.write_text(f"{error}\n", encoding="utf-8")
+        _log.error("%s", error)
+        raise
+    except Exception:
+        _log.exception("the run failed")
+        raise
+    finally:
+        _log.removeHandler(handler)
+        handler.close()

@@ -1,0 +1,169 @@
+"""Serving a run: a SuperLink, the run submitted to it, and everything that died started again.
+
+The run itself is trained by the server's app, a process that the SuperLink starts; its folder holds
+all there is to know, so following it is reading the folder, and going on after any death is
+submitting the folder again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from submodel.engines.flower.control import Control, thin_app
+from submodel.engines.flower.superlink import Superlink
+from submodel.errors import SubmodelError
+from submodel.run import Interrupted, OnRound, RunFolder
+
+Say = Callable[[str], None]
+_PAUSE, _ASK_EVERY = 0.5, 2.0
+_DEATHS = 5  # without a round in between, until one gives up
+_LOCK_PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run is served, as its folder remembers it."""
+
+    host: str
+    port: int
+    federation: str | None  # its folder; None: insecure, on loopback
+    own: bool = True  # False: a SuperLink that somebody else runs
+    ca: str | None = None  # of such a one
+
+    def save(self, folder: RunFolder) -> None:
+        """Remember it."""
+        text = json.dumps(asdict(self), indent=2) + "\n"
+        folder.serving_file.write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: RunFolder) -> Place:
+        """What `save` wrote."""
+        try:
+            return cls(**json.loads(folder.serving_file.read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            raise SubmodelError(f"{folder.path}: was never served") from None
+
+
+class Served:
+    """One run on a SuperLink, ours or another's."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        link: Superlink | None,
+        address: str,
+        ca: Path | None,
+        keys: dict[str, bytes],
+        say: Say,
+    ) -> None:
+        self._folder, self._link, self._say = folder, link, say
+        self._address, self._ca, self._keys = address, ca, keys
+        self._control: Control | None = None
+        self._run_id = 0
+        self._rounds = len(folder.metrics())
+        self._deaths = 0
+
+    def follow(self, on_round: OnRound) -> None:
+        """Until the run is finished; raises `Interrupted` if it stops before."""
+        self._begin()
+        asked = time.monotonic()
+        try:
+            while True:
+                self._tell(on_round)
+                if self._link is not None and not self._link.alive():
+                    self._again("the SuperLink died")
+                elif time.monotonic() - asked > _ASK_EVERY:
+                    asked = time.monotonic()
+                    if self._finished(on_round):
+                        return
+                time.sleep(_PAUSE)
+        except KeyboardInterrupt:
+            self._tell(on_round)
+            raise Interrupted(f"stopped after round {self._rounds}") from None
+        finally:
+            self._end()
+
+    def _begin(self) -> None:
+        if self._link is not None:
+            self._link.start()
+        self._control = Control(self._address, self._ca)
+        for key in self._keys.values():
+            self._control.register(key)
+        self._submit()
+
+    def _submit(self) -> None:
+        assert self._control is not None
+        where = {"folder": str(self._folder.path.resolve())}
+        self._run_id = self._control.submit(thin_app(), where)
+
+    def _tell(self, on_round: OnRound) -> None:
+        lines = self._folder.metrics()
+        for line in lines[self._rounds :]:
+            on_round(line)
+            self._deaths = 0
+            if missing := {**line.get("missing", {}), **line["refused"]}:
+                names = "; ".join(f"client {c}: {why}" for c, why in missing.items())
+                self._say(f"round {line['round']} without {names}")
+        self._rounds = len(lines)
+
+    def _finished(self, on_round: OnRound) -> bool:
+        assert self._control is not None
+        status = self._control.status(self._run_id)
+        if not status.startswith("finished"):
+            return False
+        self._tell(on_round)
+        if status == "finished:completed" and self._folder.summary() is not None:
+            return True
+        if self._folder.stopped_file.is_file():
+            raise Interrupted(self._folder.stopped_file.read_text("utf-8").strip())
+        if status == "finished:stopped":
+            raise Interrupted(f"stopped after round {self._rounds}")
+        self._again("the server's app died")
+        return False
+
+    def _again(self, what: str) -> None:
+        """Start again what died; the run goes on from its last round."""
+        self._deaths += 1
+        if self._deaths > _DEATHS:
+            raise SubmodelError(
+                f"{what} {self._deaths} times without finishing a round; see "
+                f"{self._folder.log_file} and {self._folder.link_log_file}"
+            )
+        self._say(f"{what} after round {self._rounds}: starting it again")
+        if self._link is not None and not self._link.alive():
+            self._end()
+            self._wait_for_lock()
+            self._begin()
+        else:
+            self._wait_for_lock()
+            self._submit()
+
+    def _wait_for_lock(self) -> None:
+        """An app whose SuperLink died notices it after a while; it must be gone first."""
+        over = time.monotonic() + _LOCK_PATIENCE
+        with (self._folder.path / ".lock").open("a") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return  # closing the file gives the lock back
+                except BlockingIOError:
+                    if time.monotonic() > over:
+                        raise SubmodelError(
+                            f"{self._folder.path}: another process is training this run"
+                        ) from None
+                    time.sleep(_PAUSE)
+
+    def _end(self) -> None:
+        if self._control is not None:
+            with suppress(SubmodelError):
+                self._control.stop(self._run_id)
+            self._control.close()
+            self._control = None
+        if self._link is not None:
+            self._link.stop()
