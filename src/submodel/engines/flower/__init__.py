@@ -1,0 +1,1 @@
+"""Real devices: the same training over Flower."""
