@@ -1,4 +1,4 @@
-"""A federation's folder: what TLS and Flower make of it, what is refused."""
+"""A federation's folder: what TLS and Flower make of it, what is refused, what a user reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import shutil
 import socket
 import ssl
 import stat
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,11 +20,13 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
+from submodel.cli import main
 from submodel.engines.flower import certificates, credentials
 from submodel.engines.flower.credentials import Federation, ServerFiles
 from submodel.errors import SubmodelError
 
 HOST = "fl.example.org"
+Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -307,3 +312,88 @@ def test_a_device_checks_its_own_credentials(federation: Federation, tmp_path: P
     files.ca.unlink()
     with pytest.raises(SubmodelError, match=r"ca\.crt: no such file"):
         credentials.load_device(home)
+
+
+@pytest.fixture
+def submodel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """Run the command in an empty folder; its exit status, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["submodel", "federation", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        assert isinstance(stop.value.code, int)
+        return stop.value.code, out, err
+
+    return run
+
+
+def test_init_says_what_goes_where_and_what_to_run_next(submodel: Run) -> None:
+    status, out, err = submodel("init", "--host", HOST, "--host", "192.0.2.7")
+    assert (status, err) == (0, "")
+    made = credentials.load(Path("federation"))
+    assert made.devices == ("device-1", "device-2", "device-3")
+    assert out.splitlines() == [
+        "made federation: a federation of a server and 3 device(s)",
+        "federation/server/server.crt: valid for fl.example.org, 192.0.2.7, localhost, 127.0.0.1 "
+        f"until {made.expires:%Y-%m-%d}",
+        "copy one folder to each device, and nothing else:",
+        "  federation/devices/device-1  ->  'device' on device-1",
+        "  federation/devices/device-2  ->  'device' on device-2",
+        "  federation/devices/device-3  ->  'device' on device-3",
+        "  device.key is private to its device: once it is there, it can be deleted here",
+        "federation/ca.key: copy it to nowhere, best keep it offline. Whoever has it can pose as "
+        "the server;",
+        "  only 'submodel federation renew' needs it.",
+        "next, on the server:    submodel serve CONFIG.toml --federation federation",
+        "next, on every device:  submodel join fl.example.org --data DIR",
+    ]
+
+
+def test_devices_by_number_by_name_and_later(submodel: Run) -> None:
+    assert submodel("init", "many", "--host", HOST, "--devices", "10")[0] == 0
+    assert credentials.load(Path("many")).devices[:2] == ("device-01", "device-02")
+    assert submodel("init", "few", "--host", HOST, "--device", "b", "--device", "a")[0] == 0
+    status, out, _ = submodel("add", "c", "d", "--federation", "few")
+    assert status == 0
+    assert out.splitlines()[0] == "few: 2 device(s) more, now 4"
+    assert "few/devices/d  ->  'device' on d" in out
+    assert "few/devices/a" not in out
+    status, out, _ = submodel("renew", "--federation", "few", "--host", "192.0.2.8")
+    assert status == 0
+    assert "few/server/server.crt: valid for 192.0.2.8, localhost, 127.0.0.1 until" in out
+    assert list(credentials.load(Path("few")).public_keys()) == ["a", "b", "c", "d"]
+
+
+BAD = {
+    "no host": (["init"], "Missing option"),
+    "both": (["init", "--host", HOST, "--devices", "2", "--device", "a"], "not both"),
+    "none": (["init", "--host", HOST, "--devices", "0"], "is not in the range"),
+    "a port": (["init", "--host", "fl:9092"], "error: 'fl:9092' is not a host"),
+    "no federation": (["add", "a"], "error: federation: not the folder of a federation; make one"),
+    "nothing to renew": (["renew"], "error: federation: not the folder of a federation"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_mistakes_are_sentences(case: str, submodel: Run) -> None:
+    arguments, message = BAD[case]
+    status, out, err = submodel(*arguments)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert not Path("federation").exists()
+
+
+def test_without_the_package_a_sentence_says_what_to_install() -> None:
+    code = "import sys; sys.modules['cryptography'] = None; from submodel.cli import main; main()"
+    command = [sys.executable, "-c", code, "federation", "init", "--host", HOST]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == [
+        "error: a federation needs the package 'cryptography': pip install 'submodel[flower]'"
+    ]
