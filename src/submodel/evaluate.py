@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from submodel.build import build, load
 from submodel.cut import WHOLE, Cut, gather
 from submodel.data import Examples
-from submodel.exchange import Assignment, Setup, State
+from submodel.exchange import Assignment, Model, Setup, State
 from submodel.norm import (
     Spread,
     always_by_batch,
@@ -95,15 +96,17 @@ def assemble(
     cut: Cut = WHOLE,
     device: torch.device | str = "cpu",
     spread: Spread = in_order,
+    rows: Tensor | None = None,
 ) -> nn.Module:
     """The module of a cut with the global model's weights, its static norms calibrated.
 
     Static batch norm takes its statistics from the clients' data, on their devices where it is
-    there, whatever statistics the run itself evaluates with.
+    there, whatever statistics the run itself evaluates with; ``rows``: they are known already.
     """
     module = _loaded(setup, tensors, cut, device)
     if needs_calibration(module):
-        rows = setup.federation.moments(tensors, cut)
+        if rows is None:
+            (rows,) = setup.federation.moments([(tensors, cut)])
         if rows is None:
             rows = moments_of(module, _statistics_inputs(setup), spread)
         settle(module, rows)
@@ -170,17 +173,18 @@ def evaluate_parts(
     cut: Cut = WHOLE,
     device: torch.device | str = "cpu",
     spread: Spread = in_order,
+    rows: Tensor | None = None,
 ) -> list[Score]:
     """The global model, or a cut of it, on each of some parts of the data.
 
-    Static batch norm goes by the statistics that the setup names.
+    Static batch norm goes by the statistics that the setup names; ``rows``: as `measured` them.
     """
     own = setup.statistics.source == "test_batch"
     if own:
         module = _loaded(setup, state.tensors, cut, device)
         always_by_batch(module)
     else:
-        module = assemble(setup, state.tensors, cut, device, spread)
+        module = assemble(setup, state.tensors, cut, device, spread, rows)
     module.to(memory_format=_layout(module))  # type: ignore[call-overload]
     batch = _OWN_STATISTICS_BATCH if own else _BATCH
     return [score(module, part, setup, spread, batch) for part in parts]
@@ -192,18 +196,43 @@ def evaluate_capacities(
     whole: Score,
     device: torch.device | str = "cpu",
     spread: Spread = in_order,
+    rows: Mapping[float, Tensor | None] = MappingProxyType({}),
 ) -> dict[float, Score]:
     """The sub-model that each capacity would get in the coming round, on the test part.
 
     ``whole`` is the global model's score, which capacity 1 has under every scheme, unless the
     channels of its layers are not aligned.
     """
+    models = capacity_models(setup, state)
+    test = setup.federation.dataset.test
     scores = {}
     for capacity in sorted(set(setup.population.capacities), reverse=True):
-        if capacity == 1 and setup.alignment == "residual":
+        if capacity not in models:
             scores[capacity] = whole
             continue
-        cut = cut_of(setup, Assignment(state.round, EVALUATOR, capacity), known=known(setup, state))
-        own = replace(state, tensors=scaled(setup, state.tensors, capacity))
-        scores[capacity] = evaluate(setup, own, cut, device, spread)
+        tensors, cut = models[capacity]
+        own = replace(state, tensors=tensors)
+        known_rows = rows.get(capacity)
+        (scores[capacity],) = evaluate_parts(setup, own, [test], cut, device, spread, known_rows)
     return scores
+
+
+def capacity_models(setup: Setup, state: State) -> dict[float, Model]:
+    """What each capacity would get in the coming round, but for capacities that get all of it."""
+    models: dict[float, Model] = {}
+    for capacity in set(setup.population.capacities):
+        if capacity < 1 or setup.alignment != "residual":
+            where = Assignment(state.round, EVALUATOR, capacity)
+            cut = cut_of(setup, where, known=known(setup, state))
+            models[capacity] = scaled(setup, state.tensors, capacity), cut
+    return models
+
+
+def measured(setup: Setup, models: Sequence[Model]) -> list[Tensor | None]:
+    """What clients on their own devices measure for the static norms of some models, all at once.
+
+    None where there is nothing to measure, or nobody to ask.
+    """
+    if setup.statistics.source != "clients" or not needs_calibration(setup.module):
+        return [None for _ in models]
+    return setup.federation.moments(models)

@@ -26,6 +26,8 @@ from submodel.server import Plain, ServerStep
 from submodel.tally import Tally
 
 _RECENT_CLIENTS = 256
+Model = tuple[Tensors, Cut]
+"""A whole model's tensors, and what is held of them."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ class Federation:
         index = torch.from_numpy(self.indices(client))
         return np.unique(self.dataset.train.y[index].numpy())
 
-    def moments(self, tensors: Tensors, cut: Cut) -> Tensor | None:  # noqa: ARG002 - data is here
+    def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
         """None: whoever evaluates takes the statistics of static norms from the examples itself."""
-        return None
+        return [None for _ in models]
 
 
 class Clients(Protocol):
@@ -87,8 +89,8 @@ class Clients(Protocol):
         """The class labels that the client has, ascending."""
         ...
 
-    def moments(self, tensors: Tensors, cut: Cut) -> Tensor | None:
-        """What the static norms of a cut see of the clients' data, as rows of `norm.moments`.
+    def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
+        """What the static norms of each model see of the clients' data: rows of `norm.moments`.
 
         None where the data is here, or nobody can tell.
         """

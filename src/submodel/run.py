@@ -22,12 +22,19 @@ from torch import Tensor
 from submodel import checkpoint
 from submodel.config import Config, read, to_toml
 from submodel.cost import CostModel
+from submodel.cut import WHOLE
 from submodel.devices.engine import DeviceEngine
 from submodel.engines import make_engine
 from submodel.engines.device import own_device
 from submodel.engines.torchrun import ProcessGroup
 from submodel.errors import LostProcessError, SilentRoundError, SubmodelError
-from submodel.evaluate import evaluate_capacities, evaluate_parts, some
+from submodel.evaluate import (
+    capacity_models,
+    evaluate_capacities,
+    evaluate_parts,
+    measured,
+    some,
+)
 from submodel.exchange import ALONE, Group, Setup, State
 from submodel.report.curves import draw_curves
 from submodel.rounds import initial_state, output_step, step
@@ -157,14 +164,22 @@ def _scores(
     parts = {"test": data.test}
     if config.train.evaluate_train:
         parts["train_eval"] = some(data.train, config.train.evaluate_train_examples, config.seed)
-    found = evaluate_parts(setup, state, list(parts.values()), device=device, spread=group.spread)
+    small = {}
+    if config.train.evaluate_capacities and data.classes is not None:
+        small = capacity_models(setup, state)
+    rows = measured(setup, [(state.tensors, WHOLE), *small.values()])
+    found = evaluate_parts(
+        setup, state, list(parts.values()), device=device, spread=group.spread, rows=rows[0]
+    )
     values: Metrics = {}
     for name, score in zip(parts, found, strict=True):
         values[f"{name}_loss"] = score.loss
         if score.accuracy is not None:
             values[f"{name}_accuracy"] = score.accuracy
     if found[0].accuracy is not None and config.train.evaluate_capacities:
-        by_capacity = evaluate_capacities(setup, state, found[0], device, group.spread)
+        by_capacity = evaluate_capacities(
+            setup, state, found[0], device, group.spread, dict(zip(small, rows[1:], strict=True))
+        )
         values["capacity_accuracy"] = {f"{c:g}": s.accuracy for c, s in by_capacity.items()}
     return values
 

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from submodel.cli import compare, devices, models, research, theory, training
+from submodel.cli import compare, devices, federation, models, research, theory, training
 from submodel.cli.base import app
 from submodel.errors import SubmodelError
 
@@ -21,6 +21,7 @@ for _command in (
 ):
     app.command()(_command)
 app.command(name="config")(models.config_)
+app.add_typer(federation.app, name="federation")
 
 
 @app.callback(invoke_without_command=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from submodel.axes import Axes
 from submodel.build import build, fill_local, load, skeleton, to_device
 from submodel.config import Config
-from submodel.cut import Cut, Tensors
 from submodel.data import Dataset, Examples
 from submodel.devices.facts import Facts, briefed
 from submodel.devices.memory import fitting, free_memory, offered, own_memory, peak_memory
@@ -31,7 +30,7 @@ from submodel.engines.device import own_device
 from submodel.engines.local import SerialEngine
 from submodel.errors import SubmodelError
 from submodel.evaluate import moments_of
-from submodel.exchange import Setup
+from submodel.exchange import Model, Setup
 from submodel.models import factorised
 from submodel.norm import pooled
 from submodel.prepare import assemble_setup, find_axes, make_module, make_scheme, only_cut_ranks
@@ -102,9 +101,9 @@ class OwnFederation:
         """Those of its examples."""
         return np.unique(self.own.y.numpy())
 
-    def moments(self, tensors: Tensors, cut: Cut) -> Tensor | None:  # noqa: ARG002
+    def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
         """Taken from the own examples."""
-        return None
+        return [None for _ in models]
 
 
 def axes_fingerprint(axes: Axes) -> str:

@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from submodel.build import tensors_of
 from submodel.config import Config
-from submodel.cut import Cut, Tensors, draw_units, gather, held
+from submodel.cut import Cut, draw_units, gather, held
 from submodel.data import Dataset, Examples, Population
 from submodel.devices.device import Report, axes_fingerprint
 from submodel.devices.engine import DeviceEngine
@@ -22,7 +23,7 @@ from submodel.devices.facts import Facts, briefing
 from submodel.devices.post import Post
 from submodel.devices.roster import Roster
 from submodel.errors import ConfigError, SubmodelError
-from submodel.exchange import Assignment, Failure, Setup, Task
+from submodel.exchange import Assignment, Failure, Model, Setup, Task
 from submodel.norm import StaticBatchNorm
 from submodel.schemes import Draw, Static
 from submodel.wire import WireError, read_moments
@@ -86,28 +87,41 @@ class DeviceFederation:
     def _not_here(self, client: int) -> NoReturn:
         raise SubmodelError(f"the examples of client {client} are on its own device")
 
-    def moments(self, tensors: Tensors, cut: Cut) -> Tensor | None:
-        """What the static norms of a cut see, taken by free devices that can hold the cut."""
-        able = [c for c in self._roster.free() if self._can_hold(c, cut, tensors)][: self._most]
-        values, work = gather(cut, tensors), self._setup.work
-        tasks = [Task(Assignment(0, c, 1.0), cut, values, work, None) for c in able]
-        rows = []
+    def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
+        """What the static norms of the models see, taken by free devices that can hold them.
+
+        All are asked at once. A model goes to the smallest devices that can hold it, of which the
+        run has enough, so that they share the work.
+        """
+        free = sorted(self._roster.free(), key=self._values)
+        tasks, number = [], {}
+        for i, (tensors, cut) in enumerate(models):
+            able = [c for c in free if held(cut, tensors) <= self._values(c)][: self._most]
+            values = gather(cut, tensors)
+            for client in able:
+                # the round tells the models apart: a device may be asked about several
+                task = Task(Assignment(i, client, 1.0), cut, values, self._setup.work, None)
+                tasks.append(task)
+            number[i] = len(able)
+        rows: dict[int, list[Tensor]] = {i: [] for i in number}
         for task, reply in self._engine.ask(tasks, "moments") if tasks else ():
+            i, client = task.assignment.round, task.assignment.client
             try:
                 if isinstance(reply, Failure):
                     raise WireError(reply.reason)
                 if "problem" in reply.head:
                     raise WireError(str(reply.head["problem"]))
-                rows.append(read_moments(reply, self._columns(cut)))
+                rows[i].append(read_moments(reply, self._columns(task.cut)))
             except WireError as error:
-                _log.warning("client %d measured nothing: %s", task.assignment.client, error)
-        if not rows:
-            _log.warning(
-                "no device measured for the static norms (%d can hold this sub-model): the "
-                "server's own %d training examples do instead", len(able), len(self.dataset.train)
-            )  # fmt: skip
-            return None
-        return torch.cat(rows)
+                _log.warning("client %d measured nothing: %s", client, error)
+        for i, found in rows.items():
+            if not found:
+                _log.warning(
+                    "no device measured for the static norms of a model of %d values (%d can hold "
+                    "it): the server's own %d training examples do instead",
+                    held(models[i][1], models[i][0]), number[i], len(self.dataset.train),
+                )  # fmt: skip
+        return [torch.cat(found) if found else None for found in rows.values()]
 
     def _columns(self, cut: Cut) -> int:
         layers = self._setup.module.named_modules()
@@ -115,12 +129,13 @@ class DeviceFederation:
         parameters = dict(self._setup.module.named_parameters())
         return sum(1 + 2 * cut.held(name, parameters[name].shape) for name in names)
 
-    def _can_hold(self, client: int, cut: Cut, tensors: Tensors) -> bool:
+    def _values(self, client: int) -> int:
+        """How many values a client's device can hold."""
         setup = self._setup
-        capacity = setup.population.capacity(client, 0)
         said = self._roster.entry(client).report.capacity
-        own = draw_units(Static(), setup.axes, said or capacity, Draw(0, 0, 0), least=setup.least)
-        return held(cut, tensors) <= held(own, tensors)
+        capacity = setup.population.capacity(client, 0) if said is None else said
+        own = draw_units(Static(), setup.axes, capacity, Draw(0, 0, 0), least=setup.least)
+        return held(own, tensors_of(setup.module))
 
 
 def over_devices(
