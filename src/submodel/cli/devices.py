@@ -85,16 +85,18 @@ def follow(config: Config, folder: RunFolder, place: Place) -> None:
     from submodel.engines.flower.serving import Served
     from submodel.engines.flower.superlink import ServerCredentials, Superlink
 
-    keys: dict[str, bytes] = {}
+    def keys() -> Mapping[str, bytes]:
+        return load(Path(place.federation)).public_keys() if place.federation else {}
+
     credentials, ca, link = None, None if place.ca is None else Path(place.ca), None
     database = folder.path / "superlink.db"
     if place.federation is not None:
         found = load(Path(place.federation))
         files = found.server
         credentials, ca = ServerCredentials(files.ca, files.certificate, files.key), files.ca
-        keys, database = found.public_keys(), found.folder / "superlink.db"
+        database = found.folder / "superlink.db"
         found.check("localhost")
-    address = f"{place.host}:{place.port}"
+    address = place.address
     if place.own:
         home = folder.path / ".flower"
         link = Superlink(place.host, place.port, home, folder.link_log_file, credentials, database)
@@ -103,7 +105,8 @@ def follow(config: Config, folder: RunFolder, place: Place) -> None:
         f"serving {folder.path}: {config.model.name}, scheme {config.scheme.name}, "
         f"{config.clients.sampled} of at most {config.clients.count} devices per round, "
         f"{config.train.rounds} rounds, on port {place.port} of {place.host}"
-        + (f" for {len(keys)} registered devices" if keys else ", insecure" * (ca is None))
+        + ", insecure"
+        * (ca is None)
     )
     try:
         with show_progress(config.train.rounds, console) as on_round:

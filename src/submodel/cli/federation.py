@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
-from submodel.errors import ConfigError
+from submodel.cli.base import console
+from submodel.errors import ConfigError, SubmodelError
+from submodel.run import RunFolder
 
 if TYPE_CHECKING:  # an extra: imported where it is used
+    from submodel.devices.roster import Entry
+    from submodel.engines.flower.control import Node
     from submodel.engines.flower.credentials import Federation
 
 app = typer.Typer(
@@ -85,6 +92,72 @@ def renew(
 
     print(_validity(credentials.renew(folder, hosts or [])))
     print("devices need nothing new; a running 'submodel serve' shows it when it starts next")
+
+
+@app.command()
+def status(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="Default: the run served last.")
+    ] = None,
+) -> None:
+    """Show a run's devices: what they hold, how they answer, when they were last seen."""
+    from submodel.devices.roster import read_roster
+    from submodel.engines.flower.control import Control
+    from submodel.engines.flower.credentials import load
+    from submodel.engines.flower.serving import Place
+
+    folder = RunFolder(run or _newest())
+    place, known = Place.load(folder), read_roster(folder.devices_file)
+    ca = None if place.ca is None else Path(place.ca)
+    if place.federation is not None:
+        ca = load(Path(place.federation)).server.ca
+    nodes: dict[int, Node] = {}
+    try:
+        control = Control(place.address, ca)
+        try:
+            nodes = {node.id: node for node in control.nodes()}
+        finally:
+            control.close()
+        print(f"{folder.path}: served on port {place.port}; {len(nodes)} device(s) registered")
+    except SubmodelError as error:
+        print(f"{folder.path}: not served now ({error})")
+    console.print(device_table(known, nodes))
+
+
+def _newest() -> Path:
+    """The run whose serving began last."""
+    served = sorted(Path("runs").glob("*/serving.json"), key=lambda path: path.stat().st_mtime)
+    if not served:
+        raise SubmodelError("no run under 'runs' was ever served; name its folder")
+    return served[-1].parent
+
+
+def device_table(known: Sequence[Entry], nodes: Mapping[int, Node]) -> Table:
+    """The devices of a run, and those that are registered but have not taken part."""
+    shown = Table()
+    for heading in ("client", "device", "state", "capacity", "examples", "answered", "missed",
+                    "last seen", "last problem"):  # fmt: skip
+        shown.add_column(heading, overflow="fold")
+    for entry in known:
+        node, report = nodes.get(entry.node), entry.report
+        capacity = "as configured" if report.capacity is None else f"{report.capacity:g}"
+        seen = datetime.fromtimestamp(entry.last_seen, UTC) if entry.last_seen else None
+        if node is not None and node.last_seen is not None:
+            seen = max(seen or node.last_seen, node.last_seen)
+        state = node.status if node is not None else "not served"
+        shown.add_row(
+            *(str(entry.client), report.name, state, capacity, str(report.examples)),
+            *(str(entry.answered), str(entry.missed), _when(seen), entry.last_problem),
+        )
+    for node in nodes.values():
+        if node.id not in {entry.node for entry in known}:
+            shown.add_row("-", node.fingerprint or str(node.id), node.status, *"----",
+                          _when(node.last_seen), "")  # fmt: skip
+    return shown
+
+
+def _when(moment: datetime | None) -> str:
+    return "never" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _numbered(count: int) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +36,11 @@ class Place:
     own: bool = True  # False: a SuperLink that somebody else runs
     ca: str | None = None  # of such a one
 
+    @property
+    def address(self) -> str:
+        """Where this machine reaches it."""
+        return f"{'127.0.0.1' if self.host == '0.0.0.0' else self.host}:{self.port}"
+
     def save(self, folder: RunFolder) -> None:
         """Remember it."""
         text = json.dumps(asdict(self), indent=2) + "\n"
@@ -59,11 +64,12 @@ class Served:
         link: Superlink | None,
         address: str,
         ca: Path | None,
-        keys: dict[str, bytes],
+        keys: Callable[[], Mapping[str, bytes]],
         say: Say,
     ) -> None:
         self._folder, self._link, self._say = folder, link, say
         self._address, self._ca, self._keys = address, ca, keys
+        self._registered: set[bytes] = set()
         self._control: Control | None = None
         self._run_id = 0
         self._rounds = len(folder.metrics())
@@ -82,6 +88,7 @@ class Served:
                     asked = time.monotonic()
                     if self._finished(on_round):
                         return
+                    self._register()
                 time.sleep(_PAUSE)
         except KeyboardInterrupt:
             self._tell(on_round)
@@ -93,9 +100,18 @@ class Served:
         if self._link is not None:
             self._link.start()
         self._control = Control(self._address, self._ca)
-        for key in self._keys.values():
-            self._control.register(key)
+        self._registered.clear()
+        self._register()
         self._submit()
+
+    def _register(self) -> None:
+        """Let devices in that the federation has got since."""
+        assert self._control is not None
+        for name, key in self._keys().items():
+            if key not in self._registered:
+                self._control.register(key)
+                self._registered.add(key)
+                self._say(f"device {name} may join")
 
     def _submit(self) -> None:
         assert self._control is not None
