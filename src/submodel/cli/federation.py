@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,6 +123,19 @@ def status(
     except SubmodelError as error:
         print(f"{folder.path}: not served now ({error})")
     console.print(device_table(known, nodes))
+
+
+@app.command(name="app")
+def app_(
+    folder: Annotated[Path, typer.Argument(help="A new folder.")] = Path("submodel-app"),
+) -> None:
+    """Write the app that 'flwr run' takes, for a Flower deployment that is there already."""
+    from submodel.engines.flower.control import thin_app
+
+    if folder.exists():
+        raise SubmodelError(f"{folder} exists already")
+    shutil.copytree(thin_app(), folder)
+    print(f"made {folder}: flwr run {folder} --run-config 'config=\"/abs/config.toml\"' --stream")
 
 
 def _newest() -> Path:
