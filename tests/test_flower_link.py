@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from flwr.superlink.routers.fleet.router import router as fleet_router
 from submodel.engines.flower import guard, probe, supernode
 from submodel.engines.flower.control import Control, bundle, fingerprint, thin_app
 from submodel.engines.flower.environment import environment, past_proxies
-from submodel.engines.flower.family import relatives, runs
+from submodel.engines.flower.family import Relative, relatives, runs
 from submodel.engines.flower.superlink import ServerCredentials, Superlink
 from submodel.engines.flower.supernode import (
     DeviceCredentials,
@@ -307,17 +307,23 @@ def test_the_reason_of_an_end_is_one_sentence(said: str, status: int, reason: st
 
 
 class FakeNode(Supernode):
-    """Ends at once, as often as it is started."""
+    """Lives as long as it has something to say; time passes only while it sleeps or starts."""
 
-    def __init__(self, tmp_path: Path, lives: list[float]) -> None:
+    def __init__(self, tmp_path: Path, lives: list[float], words: Sequence[str] = ()) -> None:
         super().__init__("127.0.0.1:9092", tmp_path, tmp_path / "log", None, {})
-        self.lives, self.now, self.stops = lives, 0.0, 0
+        self.lives, self.words, self.now, self.stops = lives, list(words), 0.0, 0
 
     def start(self) -> None:
         self.now += self.lives.pop(0)
 
     def alive(self) -> bool:
-        return False
+        return bool(self.words)
+
+    def news(self) -> str:
+        return self.words.pop(0)
+
+    def health(self) -> probe.Health:
+        return probe.Health(False, "it is closed")
 
     def stop(self) -> None:
         self.stops += 1
@@ -342,6 +348,22 @@ def test_the_pauses_grow_and_begin_anew_after_it_has_worked(
     pauses = [event.removeprefix("it ended; trying again in ") for event in events]
     assert pauses == ["1 s", "2 s", "4 s", "8 s", "16 s", "30 s", "30 s", "1 s", "2 s"]
     assert node.stops == 10
+
+
+def test_a_device_tells_once_that_the_server_is_lost_and_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = "WARNING :   Connection attempt failed, retrying in 0.82 seconds"
+    words = [lost, lost, "", "INFO :      SuperNode ID: 18446744073709551615", "", lost, lost]
+    words += ["INFO :      Connection successful after 62.37 seconds and 3 tries.", lost]
+    node = FakeNode(tmp_path, [0.0], words)
+    monkeypatch.setattr(supernode, "time", node)
+    events: list[str] = []
+    keep_running(node, events.append, lambda: not node.words)
+    gone = "no connection to 127.0.0.1:9092: it is closed; trying on"
+    joined = "joined 127.0.0.1:9092 as device 18446744073709551615"
+    assert events == [gone, joined, gone, "connected to 127.0.0.1:9092 again", gone]
+    assert node.stops == 1
 
 
 # The real thing, over TLS on loopback
@@ -555,6 +577,7 @@ def test_a_superlink_over_tls_from_start_to_end(
     assert online.last_seen is not None
     assert abs(time.time() - online.last_seen.timestamp()) < 30
 
+    failing = control.submit(app / "app", {"folder": "/nowhere"})
     run = control.submit(app / "app", {"folder": str(tmp_path)})
     assert control.status(run) in ("pending", "starting", "running")
     until(lambda: control.status(run).startswith("finished"))
@@ -563,6 +586,10 @@ def test_a_superlink_over_tls_from_start_to_end(
     assert reply == TOLD
     control.stop(run)  # of no effect: it has ended
     assert control.status(run) == "finished:completed"
+
+    until(lambda: control.status(failing).startswith("finished"))
+    assert control.status(failing) == "finished:failed"
+    assert "No such file or directory: '/nowhere/started'" in control.details(failing)
 
     long = control.submit(app / "app", {"folder": str(tmp_path), "wait": True})
     control.stop(long)
@@ -644,6 +671,21 @@ def test_a_superlink_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert not link.alive()
 
 
+def test_a_superlink_that_is_killed_leaves_nothing_behind(link: Superlink) -> None:
+    assert link.alive()
+    [own] = [one for one in relatives(os.getpid()) if "launcher.py" in command_line(one)]
+    below = relatives(own.pid)
+    assert any("flower-superexec" in command_line(one) for one in below)
+    os.kill(own.pid, signal.SIGKILL)
+    until(lambda: not link.alive())
+    link.stop()
+    assert not any(runs(one) for one in {own, *below})
+
+
+def command_line(one: Relative) -> str:
+    return Path(f"/proc/{one.pid}/cmdline").read_text()
+
+
 PARENT = """
 import sys, time
 from pathlib import Path
@@ -673,7 +715,7 @@ def test_nothing_outlives_a_parent_that_is_killed(app: Path, tmp_path: Path) -> 
         assert parent.stdout.readline() == b"ready\n"
         until(lambda: len(relatives(parent.pid)) == 5)
         below = relatives(parent.pid)
-        lines = [Path(f"/proc/{one.pid}/cmdline").read_text() for one in below]
+        lines = [command_line(one) for one in below]
         for name in ("superlink", "supernode", "flower-superexec", "flwr-serverapp"):
             assert any(name in line for line in lines)
         parent.send_signal(signal.SIGKILL)

@@ -38,7 +38,8 @@ class Child:
         self._log_start = self._log_read = 0
 
     def start(self) -> None:
-        """Start it; what it says is added to the log."""
+        """Start it, again if need be; what it says is added to the log."""
+        self.stop()
         self._home.mkdir(parents=True, exist_ok=True)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:

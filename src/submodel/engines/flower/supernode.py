@@ -91,6 +91,7 @@ class Supernode:
         for path in (files.ca, files.key) if files else ():
             if not path.is_file():
                 raise SubmodelError(f"{path}: no such file, and the device's credentials name it")
+        self.stop()
         own = ["--host", "127.0.0.1", "--port", str(free_port())]
         self._child = Child("supernode", [*self._arguments, *own], self._home, self._log)
         self._child.start()
