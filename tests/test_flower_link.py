@@ -263,6 +263,13 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     assert not (tmp_path / "log").exists()
 
 
+def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    link = Superlink("127.0.0.1", free_port(), tmp_path, tmp_path / "file" / "log", None, None)
+    with pytest.raises(SubmodelError, match=f"cannot start Flower: .*{tmp_path / 'file'}"):
+        link.start()
+
+
 def test_the_thin_app_is_one_file_that_flower_takes() -> None:
     assert [path.name for path in thin_app().iterdir()] == ["pyproject.toml"]
     content, settings = bundle(thin_app())
@@ -698,7 +705,9 @@ link.start()
 Control(link.address, None).submit(app, {"folder": str(folder), "wait": True})
 node = Supernode(link.address, folder / "node", folder / "node.log", None, {})
 node.start()
-while "SuperNode ID" not in node.news() and not (folder / "started").exists():
+while "SuperNode ID" not in node.news():
+    time.sleep(0.1)
+while not (folder / "started").exists():
     time.sleep(0.1)
 print("ready", flush=True)
 time.sleep(600)
@@ -713,8 +722,8 @@ def test_nothing_outlives_a_parent_that_is_killed(app: Path, tmp_path: Path) -> 
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"ready\n"
-        until(lambda: len(relatives(parent.pid)) == 5)
         below = relatives(parent.pid)
+        assert len(below) == 5
         lines = [command_line(one) for one in below]
         for name in ("superlink", "supernode", "flower-superexec", "flwr-serverapp"):
             assert any(name in line for line in lines)

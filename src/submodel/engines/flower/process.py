@@ -40,11 +40,11 @@ class Child:
     def start(self) -> None:
         """Start it, again if need be; what it says is added to the log."""
         self.stop()
-        self._home.mkdir(parents=True, exist_ok=True)
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            self._log_start = self._log_read = log.tell()
-            try:
+        try:
+            self._home.mkdir(parents=True, exist_ok=True)
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("ab") as log:
+                self._log_start = self._log_read = log.tell()
                 self._process = subprocess.Popen(
                     self._command,
                     env=environment(self._home),
@@ -53,15 +53,16 @@ class Child:
                     stderr=subprocess.STDOUT,
                     process_group=0,  # Ctrl-C is ours to pass on
                 )
-            except OSError as error:
-                raise SubmodelError(f"cannot start {self._command[0]}: {error}") from None
+        except OSError as error:
+            raise SubmodelError(f"cannot start Flower: {error}") from None
 
     def alive(self) -> bool:
         """Whether it runs."""
         if self._process is None or self._process.poll() is not None:
             return False
         if time.monotonic() > self._look_again:  # so they are known if it dies without a word
-            self._family |= relatives(self._process.pid)
+            known = {one for one in self._family if runs(one)}
+            self._family = known | relatives(self._process.pid)
             self._look_again = time.monotonic() + _LOOK
         return True
 
@@ -118,10 +119,10 @@ def _plain(text: bytes) -> str:
 def end(family: set[Relative]) -> None:
     """Wait a little for these processes to end by themselves, then make them."""
     deadline = time.monotonic() + _ALONE
-    left = {relative for relative in family if runs(relative)}
+    left = {one for one in family if runs(one)}
     while left and time.monotonic() < deadline:
         time.sleep(0.05)
-        left = {relative for relative in left if runs(relative)}
-    for relative in left:
+        left = {one for one in left if runs(one)}
+    for one in left:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(relative.pid, signal.SIGKILL)
+            os.kill(one.pid, signal.SIGKILL)
