@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from submodel.cli import main
 from submodel.engines.flower import certificates, credentials
-from submodel.engines.flower.credentials import Federation, ServerFiles
+from submodel.engines.flower.credentials import Federation
+from submodel.engines.flower.files import ServerFiles
 from submodel.errors import SubmodelError
 
 HOST = "fl.example.org"
@@ -123,7 +124,8 @@ def test_flower_reads_the_keys(
         )
         assert loaded is not None
         # what the SuperNode sends with its requests is, byte for byte, what was registered
-        assert public_key_to_bytes(loaded[1]) == key == try_load_public_key(home / "device.pub")
+        assert public_key_to_bytes(loaded[1]) == try_load_public_key(home / "device.pub")
+        assert key == (home / "device.pub").read_bytes()
         assert loaded[1].curve.name == "secp384r1"
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from submodel.engines.flower.supernode import DeviceCredentials, Supernode
 
 from submodel.config import read
 from submodel.engines.flower.credentials import Federation, create
+from submodel.engines.flower.files import DeviceFiles
+from submodel.engines.flower.supernode import Supernode
 from submodel.engines.launch import free_port
 from submodel.prepare import prepare
 from submodel.run import train
@@ -122,7 +123,7 @@ def house(tmp_path: Path) -> Iterator[House]:
         house.close()
 
 
-def refusal(house: House, name: str, credentials: DeviceCredentials | None) -> str:
+def refusal(house: House, name: str, credentials: DeviceFiles | None) -> str:
     """Why a SuperNode with these credentials ends."""
     home = house.folder / name
     node = Supernode(f"127.0.0.1:{house.port}", home, home / "log", credentials, {})
@@ -153,9 +154,9 @@ def test_two_devices_train_over_tls_what_one_process_trains(house: House) -> Non
     # whom the server does not know, it lets in under no pretence
     other = create(house.folder / "other", ["127.0.0.1"], ["stranger"]).folder / "devices/stranger"
     own = federation.folder / "devices" / "big"
-    unregistered = DeviceCredentials(own / "ca.crt", other / "device.key")
+    unregistered = DeviceFiles(own / "ca.crt", other / "device.key")
     assert "refused this device's key" in refusal(house, "unregistered", unregistered)
-    wrong = DeviceCredentials(other / "ca.crt", own / "device.key")
+    wrong = DeviceFiles(other / "ca.crt", own / "device.key")
     assert "certificate does not pass" in refusal(house, "wrong-ca", wrong)
     assert house.finish("serve") == 0, house.everything()
     assert "test accuracy" in house.said("serve")

@@ -15,6 +15,7 @@ from submodel.config import AxesChoice, Config
 from submodel.cut import COORDINATES, draw_units
 from submodel.data import Dataset, Dirichlet, Partition, Population, limit, load, make_partition
 from submodel.data.flower import flower_partition
+from submodel.data.partitions import Unsplit
 from submodel.errors import ConfigError
 from submodel.exchange import Clients, Federation, Setup
 from submodel.imports import is_path
@@ -154,11 +155,15 @@ def prepare(
         f"{', '.join(found.cut_by_capacity) or 'none'}"
         for axis in config.axes.least.keys() - found.cut_by_capacity.keys()
     ]
-    partition = scheme = None
+    partition: Partition | None = None
+    scheme: Scheme | None = None
     try:
         partition = split_data(config, data)
     except ConfigError as error:
-        problems += error.problems
+        if config.engine.name == "flower":
+            partition = Unsplit(error)  # devices bring data of their own
+        else:
+            problems += error.problems
     try:
         labelled = data.classes is not None and loss is functional.cross_entropy
         scheme = make_scheme(config, module, found, labelled)

@@ -83,7 +83,7 @@ def follow(config: Config, folder: RunFolder, place: Place) -> None:
     need_flower()
     from submodel.engines.flower.credentials import load
     from submodel.engines.flower.serving import Served
-    from submodel.engines.flower.superlink import ServerCredentials, Superlink
+    from submodel.engines.flower.superlink import Superlink
 
     def keys() -> Mapping[str, bytes]:
         return load(Path(place.federation)).public_keys() if place.federation else {}
@@ -93,7 +93,7 @@ def follow(config: Config, folder: RunFolder, place: Place) -> None:
     if place.federation is not None:
         found = load(Path(place.federation))
         files = found.server
-        credentials, ca = ServerCredentials(files.ca, files.certificate, files.key), files.ca
+        credentials, ca = files, files.ca
         database = found.folder / "superlink.db"
         found.check("localhost")
     address = place.address
@@ -147,13 +147,12 @@ def join(
     """Take part as a device: hold what fits, train on the own data, send nothing but updates."""
     need_flower()
     from submodel.engines.flower.credentials import load_device
-    from submodel.engines.flower.supernode import DeviceCredentials, Supernode, keep_running
+    from submodel.engines.flower.supernode import Supernode, keep_running
 
     given = node_settings(data, part, capacity, memory, name)
     files = None
     if not insecure:
-        own = load_device(credentials)
-        files = DeviceCredentials(own.ca, own.key)
+        files = load_device(credentials)
     address = host if ":" in host.rpartition("]")[2] else f"{host}:{PORT}"
     with tempfile.TemporaryDirectory(prefix="submodel-") as temporary:
         home = Path(temporary)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,21 @@ class Partition(Protocol):
     def indices(self, client: int) -> Indices:
         """The positions of the client's examples in the training set, ascending."""
         ...
+
+
+@dataclass(frozen=True)
+class Unsplit:
+    """Nobody has anything here: the clients' data is elsewhere, and why it could not be split."""
+
+    problem: ConfigError
+
+    def size(self, client: int) -> NoReturn:  # noqa: ARG002
+        """Not known here."""
+        raise self.problem
+
+    def indices(self, client: int) -> NoReturn:  # noqa: ARG002
+        """Not known here."""
+        raise self.problem
 
 
 @dataclass(frozen=True)

@@ -22,29 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from submodel.engines.flower import certificates
+from submodel.engines.flower.files import DeviceFiles, ServerFiles
 from submodel.errors import SubmodelError
 
 if TYPE_CHECKING:
     from cryptography import x509
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-@dataclass(frozen=True)
-class ServerFiles:
-    """What the server needs for TLS."""
-
-    ca: Path
-    certificate: Path
-    key: Path
-
-
-@dataclass(frozen=True)
-class DeviceFiles:
-    """What one device needs: whom to trust, and how to prove who it is."""
-
-    ca: Path
-    key: Path
 
 
 @dataclass(frozen=True)
@@ -71,7 +55,7 @@ class Federation:
         return _certificate(self.server.certificate).not_valid_after_utc
 
     def public_keys(self) -> dict[str, bytes]:
-        """Every device's public key by its name, as Flower registers it (PEM)."""
+        """Every device's public key by its name, in OpenSSH format."""
         keys: dict[str, bytes] = {}
         owners: dict[bytes, str] = {}
         for name in self.devices:
@@ -83,7 +67,7 @@ class Federation:
                 raise SubmodelError(
                     f"{path}: the same key as that of {owners[key]}; every device needs its own"
                 )
-            keys[name], owners[key] = key, name
+            keys[name], owners[key] = content, name
         return keys
 
     def check(self, host: str, when: datetime | None = None) -> None:
