@@ -2,9 +2,9 @@
 
     python -m benchmarks.devices [--rounds 3] [--out benchmarks/results/devices.json]
 
-For each capacity one server and one device, as `submodel serve` and `submodel join` start them, with
-TLS and keys on loopback, train a pre-activation ResNet18 of width 64. Between the two sits a pipe that
-counts the bytes of both directions: everything that Flower and TLS add is in them.
+For each capacity one server and one device, as `submodel serve` and `submodel join` start them,
+with TLS and keys on loopback, train a pre-activation ResNet18 of width 64. Between the two sits a
+pipe that counts the bytes of both directions: everything that Flower and TLS add is in them.
 """
 
 from __future__ import annotations
@@ -81,15 +81,17 @@ class Pipe:
                 end.close()
 
     def close(self) -> None:
+        """Accept no more."""
         self._listener.close()
 
 
 def _start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "submodel", *arguments]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "submodel", *arguments],
-            stdout=log, stderr=subprocess.STDOUT, cwd=folder, env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env=environment
+        )
 
 
 def measure(capacity: float, rounds: int, transport: str, data: dict[str, Any]) -> dict[str, Any]:
