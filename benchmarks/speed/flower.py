@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from benchmarks.speed.tasks import Average, jobs_of
 from benchmarks.speed.worker import Report, claim_stdout, options, serve
@@ -57,7 +57,7 @@ class Server:
         start = time.perf_counter()
         messages = []
         for job, node in zip(jobs, nodes, strict=True):
-            told = self._about | {
+            told: dict[str, Any] = self._about | {
                 "round": job.round,
                 "client": job.client,
                 "capacity": job.capacity,
@@ -105,7 +105,7 @@ def _simulate(out: TextIO, workload: Workload, scale: float) -> None:
     server, client = ServerApp(), ClientApp()
     client.train()(train)
 
-    @server.main()  # type: ignore[untyped-decorator]
+    @server.main()
     def loop(grid: Grid, _: Context) -> None:
         while len(list(grid.get_node_ids())) < workload.per_round:
             time.sleep(0.1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import platform
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -177,9 +178,11 @@ class Device:
         """The update for a task."""
         task = read_task(parcel, self.setup)
         engine = SerialEngine(self.setup, own_device(self.config.engine.device))
+        started = time.monotonic()
         (update,) = engine.run([task])
+        took = {"training": round(time.monotonic() - started, 3), "peak_memory": peak_memory()}
         reply = update_parcel(update, task, self.config.devices.transport)
-        return replace(reply, head={**reply.head, "peak_memory": peak_memory()})
+        return replace(reply, head={**reply.head, **took})
 
     def measure(self, parcel: Parcel) -> Parcel:
         """What the static norms of a sub-model see of the own examples."""

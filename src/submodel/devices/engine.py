@@ -129,6 +129,7 @@ class DeviceEngine:
             "bytes_down": sent.size,
             "bytes_up": len(reply.payload),
         }
-        if isinstance(peak := parcel.head.get("peak_memory"), int):
-            self._seen[str(client)]["peak_memory"] = peak
+        for name in ("training", "peak_memory"):  # as the device says
+            if isinstance(value := parcel.head.get(name), int | float):
+                self._seen[str(client)][name] = value
         return parcel

@@ -55,8 +55,8 @@ class GridPost:
     def send(self, node: int, kind: Kind, payload: bytes, seconds: float, topic: str) -> str | None:
         """Push one message; beyond its time Flower neither delivers nor answers it."""
         message = Message(content(payload), node, TYPES[kind], ttl=seconds, group_id=topic)
-        (ticket,) = self._grid.push_messages([message]) or [None]
-        return ticket or None
+        tickets = list(self._grid.push_messages([message]))
+        return tickets[0] or None if tickets else None
 
     def replies(self, tickets: Collection[str]) -> list[Reply]:
         """Answers by the message that they reply to: errors come from nodes of other numbers."""

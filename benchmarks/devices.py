@@ -1,0 +1,154 @@
+"""What a round over a real device costs: seconds, bytes on the wire, memory of its process.
+
+    python -m benchmarks.devices [--rounds 3] [--out benchmarks/results/devices.json]
+
+For each capacity one server and one device, as `submodel serve` and `submodel join` start them,
+with TLS and keys on loopback, train a pre-activation ResNet18 of width 64. Between the two sits a
+pipe that counts the bytes of both directions: everything that Flower and TLS add is in them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from submodel.config import parse, to_toml
+from submodel.engines.flower.credentials import create
+from submodel.engines.launch import free_port
+from submodel.prepare import prepare
+from submodel.report.tables import cost_rows
+
+CAPACITIES = (1.0, 0.25, 0.0625)
+IMAGES = 20
+_PATIENCE = 600
+
+
+def config_of(capacity: float, rounds: int, transport: str, data: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": f"capacity-{capacity:g}",
+        "model": {"name": "preresnet18", "width": 64},
+        "data": {**data, "examples": IMAGES, "test_examples": 20, "partition": "iid"},
+        "clients": {"count": 1, "per_round": 1, "capacities": [capacity]},
+        "local": {"absent_labels": "keep"},
+        "train": {
+            "rounds": rounds,
+            "evaluate_every": rounds,
+            "evaluate_capacities": False,
+            "statistics": "test_batch",
+        },
+        "devices": {"transport": transport, "deadline": 300},
+    }
+
+
+class Pipe:
+    """Passes connections on, and counts."""
+
+    def __init__(self, target: int) -> None:
+        self.port, self._target = free_port(), target
+        self.down = self.up = 0  # seen from the device
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                device, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                return
+            for ends in ((device, server, "up"), (server, device, "down")):
+                threading.Thread(target=self._pass, args=ends, daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, direction: str) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+                setattr(self, direction, getattr(self, direction) + len(data))
+        except OSError:
+            pass
+        finally:
+            for end in (source, target):
+                end.close()
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._listener.close()
+
+
+def _start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "submodel", *arguments]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env=environment
+        )
+
+
+def measure(capacity: float, rounds: int, transport: str, data: dict[str, Any]) -> dict[str, Any]:
+    config = config_of(capacity, rounds, transport, data)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        create(folder / "federation", ["127.0.0.1"], ["one"])
+        shutil.copytree(folder / "federation/devices/one", folder / "device")
+        (folder / "config.toml").write_text(to_toml(parse(config)))
+        port = free_port()
+        pipe = Pipe(port)
+        serve = _start(folder, "serve", "serve", "config.toml", "--out", "run", "--host",
+                       "127.0.0.1", "--port", str(port))  # fmt: skip
+        join = _start(folder, "join", "join", f"127.0.0.1:{pipe.port}", "--part", "0")
+        try:
+            if serve.wait(_PATIENCE):
+                raise SystemExit((folder / "serve.log").read_text())
+        finally:
+            for process in (join, serve):
+                process.terminate()
+                process.wait(60)
+            pipe.close()
+        lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").open()]
+    seen = [line["devices"]["0"] for line in lines]
+    own = next(r for r in cost_rows(prepare(parse(config))) if r["capacity"] == capacity)
+    half = 2 if transport == "half" else 1
+    return {
+        "capacity": capacity,
+        "transport": transport,
+        "parameters": own["parameters"],
+        "share": own["share"],
+        "bytes_by_cost": own["bytes"] / 2 / half,
+        "message_down": seen[-1]["bytes_down"],
+        "message_up": seen[-1]["bytes_up"],
+        # of the whole life of the device: its joining, polls and heartbeats, all rounds
+        "wire_down_per_round": pipe.down / rounds,
+        "wire_up_per_round": pipe.up / rounds,
+        "seconds": statistics.median(s["seconds"] for s in seen),
+        "training_seconds": statistics.median(s["training"] for s in seen),
+        "peak_memory": max(s["peak_memory"] for s in seen),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--data", default="cifar10")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/devices.json"))
+    given = parser.parse_args()
+    found = []
+    for transport in ("exact", "half"):
+        for capacity in CAPACITIES:
+            found.append(measure(capacity, given.rounds, transport, {"name": given.data}))
+            print(json.dumps(found[-1]), flush=True)
+    told = {"rounds": given.rounds, "images": IMAGES, "results": found}
+    given.out.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
