@@ -177,7 +177,8 @@ def test_a_run_through_flowers_objects_ends_with_the_bits_of_a_local_one(tmp_pat
     assert kinds[4:12] == [MessageType.TRAIN] * 8
     assert MessageType.QUERY not in kinds[4:]
     assert [message.metadata.group_id for message in grid.sent[4:12]] == ["1"] * 4 + ["2"] * 4
-    assert {message.metadata.ttl for message in grid.sent[4:12]} == {config.devices.deadline}
+    for message in grid.sent[4:12]:  # nothing is delivered long after its round
+        assert 0 <= message.metadata.ttl - config.devices.deadline <= 10
     log = folder.log_file.read_text()
     assert "client 3 is" in log
     assert "round 1 of 2: train loss" in log
