@@ -371,3 +371,8 @@ def test_anothers_superlink_must_be_reached_over_loopback_or_tls(address: str, r
 def test_where_a_run_is_served() -> None:
     assert Place("0.0.0.0", 8000, None).address == "127.0.0.1:8000"
     assert Place("::1", 8000, None).address == "[::1]:8000"
+
+
+def test_a_run_of_flwr_run_is_not_served(tmp_path: Path) -> None:
+    with pytest.raises(SubmodelError, match=f"flwr run APP --run-config 'folder=\"{tmp_path}\"'"):
+        Place.load(RunFolder(tmp_path))

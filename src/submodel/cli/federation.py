@@ -135,7 +135,8 @@ def app_(
     if folder.exists():
         raise SubmodelError(f"{folder} exists already")
     shutil.copytree(thin_app(), folder)
-    print(f"made {folder}: flwr run {folder} --run-config 'config=\"/abs/config.toml\"' --stream")
+    told = 'config="/abs/config.toml" folder="/abs/run"'
+    print(f"made {folder}: flwr run {folder} --run-config '{told}' --stream")
 
 
 def _newest() -> Path:

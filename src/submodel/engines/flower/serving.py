@@ -67,7 +67,10 @@ class Place:
         try:
             return cls(**json.loads(folder.serving_file.read_text("utf-8")))
         except (OSError, ValueError, TypeError):
-            raise SubmodelError(f"{folder.path}: was never served") from None
+            raise SubmodelError(
+                f"{folder.path}: not begun by 'submodel serve'; to go on with it: flwr run APP "
+                f"--run-config 'folder=\"{folder.path.resolve()}\"'"
+            ) from None
 
 
 class Served:
