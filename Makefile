@@ -2,10 +2,11 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+SIMULATION := .venv-simulation
 # One thread per test process: the tests run in parallel, and tiny operators gain nothing from more.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: train test test-faults lint clean
+.PHONY: train test test-faults test-simulation lint clean
 
 train: $(VENV)/.ready
 	$(BIN)/submodel train
@@ -22,10 +23,20 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Flower's simulation, with a Ray that `make test` does without, in a network of its own.
+test-simulation: $(SIMULATION)/.ready
+	$(TEST_ENV) $(SIMULATION)/bin/pytest -s tests/simulation.py
+
+$(SIMULATION)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(SIMULATION)
+	$(SIMULATION)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[simulation]' pytest
+	touch $@
+
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(SIMULATION) runs .mypy_cache .ruff_cache .pytest_cache

@@ -62,11 +62,9 @@ def serve(
 
     resolved = read(config, [*(settings or []), "engine.name=flower"])
     if superlink is not None:
-        name, _, number = superlink.rpartition(":")
-        given = None if ca is None else str(ca.resolve())
-        if given is None and not insecure:
+        if (ca is None) != insecure:
             raise ConfigError(["--superlink: give its --ca, or --insecure"])
-        place = Place(name, int(number) if number.isdigit() else PORT, None, own=False, ca=given)
+        place = Place.of(superlink, ca)
     elif insecure:
         place = Place(host or "127.0.0.1", port, None)
     else:

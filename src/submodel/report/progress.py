@@ -12,7 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from submodel.run import OnRound
 
 
-def _scores(line: dict[str, Any]) -> str:
+def scores(line: dict[str, Any]) -> str:
+    """What a round's line says of the model.
+
+    >>> scores({"train_loss": 1.25, "test_loss": 1.5, "test_accuracy": 0.5})
+    'train loss 1.2500, test loss 1.5000, test accuracy 50.0%'
+    """
     text = f"train loss {line['train_loss']:.4f}"
     if "test_loss" in line:
         text += f", test loss {line['test_loss']:.4f}"
@@ -28,7 +33,7 @@ def show_progress(rounds: int, console: Console) -> Iterator[OnRound]:
 
         def say(line: dict[str, Any]) -> None:
             if "test_loss" in line:
-                console.print(f"round {line['round']}/{rounds}: {_scores(line)}")
+                console.print(f"round {line['round']}/{rounds}: {scores(line)}")
 
         yield say
         return
@@ -46,7 +51,7 @@ def show_progress(rounds: int, console: Console) -> Iterator[OnRound]:
         def advance(line: dict[str, Any]) -> None:
             nonlocal shown
             if "test_loss" in line:
-                shown = _scores(line)
+                shown = scores(line)
             progress.update(task, completed=line["round"], description=shown)
 
         yield advance

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
@@ -15,7 +14,7 @@ TYPES: dict[Kind, str] = {
     "train": MessageType.TRAIN,
     "moments": MessageType.EVALUATE,
 }
-_RECORD, _ARRAY = "submodel", "payload"
+_RECORD, _ARRAY, _FORMAT = "submodel", "payload", "safetensors"
 _LATER = 5.0  # seconds by which Flower's patience outlasts ours: the deadline is told by us
 _REASONS = {
     1: "its app could not be loaded",
@@ -30,17 +29,19 @@ _REASONS = {
 
 def content(payload: bytes) -> RecordDict:
     """A payload as Flower carries it."""
-    array = Array(np.frombuffer(payload, dtype=np.uint8))
+    array = Array("uint8", (len(payload),), _FORMAT, payload)
     return RecordDict({_RECORD: ArrayRecord({_ARRAY: array})})
 
 
 def payload_of(message: Message) -> bytes:
-    """The payload of a message; empty if it is not one of ours."""
+    """The payload of a message; empty if it is not one of ours.
+
+    The bytes are taken as they are: Flower would have numpy read them, which strangers can fail.
+    """
     try:
-        array = message.content.array_records[_RECORD][_ARRAY].numpy()
-    except (KeyError, ValueError, TypeError):
+        return message.content.array_records[_RECORD][_ARRAY].data
+    except (KeyError, ValueError):
         return b""
-    return array.tobytes() if array.dtype == np.uint8 else b""
 
 
 class GridPost:

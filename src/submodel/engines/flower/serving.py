@@ -15,7 +15,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from submodel.engines.flower import probe
 from submodel.engines.flower.control import Control, UnreachableError, thin_app
+from submodel.engines.flower.guard import is_loopback
 from submodel.engines.flower.superlink import Superlink
 from submodel.errors import SubmodelError
 from submodel.run import Interrupted, OnRound, RunFolder
@@ -40,7 +42,20 @@ class Place:
     @property
     def address(self) -> str:
         """Where this machine reaches it."""
-        return f"{'127.0.0.1' if self.host == '0.0.0.0' else self.host}:{self.port}"
+        return probe.join("127.0.0.1" if self.host == "0.0.0.0" else self.host, self.port)
+
+    @classmethod
+    def of(cls, superlink: str, ca: Path | None) -> Place:
+        """A SuperLink that somebody else runs, if it answers; without ``ca`` on loopback only."""
+        host, port = probe.split(superlink)
+        if ca is None and not is_loopback(host):
+            raise SubmodelError(
+                f"--superlink {superlink}: give its --ca; without one only 127.0.0.1 is allowed"
+            )
+        health = probe.check(superlink, ca)
+        if not health.ok:
+            raise SubmodelError(f"--superlink {superlink}: {health.trouble}")
+        return cls(host, port, None, own=False, ca=None if ca is None else str(ca.resolve()))
 
     def save(self, folder: RunFolder) -> None:
         """Remember it."""
@@ -106,6 +121,7 @@ class Served:
             self._end()
 
     def _begin(self) -> None:
+        self._wait_for_lock()
         if self._link is not None:
             self._link.start()
         self._control = Control(self._address, self._ca)
@@ -171,14 +187,13 @@ class Served:
         self._say(f"{what} after round {self._rounds}: starting it again")
         if self._link is not None and not self._link.alive():
             self._end()
-            self._wait_for_lock()
             self._begin()
         else:
             self._wait_for_lock()
             self._submit()
 
     def _wait_for_lock(self) -> None:
-        """An app whose SuperLink died notices it after a while; it must be gone first."""
+        """An app that was stopped, or whose SuperLink died, notices it later: it must be gone."""
         over = time.monotonic() + _LOCK_PATIENCE
         with (self._folder.path / ".lock").open("a") as file:
             while True:
