@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from safetensors.torch import load_file
 
 from submodel.config import read
 from submodel.engines.flower.credentials import create
-from submodel.engines.flower.files import DeviceFiles
-from submodel.engines.flower.supernode import Supernode
+from submodel.engines.flower.process import Child
+from submodel.engines.flower.supernode import explain
+from submodel.engines.launch import free_port
 from submodel.prepare import prepare
 from submodel.run import train
 from tests.house import House
@@ -39,16 +42,46 @@ deadline = 120
 """
 
 
-def refusal(house: House, name: str, credentials: DeviceFiles | None) -> str:
-    """Why a SuperNode with these credentials ends."""
+def pretender(house: House, name: str, *credentials: str) -> Child:
+    """A SuperNode of Flower's own that tries to get in."""
     home = house.folder / name
-    node = Supernode(f"127.0.0.1:{house.port}", home, home / "log", credentials, {})
+    where = ["--superlink", f"127.0.0.1:{house.port}", "--host", "127.0.0.1"]
+    child = Child(
+        "supernode", [*where, "--port", str(free_port()), *credentials], home, home / "log"
+    )
+    child.start()
+    return child
+
+
+def child_ended(child: Child) -> Callable[[], bool]:
+    return lambda: not child.alive()
+
+
+def refused(house: House) -> None:
+    """Whom the server does not know, it lets in under no pretence."""
+    other = create(house.folder / "other", ["127.0.0.1"], ["stranger"]).folder / "devices/stranger"
+    own = house.folder / "federation" / "devices" / "big"
+    trust, key = "--root-certificates", "--auth-supernode-private-key"
+    pretenders = {
+        "the server asks for a key": pretender(house, "no-key", trust, f"{own}/ca.crt"),
+        "refused this device's key": pretender(
+            house, "unregistered", trust, f"{own}/ca.crt", key, f"{other}/device.key"
+        ),
+        "certificate does not pass": pretender(
+            house, "wrong-ca", trust, f"{other}/ca.crt", key, f"{own}/device.key"
+        ),
+    }
+    plain = pretender(house, "plaintext", "--insecure")  # which tries for ever
     try:
-        node.start()
-        house.wait(f"the refusal of {name}", lambda: not node.alive())
-        return node.exit_reason()
+        for reason, child in pretenders.items():
+            house.wait(f"the end of {child.log}", child_ended(child))
+            assert reason in explain(child.said(), child.returncode)
+        house.wait("a refused connection", lambda: "attempt failed" in plain.said())
+        for child in (*pretenders.values(), plain):
+            assert "SuperNode ID" not in child.said()
     finally:
-        node.stop()
+        for child in (*pretenders.values(), plain):
+            child.stop()
 
 
 def test_two_devices_train_over_tls_what_one_process_trains(house: House) -> None:
@@ -57,13 +90,7 @@ def test_two_devices_train_over_tls_what_one_process_trains(house: House) -> Non
         house.join(name, "--part", str(part))
     house.wait("both devices", lambda: "reported" in house.said("big") + house.said("small"))
 
-    # whom the server does not know, it lets in under no pretence
-    other = create(house.folder / "other", ["127.0.0.1"], ["stranger"]).folder / "devices/stranger"
-    own = house.folder / "federation" / "devices" / "big"
-    unregistered = DeviceFiles(own / "ca.crt", other / "device.key")
-    assert "refused this device's key" in refusal(house, "unregistered", unregistered)
-    wrong = DeviceFiles(other / "ca.crt", own / "device.key")
-    assert "certificate does not pass" in refusal(house, "wrong-ca", wrong)
+    refused(house)
     assert house.finish("serve") == 0, house.everything()
     assert "test accuracy" in house.said("serve")
 
