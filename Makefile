@@ -6,13 +6,17 @@ SIMULATION := .venv-simulation
 # One thread per test process: the tests run in parallel, and tiny operators gain nothing from more.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: train test test-simulation lint clean
+.PHONY: train test test-faults test-simulation lint clean
 
 train: $(VENV)/.ready
 	$(BIN)/submodel train
 
 test: lint
 	$(TEST_ENV) $(BIN)/pytest -n auto
+
+# Real processes on loopback that are killed, stopped and lied to: some ten minutes.
+test-faults: $(VENV)/.ready
+	$(TEST_ENV) $(BIN)/pytest tests/faults -m faults -v --durations=0
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

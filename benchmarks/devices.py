@@ -63,9 +63,13 @@ class Pipe:
         while True:
             try:
                 device, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
-                return
+                return  # closed
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:  # the server is not there yet
+                device.close()
+                continue
             for ends in ((device, server, "up"), (server, device, "down")):
                 threading.Thread(target=self._pass, args=ends, daemon=True).start()
 

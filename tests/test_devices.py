@@ -24,6 +24,7 @@ from submodel.devices.federation import over_devices
 from submodel.devices.memory import fitting, offered
 from submodel.devices.own_data import OwnData
 from submodel.devices.post import Kind, Reply
+from submodel.devices.roster import Roster
 from submodel.engines.local import SerialEngine
 from submodel.errors import ConfigError, DataError, SilentRoundError
 from submodel.evaluate import evaluate
@@ -44,6 +45,7 @@ class Neighbours:
     def __init__(self, means: dict[int, Means]) -> None:
         self.means = means
         self.spoil: dict[int, Callable[[Kind, bytes], bytes | None]] = {}
+        self.mute: set[int] = set()  # say nothing, not even who they are
         self.sent: list[tuple[int, Kind, bytes]] = []
         self._waiting: dict[str, tuple[int, Kind, bytes]] = {}
 
@@ -69,6 +71,8 @@ class Neighbours:
         found = []
         for ticket in reversed(list(tickets)):  # in no particular order
             if ticket not in self._waiting or self._waiting[ticket][0] not in self.means:
+                continue
+            if self._waiting[ticket][0] in self.mute:
                 continue
             node, kind, payload = self._waiting[ticket]
             answer: bytes | None
@@ -248,6 +252,94 @@ def test_who_is_silent_is_named_and_gets_no_work_until_it_answers() -> None:
     assert report.clients == 4
     without, _ = rounds_here(config, 1)
     assert not torch.equal(without.tensors["0.weight"], state.tensors["0.weight"])
+
+
+class Clock:
+    """Time passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def roster_over(post: Neighbours, clock: Clock) -> Roster:
+    config = config_of()
+    told = briefing(config, Facts.of(prepare(config).federation.dataset))
+    return Roster(post, told, lambda _: "", config.clients.count, clock=clock)
+
+
+def asked(post: Neighbours, node: int) -> int:
+    return sum(1 for to, kind, _ in post.sent if to == node and kind == "report")
+
+
+def test_a_device_gets_no_work_however_long_it_hangs() -> None:
+    post, clock = Neighbours(parts(2)), Clock()
+    node = 2**63 + 17
+    roster = roster_over(post, clock)
+    assert roster.wait(2) == [0, 1]
+    post.mute.add(node)
+    roster.missed(1, "no answer in 40 s", silent=True)
+    for clock.now in (1.0, 119.0, 121.0, 170.0, 190.0, 1000.0):
+        assert roster.wait(1) == [0], clock.now  # nor does anybody wait for it
+    assert roster.entry(1).last_problem == "it did not say in 120 s who it is"
+    assert asked(post, node) == 3  # at the beginning, when it missed, a minute after that was over
+    post.mute.clear()
+    clock.now = 1060.0
+    assert roster.wait(2) == [0, 1]
+
+
+def test_a_newcomer_that_does_not_answer_is_waited_for_once() -> None:
+    post, clock = Neighbours(parts(2)), Clock()
+    post.mute.add(2**63 + 17)
+    roster = roster_over(post, clock)
+
+    def pass_on(tickets: Collection[str]) -> list[Reply]:
+        clock.now += 25.0
+        return Neighbours.replies(post, tickets)
+
+    post.replies = pass_on  # type: ignore[method-assign]
+    assert roster.wait(1) == [0]
+    assert clock.now == 150.0
+    clock.now = 300.0  # it is asked once more, and the round begins without it
+    assert roster.wait(1) == [0]
+    assert (clock.now, asked(post, 2**63 + 17)) == (300.0, 2)
+
+
+def test_who_comes_back_is_asked_again_what_it_has_and_holds() -> None:
+    post, clock = Neighbours(parts(2)), Clock()
+    node = 2**63 + 17
+    roster = roster_over(post, clock)
+    assert roster.wait(2) == [0, 1]
+    del post.means[node]
+    assert roster.wait(1) == [0]
+    post.means[node] = Means(OwnData(part=1), capacity=0.25)
+    assert roster.wait(2) == [0, 1]
+    assert roster.entry(1).report.capacity == 0.25
+
+
+def test_a_device_that_says_it_cannot_gets_no_work() -> None:
+    post, clock = Neighbours(parts(2)), Clock()
+    node = 2**63 + 17
+    roster = roster_over(post, clock)
+    assert roster.wait(2) == [0, 1]
+    post.means[node] = Means(OwnData(Path("/nowhere/x.npz")), capacity=1.0)
+    roster.missed(1, "its app failed", silent=True)
+    assert roster.wait(1) == [0]
+    assert roster.wait(1) == [0]  # also when it has been turned away
+    assert "/nowhere/x.npz" in roster.entry(1).last_problem
+
+
+def test_a_server_that_starts_again_waits_for_the_devices_that_it_knew(tmp_path: Path) -> None:
+    config, file = config_of(devices={"least": 3}), tmp_path / "devices.json"
+    post = Neighbours(parts(3))
+    over_devices(config, prepare(config), post, file)[0].population.sample(0)
+    post = Neighbours(parts(3))
+    config = config_of(devices={"least": 1}, clients={"per_round": 4})
+    setup, _ = over_devices(config, prepare(config), post, file)
+    assert setup.population.sample(0) == [0, 1, 2]
+    assert [kind for _, kind, _ in post.sent] == ["report"] * 3
 
 
 def spoiled_by(edit: Callable[[dict[str, Any], dict[str, torch.Tensor]], None]) -> Any:

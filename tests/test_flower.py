@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
-import pytest
 import torch
 from safetensors.torch import load_file
 
 from submodel.config import read
-from submodel.engines.flower.credentials import Federation, create
-from submodel.engines.flower.files import DeviceFiles
-from submodel.engines.flower.supernode import Supernode
+from submodel.engines.flower.credentials import create
+from submodel.engines.flower.process import Child
+from submodel.engines.flower.supernode import explain
 from submodel.engines.launch import free_port
 from submodel.prepare import prepare
 from submodel.run import train
+from tests.house import House
 
 CONFIG = """
 name = "devices"
@@ -48,116 +40,57 @@ device = "cpu"
 least = 2
 deadline = 120
 """
-PATIENCE = 240.0  # seconds, on a machine with other things to do
 
 
-class House:
-    """Processes of one test, in one folder; all are gone when it ends."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
-        self.run = folder / "run"
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """`submodel` with these arguments, its output in a file of this name."""
-        environment = os.environ | {
-            "SUBMODEL_DATA": str(self.folder / "data"),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONUNBUFFERED": "1",
-        }
-        with (self.folder / f"{name}.out").open("ab") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "submodel", *arguments],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=self.folder,
-            )
-        self._processes[name] = process
-        return process
-
-    def said(self, name: str) -> str:
-        return (self.folder / f"{name}.out").read_text("utf-8")
-
-    def metrics(self) -> list[dict[str, Any]]:
-        file = self.run / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-    def wait(self, what: str, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
-        """Until it holds; else the test fails and shows what everyone said."""
-        end = time.monotonic() + patience
-        while not condition():
-            if time.monotonic() > end:
-                pytest.fail(f"not within {patience:g} s: {what}\n{self.everything()}")
-            time.sleep(0.2)
-
-    def everything(self) -> str:
-        files = [*self.folder.glob("*.out"), *self.run.glob("*.log")]
-        return "\n".join(f"--- {f.name}\n{f.read_text(errors='replace')[-3000:]}" for f in files)
-
-    def finish(self, name: str) -> int:
-        """The exit status of a process, when it ends by itself."""
-        process = self._processes[name]
-        self.wait(f"the end of {name}", lambda: process.poll() is not None)
-        return process.returncode
-
-    def close(self) -> None:
-        for process in self._processes.values():
-            if process.poll() is None:
-                process.terminate()
-        for process in self._processes.values():
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    house = House(tmp_path)
-    try:
-        yield house
-    finally:
-        house.close()
-
-
-def refusal(house: House, name: str, credentials: DeviceFiles | None) -> str:
-    """Why a SuperNode with these credentials ends."""
+def pretender(house: House, name: str, *credentials: str) -> Child:
+    """A SuperNode of Flower's own that tries to get in."""
     home = house.folder / name
-    node = Supernode(f"127.0.0.1:{house.port}", home, home / "log", credentials, {})
+    where = ["--superlink", f"127.0.0.1:{house.port}", "--host", "127.0.0.1"]
+    child = Child(
+        "supernode", [*where, "--port", str(free_port()), *credentials], home, home / "log"
+    )
+    child.start()
+    return child
+
+
+def child_ended(child: Child) -> Callable[[], bool]:
+    return lambda: not child.alive()
+
+
+def refused(house: House) -> None:
+    """Whom the server does not know, it lets in under no pretence."""
+    other = create(house.folder / "other", ["127.0.0.1"], ["stranger"]).folder / "devices/stranger"
+    own = house.folder / "federation" / "devices" / "big"
+    trust, key = "--root-certificates", "--auth-supernode-private-key"
+    pretenders = {
+        "the server asks for a key": pretender(house, "no-key", trust, f"{own}/ca.crt"),
+        "refused this device's key": pretender(
+            house, "unregistered", trust, f"{own}/ca.crt", key, f"{other}/device.key"
+        ),
+        "certificate does not pass": pretender(
+            house, "wrong-ca", trust, f"{other}/ca.crt", key, f"{own}/device.key"
+        ),
+    }
+    plain = pretender(house, "plaintext", "--insecure")  # which tries for ever
     try:
-        node.start()
-        house.wait(f"the refusal of {name}", lambda: not node.alive())
-        return node.exit_reason()
+        for reason, child in pretenders.items():
+            house.wait(f"the end of {child.log}", child_ended(child))
+            assert reason in explain(child.said(), child.returncode)
+        house.wait("a refused connection", lambda: "attempt failed" in plain.said())
+        for child in (*pretenders.values(), plain):
+            assert "SuperNode ID" not in child.said()
     finally:
-        node.stop()
+        for child in (*pretenders.values(), plain):
+            child.stop()
 
 
 def test_two_devices_train_over_tls_what_one_process_trains(house: House) -> None:
-    federation: Federation = create(house.folder / "federation", ["127.0.0.1"], ["big", "small"])
-    config = house.folder / "config.toml"
-    config.write_text(CONFIG)
-    house.start(
-        "serve", "serve", str(config), "--out", str(house.run), "--host", "127.0.0.1",
-        "--port", str(house.port),
-    )  # fmt: skip
-    for part, name in enumerate(federation.devices):
-        shutil.copytree(federation.folder / "devices" / name, house.folder / name / "device")
-        house.start(
-            name, "join", f"127.0.0.1:{house.port}", "--part", str(part),
-            "--credentials", str(house.folder / name / "device"), "--name", name,
-        )  # fmt: skip
+    house.serve(CONFIG, ["big", "small"])
+    for part, name in enumerate(["big", "small"]):
+        house.join(name, "--part", str(part))
     house.wait("both devices", lambda: "reported" in house.said("big") + house.said("small"))
 
-    # whom the server does not know, it lets in under no pretence
-    other = create(house.folder / "other", ["127.0.0.1"], ["stranger"]).folder / "devices/stranger"
-    own = federation.folder / "devices" / "big"
-    unregistered = DeviceFiles(own / "ca.crt", other / "device.key")
-    assert "refused this device's key" in refusal(house, "unregistered", unregistered)
-    wrong = DeviceFiles(other / "ca.crt", own / "device.key")
-    assert "certificate does not pass" in refusal(house, "wrong-ca", wrong)
+    refused(house)
     assert house.finish("serve") == 0, house.everything()
     assert "test accuracy" in house.said("serve")
 

@@ -1,7 +1,9 @@
 """The devices that a run knows: who they are, what they can hold, who is free.
 
-A device that missed a deadline may still be at work. It is asked who it is, and as devices answer
-their messages one after another, it is free again when that answer comes: nothing piles up.
+A device that comes, also one that was here before, is asked who it is: it may have got other data
+or a smaller part of its machine since. One that missed a deadline may still be at work. It is asked
+too, and as devices answer their messages one after another, it is free again when that answer
+comes: nothing piles up.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class Entry:
 class _Question:
     node: int
     expires: float
+    awaited: bool  # by the next round; nobody waits for one that is late already
 
 
 class Roster:
@@ -81,13 +84,12 @@ class Roster:
         reminded = self._clock()
         while True:
             free = self.free()
-            new = {q.node for q in self._open.values()} - {e.node for e in self._entries.values()}
-            if len(free) >= least and not new:
+            if len(free) >= least and not any(q.awaited for q in self._open.values()):
                 return free
             if self._clock() - reminded > _REMIND:
                 reminded = self._clock()
-                _log.warning("waiting for devices: %d of %d are free%s", len(free), least,
-                             self._why())  # fmt: skip
+                _log.warning("waiting for devices: %d of %d are free, %d are asked who they are%s",
+                             len(free), least, len(self._open), self._why())  # fmt: skip
             time.sleep(_PAUSE)
 
     def _why(self) -> str:
@@ -104,31 +106,37 @@ class Roster:
         own = self._entries[client]
         self._set(replace(own, missed=own.missed + 1, last_problem=reason))
         if silent:
-            self._ask(own.node)
+            self._ask(own.node, awaited=False)
 
     def _look(self) -> None:
         """See who is there, ask who they are, read what they say."""
-        present, now = self._post.present(), self._clock()
-        for entry in self._entries.values():
-            if entry.present != (entry.node in present):
-                self._set(replace(entry, present=not entry.present))
+        present, now = set(self._post.present()), self._clock()
+        for entry in list(self._entries.values()):
+            if entry.present and entry.node not in present:
+                self._set(replace(entry, present=False))
         for reply in self._post.replies(list(self._open)) if self._open else ():
             question = self._open.pop(reply.ticket, None)
             if question is not None:
                 self._read(question.node, reply.payload, reply.problem)
         for ticket, question in list(self._open.items()):
-            if now > question.expires or question.node not in present:
+            if question.node not in present:
                 del self._open[ticket]
+            elif now > question.expires:
+                del self._open[ticket]
+                self._turn_away(question.node, f"it did not say in {_PATIENCE:g} s who it is")
+        self._turned_away = {n: why for n, why in self._turned_away.items() if n in present}
         known = {e.node for e in self._entries.values() if e.present}
         asked = {question.node for question in self._open.values()}
         again = {n for n, (since, _) in self._turned_away.items() if now - since < _AGAIN}
-        for node in sorted(set(present) - known - asked - again):
-            self._ask(node)
+        for node in sorted(present - known - asked - again):
+            self._ask(node, awaited=node not in self._turned_away)
 
-    def _ask(self, node: int) -> None:
+    def _ask(self, node: int, awaited: bool) -> None:
         ticket = self._post.send(node, "report", self._question, _PATIENCE, "report")
-        if ticket is not None:
-            self._open[ticket] = _Question(node, self._clock() + _PATIENCE + _PAUSE)
+        if ticket is None:
+            self._turn_away(node, "it cannot be reached")
+        else:
+            self._open[ticket] = _Question(node, self._clock() + _PATIENCE, awaited)
 
     def _read(self, node: int, payload: bytes, problem: str) -> None:
         """Enter a device, or turn it away and say why."""
@@ -144,15 +152,15 @@ class Roster:
             self._enter(node, report)
             self._turned_away.pop(node, None)
         except (SubmodelError, WireError, KeyError, TypeError, ValueError) as error:
-            why = str(error) or type(error).__name__
-            self._turned_away[node] = (self._clock(), why)
-            self._leave_out(node)
-            _log.warning("node %d takes no part: %s", node, why)
+            self._turn_away(node, str(error) or type(error).__name__)
 
-    def _leave_out(self, node: int) -> None:
+    def _turn_away(self, node: int, why: str) -> None:
+        """No work for a node, until it is asked again and answers."""
+        self._turned_away[node] = (self._clock(), why)
+        _log.warning("node %d takes no part: %s", node, why)
         for client, entry in list(self._entries.items()):
-            if entry.node == node:
-                self._set(replace(entry, present=False))
+            if entry.node == node and entry.present:
+                self._set(replace(entry, present=False, last_problem=why))
                 _log.warning("client %d is left out", client)
 
     def _enter(self, node: int, report: Report) -> None:

@@ -42,6 +42,10 @@ from submodel.engines.flower.environment import past_proxies
 from submodel.errors import SubmodelError
 
 
+class UnreachableError(SubmodelError):
+    """A SuperLink that does not answer."""
+
+
 @dataclass(frozen=True)
 class Node:
     """A device as the SuperLink knows it.
@@ -186,7 +190,7 @@ class Control:
                 f"the SuperLink on {self._address} refused to {what}: {reason}"
             ) from None
         except (httpx.HTTPError, ValueError) as error:
-            raise SubmodelError(
+            raise UnreachableError(
                 f"the SuperLink on {self._address} could not be asked to {what}: {error}"
             ) from None
 

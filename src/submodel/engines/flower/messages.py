@@ -15,6 +15,7 @@ TYPES: dict[Kind, str] = {
     "moments": MessageType.EVALUATE,
 }
 _RECORD, _ARRAY, _FORMAT = "submodel", "payload", "safetensors"
+_LATER = 5.0  # seconds by which Flower's patience outlasts ours: the deadline is told by us
 _REASONS = {
     1: "its app could not be loaded",
     2: "its app failed",
@@ -54,8 +55,9 @@ class GridPost:
         return set(self._grid.get_node_ids())
 
     def send(self, node: int, kind: Kind, payload: bytes, seconds: float, topic: str) -> str | None:
-        """Push one message; beyond its time Flower neither delivers nor answers it."""
-        message = Message(content(payload), node, TYPES[kind], ttl=seconds, group_id=topic)
+        """Push one message; soon after its time Flower neither delivers nor answers it."""
+        lives = seconds + _LATER
+        message = Message(content(payload), node, TYPES[kind], ttl=lives, group_id=topic)
         tickets = list(self._grid.push_messages([message]))
         return tickets[0] or None if tickets else None
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from submodel.engines.flower import probe
-from submodel.engines.flower.control import Control, thin_app
+from submodel.engines.flower.control import Control, UnreachableError, thin_app
 from submodel.engines.flower.guard import is_loopback
 from submodel.engines.flower.superlink import Superlink
 from submodel.errors import SubmodelError
@@ -24,6 +24,7 @@ from submodel.run import Interrupted, OnRound, RunFolder
 
 Say = Callable[[str], None]
 _PAUSE, _ASK_EVERY = 0.5, 2.0
+_SILENCE = 60.0  # seconds that a SuperLink may not answer, be it busy or started again by its owner
 _DEATHS = 5  # without a round in between, until one gives up
 _LOCK_PATIENCE = 60.0
 
@@ -95,18 +96,26 @@ class Served:
 
     def follow(self, on_round: OnRound) -> None:
         """Until the run is finished; raises `Interrupted` if it stops before."""
-        self._begin()
-        asked = time.monotonic()
         try:
+            self._begin()
+            asked = answered = time.monotonic()
             while True:
                 self._tell(on_round)
                 if self._link is not None and not self._link.alive():
                     self._again("the SuperLink died")
+                    answered = time.monotonic()
                 elif time.monotonic() - asked > _ASK_EVERY:
                     asked = time.monotonic()
-                    if self._finished(on_round):
-                        return
-                    self._register()
+                    status = self._status()
+                    if status is None and asked - answered > _SILENCE:
+                        raise SubmodelError(
+                            f"the SuperLink on {self._address} does not answer; when it does, "
+                            f"'submodel resume {self._folder.path}' goes on"
+                        )
+                    if status is not None:
+                        answered = time.monotonic()
+                        if self._finished(status, on_round):
+                            return
                 time.sleep(_PAUSE)
         except KeyboardInterrupt:
             self._tell(on_round)
@@ -134,6 +143,7 @@ class Served:
 
     def _submit(self) -> None:
         assert self._control is not None
+        self._folder.stopped_file.unlink(missing_ok=True)  # why it stopped the last time
         where = {"folder": str(self._folder.path.resolve())}
         self._run_id = self._control.submit(thin_app(), where)
 
@@ -147,9 +157,16 @@ class Served:
                 self._say(f"round {line['round']} without {names}")
         self._rounds = len(lines)
 
-    def _finished(self, on_round: OnRound) -> bool:
+    def _status(self) -> str | None:
+        """How the run stands, and on the way let new devices in; None: nobody answers."""
         assert self._control is not None
-        status = self._control.status(self._run_id)
+        try:
+            self._register()
+            return self._control.status(self._run_id)
+        except UnreachableError:
+            return None
+
+    def _finished(self, status: str, on_round: OnRound) -> bool:
         if not status.startswith("finished"):
             return False
         self._tell(on_round)

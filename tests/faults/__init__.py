@@ -1,0 +1,1 @@
+"""What real processes do when others die, hang or lie: `make test-faults`."""

@@ -1,0 +1,93 @@
+"""Makes a device misbehave: Python runs this file at the start of every process of the device.
+
+It is on the PYTHONPATH of devices under test alone. The folder that SUBMODEL_TEST_FAULTS names
+holds ``plan``, a word for each time that the device is asked to train (the last one goes on for
+ever), and gets ``asked``, a line "round process fault" for each time that it was.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_APP = "submodel.engines.flower.client_app"
+_FOLDER = os.environ.get("SUBMODEL_TEST_FAULTS")
+
+
+class _Finder(MetaPathFinder):
+    """Imports the device's app as it is, and then spoils it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _APP:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        assert spec is not None
+        assert spec.loader is not None
+        load = spec.loader.exec_module
+
+        def load_and_spoil(module: ModuleType) -> None:
+            load(module)
+            vars(module)["answer"] = spoiled(vars(module)["answer"], Path(str(_FOLDER)))
+
+        vars(spec.loader)["exec_module"] = load_and_spoil
+        return spec
+
+
+def spoiled(honest: Callable[..., Any], folder: Path) -> Callable[..., Any]:
+    """The app's function that answers messages, with the faults that are planned."""
+
+    def answer(kind: str, message: Any, context: Any) -> Any:
+        if kind != "train":
+            return honest(kind, message, context)
+        plan, asked = (folder / "plan").read_text().split(), folder / "asked"
+        before = len(asked.read_text().splitlines()) if asked.exists() else 0
+        fault = plan[min(before, len(plan) - 1)]
+        with asked.open("a") as file:
+            file.write(f"{message.metadata.group_id} {os.getpid()} {fault}\n")
+        while fault == "hold" and (folder / "hold").exists():
+            time.sleep(0.1)
+        if fault == "raise":
+            raise RuntimeError("this app is broken")
+        return _reply(honest(kind, message, context), message, fault, folder / "last")
+
+    return answer
+
+
+def _reply(reply: Any, message: Any, fault: str, last: Path) -> Any:
+    """The honest reply, or what becomes of it."""
+    import torch
+    from flwr.app import Message, RecordDict
+
+    from submodel.engines.flower.messages import content, payload_of
+    from submodel.wire import Parcel
+
+    before = last.read_bytes() if last.exists() else b""
+    last.write_bytes(payload_of(reply))
+    parcel = Parcel.from_bytes(payload_of(reply))
+    tensors = dict(parcel.tensors)
+    if fault == "nan":
+        tensors["values/0.weight"][0] = float("nan")
+    elif fault == "shape":
+        tensors["values/0.weight"] = torch.zeros(1, 2, 3)
+    elif fault == "old":
+        return Message(content(before), reply_to=message)
+    elif fault == "garbage":
+        return Message(content(b"\xff" * 999), reply_to=message)
+    elif fault == "empty":
+        return Message(RecordDict(), reply_to=message)
+    else:
+        return reply
+    return Message(content(Parcel(parcel.head, tensors).to_bytes()), reply_to=message)
+
+
+if _FOLDER is not None:
+    sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,216 @@
+"""What the failure tests share: a tiny run, devices that fail as planned, and the right model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from submodel.config import read
+from submodel.cost import CostModel
+from submodel.data import Population
+from submodel.engines.flower.family import Relative, relatives
+from submodel.engines.local import SerialEngine
+from submodel.exchange import Failure, Outcome, State, Task
+from submodel.prepare import prepare
+from submodel.rounds import initial_state, step
+from tests.house import House
+
+CONFIG = """
+name = "faults"
+seed = 3
+[model]
+name = "cnn"
+width = 4
+[data]
+examples = 150
+test_examples = 50
+[clients]
+count = {count}
+per_round = {count}
+capacities = [1.0, 0.25]
+[train]
+rounds = {rounds}
+evaluate_every = 100
+evaluate_capacities = false
+[engine]
+batching = "never"
+device = "cpu"
+[devices]
+least = {least}
+deadline = {deadline}
+quorum = {quorum}
+"""
+# Seconds; an honest round takes 5 to 8 on two quiet cores.
+DEADLINE = 45
+SOON = 20.0
+# Enough for a device that was killed to be let in again, in rounds that take a second less than
+# any was seen to; such a run is stopped when it has shown what it should.
+MANY = 60
+
+
+def configured(
+    count: int = 2, rounds: int = 3, least: int | None = None, quorum: float = 1.0
+) -> str:
+    """A run over so many devices; all must be there, unless it says how many."""
+    least = count if least is None else least
+    return CONFIG.format(count=count, rounds=rounds, least=least, deadline=DEADLINE, quorum=quorum)
+
+
+class Saboteur:
+    """A device of a house that does what is planned, see device/sitecustomize.py."""
+
+    def __init__(self, house: House, name: str, plan: str, *what: str) -> None:
+        self._house, self.name, self._what = house, name, what
+        self._folder = house.folder / name / "faults"
+        self._folder.mkdir(parents=True)
+        (self._folder / "plan").write_text(plan)
+        (self._folder / "hold").touch()
+        self.join()
+
+    def join(self) -> None:
+        """Take part (again)."""
+        path = [str(Path(__file__).with_name("device")), os.environ.get("PYTHONPATH", "")]
+        variables = {
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+            "SUBMODEL_TEST_FAULTS": str(self._folder),
+        }
+        self._house.join(self.name, *self._what, variables=variables)
+
+    def asked(self) -> list[tuple[int, str]]:
+        """The rounds that it was asked to train in, and what it did."""
+        return [(int(round_), fault) for round_, _, fault in self._asked()]
+
+    def held(self) -> int:
+        """Wait until it is in the middle of a round and goes no further; the round."""
+        self._house.wait(f"{self.name} in a round", lambda: "hold" in self._last())
+        return int(self._last()[0])
+
+    def app(self) -> Relative:
+        """The process in which its app is held."""
+        pid = int(self._last()[1])
+        (found,) = [one for one in self._house.below(self.name) if one.pid == pid]
+        assert not relatives(pid)
+        return found
+
+    def release(self) -> None:
+        """Let it go on."""
+        (self._folder / "hold").unlink()
+
+    def _asked(self) -> list[list[str]]:
+        file = self._folder / "asked"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [line.split() for line in lines if line.endswith("\n")]
+
+    def _last(self) -> list[str]:
+        asked = self._asked()
+        return asked[-1] if asked else ["", "", ""]
+
+
+def there(line: Mapping[str, Any]) -> set[int]:
+    """The clients that a round asked, by its account."""
+    everyone = {*line["devices"], *line.get("missing", {}), *line["refused"]}
+    return {int(client) for client in everyone}
+
+
+def absent(line: Mapping[str, Any]) -> dict[int, str]:
+    """The clients whose update a round did without, and why."""
+    return {int(c): why for c, why in {**line.get("missing", {}), **line["refused"]}.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Present(Population):
+    """Clients of whom some are there, other ones in every round."""
+
+    rounds: Sequence[Collection[int]]
+
+    def sample(self, round_: int, present: Collection[int] | None = None) -> list[int]:
+        assert present is None
+        return super().sample(round_, self.rounds[round_])
+
+
+class Answering(SerialEngine):
+    """Trains here, in this process, for those who answered."""
+
+    silent: Collection[int] = ()
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:  # type: ignore[override]
+        for task in tasks:
+            if task.assignment.client in self.silent:
+                yield Failure(task.assignment, "")
+            else:
+                yield from super().run([task])
+
+
+def assert_account_is_true(house: House) -> list[State]:
+    """Train in this process with those who took part by the account; compare what is told.
+
+    Returns the models that the run must have had, from the first one on.
+    """
+    lines = house.metrics()
+    setup = prepare(read(house.run / "config.toml"))
+    base = {name: getattr(setup.population, name) for name in Population.__dataclass_fields__}
+    setup = replace(setup, population=Present(**base, rounds=[there(line) for line in lines]))
+    engine, costs = Answering(setup), CostModel(setup.module, setup.federation.dataset.example)
+    states = [initial_state(setup)]
+    for number, line in enumerate(lines, 1):
+        engine.silent = absent(line).keys()
+        state, report = step(setup, states[-1], engine, costs)
+        states.append(state)
+        assert line["round"] == number
+        assert line["clients"] == report.clients == len(there(line)) - len(absent(line))
+        for name in ("bytes_down", "bytes_up", "flops"):
+            assert line[name] == getattr(report, name), (number, name)
+        # summed up in the order in which answers came
+        assert line["train_loss"] == pytest.approx(report.train_loss, rel=1e-12)
+        said = [f"client {client}: {why}" for client, why in absent(line).items()]
+        if said:
+            assert f"round {number} without {'; '.join(said)}" in house.said("serve")
+    return states
+
+
+def assert_equal(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Bit for bit."""
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(tensor, found[name]), name
+
+
+def final(house: House) -> dict[str, Tensor]:
+    """The model of a finished run."""
+    return load_file(house.run / "model.safetensors")
+
+
+def stop(house: House) -> tuple[int, dict[str, Tensor]]:
+    """Ctrl-C on the server; the last round that it kept, and that round's model."""
+    house.processes["serve"].send_signal(signal.SIGINT)
+    assert house.finish("serve") == 130
+    rounds = len(house.metrics())
+    assert f"stopped after round {rounds}; continue with: submodel resume" in house.said("serve")
+    kept = max((house.run / "checkpoints").glob("round-*"))
+    return int(kept.name.removeprefix("round-")), load_file(kept / "model.safetensors")
+
+
+def books(house: House) -> dict[int, dict[str, Any]]:
+    """What devices.json says, by client."""
+    return {one["client"]: one for one in json.loads((house.run / "devices.json").read_text())}
+
+
+def assert_books_are_true(house: House) -> None:
+    """Answers and misses as the rounds tell; the round that was open at the end may count too."""
+    lines = house.metrics()
+    for client, entry in books(house).items():
+        asked = [line for line in lines if client in there(line)]
+        missed = [line for line in asked if str(client) in line.get("missing", {})]
+        told = {"answered": len(asked) - len(missed), "missed": len(missed)}
+        extra = [entry[name] - number for name, number in told.items()]
+        assert extra in ([0, 0], [1, 0], [0, 1]), (client, entry, told)

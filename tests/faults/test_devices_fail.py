@@ -1,0 +1,161 @@
+"""Devices that die, hang, come late and lie: the others' model, and who was missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from typing import Any
+
+import pytest
+from safetensors.torch import save_file
+
+from submodel.config import read
+from submodel.engines.flower.family import runs
+from submodel.prepare import prepare
+from tests.faults.setting import (
+    DEADLINE,
+    MANY,
+    SOON,
+    Saboteur,
+    absent,
+    assert_account_is_true,
+    assert_books_are_true,
+    assert_equal,
+    books,
+    configured,
+    stop,
+    there,
+)
+from tests.house import House
+
+pytestmark = pytest.mark.faults
+LATE = f"no answer in {DEADLINE} s"
+
+
+def with_client(house: House, client: int) -> list[dict[str, Any]]:
+    """The rounds that asked a client."""
+    return [line for line in house.metrics() if client in there(line)]
+
+
+def answered_after(house: House, client: int, round_: int) -> bool:
+    """Whether a later round merged the client's update."""
+    later = with_client(house, client)
+    return any(line["round"] > round_ and client not in absent(line) for line in later)
+
+
+def test_a_device_joins_late_is_killed_and_comes_back_as_the_same_client(house: House) -> None:
+    """Its data is its own, so it is its key that tells who it is."""
+    # two answers of three close a round, so nobody waits for the dead
+    house.serve(configured(count=3, rounds=MANY, least=2, quorum=0.6), ["a", "b", "late"])
+    for part, name in enumerate("ab"):
+        house.join(name, "--part", str(part))
+    house.wait("a round of two", lambda: len(house.metrics()) >= 1)
+    setup = prepare(read(house.run / "config.toml"))
+    own = setup.federation.examples(2)
+    save_file({"x": own.x.contiguous(), "y": own.y}, house.folder / "own.safetensors")
+    late = Saboteur(
+        house, "late", "hold honest", "--data", str(house.folder / "own.safetensors"),
+        "--capacity", str(setup.population.capacity(2, 0)),
+    )  # fmt: skip
+
+    killed_in = late.held()
+    node = books(house)[2]["node"]
+    dead = house.kill("late")
+    assert len(dead) >= 3  # SuperNode, SuperExec, ClientApp
+    late.release()
+    late.join()  # at once, when Flower still takes it for online
+    house.wait("its next answer", lambda: answered_after(house, 2, killed_in))
+    kept, model = stop(house)
+
+    assert "refused this device's key" in house.said("late")
+    lines = house.metrics()
+    for line in lines[: killed_in - 1]:
+        assert (there(line), absent(line)) == ({0, 1}, {})
+    assert killed_in > 1
+    lost = absent(lines[killed_in - 1])
+    assert lost.keys() == {2}
+    assert re.fullmatch(r"no answer in \d+ s, when enough had answered", lost[2])
+    back = next(line["round"] for line in lines[killed_in:] if 2 in there(line))
+    assert back > killed_in + 1
+    for line in lines[killed_in : back - 1]:
+        assert (there(line), absent(line)) == ({0, 1}, {})
+    assert [round_ for round_, _ in late.asked()][:2] == [killed_in, back]
+    assert_equal(model, assert_account_is_true(house)[kept].tensors)
+    assert_books_are_true(house)
+    assert books(house).keys() == {0, 1, 2}
+    assert books(house)[2]["node"] == node
+
+
+def test_an_app_that_is_killed_and_one_that_hangs_are_named_and_come_back(house: House) -> None:
+    house.serve(configured(count=3, rounds=MANY, least=1), ["a", "killed", "stopped"])
+    house.join("a", "--part", "0")
+    killed = Saboteur(house, "killed", "hold honest", "--part", "1")
+    stopped = Saboteur(house, "stopped", "hold honest", "--part", "2")
+    first = {device.held() for device in (killed, stopped)}
+    frozen = stopped.app()
+    os.kill(killed.app().pid, signal.SIGKILL)
+    os.kill(frozen.pid, signal.SIGSTOP)
+    killed.release()
+    stopped.release()
+    round_ = max(first)
+    house.wait("the round's deadline", lambda: len(house.metrics()) >= round_, DEADLINE + SOON)
+    house.wait("a round without them", lambda: len(house.metrics()) > round_)
+    asleep = len(house.metrics())
+    os.kill(frozen.pid, signal.SIGCONT)  # now it trains, for a round that is over
+    house.wait("killed again", lambda: answered_after(house, 1, round_))
+    house.wait("stopped again", lambda: answered_after(house, 2, round_))
+    house.wait("the end of the app that hung", lambda: not runs(frozen), SOON)
+    kept, model = stop(house)
+
+    assert first == {round_}
+    lines = house.metrics()
+    assert absent(lines[round_ - 1]) == dict.fromkeys((1, 2), LATE)
+    for line in lines[round_:asleep]:
+        assert there(line) == {0}
+    for line in lines[round_:]:
+        assert not absent(line)
+    for client, device in enumerate((killed, stopped), 1):
+        asked = [round_ for round_, _ in device.asked() if round_ <= len(lines)]
+        assert asked == [line["round"] for line in with_client(house, client)]
+    assert_equal(model, assert_account_is_true(house)[kept].tensors)
+    assert_books_are_true(house)
+
+
+# what a device does, and what is said of it
+LIES = {
+    "honest": "",
+    "nan": "0.weight holds a value that is not finite",
+    "shape": "its answer: 0.weight has shape (1, 2, 3), which does not fit the cut: ",
+    "old": "its answer: it answers for round ",
+    "garbage": "its answer: it cannot be read (its head is cut short)",
+    "empty": "its answer: it cannot be read (its head is cut short)",
+    "raise": "its app failed (<class 'RuntimeError'>:<'this app is broken'>)",
+    "hold": LATE,
+}
+
+
+def test_lies_are_refused_and_who_hangs_gets_no_work(house: House) -> None:
+    house.serve(configured(rounds=MANY, least=1), ["a", "liar"])
+    house.join("a", "--part", "0")
+    liar = Saboteur(house, "liar", " ".join([*LIES, "honest"]), "--part", "1")
+    hung = liar.held()
+    house.wait("the round's deadline", lambda: len(house.metrics()) >= hung, DEADLINE + SOON)
+    house.wait("two rounds without it", lambda: len(house.metrics()) >= hung + 2)
+    awake = len(house.metrics())
+    liar.release()
+    house.wait("its next answer", lambda: answered_after(house, 1, hung))
+    kept, model = stop(house)
+
+    lines = house.metrics()
+    told = {fault: absent(lines[round_ - 1]).get(1, "") for round_, fault in liar.asked()[:8]}
+    assert list(told) == list(LIES)
+    for fault, start in LIES.items():
+        assert told[fault].startswith(start), fault
+        assert bool(told[fault]) == bool(start), fault
+    (nan,) = [line for line in lines if line["refused"]]
+    assert nan["round"] == liar.asked()[1][0]
+    for line in lines[hung:awake]:
+        assert there(line) == {0}
+    assert_equal(model, assert_account_is_true(house)[kept].tensors)
+    assert_books_are_true(house)

@@ -1,0 +1,161 @@
+"""Following a run: what is started again when something dies, all in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from submodel.config import parse
+from submodel.engines.flower import serving
+from submodel.engines.flower.control import UnreachableError
+from submodel.engines.flower.serving import Served
+from submodel.engines.flower.superlink import Superlink
+from submodel.errors import SubmodelError
+from submodel.run import Interrupted, RunFolder
+
+
+class Link:
+    """A SuperLink that is alive or not."""
+
+    def __init__(self) -> None:
+        self.lives, self.starts = False, 0
+
+    def start(self) -> None:
+        self.lives, self.starts = True, self.starts + 1
+
+    def alive(self) -> bool:
+        return self.lives
+
+    def stop(self) -> None:
+        self.lives = False
+
+
+class Scene:
+    """A served run; `asked` is called for its status, with how often that happened before."""
+
+    def __init__(self, folder: Path, asked: Callable[[int], str]) -> None:
+        self.folder, self.link = RunFolder(folder), Link()
+        self.folder.create(parse({}))
+        self.submitted: list[Mapping[str, Any]] = []
+        self.said: list[str] = []
+        self._asked, self._times = asked, 0
+
+    def __call__(self, *_: object) -> Scene:
+        return self  # in the place of a connection
+
+    def submit(self, _: Path, run_config: Mapping[str, Any]) -> int:
+        self.submitted.append(run_config)
+        return len(self.submitted)
+
+    def status(self, _: int) -> str:
+        self._times += 1
+        return self._asked(self._times - 1)
+
+    def stop(self, _: int) -> None: ...
+
+    def close(self) -> None: ...
+
+    def follow(self) -> None:
+        link = cast(Superlink, self.link)
+        Served(self.folder, link, "here:1", None, dict, self.said.append).follow(lambda _: None)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scene]:
+    def make(asked: Callable[[int], str]) -> Scene:
+        made = Scene(tmp_path / "run", asked)
+        monkeypatch.setattr(serving, "Control", made)
+        return made
+
+    monkeypatch.setattr(serving, "_PAUSE", 0.0)
+    monkeypatch.setattr(serving, "_ASK_EVERY", -1.0)
+    return make
+
+
+def finished(scene: Scene) -> str:
+    scene.folder.summary_file.write_text("{}")
+    return "finished:completed"
+
+
+def test_a_superlink_that_dies_while_it_is_asked_is_started_again(
+    scene: Callable[..., Scene],
+) -> None:
+    def asked(times: int) -> str:
+        if times == 0:
+            made.link.lives = False
+            raise UnreachableError("connection refused")
+        return finished(made)
+
+    made = scene(asked)
+    made.follow()
+    assert made.said == ["the SuperLink died after round 0: starting it again"]
+    assert made.link.starts == len(made.submitted) == 2
+    assert not made.link.lives
+
+
+def test_one_that_does_not_answer_is_asked_again(scene: Callable[..., Scene]) -> None:
+    def asked(times: int) -> str:
+        if times < 3:
+            raise UnreachableError("timed out")
+        return finished(made)
+
+    made = scene(asked)
+    made.follow()
+    assert not made.said
+    assert len(made.submitted) == 1
+
+
+def test_but_not_for_ever(scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(_: int) -> str:
+        raise UnreachableError("timed out")
+
+    made = scene(asked)
+    monkeypatch.setattr(serving, "_SILENCE", -1.0)
+    with pytest.raises(SubmodelError, match=r"here:1 does not answer; .* 'submodel resume .*/run'"):
+        made.follow()
+    assert not made.link.lives
+
+
+def test_an_app_that_dies_is_submitted_again_until_it_never_gets_anywhere(
+    scene: Callable[..., Scene],
+) -> None:
+    made = scene(lambda _: "finished:failed")
+    with pytest.raises(SubmodelError, match="app died 6 times without finishing a round"):
+        made.follow()
+    assert made.said == ["the server's app died after round 0: starting it again"] * 5
+    assert len(made.submitted) == 6
+
+
+def test_what_stopped_a_run_the_last_time_does_not_stop_it_again(
+    scene: Callable[..., Scene],
+) -> None:
+    def asked(times: int) -> str:
+        if times == 1:
+            made.folder.stopped_file.write_text("nobody answered\n")
+        return "finished:failed" if times < 2 else finished(made)
+
+    made = scene(asked)
+    made.folder.stopped_file.write_text("of an earlier time\n")
+    with pytest.raises(Interrupted, match="nobody answered"):
+        made.follow()
+    assert len(made.submitted) == 2
+    made.follow()
+    assert len(made.submitted) == 3
+
+
+def test_ctrl_c_while_it_starts_says_where_the_run_stands(scene: Callable[..., Scene]) -> None:
+    made = scene(lambda _: "running")
+
+    def interrupted() -> None:
+        made.link.lives = True
+        raise KeyboardInterrupt
+
+    made.link.start = interrupted  # type: ignore[method-assign]
+    with pytest.raises(Interrupted, match="stopped after round 0"):
+        made.follow()
+    assert not made.link.lives
