@@ -23,7 +23,7 @@ from submodel.engines.local import SerialEngine
 from submodel.exchange import Failure, Outcome, State, Task
 from submodel.prepare import prepare
 from submodel.rounds import initial_state, step
-from tests.house import House
+from tests.house import PATIENCE, House
 
 CONFIG = """
 name = "faults"
@@ -90,9 +90,9 @@ class Saboteur:
         """The rounds that it was asked to train in, and what it did."""
         return [(int(round_), fault) for round_, _, fault in self._asked()]
 
-    def held(self) -> int:
+    def held(self, patience: float = PATIENCE) -> int:
         """Wait until it is in the middle of a round and goes no further; the round."""
-        self._house.wait(f"{self.name} in a round", lambda: "hold" in self._last())
+        self._house.wait(f"{self.name} in a round", lambda: "hold" in self._last(), patience)
         return int(self._last()[0])
 
     def app(self) -> Relative:

@@ -27,7 +27,7 @@ from tests.faults.setting import (
     stop,
     there,
 )
-from tests.house import House
+from tests.house import PATIENCE, House
 
 pytestmark = pytest.mark.faults
 LATE = f"no answer in {DEADLINE} s"
@@ -139,7 +139,7 @@ def test_lies_are_refused_and_who_hangs_gets_no_work(house: House) -> None:
     house.serve(configured(rounds=MANY, least=1), ["a", "liar"])
     house.join("a", "--part", "0")
     liar = Saboteur(house, "liar", " ".join([*LIES, "honest"]), "--part", "1")
-    hung = liar.held()
+    hung = liar.held(2 * PATIENCE)  # eight rounds
     house.wait("the round's deadline", lambda: len(house.metrics()) >= hung, DEADLINE + SOON)
     house.wait("two rounds without it", lambda: len(house.metrics()) >= hung + 2)
     awake = len(house.metrics())

@@ -1,0 +1,1 @@
+"""Put on the PYTHONPATH of devices that are to misbehave."""
