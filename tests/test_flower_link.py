@@ -679,6 +679,7 @@ def test_a_superlink_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 def test_a_superlink_that_is_killed_leaves_nothing_behind(link: Superlink) -> None:
+    time.sleep(1)  # what was started in the last half second nobody has looked at
     assert link.alive()
     [own] = [one for one in relatives(os.getpid()) if "launcher.py" in command_line(one)]
     below = relatives(own.pid)

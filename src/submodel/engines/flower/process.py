@@ -21,7 +21,8 @@ _STOP = 15.0  # seconds for a clean end; Flower's own limit is 5
 # Seconds for Flower's helpers to notice that they are alone. A ServerApp whose SuperLink is gone
 # never does: it tries to report its end there for ever.
 _ALONE = 1.0
-_LOOK = 2.0  # seconds between two looks at what it has started
+_KILLED = 5.0  # seconds that the system may take to end a process that was killed
+_LOOK = 0.5  # seconds between two looks at what it has started
 _LAST_LINES = 12
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
@@ -118,11 +119,17 @@ def _plain(text: bytes) -> str:
 
 def end(family: set[Relative]) -> None:
     """Wait a little for these processes to end by themselves, then make them."""
-    deadline = time.monotonic() + _ALONE
+    for one in _left(family, _ALONE):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one.pid, signal.SIGKILL)
+    _left(family, _KILLED)
+
+
+def _left(family: set[Relative], seconds: float) -> set[Relative]:
+    """Those that still run after so many seconds."""
+    deadline = time.monotonic() + seconds
     left = {one for one in family if runs(one)}
     while left and time.monotonic() < deadline:
         time.sleep(0.05)
         left = {one for one in left if runs(one)}
-    for one in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(one.pid, signal.SIGKILL)
+    return left
