@@ -13,12 +13,13 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from torch import nn
 
 from submodel.config import Config, parse
 from submodel.cost import CostModel
 from submodel.cut import held
 from submodel.data import Examples
-from submodel.devices.device import Device, Means, Report
+from submodel.devices.device import Device, Means, Report, empty_module
 from submodel.devices.facts import Facts, briefing
 from submodel.devices.federation import over_devices
 from submodel.devices.memory import fitting, offered
@@ -627,6 +628,27 @@ def test_a_device_holds_no_more_than_its_cut() -> None:
     whole = sum(p.numel() for p in device.setup.module.parameters())
     update = device.train(parcel)
     assert sum(t.numel() for t in update.tensors.values()) < 0.1 * whole
+
+
+def looks_at_values() -> nn.Module:
+    """A net whose making needs values: it cannot be made on the meta device."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    assert float(net[1].weight.detach().abs().sum()) > 0
+    return net
+
+
+def test_a_model_that_cannot_be_made_without_values_is_emptied(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = config_of(model={"name": "tests.test_devices:looks_at_values", "width": None})
+    here, _ = rounds_here(config, 1)
+    facts = Facts.of(prepare(config).federation.dataset)
+    module = empty_module(config, facts)
+    assert all(p.is_meta for p in module.parameters())
+    assert "made whole for a moment" in caplog.text
+    there, _ = rounds_over(config, Neighbours(parts()), 1)
+    for name, tensor in here.tensors.items():
+        assert torch.equal(tensor, there.tensors[name]), name
 
 
 def test_reports_and_briefings_survive_the_journey() -> None:

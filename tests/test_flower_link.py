@@ -22,11 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-pytest.importorskip("flwr")
-
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -34,6 +29,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from flwr.common.config import get_fab_config, parse_config_args
 from flwr.superlink.main import create_app
 from flwr.superlink.routers.fleet.router import router as fleet_router
+from hypothesis import given
+from hypothesis import strategies as st
 
 from submodel.engines.flower import guard, probe, supernode
 from submodel.engines.flower.control import Control, bundle, fingerprint, thin_app

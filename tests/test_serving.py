@@ -8,8 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-pytest.importorskip("flwr")
-
 from submodel.config import parse
 from submodel.engines.flower import serving
 from submodel.engines.flower.control import UnreachableError
