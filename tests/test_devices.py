@@ -632,9 +632,9 @@ def test_a_device_holds_no_more_than_its_cut() -> None:
 
 def looks_at_values() -> nn.Module:
     """A net whose making needs values: it cannot be made on the meta device."""
-    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
-    assert float(net[1].weight.detach().abs().sum()) > 0
-    return net
+    hidden = nn.Linear(64, 8)
+    assert float(hidden.weight.detach().abs().sum()) > 0
+    return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(8, 10))
 
 
 def test_a_model_that_cannot_be_made_without_values_is_emptied(
