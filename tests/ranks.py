@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from submodel.checkpoint import model_sha256
@@ -23,6 +24,11 @@ def comparable(history: list[Metrics]) -> list[Metrics]:
         {k: round(v, 10) if k == "train_loss" else v for k, v in line.items() if k != "seconds"}
         for line in history
     ]
+
+
+def threads() -> list[str]:
+    """The names of the threads of this process."""
+    return [task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm")]
 
 
 def main(cases: dict[str, dict[str, Any]]) -> None:
@@ -47,6 +53,8 @@ def main(cases: dict[str, dict[str, Any]]) -> None:
             print(json.dumps(result), flush=True)
     if group is not None:
         group.close()
+    left = [name for name in threads() if "gloo" in name]
+    assert not left, f"threads that would outlive the interpreter: {left}"
 
 
 if __name__ == "__main__":

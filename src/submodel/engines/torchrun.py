@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group, see `ProcessGroup.close`
 from torch import Tensor
 
 from submodel.engines.device import own_device
@@ -86,7 +87,12 @@ class ProcessGroup:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group, and end its threads.
+
+        They end when nobody holds the group any more. A module of torch whose functions have it as
+        a default keeps it forever if it is first imported while the group exists, which torch does
+        by itself: hence the import above. A thread left over may abort the interpreter as it exits.
+        """
         dist.destroy_process_group()
 
     def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
