@@ -395,6 +395,22 @@ def _loss(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
     head["loss"] = "low"
 
 
+def _unreadable(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["assignment"]["round"] = "first"
+
+
+def _endless(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["loss"] = 10**400
+
+
+def _costly(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["training"] = float("inf")
+
+
+def _coloured(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["problem"] = "\x1b[31m\nred"
+
+
 def _headless(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
     head.clear()
 
@@ -410,9 +426,13 @@ BAD = {
     "a tensor too few": (spoiled_by(_less), "missing or unknown"),
     "an old round": (spoiled_by(_old), "it answers for round 0"),
     "another client": (spoiled_by(_other), "client 2"),
-    "examples": (spoiled_by(_greedy), "examples is -5"),
-    "loss": (spoiled_by(_loss), "its loss is 'low'"),
-    "no head": (spoiled_by(_headless), "cannot be read"),
+    "a round that is none": (spoiled_by(_unreadable), "assignment.round: input should be"),
+    "examples": (spoiled_by(_greedy), "examples: input should be greater than 0, not -5"),
+    "loss": (spoiled_by(_loss), "loss: input should be a valid number"),
+    "a number without end": (spoiled_by(_endless), "loss: input should be a"),
+    "a cost without end": (spoiled_by(_costly), "training: input should be a finite number"),
+    "no head": (spoiled_by(_headless), "assignment: field required"),
+    "terminal codes": (spoiled_by(_coloured), "its answer: [31m red"),
     "huge": (spoiled_by(_huge), "0.weight"),
     "garbage": (says(b"\xff" * 999), "cut short"),
     "nothing": (says(b""), "cut short"),

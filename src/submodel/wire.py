@@ -13,10 +13,12 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from functools import cache
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
@@ -33,10 +35,41 @@ VERSION = 1
 _HEAD = "submodel"
 _SCALES, _LOCAL = "scales/", "local/"
 _LONGEST_HEAD = 1 << 26
+_LONGEST_TEXT = 500
+
+T = TypeVar("T")
+Count = Annotated[int, Field(gt=0, lt=1 << 53)]
+Amount = Annotated[FiniteFloat, Field(ge=0)]
 
 
 class WireError(SubmodelError):
     """A message that cannot be read, or says what it must not."""
+
+
+def plain(text: object, longest: int = _LONGEST_TEXT) -> str:
+    r"""What a stranger said, fit to be shown: printable, on one line, not too long.
+
+    >>> plain("a\n\x1b[31mred", 7)
+    'a [31m…'
+    """
+    line = "".join(c for c in " ".join(str(text).split()) if c.isprintable())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+@cache
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    return TypeAdapter(kind)
+
+
+def read_as(kind: type[T], values: object) -> T:
+    """Values that a stranger sent as a dataclass; raises `WireError` if they cannot be one."""
+    try:
+        return _adapter(kind).validate_python(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "its head"
+        given = "" if first["type"] == "missing" else f", not {plain(repr(first['input']), 60)}"
+        raise WireError(f"{where}: {first['msg'][:1].lower()}{first['msg'][1:]}{given}") from None
 
 
 @dataclass(frozen=True)
@@ -68,10 +101,12 @@ class Parcel:
             head = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_HEAD])
             tensors = load(data)
         except (ValueError, KeyError, TypeError, SafetensorError, RecursionError) as error:
-            raise WireError(f"it cannot be read ({type(error).__name__}: {error})") from None
+            raise WireError(f"it cannot be read ({type(error).__name__}: {plain(error)})") from None
         if not isinstance(head, dict) or head.get("version") != VERSION:
             given = head.get("version") if isinstance(head, dict) else head
-            raise WireError(f"it speaks version {given!r} of the format, not {VERSION}")
+            raise WireError(
+                f"it speaks version {plain(repr(given), 60)} of the format, not {VERSION}"
+            )
         return cls(head, tensors)
 
 
@@ -155,27 +190,39 @@ def update_parcel(update: Update, task: Task, transport: Transport) -> Parcel:
     return Parcel(head, dict(packed.named()))
 
 
+@dataclass(frozen=True)
+class _UpdateHead:
+    """What `update_parcel` says beside the tensors."""
+
+    assignment: Assignment
+    examples: Count
+    processed: Count
+    loss: FiniteFloat | None
+    passes: tuple[tuple[Annotated[float, Field(gt=0, le=1)], Count], ...]
+    halved: dict[str, FiniteFloat] | None
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a device says that an answer took."""
+
+    training: Amount | None = None
+    peak_memory: Amount | None = None
+
+
 def read_update(parcel: Parcel, task: Task) -> Update:
     """The update of a parcel, if it answers just this task; raises `WireError` if not."""
-    head = parcel.head
-    try:
-        given = Assignment(**head["assignment"])
-        examples, processed, loss = head["examples"], head["processed"], head["loss"]
-        passes = tuple((float(width), int(count)) for width, count in head["passes"])
-        scales = head["halved"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise WireError(f"it cannot be read ({type(error).__name__}: {error})") from None
-    if not all(0 < width <= 1 and count > 0 for width, count in passes):
-        raise WireError(f"its passes are {passes}")
+    head = read_as(_UpdateHead, parcel.head)
+    given = head.assignment
     if given != task.assignment:
         raise WireError(f"it answers for round {given.round + 1}, client {given.client}")
-    for name, value in {"examples": examples, "processed": processed}.items():
-        if type(value) is not int or not 0 < value < 1 << 53:
-            raise WireError(f"{name} is {value!r}, not a number of examples")
-    if loss is None or not isinstance(loss, int | float) or not math.isfinite(loss):
-        raise WireError(f"its loss is {'not finite' if loss is None else repr(loss)}")
-    tensors = _values(parcel, task, scales)
-    return Update(task.assignment, task.cut, tensors, examples, processed, float(loss), passes)
+    if head.loss is None:
+        raise WireError("its loss is not finite")
+    tensors = _values(parcel, task, head.halved)
+    return Update(
+        *(task.assignment, task.cut, tensors),
+        *(head.examples, head.processed, head.loss, head.passes),
+    )
 
 
 def _values(parcel: Parcel, task: Task, scales: Mapping[str, float] | None) -> dict[str, Tensor]:
@@ -183,13 +230,10 @@ def _values(parcel: Parcel, task: Task, scales: Mapping[str, float] | None) -> d
     packed = Packed.from_named(parcel.tensors)
     expected = pack(task.cut, task.tensors).values
     if missing := sorted(expected.keys() ^ packed.values.keys()):
-        raise WireError(f"tensors do not match: {missing[0]!r} is missing or unknown")
+        raise WireError(f"tensors do not match: {plain(missing[0], 100)!r} is missing or unknown")
     values = dict(packed.values)
     if scales is not None:
-        try:
-            values = restored(values, {n: float(s) for n, s in scales.items()})
-        except (AttributeError, TypeError, ValueError) as error:
-            raise WireError(f"its scales cannot be read ({error})") from None
+        values = restored(values, scales)
     for name, wanted in expected.items():
         value = values[name]
         if value.shape != wanted.shape:

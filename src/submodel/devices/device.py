@@ -13,11 +13,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
 from submodel.axes import Axes
@@ -35,7 +36,15 @@ from submodel.exchange import Model, Setup
 from submodel.models import factorised
 from submodel.norm import pooled
 from submodel.prepare import assemble_setup, find_axes, make_module, make_scheme, only_cut_ranks
-from submodel.wire import Parcel, moments_parcel, read_task, update_parcel
+from submodel.wire import (
+    Count,
+    Parcel,
+    moments_parcel,
+    plain,
+    read_as,
+    read_task,
+    update_parcel,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +64,10 @@ class Report:
     """What a device says of itself."""
 
     name: str
-    examples: int
-    labels: tuple[int, ...]  # that it has, if the run cuts the classifier by them
+    examples: Count
+    labels: tuple[
+        Annotated[int, Field(ge=0, lt=1 << 53)], ...
+    ]  # that it has, if the run cuts the classifier by them
     capacity: float | None  # None: whatever the run's configuration gives this part
     part: int | None
     axes: str  # the fingerprint of the axes that it found
@@ -67,16 +78,9 @@ class Report:
 
     @classmethod
     def read(cls, head: Mapping[str, Any]) -> Report:
-        """What `head` wrote; raises TypeError, ValueError or KeyError for anything else."""
-        capacity, part = head["capacity"], head["part"]
-        return cls(
-            str(head["name"])[:100],
-            int(head["examples"]),
-            tuple(sorted({int(label) for label in head["labels"]})),
-            None if capacity is None else float(capacity),
-            None if part is None else int(part),
-            str(head["axes"]),
-        )
+        """What `head` wrote; raises `WireError` for anything else."""
+        found = read_as(cls, head)
+        return replace(found, name=plain(found.name, 100), labels=tuple(sorted(set(found.labels))))
 
 
 @dataclass(frozen=True)

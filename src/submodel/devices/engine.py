@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -14,7 +14,7 @@ from submodel.config import Config
 from submodel.devices.post import Kind, Post, Reply
 from submodel.devices.roster import Roster
 from submodel.exchange import Assignment, Bundle, Failure, Outcome, Task
-from submodel.wire import Parcel, WireError, read_update, task_parcel
+from submodel.wire import Parcel, Spent, WireError, plain, read_as, read_update, task_parcel
 
 _PAUSE = 0.1
 
@@ -61,7 +61,7 @@ class DeviceEngine:
                     yield reply
                     continue
                 if "problem" in reply.head:
-                    raise WireError(str(reply.head["problem"]))
+                    raise WireError(plain(reply.head["problem"]))
                 update = read_update(reply, task)
                 self._roster.heard(task.assignment.client)
                 yield update
@@ -120,6 +120,7 @@ class DeviceEngine:
             return Failure(sent.task.assignment, reply.problem)
         try:
             parcel = Parcel.from_bytes(reply.payload)
+            spent = read_as(Spent, parcel.head)
         except WireError as error:
             self._roster.missed(client, f"its answer: {error}", silent=False)
             return Failure(sent.task.assignment, f"its answer: {error}")
@@ -129,7 +130,6 @@ class DeviceEngine:
             "bytes_down": sent.size,
             "bytes_up": len(reply.payload),
         }
-        for name in ("training", "peak_memory"):  # as the device says
-            if isinstance(value := parcel.head.get(name), int | float):
-                self._seen[str(client)][name] = value
+        told = {name: value for name, value in asdict(spent).items() if value is not None}
+        self._seen[str(client)].update(told)
         return parcel

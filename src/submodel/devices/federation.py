@@ -26,7 +26,7 @@ from submodel.errors import ConfigError, SubmodelError
 from submodel.exchange import Assignment, Failure, Model, Setup, Task
 from submodel.norm import StaticBatchNorm
 from submodel.schemes import Draw, Static
-from submodel.wire import WireError, read_moments
+from submodel.wire import WireError, plain, read_moments
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class DeviceFederation:
                 if isinstance(reply, Failure):
                     raise WireError(reply.reason)
                 if "problem" in reply.head:
-                    raise WireError(str(reply.head["problem"]))
+                    raise WireError(plain(reply.head["problem"]))
                 rows[i].append(read_moments(reply, self._columns(task.cut)))
             except WireError as error:
                 _log.warning("client %d measured nothing: %s", client, error)
@@ -154,14 +154,12 @@ def over_devices(
     def accepts(report: Report) -> str:
         if report.axes != fingerprint:
             return "it finds other axes in the model: has it the same submodel and torch?"
-        if report.examples < 1:
-            return f"it has {report.examples} examples"
         if report.capacity is not None and report.capacity not in config.clients.capacities:
             return f"capacity {report.capacity:g} is not one of the run's"
         if report.part is not None and not 0 <= report.part < config.clients.count:
             return f"part {report.part}: the run has clients 0 to {config.clients.count - 1}"
         if config.local.absent_labels != "keep" and (
-            not report.labels or not 0 <= min(report.labels) <= max(report.labels) < (classes or 0)
+            not report.labels or max(report.labels) >= (classes or 0)
         ):
             return f"labels {report.labels} are not those of {classes} classes"
         return ""

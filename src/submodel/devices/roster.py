@@ -19,7 +19,7 @@ from typing import Any
 from submodel.devices.device import Report
 from submodel.devices.post import Post
 from submodel.errors import SubmodelError
-from submodel.wire import Parcel, WireError
+from submodel.wire import Parcel, plain
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 120.0  # seconds that a device has to say who it is
@@ -145,14 +145,14 @@ class Roster:
                 raise SubmodelError(problem)
             head = Parcel.from_bytes(payload).head
             if "problem" in head:
-                raise SubmodelError(str(head["problem"]))
+                raise SubmodelError(plain(head["problem"]))
             report = Report.read(head)
             if why := self._accepts(report):
                 raise SubmodelError(why)
             self._enter(node, report)
             self._turned_away.pop(node, None)
-        except (SubmodelError, WireError, KeyError, TypeError, ValueError) as error:
-            self._turn_away(node, str(error) or type(error).__name__)
+        except SubmodelError as error:
+            self._turn_away(node, str(error))
 
     def _turn_away(self, node: int, why: str) -> None:
         """No work for a node, until it is asked again and answers."""

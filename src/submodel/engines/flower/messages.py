@@ -8,6 +8,7 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from submodel.devices.post import Kind, Reply
+from submodel.wire import plain
 
 TYPES: dict[Kind, str] = {
     "report": MessageType.QUERY,
@@ -71,7 +72,8 @@ class GridPost:
             if message.has_error():
                 reason = _REASONS.get(message.error.code, f"error {message.error.code}")
                 said = (message.error.reason or "").strip().splitlines()
-                found.append(Reply(ticket, b"", f"{reason} ({said[-1]})" if said else reason))
+                why = f"{reason} ({plain(said[-1])})" if said else reason
+                found.append(Reply(ticket, b"", why))
             else:
                 found.append(Reply(ticket, payload_of(message)))
         return found
