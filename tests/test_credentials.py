@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -265,6 +265,24 @@ def test_no_device_is_made_twice(federation: Federation) -> None:
     shutil.copy(key.with_name("device.pub"), federation.folder / "devices/pi-2/device.pub")
     with pytest.raises(SubmodelError, match="the same key as that of phone"):
         federation.public_keys()
+
+
+def test_who_looks_while_devices_are_added_sees_whole_ones(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, ...]] = []
+    write = credentials._write
+
+    def slowly(home: Path, files: Mapping[str, bytes]) -> None:
+        for name, content in files.items():
+            write(home, {name: content})
+            seen.append(credentials.load(federation.folder).devices)
+
+    monkeypatch.setattr(credentials, "_write", slowly)
+    added = credentials.add(federation.folder, ["late"])
+    assert set(seen) == {federation.devices}
+    assert set(added.devices) == {*federation.devices, "late"}
+    assert {p.name for p in (federation.folder / "devices").iterdir()} == set(added.devices)
 
 
 def test_only_an_empty_folder_becomes_a_federation(federation: Federation, tmp_path: Path) -> None:

@@ -192,6 +192,31 @@ def test_the_output_step_is_the_same_too() -> None:
         assert torch.equal(tensor, found.tensors[name]), name
 
 
+def test_the_output_step_is_taken_without_those_who_fail(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A device that sends no number, and one that sends nothing: once, not for every window."""
+    config = config_of(clients={"per_round": 4}, devices={"least": 2, "deadline": 0.3})
+    bad, silent = sorted(parts())[1:3]
+    post = Neighbours(parts())
+    there, engine = over_devices(config, prepare(config), post)
+    costs = CostModel(there.module, there.federation.dataset.example)
+    assert there.population.sample(0) == [0, 1, 2, 3]
+    post.spoil |= {bad: spoiled_by(_nan)(post, bad), silent: silence}
+    windows = len(list(there.scheme.output_passes()))
+    assert windows > 2
+    found = output_step(there, initial_state(there), engine, costs, 10.0)
+    sent = [node for node, kind, _ in post.sent if kind == "train"]
+    assert (sent.count(bad), sent.count(silent)) == (windows, 1)
+    assert "client 1: " in caplog.text
+    assert "client 2: no answer" in caplog.text
+    others = Neighbours({n: means for n, means in parts().items() if n not in (bad, silent)})
+    here, other = over_devices(config, prepare(config), others)
+    expected = output_step(here, initial_state(here), other, costs, 10.0)
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(tensor, found.tensors[name]), name
+
+
 def test_half_precision_costs_half_and_leaves_what_nobody_moved() -> None:
     exact, half = config_of(), config_of(devices={"transport": "half"})
     post = Neighbours(parts())

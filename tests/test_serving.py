@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from submodel.cli.devices import serve
 from submodel.config import parse
 from submodel.engines.flower import serving
 from submodel.engines.flower.control import UnreachableError
 from submodel.engines.flower.serving import Served
 from submodel.engines.flower.superlink import Superlink
-from submodel.errors import SubmodelError
+from submodel.errors import ConfigError, SubmodelError
 from submodel.run import Interrupted, RunFolder
 
 
@@ -36,11 +37,15 @@ class Link:
 class Scene:
     """A served run; `asked` is called for its status, with how often that happened before."""
 
-    def __init__(self, folder: Path, asked: Callable[[int], str]) -> None:
+    def __init__(
+        self, folder: Path, asked: Callable[[int], str], keys: Callable[[], Mapping[str, bytes]]
+    ) -> None:
+        self.keys = keys
         self.folder, self.link = RunFolder(folder), Link()
         self.folder.create(parse({}))
         self.submitted: list[Mapping[str, Any]] = []
         self.said: list[str] = []
+        self.registered: list[bytes] = []
         self._asked, self._times = asked, 0
 
     def __call__(self, *_: object) -> Scene:
@@ -54,19 +59,23 @@ class Scene:
         self._times += 1
         return self._asked(self._times - 1)
 
+    def register(self, key: bytes) -> None:
+        self.registered.append(key)
+
     def stop(self, _: int) -> None: ...
 
     def close(self) -> None: ...
 
     def follow(self) -> None:
         link = cast(Superlink, self.link)
-        Served(self.folder, link, "here:1", None, dict, self.said.append).follow(lambda _: None)
+        served = Served(self.folder, link, "here:1", None, self.keys, self.said.append)
+        served.follow(lambda _: None)
 
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scene]:
-    def make(asked: Callable[[int], str]) -> Scene:
-        made = Scene(tmp_path / "run", asked)
+    def make(asked: Callable[[int], str], keys: Callable[[], Mapping[str, bytes]] = dict) -> Scene:
+        made = Scene(tmp_path / "run", asked, keys)
         monkeypatch.setattr(serving, "Control", made)
         return made
 
@@ -106,6 +115,28 @@ def test_one_that_does_not_answer_is_asked_again(scene: Callable[..., Scene]) ->
     made.follow()
     assert not made.said
     assert len(made.submitted) == 1
+
+
+def test_new_devices_are_let_in_and_trouble_with_their_keys_does_not_end_the_run(
+    scene: Callable[..., Scene],
+) -> None:
+    looks = 0
+
+    def keys() -> Mapping[str, bytes]:
+        nonlocal looks
+        looks += 1
+        if looks in (2, 3):
+            raise SubmodelError("federation: no such folder")
+        return {"one": b"1"} if looks < 4 else {"one": b"1", "two": b"2"}
+
+    made = scene(lambda times: "running" if times < 4 else finished(made), keys)
+    made.follow()
+    assert made.registered == [b"1", b"2"]
+    assert made.said == [
+        "device one may join",
+        "no new devices: federation: no such folder",
+        "device two may join",
+    ]
 
 
 def test_but_not_for_ever(scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,3 +188,10 @@ def test_ctrl_c_while_it_starts_says_where_the_run_stands(scene: Callable[..., S
     with pytest.raises(Interrupted, match="stopped after round 0"):
         made.follow()
     assert not made.link.lives
+
+
+def test_what_devices_cannot_do_is_said_before_anything_starts(tmp_path: Path) -> None:
+    settings = ["scheme.name=masked-sgd", "clients.count=1", "clients.per_round=1"]
+    with pytest.raises(ConfigError, match="'masked-sgd' is training on a single machine"):
+        serve(None, settings, tmp_path / "run", insecure=True)
+    assert not (tmp_path / "run").exists()

@@ -241,7 +241,9 @@ def output_step(
     for scheme in setup.scheme.output_passes():
         dispatcher = Dispatcher(replace(setup, scheme=scheme), state, work)
         for bundle in own:
-            for outcome in engine.run(dispatcher.task(a) for a in bundle.assignments):
+            # whoever did not answer for one window is not waited for in each of the others
+            left = [a for a in bundle.assignments if str(a.client) not in tally.missing]
+            for outcome in engine.run(map(dispatcher.task, left)):
                 client = outcome.assignment.client
                 if isinstance(outcome, Failure):
                     tally.miss(client, outcome.reason)
@@ -250,11 +252,9 @@ def output_step(
                 else:
                     accumulator.add(outcome.cut, outcome.tensors)
     group.reduce([accumulator], tally)
-    if tally.missing:
-        if not accumulator.added:
-            raise SilentRoundError(f"output step: no update to merge ({tally.why()})")
+    if not accumulator.added:
+        kind = SilentRoundError if tally.missing else DivergedError
+        raise kind(f"output step: no update to merge ({tally.why()})")
+    if tally.missing or tally.refused:
         _log.warning("the output step was taken without %s", tally.why())
-    if tally.refused:
-        name, reason = next(iter(tally.refused.items()))
-        raise DivergedError(f"output step, client {name}: {reason}")
     return replace(state, tensors=_project(setup, accumulator.merge()))

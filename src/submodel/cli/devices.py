@@ -13,6 +13,7 @@ import typer
 
 from submodel.cli.base import ConfigFile, Settings, console
 from submodel.config import Config, parse_capacity, read
+from submodel.devices.federation import problems_over_devices
 from submodel.errors import ConfigError, SubmodelError
 from submodel.prepare import prepare
 from submodel.report.progress import show_progress
@@ -61,6 +62,8 @@ def serve(
     from submodel.engines.flower.serving import Place
 
     resolved = read(config, [*(settings or []), "engine.name=flower"])
+    if problems := problems_over_devices(resolved):
+        raise ConfigError(problems)
     if superlink is not None:
         if (ca is None) != insecure:
             raise ConfigError(["--superlink: give its --ca, or --insecure"])

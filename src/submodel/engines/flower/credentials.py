@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -188,10 +189,11 @@ def load_device(folder: Path) -> DeviceFiles:
 
 def _write_devices(folder: Path, ca: bytes, names: Sequence[str]) -> None:
     for name in names:
-        home = folder / "devices" / name
-        home.mkdir(mode=0o700)
+        # a server that looks meanwhile sees the whole folder or none of it
+        home = Path(tempfile.mkdtemp(prefix=".", dir=folder / "devices"))
         keys = certificates.new_device()
         _write(home, {"ca.crt": ca, "device.key": keys.private, "device.pub": keys.public})
+        home.rename(folder / "devices" / name)
 
 
 def _server_files(server: certificates.Pair) -> dict[str, bytes]:

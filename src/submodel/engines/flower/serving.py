@@ -93,6 +93,7 @@ class Served:
         self._run_id = 0
         self._rounds = len(folder.metrics())
         self._deaths = 0
+        self._trouble = ""
 
     def follow(self, on_round: OnRound) -> None:
         """Until the run is finished; raises `Interrupted` if it stops before."""
@@ -161,7 +162,16 @@ class Served:
         """How the run stands, and on the way let new devices in; None: nobody answers."""
         assert self._control is not None
         try:
-            self._register()
+            try:
+                self._register()
+            except UnreachableError:
+                raise
+            except (
+                SubmodelError
+            ) as error:  # somebody is at the federation's folder: no reason to end
+                if str(error) != self._trouble:
+                    self._say(f"no new devices: {error}")
+                self._trouble = str(error)
             return self._control.status(self._run_id)
         except UnreachableError:
             return None
