@@ -129,7 +129,10 @@ def test_new_devices_are_let_in_and_trouble_with_their_keys_does_not_end_the_run
             raise SubmodelError("federation: no such folder")
         return {"one": b"1"} if looks < 4 else {"one": b"1", "two": b"2"}
 
-    made = scene(lambda times: "running" if times < 4 else finished(made), keys)
+    def asked(times: int) -> str:
+        return "running" if times < 4 else finished(made)
+
+    made = scene(asked, keys)
     made.follow()
     assert made.registered == [b"1", b"2"]
     assert made.said == [

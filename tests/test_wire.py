@@ -47,7 +47,7 @@ tensors = st.builds(lambda dtype, shape: torch.ones(shape, dtype=dtype), dtypes,
 
 def changed(honest: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     """An honest head in which some keys say something else, at the top or one level below."""
-    paths = [(key,) for key in honest]
+    paths: list[tuple[str, ...]] = [(key,) for key in honest]
     paths += [(key, k) for key, inner in honest.items() if isinstance(inner, dict) for k in inner]
 
     def apply(changes: list[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:

@@ -56,15 +56,14 @@ def plain(text: object, longest: int = _LONGEST_TEXT) -> str:
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
-@cache
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    return TypeAdapter(kind)
+_adapter = cache(TypeAdapter)  # making one takes longer than using it
 
 
 def read_as(kind: type[T], values: object) -> T:
     """Values that a stranger sent as a dataclass; raises `WireError` if they cannot be one."""
     try:
-        return _adapter(kind).validate_python(values)
+        read: T = _adapter(kind).validate_python(values)
+        return read
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "its head"
@@ -219,10 +218,8 @@ def read_update(parcel: Parcel, task: Task) -> Update:
     if head.loss is None:
         raise WireError("its loss is not finite")
     tensors = _values(parcel, task, head.halved)
-    return Update(
-        *(task.assignment, task.cut, tensors),
-        *(head.examples, head.processed, head.loss, head.passes),
-    )
+    counts = head.examples, head.processed
+    return Update(task.assignment, task.cut, tensors, *counts, head.loss, head.passes)
 
 
 def _values(parcel: Parcel, task: Task, scales: Mapping[str, float] | None) -> dict[str, Tensor]:
