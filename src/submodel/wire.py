@@ -13,7 +13,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -56,14 +55,10 @@ def plain(text: object, longest: int = _LONGEST_TEXT) -> str:
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
-_adapter = cache(TypeAdapter)  # making one takes longer than using it
-
-
 def read_as(kind: type[T], values: object) -> T:
     """Values that a stranger sent as a dataclass; raises `WireError` if they cannot be one."""
     try:
-        read: T = _adapter(kind).validate_python(values)
-        return read
+        return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "its head"
