@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +14,8 @@ from submodel.exchange import Setup
 from submodel.prepare import prepare
 
 torch.set_num_threads(1)
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
 
 SCHEMES: dict[str, dict[str, Any]] = {
     "full": {"name": "full"},

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from submodel.cli import main
+
 if TYPE_CHECKING:
+    from tests.common import Command
     from tests.house import House
+
+
+@pytest.fixture
+def submodel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command, run in this process: its exit status, output and errors."""
+
+    def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        words = [str(argument) for argument in arguments]
+        with monkeypatch.context() as here:
+            here.setattr("signal.signal", lambda *_: None)  # ours stay as they are
+            here.setattr("sys.argv", ["submodel", *words])
+            if cwd is not None:
+                here.chdir(cwd)
+            with pytest.raises(SystemExit) as stop:
+                main()
+        assert isinstance(stop.value.code, int)
+        return subprocess.CompletedProcess(words, stop.value.code, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture

@@ -18,16 +18,10 @@ import torch
 
 from submodel.cli import main
 from submodel.compare import Findings, compare, comparison
-from submodel.compare.budget import (
-    BudgetKind,
-    cost_of,
-    parse_budget,
-    round_costs,
-    rounds_within,
-    with_rounds,
-)
+from submodel.compare.budget import cost_of, round_costs, rounds_within, with_rounds
 from submodel.compare.comparison import Plan, base_of, plan_comparison, scale_base
 from submodel.compare.findings import Compared
+from submodel.compare.kinds import BudgetKind, parse_budget
 from submodel.compare.report import rows, shared_grid, write
 from submodel.compare.significance import holm, least_ratio, paired_p, standings
 from submodel.compare.ways import parse_ways

@@ -20,11 +20,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from submodel.cli import main
 from submodel.engines.flower import certificates, credentials
 from submodel.engines.flower.credentials import Federation
 from submodel.engines.flower.files import ServerFiles
 from submodel.errors import SubmodelError
+from tests.common import Command
 
 HOST = "fl.example.org"
 Run = Callable[..., tuple[int, str, str]]
@@ -335,26 +335,19 @@ def test_a_device_checks_its_own_credentials(federation: Federation, tmp_path: P
 
 
 @pytest.fixture
-def submodel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    """Run the command in an empty folder; its exit status, output and errors."""
+def federation_command(submodel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run ``submodel federation`` in an empty folder; its exit status, output and errors."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["submodel", "federation", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, out, err
+        done = submodel("federation", *arguments)
+        return done.returncode, done.stdout, done.stderr
 
     return run
 
 
-def test_init_says_what_goes_where_and_what_to_run_next(submodel: Run) -> None:
-    status, out, err = submodel("init", "--host", HOST, "--host", "192.0.2.7")
+def test_init_says_what_goes_where_and_what_to_run_next(federation_command: Run) -> None:
+    status, out, err = federation_command("init", "--host", HOST, "--host", "192.0.2.7")
     assert (status, err) == (0, "")
     made = credentials.load(Path("federation"))
     assert made.devices == ("device-1", "device-2", "device-3")
@@ -375,16 +368,18 @@ def test_init_says_what_goes_where_and_what_to_run_next(submodel: Run) -> None:
     ]
 
 
-def test_devices_by_number_by_name_and_later(submodel: Run) -> None:
-    assert submodel("init", "many", "--host", HOST, "--devices", "10")[0] == 0
+def test_devices_by_number_by_name_and_later(federation_command: Run) -> None:
+    assert federation_command("init", "many", "--host", HOST, "--devices", "10")[0] == 0
     assert credentials.load(Path("many")).devices[:2] == ("device-01", "device-02")
-    assert submodel("init", "few", "--host", HOST, "--device", "b", "--device", "a")[0] == 0
-    status, out, _ = submodel("add", "c", "d", "--federation", "few")
+    assert (
+        federation_command("init", "few", "--host", HOST, "--device", "b", "--device", "a")[0] == 0
+    )
+    status, out, _ = federation_command("add", "c", "d", "--federation", "few")
     assert status == 0
     assert out.splitlines()[0] == "few: 2 device(s) more, now 4"
     assert "few/devices/d  ->  'device' on d" in out
     assert "few/devices/a" not in out
-    status, out, _ = submodel("renew", "--federation", "few", "--host", "192.0.2.8")
+    status, out, _ = federation_command("renew", "--federation", "few", "--host", "192.0.2.8")
     assert status == 0
     assert "few/server/server.crt: valid for 192.0.2.8, localhost, 127.0.0.1 until" in out
     assert list(credentials.load(Path("few")).public_keys()) == ["a", "b", "c", "d"]
@@ -401,9 +396,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_mistakes_are_sentences(case: str, submodel: Run) -> None:
+def test_mistakes_are_sentences(case: str, federation_command: Run) -> None:
     arguments, message = BAD[case]
-    status, out, err = submodel(*arguments)
+    status, out, err = federation_command(*arguments)
     assert (status, out) == (2, "")
     assert message in err
     assert not Path("federation").exists()

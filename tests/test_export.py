@@ -18,7 +18,7 @@ from submodel.errors import SubmodelError
 from submodel.export import export, trained_module
 from submodel.prepare import prepare
 from submodel.run import RunFolder, train
-from tests.test_cli import submodel
+from tests.common import Command
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def logits(run: RunFolder, capacity: float) -> torch.Tensor:
     return values
 
 
-def test_the_command_exports_with_the_measured_accuracy(run: RunFolder) -> None:
+def test_the_command_exports_with_the_measured_accuracy(run: RunFolder, submodel: Command) -> None:
     result = submodel("export", run.path, "--capacity", "1/4")
     assert result.returncode == 0, result.stderr
     assert "capacity 0.25, test accuracy" in result.stdout
@@ -85,7 +85,7 @@ def test_onnx_runs_elsewhere(run: RunFolder, tmp_path: Path) -> None:
     torch.testing.assert_close(torch.from_numpy(found), logits(run, 0.5), rtol=1e-4, atol=1e-4)
 
 
-def test_what_cannot_be_exported_is_said(run: RunFolder, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_said(run: RunFolder, tmp_path: Path, submodel: Command) -> None:
     config = parse({"model": {"width": 8}})
     unfinished = RunFolder(tmp_path / "unfinished")
     unfinished.create(config)

@@ -10,7 +10,7 @@ from benchmarks.speed.workloads import make_setup
 
 from submodel.config import Config
 from submodel.cost import CostModel
-from submodel.engines import make_engine
+from submodel.engines.make import make_engine
 from submodel.exchange import ALONE, Group, Setup
 from submodel.rounds import initial_state, step
 

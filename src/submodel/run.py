@@ -24,8 +24,8 @@ from submodel.config import Config, read, to_toml
 from submodel.cost import CostModel
 from submodel.cut import WHOLE
 from submodel.devices.engine import DeviceEngine
-from submodel.engines import make_engine
 from submodel.engines.device import own_device
+from submodel.engines.make import make_engine
 from submodel.engines.torchrun import ProcessGroup
 from submodel.errors import LostProcessError, SilentRoundError, SubmodelError
 from submodel.evaluate import (

@@ -1,8 +1,9 @@
-"""Amounts as people write them: 2GB, 1.2 M."""
+"""Amounts as people write them: 2GB, 1.2 M, 1/4."""
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from submodel.errors import ConfigError
 
@@ -24,6 +25,28 @@ def parse_amount(text: str) -> int:
     if amount <= 0:
         raise ConfigError([f"{text!r} is not an amount such as 2GB, 512MiB or 1.5e9"])
     return amount
+
+
+def fraction(value: object) -> object:
+    """Let a number be written as "1/16"; anything else stays as it is."""
+    if isinstance(value, str):
+        try:
+            return float(Fraction(value))
+        except (ValueError, ZeroDivisionError):
+            return value
+    return value
+
+
+def parse_capacity(text: str) -> float:
+    """A capacity as people write it.
+
+    >>> parse_capacity("1/4")
+    0.25
+    """
+    value = fraction(text.strip())
+    if not isinstance(value, float) or not 0 < value <= 1:
+        raise ConfigError([f"capacity: {text} is not in (0, 1]"])
+    return value
 
 
 def si(value: float, unit: str = "") -> str:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from submodel.cli.base import Settings, console
-from submodel.compare import report
-from submodel.compare.budget import BudgetKind, parse_budget
-from submodel.compare.comparison import base_of, plan_comparison, run_plan, scale_base
-from submodel.compare.findings import Findings
-from submodel.compare.ways import parse_ways
-from submodel.config import Config
+from submodel.compare.kinds import BudgetKind, parse_budget
 from submodel.errors import ConfigError
 from submodel.reproduce.experiments import Scale
-from submodel.run import Interrupted
+
+if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
+    from submodel.compare.findings import Findings
+    from submodel.config import Config
 
 
 def compare(
@@ -55,6 +53,12 @@ def compare(
     ] = None,
 ) -> None:
     """Compare schemes on the same data, seeds and budget; the same command goes on if stopped."""
+    from submodel.compare import report
+    from submodel.compare.comparison import base_of, plan_comparison, run_plan, scale_base
+    from submodel.compare.findings import Findings
+    from submodel.compare.ways import parse_ways
+    from submodel.run import Interrupted
+
     if records is not None:
         findings = Findings.read(records)
         if ways is not None:
@@ -96,6 +100,8 @@ def compare(
 
 
 def _show(findings: Findings, page: Path) -> None:
+    from submodel.compare import report
+
     console.print(report.table(findings))
     console.print(report.remarks(findings))
     print(page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import tempfile
 import threading
@@ -12,16 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from submodel.cli.base import ConfigFile, Settings, console
-from submodel.config import Config, parse_capacity, read
-from submodel.devices.federation import problems_over_devices
 from submodel.errors import ConfigError, SubmodelError
-from submodel.prepare import prepare
-from submodel.report.progress import show_progress
-from submodel.run import Interrupted, RunFolder, new_folder
-from submodel.units import parse_amount, si
+from submodel.units import parse_amount, parse_capacity, si
 
-if TYPE_CHECKING:  # an extra: imported where it is used
+if TYPE_CHECKING:  # PyTorch, and an extra: imported where they are used, which is not in `join`
+    from submodel.config import Config
     from submodel.engines.flower.serving import Place
+    from submodel.run import RunFolder
 
 PORT = 8000
 _FEDERATION, _CREDENTIALS = Path("federation"), Path("device")
@@ -29,12 +27,10 @@ _FEDERATION, _CREDENTIALS = Path("federation"), Path("device")
 
 def need_flower() -> None:
     """Say in a sentence that the extra is missing."""
-    try:
-        import flwr  # noqa: F401
-    except ImportError:
+    if importlib.util.find_spec("flwr") is None:
         raise SubmodelError(
             "real devices need Flower, which is not installed: pip install 'submodel[flower]'"
-        ) from None
+        )
 
 
 def serve(
@@ -59,7 +55,11 @@ def serve(
 ) -> None:
     """Train over real devices: start a server for them, or use one, and show how it goes."""
     need_flower()
+    from submodel.config import read
+    from submodel.devices.federation import problems_over_devices
     from submodel.engines.flower.serving import Place
+    from submodel.prepare import prepare
+    from submodel.run import RunFolder, new_folder
 
     resolved = read(config, [*(settings or []), "engine.name=flower"])
     if problems := problems_over_devices(resolved):
@@ -85,6 +85,8 @@ def follow(config: Config, folder: RunFolder, place: Place) -> None:
     from submodel.engines.flower.credentials import load
     from submodel.engines.flower.serving import Served
     from submodel.engines.flower.superlink import Superlink
+    from submodel.report.progress import show_progress
+    from submodel.run import Interrupted
 
     def keys() -> Mapping[str, bytes]:
         return load(Path(place.federation)).public_keys() if place.federation else {}

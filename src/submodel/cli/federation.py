@@ -13,7 +13,6 @@ from rich.table import Table
 
 from submodel.cli.base import console
 from submodel.errors import ConfigError, SubmodelError
-from submodel.run import RunFolder
 
 if TYPE_CHECKING:  # an extra: imported where it is used
     from submodel.devices.roster import Entry
@@ -106,6 +105,7 @@ def status(
     from submodel.engines.flower.control import Control
     from submodel.engines.flower.credentials import load
     from submodel.engines.flower.serving import Place
+    from submodel.run import RunFolder
 
     folder = RunFolder(run or _newest())
     place, known = Place.load(folder), read_roster(folder.devices_file)

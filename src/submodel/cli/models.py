@@ -9,18 +9,9 @@ from typing import Annotated
 
 import typer
 
-from submodel.budget import Budget
 from submodel.cli.base import ConfigFile, RunPath, Settings, console
-from submodel.config import describe, override, parse_capacity, read
 from submodel.errors import ConfigError
-from submodel.export import export as export_run
-from submodel.inspection import findings, subject
-from submodel.inspection import inspect as inspect_axes
-from submodel.models import factorised, only_ranks
-from submodel.prepare import prepare
-from submodel.report.tables import cost_rows, cost_table, module_cost_rows
-from submodel.run import RunFolder
-from submodel.units import parse_amount, si
+from submodel.units import parse_amount, parse_capacity, si
 
 
 class ExportFormat(StrEnum):
@@ -33,6 +24,10 @@ class ExportFormat(StrEnum):
 
 def cost(config: ConfigFile = None, settings: Settings = None) -> None:
     """Say what each capacity costs against the full model, before anything runs."""
+    from submodel.config import read
+    from submodel.prepare import prepare
+    from submodel.report.tables import cost_rows, cost_table
+
     console.print(cost_table(cost_rows(prepare(read(config, settings or [])))))
 
 
@@ -63,6 +58,12 @@ def inspect(
     ] = None,
 ) -> None:
     """Find the axes of a model: what is cut together, what is frozen and why, what cuts cost."""
+    from submodel.config import override
+    from submodel.inspection import findings, subject
+    from submodel.inspection import inspect as inspect_axes
+    from submodel.models import factorised, only_ranks
+    from submodel.report.tables import cost_table, module_cost_rows
+
     found = subject(model, override({}, options or []), _shape(shape), meta)
     if rank_share is None:
         axes = inspect_axes(found)
@@ -95,6 +96,10 @@ def plan(
     traffic: Annotated[str | None, typer.Option(help="Bytes per round, down + up.")] = None,
 ) -> None:
     """Turn a device's budget into the largest capacity that fits, and show the arithmetic."""
+    from submodel.budget import Budget
+    from submodel.config import read
+    from submodel.prepare import prepare
+
     limits = {
         what: parse_amount(text)
         for what, text in {"memory": memory, "flops": flops, "traffic": traffic}.items()
@@ -131,6 +136,9 @@ def export(
     out: Annotated[Path | None, typer.Option(help="The folder to write to.")] = None,
 ) -> None:
     """Write a trained model, or the sub-model of a capacity, for use elsewhere."""
+    from submodel.export import export as export_run
+    from submodel.run import RunFolder
+
     folder = RunFolder(run)
     share = parse_capacity(capacity)
     target = out or run / "export" / f"capacity-{share:g}"
@@ -141,4 +149,6 @@ def export(
 
 def config_(config: ConfigFile = None, settings: Settings = None) -> None:
     """Print a configuration with every key, its value and what it means."""
+    from submodel.config import describe, read
+
     print(describe(read(config, settings or [])), end="")

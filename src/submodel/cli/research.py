@@ -10,21 +10,8 @@ from typing import Annotated
 import typer
 
 from submodel.cli.base import Settings, console
-from submodel.config import parse, read
 from submodel.errors import ConfigError
-from submodel.prepare import load_data, split_data
-from submodel.report.partition import (
-    describe_data,
-    describe_partition,
-    draw_partition,
-    label_counts,
-)
 from submodel.reproduce.experiments import DATASETS, EXPERIMENTS, Scale, Split
-from submodel.reproduce.records import Record
-from submodel.reproduce.report import claims_table
-from submodel.reproduce.report import write as write_report
-from submodel.reproduce.runner import Runner
-from submodel.run import Interrupted
 
 _MOST_CLIENTS = 1000  # more rows than a picture has
 
@@ -53,6 +40,10 @@ def data(
     ),
 ) -> None:
     """Fetch a dataset, describe it, and show who would have what of it."""
+    from submodel.config import read
+    from submodel.prepare import load_data, split_data
+    from submodel.report import partition as picture
+
     given = {
         "data.path": path,
         "data.source": source,
@@ -72,7 +63,7 @@ def data(
     config = read(file, [*chosen, *(settings or [])])
     found = load_data(config)
     print(config.data.name)
-    print("\n".join(f"  {line}" for line in describe_data(found)))
+    print("\n".join(f"  {line}" for line in picture.describe_data(found)))
     split = split_data(config, found)
     count = min(config.clients.count, _MOST_CLIENTS)
     of = "" if count == config.clients.count else f", of which the first {count:,} are shown"
@@ -80,9 +71,9 @@ def data(
     print(f"partition {config.data.partition} over {config.clients.count:,} clients{of}")
     if found.classes is None:
         return
-    counts = label_counts(split, found.train.y.numpy(), found.classes, count)
-    print("\n".join(f"  {line}" for line in describe_partition(counts)))
-    draw_partition(counts, out, title)
+    counts = picture.label_counts(split, found.train.y.numpy(), found.classes, count)
+    print("\n".join(f"  {line}" for line in picture.describe_partition(counts)))
+    picture.draw_partition(counts, out, title)
     print(f"picture: {out}")
 
 
@@ -110,6 +101,12 @@ def reproduce(
     ] = None,
 ) -> None:
     """Run the paper's experiments and say what holds; the same command goes on where it stopped."""
+    from submodel.config import parse
+    from submodel.reproduce import report
+    from submodel.reproduce.records import Record
+    from submodel.reproduce.runner import Runner
+    from submodel.run import Interrupted
+
     if name != "all" and name not in EXPERIMENTS:
         raise ConfigError([f"{name!r} is not one of {', '.join(EXPERIMENTS)}, all"])
     count = seeds or (1 if scale is Scale.SMOKE else 3)
@@ -138,6 +135,6 @@ def reproduce(
     command += "" if split is Split.LABELS else f" --split {split.value}"
     for experiment in experiments:
         own = {v: by_variant[v] for v in wanted[experiment.name]}
-        page = write_report(experiment, own, command, folder)
-        console.print(claims_table(experiment, own))
+        page = report.write(experiment, own, command, folder)
+        console.print(report.claims_table(experiment, own))
         print(page)

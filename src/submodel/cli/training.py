@@ -5,28 +5,30 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from submodel.cli import devices
 from submodel.cli.base import ConfigFile, RunPath, Settings, console
-from submodel.config import Config, read
-from submodel.engines.choose import choose
-from submodel.engines.device import own_device
 from submodel.engines.launch import launch
-from submodel.engines.torchrun import ProcessGroup, launched
 from submodel.errors import ConfigError
-from submodel.exchange import Setup
-from submodel.prepare import prepare
-from submodel.report.progress import show_progress
-from submodel.report.tables import cost_rows, cost_table, history_table
-from submodel.run import Interrupted, RunFolder, new_folder
-from submodel.run import train as train_run
+
+if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
+    from submodel.config import Config
+    from submodel.engines.torchrun import ProcessGroup
+    from submodel.exchange import Setup
+    from submodel.run import RunFolder
 
 
 def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     """Train in the folder, show progress, end with the result."""
+    from submodel.engines.choose import choose
+    from submodel.engines.torchrun import ProcessGroup, launched
+    from submodel.prepare import prepare
+    from submodel.run import Interrupted
+    from submodel.run import train as train_run
+
     if config.engine.name == "flower":
         raise ConfigError(["engine.name: real devices are served: 'submodel serve CONFIG.toml'"])
     setup = prepare(config)
@@ -52,6 +54,11 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
 def _train_and_show(
     config: Config, setup: Setup, folder: RunFolder, resume: bool, group: ProcessGroup | None
 ) -> None:
+    from submodel.engines.device import own_device
+    from submodel.report.progress import show_progress
+    from submodel.report.tables import cost_rows, cost_table
+    from submodel.run import train as train_run
+
     if not resume:
         folder.create(config)
     console.print(
@@ -83,6 +90,9 @@ def train(
     ] = None,
 ) -> None:
     """Train a model through sub-models; the run's folder holds all there is to know of it."""
+    from submodel.config import read
+    from submodel.run import RunFolder, new_folder
+
     chosen = list(settings or [])
     if engine or processes:
         chosen.append(f"engine.name={engine or 'torchrun'}")
@@ -94,6 +104,8 @@ def train(
 
 def resume(run: RunPath) -> None:
     """Go on with a run that was stopped or killed, from its newest checkpoint."""
+    from submodel.run import RunFolder
+
     folder = RunFolder(run)
     config = folder.config()
     if folder.summary() is not None:
@@ -109,6 +121,9 @@ def resume(run: RunPath) -> None:
 
 def show(run: RunPath) -> None:
     """Show a run: its evaluated rounds and where it stands."""
+    from submodel.report.tables import history_table
+    from submodel.run import RunFolder
+
     folder = RunFolder(run)
     config, history = folder.config(), folder.metrics()
     scheme = f"{config.scheme.name}, {config.merge.rule}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from enum import StrEnum
 from fractions import Fraction
 from itertools import count
 
 from submodel.adapt import adapted
+from submodel.compare.kinds import UNITS, BudgetKind
 from submodel.config import Config
 from submodel.cost import CostModel
 from submodel.engines.local import SerialEngine
@@ -18,38 +18,9 @@ from submodel.local import batches
 from submodel.nested import narrower, passes_of, planned_passes
 from submodel.rounds import cut_of, initial_state, known, plan
 from submodel.tally import Tally
-from submodel.units import parse_amount, si
+from submodel.units import si
 
 _MOST_ROUNDS = 100_000  # that a slip of the keyboard may ask for
-
-
-class BudgetKind(StrEnum):
-    """What all ways get the same amount of."""
-
-    ROUNDS = "rounds"
-    BYTES = "bytes"
-    FLOPS = "flops"
-
-
-UNITS = {BudgetKind.BYTES: "B", BudgetKind.FLOPS: "FLOPs"}
-
-
-def parse_budget(kind: BudgetKind, amount: str | None) -> int | None:
-    """The amount of a budget; None: what the first way needs.
-
-    >>> parse_budget(BudgetKind.BYTES, "2GB"), parse_budget(BudgetKind.FLOPS, "1e12")
-    (2000000000, 1000000000000)
-    """
-    if amount is None:
-        return None
-    if kind is BudgetKind.ROUNDS:
-        raise ConfigError(
-            ["--amount: goes with a budget of bytes or flops; the rounds are train.rounds"]
-        )
-    other = "flops" if kind is BudgetKind.BYTES else "b"
-    if amount.strip().lower().rstrip("s").endswith(other.rstrip("s")):
-        raise ConfigError([f"--amount: {amount!r} is not an amount of {kind.value}"])
-    return parse_amount(amount)
 
 
 def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -> int:

@@ -12,15 +12,9 @@ from typing import Any
 from rich.console import Console
 
 from submodel.compare import report
-from submodel.compare.budget import (
-    UNITS,
-    BudgetKind,
-    cost_of,
-    parse_budget,
-    rounds_within,
-    with_rounds,
-)
+from submodel.compare.budget import cost_of, rounds_within, with_rounds
 from submodel.compare.findings import Compared, Findings
+from submodel.compare.kinds import UNITS, BudgetKind, parse_budget
 from submodel.compare.ways import Way, parse_ways, same
 from submodel.config import Config, override, parse, read
 from submodel.errors import ConfigError, SubmodelError

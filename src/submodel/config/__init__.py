@@ -3,7 +3,6 @@
 from submodel.config.method import SchemeChoice
 from submodel.config.reading import Config, describe, override, parse, read, to_toml
 from submodel.config.subject import AxesChoice
-from submodel.config.values import parse_capacity
 
 __all__ = [
     "AxesChoice",
@@ -12,7 +11,6 @@ __all__ = [
     "describe",
     "override",
     "parse",
-    "parse_capacity",
     "read",
     "to_toml",
 ]

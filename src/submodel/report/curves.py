@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.axes import Axes as Plot
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Plot
 
 
 def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     """Draw one PNG from the lines of ``metrics.jsonl``."""
+    from matplotlib.figure import Figure  # half a second that only the end of a run needs
+
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     accuracy, loss, traffic = figure.subplots(1, 3)
     figure.suptitle(title)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from submodel.run import OnRound
+if TYPE_CHECKING:
+    from submodel.run import OnRound
 
 
 def scores(line: dict[str, Any]) -> str:

@@ -11,12 +11,11 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from submodel.config import parse_capacity
 from submodel.devices.device import Device, Means
 from submodel.devices.own_data import OwnData
 from submodel.devices.post import Kind
 from submodel.engines.flower.messages import content, payload_of
-from submodel.units import parse_amount
+from submodel.units import parse_amount, parse_capacity
 from submodel.wire import Parcel, WireError
 
 app = ClientApp()
