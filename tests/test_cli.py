@@ -119,8 +119,9 @@ def test_every_mistake_in_a_file_is_reported_with_its_place(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "submodel", "train", "--engine", "local", "--set", "train.rounds=100000",
-               "--set", "train.evaluate_every=1", "--out", str(tmp_path / "run")]  # fmt: skip
+    command = [sys.executable, "-m", "submodel", "train", "--out", str(tmp_path / "run"),
+               "--engine", "local", "--set", "train.rounds=100000",
+               "--set", "train.evaluate_every=1"]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:

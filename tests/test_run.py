@@ -104,7 +104,7 @@ def test_interrupted_and_resumed_is_the_same_run(finished: Path, tmp_path: Path,
 
 
 def test_killed_at_random_moments_and_resumed_is_the_same_run(tmp_path: Path) -> None:
-    settings = {"train.rounds": 40, "train.checkpoint_every": 1, "train.evaluate_every": 10,
+    settings = {"train.rounds": 24, "train.checkpoint_every": 1, "train.evaluate_every": 8,
                 "model.name": "mlp", "model.width": 64, "clients.per_round": 4}  # fmt: skip
     options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "submodel"]
