@@ -24,6 +24,7 @@ from typing import Any
 
 from submodel.config import parse, to_toml
 from submodel.engines.flower.credentials import create
+from submodel.engines.flower.family import relatives
 from submodel.engines.launch import free_port
 from submodel.prepare import prepare
 from submodel.report.tables import cost_rows
@@ -98,6 +99,15 @@ def _start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         )
 
 
+def _held(pid: int) -> int:
+    """Bytes that a process and those below it hold, what they share counted once."""
+    total = 0
+    for one in (pid, *(relative.pid for relative in relatives(pid))):
+        lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+        total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024
+    return total
+
+
 def measure(capacity: float, rounds: int, transport: str, data: dict[str, Any]) -> dict[str, Any]:
     config = config_of(capacity, rounds, transport, data)
     with tempfile.TemporaryDirectory() as temporary:
@@ -113,6 +123,7 @@ def measure(capacity: float, rounds: int, transport: str, data: dict[str, Any]) 
         try:
             if serve.wait(_PATIENCE):
                 raise SystemExit((folder / "serve.log").read_text())
+            waiting = _held(join.pid)
         finally:
             for process in (join, serve):
                 process.terminate()
@@ -136,6 +147,7 @@ def measure(capacity: float, rounds: int, transport: str, data: dict[str, Any]) 
         "seconds": statistics.median(s["seconds"] for s in seen),
         "training_seconds": statistics.median(s["training"] for s in seen),
         "peak_memory": max(s["peak_memory"] for s in seen),
+        "waiting_memory": waiting,  # join and Flower's SuperNode, between rounds
     }
 
 

@@ -675,6 +675,24 @@ def test_a_device_holds_no_more_than_its_cut() -> None:
     assert sum(t.numel() for t in update.tensors.values()) < 0.1 * whole
 
 
+def test_axes_that_were_kept_are_taken_if_they_are_of_the_model(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def device(width: int, known: str | None = None) -> Device:
+        config = config_of(model={"width": width})
+        told = briefing(config, Facts.of(prepare(config).federation.dataset))
+        return Device(told, Means(OwnData(part=0)), known)
+
+    own, other = device(4).found, device(8).found
+    marked = own.replace('"unused": []', '"unused": ["a mark"]')
+    assert device(4, marked).setup.axes.unused == ("a mark",)
+    assert device(4, other).found == own
+    assert not caplog.text
+    for broken in ("", "{}", "[1]", own[:-1], own.replace('"Axes"', '"Stored"')):
+        assert device(4, broken).found == own
+    assert caplog.text.count("not the axes of a model") == 5
+
+
 def looks_at_values() -> nn.Module:
     """A net whose making needs values: it cannot be made on the meta device."""
     hidden = nn.Linear(64, 8)

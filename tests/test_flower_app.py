@@ -23,6 +23,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
+from submodel.axes import Axes
 from submodel.config import Config, parse, to_toml
 from submodel.cost import CostModel
 from submodel.devices.facts import Facts, briefing
@@ -32,7 +33,7 @@ from submodel.engines.flower.serving import Place
 from submodel.engines.local import SerialEngine
 from submodel.errors import ConfigError, SubmodelError
 from submodel.exchange import Failure, Outcome, State, Task
-from submodel.prepare import load_data, prepare
+from submodel.prepare import find_axes, load_data, prepare
 from submodel.rounds import initial_state, step
 from submodel.run import RunFolder
 from submodel.wire import Parcel
@@ -163,6 +164,24 @@ def assert_same(found: Path, expected: State) -> None:
     assert tensors.keys() == expected.tensors.keys()
     for name, tensor in expected.tensors.items():
         assert torch.equal(tensor, tensors[name]), name
+
+
+def test_a_device_looks_at_the_model_when_it_comes_and_not_for_every_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def counted(*given: Any) -> Axes:
+        nonlocal looks
+        looks += 1
+        return find_axes(*given)
+
+    monkeypatch.setattr("submodel.devices.device.find_axes", counted)
+    config, grid = config_of(), Village()
+    folder = run(tmp_path / "run", config, grid)
+    assert looks == len(grid.contexts)
+    assert len(grid.sent) > 2 * looks
+    assert_same(folder.model_file, trained_here(config))
 
 
 def test_a_run_through_flowers_objects_ends_with_the_bits_of_a_local_one(tmp_path: Path) -> None:

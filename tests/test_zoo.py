@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from submodel.axes import Axes, trace
+from submodel.axes.saved import from_json, to_json
 from submodel.build import build, tensors_of
 from submodel.cut import UnitCut, draw_units, gather, held
 from submodel.merge import Accumulator, Rule
@@ -42,6 +43,12 @@ def small(entry: Entry) -> nn.Module:
 
 
 each = pytest.mark.parametrize("entry", ZOO, ids=str)
+
+
+@each
+def test_axes_survive_being_kept(entry: Entry) -> None:
+    axes = case(entry).axes
+    assert from_json(to_json(axes)) == axes
 
 
 @each

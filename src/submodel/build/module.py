@@ -124,12 +124,16 @@ def to_device(module: nn.Module, device: torch.device | str) -> nn.Module:
     """
     if not any(p.is_meta for p in module.parameters()):
         return module.to(device)
+
+    def room(
+        tensor: Tensor,
+    ) -> Tensor:  # `empty_like` of a meta tensor loads half of torch's compiler
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+
     parameters = {
-        name: nn.Parameter(torch.empty_like(p, device=device), p.requires_grad)
-        for name, p in module.named_parameters()
+        name: nn.Parameter(room(p), p.requires_grad) for name, p in module.named_parameters()
     }
-    buffers = {n: torch.empty_like(b, device=device) for n, b in module.named_buffers()}
-    return _copy(module, parameters, buffers)
+    return _copy(module, parameters, {n: room(b) for n, b in module.named_buffers()})
 
 
 def _correct(

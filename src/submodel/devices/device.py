@@ -22,7 +22,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from submodel.axes import Axes
-from submodel.build import build, fill_local, load, skeleton, to_device
+from submodel.axes.saved import from_json, to_json
+from submodel.build import build, fill_local, load, skeleton, tensors_of, to_device
 from submodel.config import Config
 from submodel.data import Dataset, Examples
 from submodel.devices.facts import Facts, briefed
@@ -137,9 +138,10 @@ def empty_module(config: Config, facts: Facts) -> nn.Module:
 class Device:
     """Answers the messages of one run."""
 
-    def __init__(self, head: Mapping[str, Any], means: Means) -> None:
+    def __init__(self, head: Mapping[str, Any], means: Means, known: str | None = None) -> None:
+        """``known``: what `found` said in an earlier process of the same run."""
         self.config, self.facts = briefed(head)
-        self.means = means
+        self.means, self._known = means, known
         torch.set_num_threads(self.config.engine.threads)
 
     @cached_property
@@ -151,12 +153,30 @@ class Device:
     def setup(self) -> Setup:
         """The run as seen from here: a module without values, and only the own examples."""
         module = empty_module(self.config, self.facts)
-        axes = only_cut_ranks(
+        axes = self._kept_axes(module) or only_cut_ranks(
             self.config, module, find_axes(self.config, module, self.facts.dataset, None)
         )
         scheme = make_scheme(self.config, module, axes, self.facts.classes is not None)
         federation = OwnFederation(self.facts.dataset, self.own)
         return assemble_setup(self.config, module, axes, scheme, federation)
+
+    @property
+    def found(self) -> str:
+        """The axes, for later processes: tracing a model without values loads torch's compiler."""
+        return to_json(self.setup.axes)
+
+    def _kept_axes(self, module: nn.Module) -> Axes | None:
+        """Those found before, if they are of this model."""
+        if self._known is None:
+            return None
+        try:
+            axes = from_json(self._known)
+        except ValueError as error:
+            _log.warning("%s: looking for them again", error)
+            return None
+        found = {name: tuple(part.size for part in own) for name, own in axes.layouts.items()}
+        own = {name: tuple(tensor.shape) for name, tensor in tensors_of(module).items()}
+        return axes if found == own else None
 
     def report(self) -> Parcel:
         """What this device can hold and has."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from submodel.devices.device import Device, Means
@@ -19,6 +19,7 @@ from submodel.units import parse_amount, parse_capacity
 from submodel.wire import Parcel, WireError
 
 app = ClientApp()
+_KEPT = "submodel"  # where Flower keeps what the processes of one run tell each other
 _log = logging.getLogger(__name__)
 
 
@@ -49,7 +50,13 @@ def answer(kind: Kind, message: Message, context: Context) -> Message:
     payload = payload_of(message)
     try:
         parcel = Parcel.from_bytes(payload)
-        reply = Device(parcel.head, means_of(context.node_config)).answer(kind, parcel)
+        means, kept = means_of(context.node_config), context.state.config_records.get(_KEPT)
+        # a device is asked who it is whenever it comes: then it looks at the model anew
+        known = kept and kind != "report" and kept.get("axes")
+        device = Device(parcel.head, means, str(known) if known else None)
+        reply = device.answer(kind, parcel)
+        if kind == "report" and "problem" not in reply.head:
+            context.state[_KEPT] = ConfigRecord({"axes": device.found})
     except WireError as error:
         reply = Parcel({"problem": f"the message: {error}"}, {})
     sent = reply.to_bytes()
