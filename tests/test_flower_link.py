@@ -32,11 +32,13 @@ from flwr.superlink.routers.fleet.router import router as fleet_router
 from hypothesis import given
 from hypothesis import strategies as st
 
+from submodel.config import parse
 from submodel.engines.flower import guard, probe, supernode
 from submodel.engines.flower.control import Control, bundle, fingerprint, thin_app
 from submodel.engines.flower.environment import environment, past_proxies
 from submodel.engines.flower.family import Relative, relatives, runs
 from submodel.engines.flower.files import DeviceFiles, ServerFiles
+from submodel.engines.flower.serving import Place
 from submodel.engines.flower.superlink import Superlink
 from submodel.engines.flower.supernode import (
     Supernode,
@@ -46,6 +48,8 @@ from submodel.engines.flower.supernode import (
 )
 from submodel.engines.launch import free_port
 from submodel.errors import SubmodelError
+from submodel.run import RunFolder
+from tests.common import Command
 
 SOURCE = Path(__file__).parent.parent / "src"
 TOLD: dict[str, str | int | float | bool] = {
@@ -558,10 +562,12 @@ def run_device(link: Superlink, tmp_path: Path) -> Iterator[Callable[..., Device
 
 def test_a_superlink_over_tls_from_start_to_end(
     control: Control,
+    link: Superlink,
     files: Files,
     app: Path,
     tmp_path: Path,
     run_device: Callable[..., Device],
+    submodel: Command,
 ) -> None:
     for _ in range(2):
         control.register(files.public_key)
@@ -580,6 +586,12 @@ def test_a_superlink_over_tls_from_start_to_end(
     assert (online.id, online.status) == (node.id, "online")
     assert online.last_seen is not None
     assert abs(time.time() - online.last_seen.timestamp()) < 30
+    folder = RunFolder(tmp_path / "run")
+    folder.create(parse({}))
+    Place.of(link.address, files.server.ca).save(folder)
+    shown = submodel("federation", "status", folder.path).stdout
+    assert f"served on port {probe.split(link.address)[1]}; 1 device(s) registered" in shown
+    assert "online" in shown
 
     failing = control.submit(app / "app", {"folder": "/nowhere"})
     run = control.submit(app / "app", {"folder": str(tmp_path)})

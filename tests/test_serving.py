@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,12 +12,16 @@ import pytest
 
 from submodel.cli.devices import serve
 from submodel.config import parse
+from submodel.devices.device import Report
+from submodel.devices.roster import Entry
 from submodel.engines.flower import serving
 from submodel.engines.flower.control import UnreachableError
-from submodel.engines.flower.serving import Served
+from submodel.engines.flower.serving import Place, Served
 from submodel.engines.flower.superlink import Superlink
+from submodel.engines.launch import free_port
 from submodel.errors import ConfigError, SubmodelError
 from submodel.run import Interrupted, RunFolder
+from tests.common import Command
 
 
 class Link:
@@ -198,3 +204,24 @@ def test_what_devices_cannot_do_is_said_before_anything_starts(tmp_path: Path) -
     with pytest.raises(ConfigError, match="'masked-sgd' is training on a single machine"):
         serve(None, settings, tmp_path / "run", insecure=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_status_tells_what_the_folder_knows(tmp_path: Path, submodel: Command) -> None:
+    assert "not a run" in submodel("federation", "status", tmp_path).stderr
+    folder = RunFolder(tmp_path / "run")
+    folder.create(parse({}))
+    report = Report("kitchen [red]", 300, (), 0.25, None, "abc")
+    entry = Entry(17, 0, report, answered=4, missed=1, last_problem="no answer in 3 s")
+    folder.devices_file.write_text(json.dumps([asdict(entry)]))
+    shown = submodel("federation", "status", folder.path)
+    assert shown.returncode == 0, shown.stderr
+    assert "begun by 'flwr run'" in shown.stdout
+    [row] = [line for line in shown.stdout.splitlines() if "kitchen" in line]
+    cells = [cell.strip() for cell in row.split("│")[1:-1]]
+    assert cells == [
+        *("0", "kitchen [red]", "unknown", "0.25", "300", "4", "1", "never", "no answer in 3 s")
+    ]
+    Place("127.0.0.1", free_port(), None).save(folder)
+    shown = submodel("federation", "status", folder.path)
+    assert "run: not served now (the SuperLink on 127.0.0.1:" in shown.stdout
+    assert "kitchen" in shown.stdout

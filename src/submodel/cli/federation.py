@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # an extra: imported where it is used
     from submodel.devices.roster import Entry
     from submodel.engines.flower.control import Node
     from submodel.engines.flower.credentials import Federation
+    from submodel.run import RunFolder
 
 app = typer.Typer(
     help="Make and look after the credentials of real devices and their server.",
@@ -102,27 +103,39 @@ def status(
 ) -> None:
     """Show a run's devices: what they hold, how they answer, when they were last seen."""
     from submodel.devices.roster import read_roster
-    from submodel.engines.flower.control import Control
-    from submodel.engines.flower.credentials import load
-    from submodel.engines.flower.serving import Place
     from submodel.run import RunFolder
 
     folder = RunFolder(run or _newest())
-    place, known = Place.load(folder), read_roster(folder.devices_file)
+    folder.config()  # is it a run?
+    known = read_roster(folder.devices_file)
+    nodes: dict[int, Node] = {}
+    if folder.serving_file.is_file():
+        try:
+            port, nodes = _connected(folder)
+            where = f"served on port {port}; {len(nodes)} device(s) registered"
+        except SubmodelError as error:
+            where = f"not served now ({error})"
+    else:
+        where = "begun by 'flwr run': who is connected, 'flwr supernode list' tells"
+    print(f"{folder.path}: {where}")
+    console.print(device_table(known, nodes))
+
+
+def _connected(folder: RunFolder) -> tuple[int, dict[int, Node]]:
+    """The port where a run is served, and the devices that its SuperLink knows."""
+    from submodel.engines.flower.control import Control
+    from submodel.engines.flower.credentials import load
+    from submodel.engines.flower.serving import Place
+
+    place = Place.load(folder)
     ca = None if place.ca is None else Path(place.ca)
     if place.federation is not None:
         ca = load(Path(place.federation)).server.ca
-    nodes: dict[int, Node] = {}
+    control = Control(place.address, ca)
     try:
-        control = Control(place.address, ca)
-        try:
-            nodes = {node.id: node for node in control.nodes()}
-        finally:
-            control.close()
-        print(f"{folder.path}: served on port {place.port}; {len(nodes)} device(s) registered")
-    except SubmodelError as error:
-        print(f"{folder.path}: not served now ({error})")
-    console.print(device_table(known, nodes))
+        return place.port, {node.id: node for node in control.nodes()}
+    finally:
+        control.close()
 
 
 @app.command(name="app")
@@ -159,7 +172,7 @@ def device_table(known: Sequence[Entry], nodes: Mapping[int, Node]) -> Table:
         seen = datetime.fromtimestamp(entry.last_seen, UTC) if entry.last_seen else None
         if node is not None and node.last_seen is not None:
             seen = max(seen or node.last_seen, node.last_seen)
-        state = node.status if node is not None else "not served"
+        state = node.status if node is not None else "unknown"
         shown.add_row(
             *(str(entry.client), report.name, state, capacity, str(report.examples)),
             *(str(entry.answered), str(entry.missed), _when(seen), entry.last_problem),
