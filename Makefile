@@ -14,7 +14,7 @@ train: $(VENV)/.ready
 test: lint
 	$(TEST_ENV) $(BIN)/pytest -n auto
 
-# Real processes on loopback that are killed, stopped and lied to: some twenty minutes.
+# Real processes on loopback that are killed, stopped and lied to: a quarter of an hour.
 test-faults: $(VENV)/.ready
 	$(TEST_ENV) $(BIN)/pytest tests/faults -m faults -v --durations=0
 
