@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,26 @@ def _held(pid: int) -> int:
     return total
 
 
+class Peak:
+    """The most memory that any process below another one ever held."""
+
+    def __init__(self, pid: int) -> None:
+        self.bytes, self._pid, self._over = 0, pid, threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.05):
+            for one in relatives(self._pid):
+                with suppress(OSError, StopIteration):
+                    lines = Path(f"/proc/{one.pid}/status").read_text().splitlines()
+                    held = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+                    self.bytes = max(self.bytes, held * 1024)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._over.set()
+
+
 def measure(capacity: float, rounds: int, transport: str, data: dict[str, Any]) -> dict[str, Any]:
     config = config_of(capacity, rounds, transport, data)
     with tempfile.TemporaryDirectory() as temporary:
@@ -120,6 +141,7 @@ def measure(capacity: float, rounds: int, transport: str, data: dict[str, Any]) 
         serve = _start(folder, "serve", "serve", "config.toml", "--out", "run", "--host",
                        "127.0.0.1", "--port", str(port))  # fmt: skip
         join = _start(folder, "join", "join", f"127.0.0.1:{pipe.port}", "--part", "0")
+        peak = Peak(join.pid)
         try:
             if serve.wait(_PATIENCE):
                 raise SystemExit((folder / "serve.log").read_text())
@@ -129,6 +151,7 @@ def measure(capacity: float, rounds: int, transport: str, data: dict[str, Any]) 
                 process.terminate()
                 process.wait(60)
             pipe.close()
+            peak.close()
         lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").open()]
     seen = [line["devices"]["0"] for line in lines]
     own = next(r for r in cost_rows(prepare(parse(config))) if r["capacity"] == capacity)
@@ -146,7 +169,10 @@ def measure(capacity: float, rounds: int, transport: str, data: dict[str, Any]) 
         "wire_up_per_round": pipe.up / rounds,
         "seconds": statistics.median(s["seconds"] for s in seen),
         "training_seconds": statistics.median(s["training"] for s in seen),
-        "peak_memory": max(s["peak_memory"] for s in seen),
+        "peak_memory": peak.bytes,  # of the app, with all that Flower does around it
+        "own_peak_memory": max(
+            s["peak_memory"] for s in seen
+        ),  # as the app tells, when it has trained
         "waiting_memory": waiting,  # join and Flower's SuperNode, between rounds
     }
 
@@ -155,11 +181,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--data", default="cifar10")
+    parser.add_argument("--capacities", default=",".join(map(str, CAPACITIES)))
+    parser.add_argument("--transports", default="exact,half")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/devices.json"))
     given = parser.parse_args()
     found = []
-    for transport in ("exact", "half"):
-        for capacity in CAPACITIES:
+    for transport in given.transports.split(","):
+        for capacity in map(float, given.capacities.split(",")):
             found.append(measure(capacity, given.rounds, transport, {"name": given.data}))
             print(json.dumps(found[-1]), flush=True)
     told = {"rounds": given.rounds, "images": IMAGES, "results": found}

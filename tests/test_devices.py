@@ -15,6 +15,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
+from submodel.budget import Budget
 from submodel.config import Config, parse
 from submodel.cost import CostModel
 from submodel.cut import held
@@ -657,6 +658,12 @@ def test_memory_becomes_the_largest_capacity_that_fits() -> None:
         for memory in (10**9, 4 * 10**6, 10**6)
     ]
     assert fits == [1.0, 0.5, 0.25]
+    whole = sum(p.nbytes for p in setup.module.parameters())
+    needs = Budget(setup.module, setup.axes, facts.example, config.local.batch_size or 1).needs(1.0)
+    for copies, memory in ((0, needs.memory), (4, needs.memory + 4 * whole)):
+        for short, capacity in ((0, 1.0), (1, 0.5)):
+            args = (config, setup.module, setup.axes, facts, memory - short)
+            assert fitting(*args, copies=copies) == capacity
     with pytest.raises(ConfigError, match=r"the smallest, 0.25, needs .* parameters"):
         fitting(config, setup.module, setup.axes, facts, 10**9, taken=10**9 - 10**4)
     assert [offered(config, c) for c in (1, 0.9, 0.5, 0.3)] == [1, 0.5, 0.5, 0.25]

@@ -182,6 +182,7 @@ def train(
         sgd(parameters, gradients, momenta, work)
         total += value.cpu()
         steps, processed = steps + 1, processed + len(positions)
+        del found, gradients  # or they would still be there while the next ones are computed
     return LocalResult(float(total) / max(steps, 1), processed)
 
 

@@ -27,7 +27,15 @@ from submodel.build import build, fill_local, load, skeleton, tensors_of, to_dev
 from submodel.config import Config
 from submodel.data import Dataset, Examples
 from submodel.devices.facts import Facts, briefed
-from submodel.devices.memory import fitting, free_memory, offered, own_memory, peak_memory
+from submodel.devices.memory import (
+    COPIES,
+    RUNNING,
+    fitting,
+    free_memory,
+    offered,
+    own_memory,
+    peak_memory,
+)
 from submodel.devices.own_data import OwnData
 from submodel.engines.device import own_device
 from submodel.engines.local import SerialEngine
@@ -193,10 +201,13 @@ class Device:
         return Parcel(Report(name, len(self.own), labels, capacity, part, axes).head(), {})
 
     def _fitting(self, setup: Setup) -> float:
-        device = own_device(self.config.engine.device)
-        taken = own_memory() if device.type == "cpu" else 0
-        memory = self.means.memory or taken + free_memory(device)
-        return fitting(self.config, setup.module, setup.axes, self.facts, memory, taken)
+        config, device = self.config, own_device(self.config.engine.device)
+        held = beside = copies = 0
+        if device.type == "cpu":  # a GPU has neither torch nor messages in its memory
+            held, beside = own_memory(), RUNNING
+            copies = COPIES + (config.local.weight_decay > 0)  # a gradient with its decay
+        memory = self.means.memory or held + free_memory(device)
+        return fitting(config, setup.module, setup.axes, self.facts, memory, held + beside, copies)
 
     def train(self, parcel: Parcel) -> Parcel:
         """The update for a task."""

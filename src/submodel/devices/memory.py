@@ -19,6 +19,10 @@ from submodel.units import si
 
 _SHARE = 0.5
 """Of what is free now: other programs of the device want memory too."""
+COPIES = 3
+"""Of a sub-model's values beside those that are trained: as received, and the answer on its way."""
+RUNNING = 32_000_000
+"""Bytes that torch and Flower take on top when they are at work."""
 
 
 def free_memory(device: torch.device) -> int:
@@ -52,11 +56,19 @@ def peak_memory() -> int:
 
 
 def fitting(
-    config: Config, module: nn.Module, axes: Axes, facts: Facts, memory: int, taken: int = 0
+    config: Config,
+    module: nn.Module,
+    axes: Axes,
+    facts: Facts,
+    memory: int,
+    taken: int = 0,
+    copies: int = 0,
 ) -> float:
     """The largest of the run's capacities that trains in ``memory`` bytes.
 
-    ``taken`` are those that the process (the interpreter, torch, the data) has already.
+    ``taken`` are those that the process (the interpreter, torch, the data) has already, ``copies``
+    are of the sub-model's values, beside what training takes. What a device really takes,
+    `benchmarks/devices.py` measures.
     """
     offered = sorted(set(config.clients.capacities), reverse=True)
     if config.scheme.granularity == "coordinate":
@@ -72,14 +84,14 @@ def fitting(
     )
     needs = {capacity: budget.needs(capacity) for capacity in offered}
     for capacity, need in needs.items():
-        if taken + need.memory <= memory:
+        if taken + need.memory + copies * need.parameters <= memory:
             return capacity
     least = needs[offered[-1]]
     raise ConfigError(
         [
             f"--memory: {si(memory, 'B')} hold none of the run's sub-models: the smallest, "
-            f"{offered[-1]:g}, needs {least.arithmetic()}, and this process has {si(taken, 'B')} "
-            "already"
+            f"{offered[-1]:g}, needs {least.arithmetic()}, {si(copies * least.parameters, 'B')} "
+            f"to be received and sent, and this process has {si(taken, 'B')} already"
         ]
     )
 

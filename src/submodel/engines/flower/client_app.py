@@ -48,8 +48,10 @@ def answer(kind: Kind, message: Message, context: Context) -> Message:
     """The answer to a message, noted in the device's journal if it keeps one."""
     started = time.monotonic()
     payload = payload_of(message)
+    received = len(payload)
     try:
         parcel = Parcel.from_bytes(payload)
+        del payload  # memory is what a device has least of
         means, kept = means_of(context.node_config), context.state.config_records.get(_KEPT)
         # a device is asked who it is whenever it comes: then it looks at the model anew
         known = kept and kind != "report" and kept.get("axes")
@@ -64,7 +66,7 @@ def answer(kind: Kind, message: Message, context: Context) -> Message:
         line = {
             "kind": kind,
             "topic": message.metadata.group_id,
-            "bytes_down": len(payload),
+            "bytes_down": received,
             "bytes_up": len(sent),
             "seconds": round(time.monotonic() - started, 3),
             **{k: reply.head[k] for k in _TOLD if k in reply.head},

@@ -35,12 +35,12 @@ def content(payload: bytes) -> RecordDict:
 
 
 def payload_of(message: Message) -> bytes:
-    """The payload of a message; empty if it is not one of ours.
+    """Take the payload out of a message, which does not keep it; empty if it is not one of ours.
 
     The bytes are taken as they are: Flower would have numpy read them, which strangers can fail.
     """
     try:
-        return message.content.array_records[_RECORD][_ARRAY].data
+        return message.content.array_records.pop(_RECORD)[_ARRAY].data
     except (KeyError, ValueError):
         return b""
 
