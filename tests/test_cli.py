@@ -122,7 +122,13 @@ def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path, number: signal.Signals) -
     command = [sys.executable, "-m", "submodel", "train", "--out", str(tmp_path / "run"),
                "--engine", "local", "--set", "train.rounds=100000",
                "--set", "train.evaluate_every=1"]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    # a shell that starts the tests in the background lets them, and what they start, ignore Ctrl-C
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with started as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("round 2/"):
