@@ -181,6 +181,10 @@ def test_a_device_looks_at_the_model_when_it_comes_and_not_for_every_message(
     folder = run(tmp_path / "run", config, grid)
     assert looks == len(grid.contexts)
     assert len(grid.sent) > 2 * looks
+    other = config_of(axes={"whole": ["4"]})  # the same tensors, cut otherwise
+    head = briefing(other, Facts.of(prepare(other).federation.dataset))
+    for context in grid.contexts.values():
+        assert client_app._kept(context, head) is None
     assert_same(folder.model_file, trained_here(config))
 
 

@@ -56,6 +56,7 @@ from submodel.wire import (
 )
 
 _log = logging.getLogger(__name__)
+Label = Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,7 @@ class Report:
 
     name: str
     examples: Count
-    labels: tuple[
-        Annotated[int, Field(ge=0, lt=1 << 53)], ...
-    ]  # that it has, if the run cuts the classifier by them
+    labels: tuple[Label, ...]  # that it has, if the run cuts the classifier by them
     capacity: float | None  # None: whatever the run's configuration gives this part
     part: int | None
     axes: str  # the fingerprint of the axes that it found
@@ -183,8 +182,8 @@ class Device:
             _log.warning("%s: looking for them again", error)
             return None
         found = {name: tuple(part.size for part in own) for name, own in axes.layouts.items()}
-        own = {name: tuple(tensor.shape) for name, tensor in tensors_of(module).items()}
-        return axes if found == own else None
+        fits = all(found.get(name) == tuple(t.shape) for name, t in tensors_of(module).items())
+        return axes if fits else None
 
     def report(self) -> Parcel:
         """What this device can hold and has."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -59,6 +61,16 @@ class Facts:
 def briefing(config: Config, facts: Facts) -> dict[str, Any]:
     """What the head of every message to a device says of the run."""
     return {"config": to_toml(config), "facts": asdict(facts)}
+
+
+def digest(head: Mapping[str, Any]) -> str:
+    """Equal for heads that brief alike.
+
+    >>> digest({"config": "", "facts": {}, "units": 1}) == digest({"config": "", "facts": {}})
+    True
+    """
+    told = json.dumps([head.get("config"), head.get("facts")], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def briefed(head: Mapping[str, Any]) -> tuple[Config, Facts]:

@@ -7,11 +7,13 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from submodel.devices.device import Device, Means
+from submodel.devices.facts import digest
 from submodel.devices.own_data import OwnData
 from submodel.devices.post import Kind
 from submodel.engines.flower.messages import content, payload_of
@@ -52,13 +54,13 @@ def answer(kind: Kind, message: Message, context: Context) -> Message:
     try:
         parcel = Parcel.from_bytes(payload)
         del payload  # memory is what a device has least of
-        means, kept = means_of(context.node_config), context.state.config_records.get(_KEPT)
         # a device is asked who it is whenever it comes: then it looks at the model anew
-        known = kept and kind != "report" and kept.get("axes")
-        device = Device(parcel.head, means, str(known) if known else None)
+        known = None if kind == "report" else _kept(context, parcel.head)
+        device = Device(parcel.head, means_of(context.node_config), known)
         reply = device.answer(kind, parcel)
         if kind == "report" and "problem" not in reply.head:
-            context.state[_KEPT] = ConfigRecord({"axes": device.found})
+            kept = ConfigRecord({"axes": device.found, "of": digest(parcel.head)})
+            context.state[_KEPT] = kept
     except WireError as error:
         reply = Parcel({"problem": f"the message: {error}"}, {})
     sent = reply.to_bytes()
@@ -74,6 +76,12 @@ def answer(kind: Kind, message: Message, context: Context) -> Message:
         with Path(str(journal)).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
     return Message(content(sent), reply_to=message)
+
+
+def _kept(context: Context, head: Mapping[str, Any]) -> str | None:
+    """The axes that a process before this one found, if it was briefed alike."""
+    kept = context.state.config_records.get(_KEPT)
+    return str(kept["axes"]) if kept and kept.get("of") == digest(head) else None
 
 
 _TOLD = ("problem", "capacity", "examples", "labels", "loss", "processed", "peak_memory")

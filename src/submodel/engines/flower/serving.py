@@ -162,19 +162,22 @@ class Served:
         """How the run stands, and on the way let new devices in; None: nobody answers."""
         assert self._control is not None
         try:
-            try:
-                self._register()
-            except UnreachableError:
-                raise
-            except (
-                SubmodelError
-            ) as error:  # somebody is at the federation's folder: no reason to end
-                if str(error) != self._trouble:
-                    self._say(f"no new devices: {error}")
-                self._trouble = str(error)
+            self._let_in()
             return self._control.status(self._run_id)
         except UnreachableError:
             return None
+
+    def _let_in(self) -> None:
+        """Register who is new; what is wrong with the federation's folder is said, and no more."""
+        try:
+            self._register()
+            self._trouble = ""
+        except UnreachableError:
+            raise
+        except SubmodelError as error:
+            if str(error) != self._trouble:
+                self._say(f"no new devices: {error}")
+            self._trouble = str(error)
 
     def _finished(self, status: str, on_round: OnRound) -> bool:
         if not status.startswith("finished"):
