@@ -24,7 +24,8 @@ def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> No
 
     loss.plot([line["round"] for line in history], [line["train_loss"] for line in history],
               label="train (clients)", alpha=0.5, linewidth=1)  # fmt: skip
-    loss.plot(rounds, [line["test_loss"] for line in measured], label="test (global)")
+    seen = _marker(rounds)
+    loss.plot(rounds, [line["test_loss"] for line in measured], marker=seen, label="test (global)")
     loss.set(xlabel="round", ylabel="loss", yscale="log")
     loss.legend(fontsize=8)
 
@@ -33,16 +34,24 @@ def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> No
     traffic.plot(
         [position[r] / 1e6 for r in rounds],
         [line.get("test_accuracy", line["test_loss"]) for line in measured],
+        marker=seen,
     )
     labelled = bool(measured) and "test_accuracy" in measured[0]
     traffic.set(
         xlabel="traffic, MB (down + up)", ylabel="test accuracy" if labelled else "test loss"
     )
-    for plot in (accuracy, loss, traffic):
+    ends = (len(history), len(history), sent[-1] / 1e6 if sent else 0)
+    for plot, end in zip((accuracy, loss, traffic), ends, strict=True):
         plot.grid(alpha=0.3)
+        plot.set_xlim(0, 1.02 * end or 1)
     partial = path.with_name(f".{path.name}.partial")
     figure.savefig(partial, dpi=110, format="png")
     partial.replace(path)
+
+
+def _marker(rounds: Sequence[int]) -> str | None:
+    """A line of one point is none: show the point."""
+    return "o" if len(rounds) == 1 else None
 
 
 def _draw_accuracy(plot: Plot, measured: Sequence[dict[str, Any]], rounds: Sequence[int]) -> None:
@@ -53,7 +62,9 @@ def _draw_accuracy(plot: Plot, measured: Sequence[dict[str, Any]], rounds: Seque
     for capacity in measured[0].get("capacity_accuracy", {}):
         if float(capacity) < 1:
             values = [line["capacity_accuracy"][capacity] for line in measured]
-            plot.plot(rounds, values, alpha=0.7, linewidth=1, label=f"capacity {capacity}")
-    plot.plot(rounds, [line["test_accuracy"] for line in measured], "k", label="global model")
-    plot.set_ylim(0, 1)
+            plot.plot(rounds, values, alpha=0.7, linewidth=1, marker=_marker(rounds),
+                      label=f"capacity {capacity}")  # fmt: skip
+    plot.plot(rounds, [line["test_accuracy"] for line in measured], color="k",
+              marker=_marker(rounds), label="global model")  # fmt: skip
+    plot.set_ylim(0, 1.02)  # a line at 100 % is not hidden by the frame
     plot.legend(fontsize=8)
