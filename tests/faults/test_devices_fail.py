@@ -65,10 +65,6 @@ def test_a_device_joins_late_is_killed_and_comes_back_as_the_same_client(house: 
     assert len(dead) >= 3  # SuperNode, SuperExec, ClientApp
     late.release()
     late.join()  # at once, when Flower still takes it for online
-    house.wait("its next round", lambda: len(late.asked()) > 1)
-    # it may be the slowest of three in every round; of the two that are left, both are waited for
-    house.processes["b"].terminate()
-    assert house.finish("b") == 0
     house.wait("its next answer", lambda: answered_after(house, 2, killed_in))
     kept, model = stop(house)
 

@@ -16,7 +16,7 @@ from submodel.devices.device import Device, Means
 from submodel.devices.facts import digest
 from submodel.devices.own_data import OwnData
 from submodel.devices.post import Kind
-from submodel.engines.flower.messages import content, payload_of
+from submodel.engines.flower.messages import content, take_payload
 from submodel.units import parse_amount, parse_capacity
 from submodel.wire import Parcel, WireError
 
@@ -49,7 +49,7 @@ def means_of(node_config: Mapping[str, object]) -> Means:
 def answer(kind: Kind, message: Message, context: Context) -> Message:
     """The answer to a message, noted in the device's journal if it keeps one."""
     started = time.monotonic()
-    payload = payload_of(message)
+    payload = take_payload(message)
     received = len(payload)
     try:
         parcel = Parcel.from_bytes(payload)

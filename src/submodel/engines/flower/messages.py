@@ -35,14 +35,21 @@ def content(payload: bytes) -> RecordDict:
 
 
 def payload_of(message: Message) -> bytes:
-    """Take the payload out of a message, which does not keep it; empty if it is not one of ours.
+    """The payload of a message; empty if it is not one of ours.
 
     The bytes are taken as they are: Flower would have numpy read them, which strangers can fail.
     """
     try:
-        return message.content.array_records.pop(_RECORD)[_ARRAY].data
+        return message.content.array_records[_RECORD][_ARRAY].data
     except (KeyError, ValueError):
         return b""
+
+
+def take_payload(message: Message) -> bytes:
+    """`payload_of`, which the message does not keep: it would hold the memory of the values."""
+    payload = payload_of(message)
+    message.content.array_records.pop(_RECORD, None)
+    return payload
 
 
 class GridPost:
