@@ -202,6 +202,7 @@ def test_a_run_through_flowers_objects_ends_with_the_bits_of_a_local_one(tmp_pat
     assert [message.metadata.group_id for message in grid.sent[4:12]] == ["1"] * 4 + ["2"] * 4
     for message in grid.sent[4:12]:  # nothing is delivered long after its round
         assert 0 <= message.metadata.ttl - config.devices.deadline <= 10
+        assert not message.content.array_records  # the device has taken the values out
     log = folder.log_file.read_text()
     assert "client 3 is" in log
     assert "round 1 of 2: train loss" in log
