@@ -105,6 +105,7 @@ def test_bad_input_is_a_clear_error_with_exit_status_2(
     result = submodel(*arguments, cwd=tmp_path)
     assert result.returncode == 2
     assert message in result.stderr
+    assert "Traceback" not in result.stderr + result.stdout
     assert not (tmp_path / "runs").exists()
 
 

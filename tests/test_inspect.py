@@ -81,6 +81,7 @@ def test_bad_input_is_a_clear_error(case: str, tmp_path: Path, submodel: Command
     result = submodel(*arguments, cwd=tmp_path)
     assert result.returncode == 2, result.stdout
     assert message in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_plan_shows_the_arithmetic_and_says_when_nothing_fits(submodel: Command) -> None:

@@ -625,3 +625,4 @@ def test_the_command_refuses_bad_input_without_a_traceback(
         result = submodel("data", *arguments, cwd=tmp_path)
         assert result.returncode == 2
         assert message in result.stderr
+        assert "Traceback" not in result.stderr
