@@ -44,6 +44,7 @@ def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> No
     for plot, end in zip((accuracy, loss, traffic), ends, strict=True):
         plot.grid(alpha=0.3)
         plot.set_xlim(0, 1.02 * end or 1)
+        plot.xaxis.get_major_locator().set_params(integer=plot is not traffic)
     partial = path.with_name(f".{path.name}.partial")
     figure.savefig(partial, dpi=110, format="png")
     partial.replace(path)
