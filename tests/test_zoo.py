@@ -1,4 +1,4 @@
-"""Every model of the zoo: traced, cut in half at random units, built, run, trained, merged."""
+"""Every model of the zoo: traced, cut at random units, built, run, trained, merged."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from submodel.merge import Accumulator, Rule
 from submodel.schemes import Draw, Random
 from tests.reference import RestrictedStatistics, kept_mask, masked, plain_attention
 from tests.zoo import ZOO, Entry
+from tests.zoo.battery import battery
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,12 @@ def small(entry: Entry) -> nn.Module:
 
 
 each = pytest.mark.parametrize("entry", ZOO, ids=str)
+
+
+@each
+def test_every_net_goes_through_the_battery(entry: Entry) -> None:
+    measured = battery(entry)
+    assert measured.claimed == (not entry.mixes)
 
 
 @each
