@@ -27,7 +27,13 @@ SETTINGS: dict[str, list[tuple[Options, Options]]] = {
     "full": [({}, {"budget": None})],
     "rolling": [({"windows": 8}, {})],
     "partition": [({"every": 2}, THIRDS)],
-    "importance": [({}, {}), ({"scope": "global"}, {"budget": "total"})],
+    "importance": [
+        ({"granularity": "unit"}, {}),
+        ({"granularity": "unit", "scope": "global"}, {"budget": "total"}),
+        # everybody holds norms and biases beyond the share
+        ({"granularity": "coordinate"}, {"budget": None}),
+        ({"granularity": "coordinate", "scope": "axis"}, {"budget": None}),
+    ],
     "masked-sgd": [({"sequence": "rolling"}, ALONE)],
     # a cell holds its part whatever the capacity, and a round is FedAvg's only for one cell
     "hierarchical": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,7 @@ from submodel.exchange import Assignment, Federation, Setup, State, Task, Update
 from submodel.local import batches
 from submodel.prepare import prepare
 from submodel.rounds import cut_of, initial_state, known, plan, step
+from submodel.run import train
 from submodel.schemes import Draw, Importance, Memory, units_held
 from submodel.schemes.importance import Scope
 from tests.common import tiny_images, tiny_setup
@@ -38,8 +40,10 @@ SCOPES: list[Scope] = ["axis", "global"]
 class Sizes:
     """A model of which only the magnitudes are known."""
 
-    def __init__(self, values: dict[str, Sequence[float]], pieces: Sequence[int] = ()) -> None:
-        self._values, self._pieces = values, pieces
+    def __init__(
+        self, values: dict[str, Sequence[float]], shapes: Sequence[Sequence[int]] = ()
+    ) -> None:
+        self._values, self._shapes = values, shapes
 
     @property
     def memory(self) -> Memory:
@@ -53,7 +57,10 @@ class Sizes:
         return np.array(self._values[axis], dtype=np.float64)
 
     def pieces(self, axis: str) -> Sequence[int]:
-        return self._pieces or [len(self._values[axis])]
+        return [math.prod(shape) for shape in self._shapes] or [len(self._values[axis])]
+
+    def shapes(self, axis: str) -> Sequence[Sequence[int]]:  # noqa: ARG002
+        return self._shapes
 
 
 def drawn(scheme: Importance, model: Sizes, capacity: float) -> dict[str, list[int]]:
@@ -76,9 +83,67 @@ def test_the_largest_of_every_axis_or_of_all_axes() -> None:
 
 
 def test_single_weights_are_ranked_by_tensor_or_all_together() -> None:
-    model = Sizes({"coordinates": [4, 3, 2, 1, 8, 7, 6, 5, 9]}, pieces=[4, 4, 1])
+    model = Sizes({"coordinates": [4, 3, 2, 1, 8, 7, 6, 5, 9]}, [(2, 2), (4, 1), (1, 1)])
     assert drawn(Importance("axis"), model, 0.5) == {"coordinates": [0, 1, 4, 5, 8]}
     assert drawn(Importance("global"), model, 0.5) == {"coordinates": [4, 5, 6, 7, 8]}
+
+
+def test_everybody_holds_norms_and_biases_and_the_share_is_of_the_rest() -> None:
+    """As FIARSE has it for norms: the three of one dimension are neither ranked nor counted."""
+    sizes = [4, 3, 2, 1, 0, 0, 0.5, 8, 7, 6, 5]
+    model = Sizes({"coordinates": sizes}, [(2, 2), (2,), (), (1, 4)])
+    assert drawn(Importance("axis"), model, 0.5) == {"coordinates": [0, 1, 4, 5, 6, 7, 8]}
+    assert drawn(Importance("global"), model, 0.5) == {"coordinates": [4, 5, 6, 7, 8, 9, 10]}
+    assert drawn(Importance("global"), model, 0.01) == {"coordinates": [4, 5, 6, 7]}
+
+
+def test_units_are_ranked_by_axis_and_single_weights_all_together_unless_it_is_said() -> None:
+    units = Sizes({"a": [5, 1, 6, 2], "b": [9, 8, 7, 3]})
+    weights = Sizes({"coordinates": [4, 3, 2, 1, 8, 7, 6, 5]}, [(2, 2), (2, 2)])
+    assert drawn(Importance(), units, 0.5) == drawn(Importance("axis"), units, 0.5)
+    assert drawn(Importance(), weights, 0.5) == drawn(Importance("global"), weights, 0.5)
+    assert drawn(Importance(), weights, 0.5) != drawn(Importance("axis"), weights, 0.5)
+
+
+def test_what_a_configuration_says_of_the_scope_reaches_the_scheme() -> None:
+    assert tiny_setup("mlp", scheme={"name": "importance"}).scheme == Importance()
+    for scope in SCOPES:
+        choice = {"name": "importance", "scope": scope}
+        assert tiny_setup("mlp", scheme=choice).scheme == Importance(scope)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_no_channel_of_a_norm_is_multiplied_by_zero(scope: Scope) -> None:
+    """The scales of an untrained norm are all 1: a share of equals is the first few of them, and
+    a small sub-model would have lost most channels of every layer whatever its weights are.
+    """
+    choice = {"name": "importance", "granularity": "coordinate", "scope": scope}
+    setup = tiny_setup("preresnet18", scheme=choice)
+    state = initial_state(setup)
+    cut = cut_of(setup, Assignment(0, 0, 1 / 16), known=known(setup, state))
+    assert isinstance(cut, CoordinateCut)
+    small = {n: m for n, m in cut.masks.items() if m.dim() < 2}
+    assert len(small) > 10
+    assert all(mask.all() for mask in small.values())
+    ranked = sum(m.numel() for m in cut.masks.values() if m.dim() > 1)
+    held = sum(int(m.sum()) for m in cut.masks.values() if m.dim() > 1)
+    shares = [units_held(1 / 16, m.numel()) for m in cut.masks.values() if m.dim() > 1]
+    assert held == (sum(shares) if scope == "axis" else units_held(1 / 16, ranked))
+
+
+def test_a_small_sub_model_of_single_weights_learns() -> None:
+    """With a share of every norm the sub-model of 1/16 stayed at chance, 10 %, at any length."""
+    settings = {
+        "model": {"name": "preresnet18", "width": 4},
+        "scheme": {"name": "importance", "granularity": "coordinate"},
+        "clients": {"count": 4, "per_round": 4, "capacities": [1, "1/16"]},
+        "data": {"partition": "iid", "examples": 240, "test_examples": 100},
+        "local": {"lr": 0.05, "epochs": 2, "clip": 1.0, "absent_labels": "keep"},
+        "train": {"rounds": 3, "evaluate_every": 3},
+    }
+    config = parse(settings)
+    _, history = train(config, prepare(config))
+    assert history[-1]["capacity_accuracy"]["0.0625"] > 0.3
 
 
 def test_of_equals_the_earlier_is_held() -> None:
@@ -144,11 +209,13 @@ def test_cuts_of_a_real_net_are_those_of_sorting(scope: Scope) -> None:
     assert isinstance(cut, CoordinateCut)
     if scope == "axis":
         for name, mask in cut.masks.items():
-            count = units_held(0.25, mask.numel())
+            count = units_held(0.25, mask.numel()) if mask.dim() > 1 else mask.numel()
             top = state.tensors[name].abs().reshape(-1).sort(descending=True, stable=True).indices
             assert set(mask.reshape(-1).nonzero()[:, 0].tolist()) == set(top[:count].tolist())
     else:
-        sizes, mask = flat(state.tensors.values()).abs(), flat(cut.masks.values())
+        ranked = [name for name, tensor in state.tensors.items() if tensor.dim() > 1]
+        sizes = flat(state.tensors[name] for name in ranked).abs()
+        mask = flat(cut.masks[name] for name in ranked)
         count = units_held(0.25, len(sizes))
         top = sizes.sort(descending=True, stable=True).indices
         assert set(mask.nonzero()[:, 0].tolist()) == set(top[:count].tolist())
@@ -320,6 +387,31 @@ def test_all_clients_of_a_capacity_hold_the_same_and_masks_follow_the_model() ->
     }
     later = cut_of(setup, plan(setup, 0)[0], known=known(setup, State(0, moved))).same_key
     assert later not in now
+
+
+def test_a_model_without_matrices_has_nothing_to_rank() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale
+
+    x, y = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
+
+    def prepared(capacity: float) -> Setup:
+        config = parse({
+            "scheme": {"name": "importance", "granularity": "coordinate"},
+            "clients": {"count": 2, "per_round": 2, "capacities": [capacity]},
+            "data": {"partition": "iid"},
+            "local": {"absent_labels": "keep"},
+        })  # fmt: skip
+        return prepare(config, Scaled(), dataset((x, y), (x, y)))
+
+    prepared(1)
+    with pytest.raises(ConfigError, match=r"scheme\.granularity: 'importance' ranks single"):
+        prepared(0.5)
 
 
 def test_a_share_of_an_axis_means_nothing_where_axes_are_ranked_together() -> None:

@@ -77,6 +77,7 @@ def test_magnitudes_are_the_mean_size_of_the_weights_that_go_with_a_unit(name: s
         # float64 sums in another order
         np.testing.assert_allclose(found.magnitudes(axis), expected, rtol=1e-12)
         assert found.pieces(axis) == [axes.sizes[axis]]
+        assert not found.shapes(axis)
 
 
 def test_a_concatenation_counts_only_the_parts_of_the_axis() -> None:
@@ -96,6 +97,7 @@ def test_the_flat_vector_knows_every_weight_and_where_tensors_end() -> None:
     assert list(found.axes) == [COORDINATES]
     assert found.magnitudes(COORDINATES).tolist() == flat.tolist()
     assert list(found.pieces(COORDINATES)) == [t.numel() for t in state.tensors.values()]
+    assert list(found.shapes(COORDINATES)) == [t.shape for t in state.tensors.values()]
 
 
 def test_tensors_without_the_axis_count_nothing() -> None:

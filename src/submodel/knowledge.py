@@ -63,6 +63,10 @@ class ModelKnown:
             return [p.numel() for p in self._parameters.values()]
         return [self._axes.sizes[axis]]
 
+    def shapes(self, axis: str) -> Sequence[Sequence[int]]:
+        """The tensors' shapes for the flat vector of all weights; none for units."""
+        return [p.shape for p in self._parameters.values()] if axis == COORDINATES else []
+
     def _by_unit(self, axis: str) -> Array:
         """A weight is a unit's if it goes with the unit; each is counted once."""
         size = self._axes.sizes[axis]

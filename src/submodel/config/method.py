@@ -43,9 +43,10 @@ class SchemeChoice(Section):
         0.0, description="ordered: alpha, how much narrower widths learn from the widest; 0: not"
     )
     sequence: str = Field("random", description="masked-sgd: the scheme whose masks are used")
-    scope: Literal["axis", "global"] = Field(
-        "axis",
-        description="importance: the largest of every axis (weights: of every tensor), or of all",
+    scope: Literal["axis", "global"] | None = Field(
+        None,
+        description="importance: the largest of every axis (weights: of every tensor), or of all "
+        "(default: units axis; weights global, as FIARSE)",
     )
     every: Count | None = Field(
         None,

@@ -47,6 +47,10 @@ class Known(Protocol):
         """The sizes of the parts that ``axis`` is made of: tensors, for the flat vector of all."""
         ...
 
+    def shapes(self, axis: str) -> Sequence[Sequence[int]]:
+        """The shapes of the tensors that the flat vector of all is made of; none for units."""
+        ...
+
 
 class _Nothing:
     """Known where nothing is: for schemes that do not ask."""
@@ -64,6 +68,9 @@ class _Nothing:
 
     def pieces(self, axis: str) -> Sequence[int]:
         raise LookupError(f"the parts of axis {axis} are not known here")
+
+    def shapes(self, axis: str) -> Sequence[Sequence[int]]:
+        raise LookupError(f"the tensors of axis {axis} are not known here")
 
 
 NOTHING: Known = _Nothing()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -25,35 +26,50 @@ class Importance(Scheme):
     units by the mean |w| of the weights that go with them, scales and shifts of norms among them.
     Ties go to the earlier position. Capacities nest, and all clients of a capacity hold the same.
 
-    ``axis`` ranks the units of each axis by themselves, single weights tensor by tensor.
-    ``global`` ranks the units of all axes together, every axis keeping its largest; an axis may
-    then be held to more than the capacity's share, others to less.
+    ``axis`` ranks the units of each axis by themselves, single weights tensor by tensor; it is the
+    default for units. ``global`` ranks the units of all axes together, every axis keeping its
+    largest, so that an axis may be held to more than the capacity's share, others to less; or all
+    single weights together, as FIARSE does: the default for them.
+
+    Of single weights only those in two or more dimensions are ranked, and d counts them alone.
+    Everybody holds the others, norms and biases: the scales of a norm begin as equals, so a share
+    of them is the first few, and what another channel computes would be multiplied by zero.
 
     The mask stands for the round: clients run plain masked SGD on it, and the merge goes by it. The
     published code instead compares |w| with a threshold in every forward pass, so a client's mask
-    changes under way, passes a gradient through that comparison, and takes a weight for held where
-    its change is not zero, so one that came back as it went is missing in the denominator.
+    changes under way; takes a weight for held where its change is not zero, so one that came back
+    as it went is missing in the denominator; ranks biases; and holds floor(c d).
     """
 
-    scope: Scope = "axis"
+    scope: Scope | None = None
 
     sends_masks = True
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         """The largest of the axis, of each of its tensors, or what the ranking of all leaves it."""
         known = draw.known
-        if self.scope == "axis":
-            return _largest_of_each(known.magnitudes(axis), known.pieces(axis), capacity)
-        if list(known.axes) == [axis]:
-            return largest(known.magnitudes(axis), units_held(capacity, size))
-        return _among_all(axis, capacity, known)
+        if shapes := known.shapes(axis):
+            choose = _largest_of_each if self.scope == "axis" else _largest_of_all
+            return choose(known.magnitudes(axis), shapes, capacity)
+        if self.scope == "global":
+            return _among_axes(axis, capacity, known)
+        return largest(known.magnitudes(axis), units_held(capacity, size))
 
     def problems(self, given: Given) -> list[str]:
-        """A ranking of all axes together promises no share of any."""
+        """A ranking of all axes together promises no share of any; and there must be a ranking."""
+        problems = []
         if self.scope == "global" and given.least:
-            return ["axes.least: scheme.scope = 'global' ranks all axes together, so that none has "
-                    "a share of its own; use scheme.scope = 'axis'"]  # fmt: skip
-        return []
+            problems.append(
+                "axes.least: scheme.scope = 'global' ranks all axes together, so that none has "
+                "a share of its own; use scheme.scope = 'axis'"
+            )
+        shapes, single = given.shapes.values(), given.granularity == "coordinate"
+        if single and shapes and min(given.capacities) < 1 and not any(map(_ranked, shapes)):
+            problems.append(
+                "scheme.granularity: 'importance' ranks single weights in two or more dimensions, "
+                "and this model has none: everybody would hold everything; use another scheme"
+            )
+        return problems
 
 
 def largest(values: NDArray[np.float64], count: int) -> Mask:
@@ -72,12 +88,36 @@ def largest(values: NDArray[np.float64], count: int) -> Mask:
     return mask
 
 
-def _largest_of_each(values: NDArray[np.float64], pieces: Sequence[int], capacity: float) -> Mask:
-    parts = np.split(values, np.cumsum(pieces)[:-1])
-    return np.concatenate([largest(part, units_held(capacity, len(part))) for part in parts])
+def _ranked(shape: Sequence[int]) -> bool:
+    """Whether the weights of a tensor are ranked; norms and biases are held by all."""
+    return len(shape) > 1
 
 
-def _among_all(axis: str, capacity: float, known: Known) -> Mask:
+def _largest_of_each(
+    values: NDArray[np.float64], shapes: Sequence[Sequence[int]], capacity: float
+) -> Mask:
+    """The share of every tensor."""
+    sizes = [math.prod(shape) for shape in shapes]
+    parts = np.split(values, np.cumsum(sizes)[:-1])
+    return np.concatenate(
+        [
+            largest(part, units_held(capacity, size) if _ranked(shape) else size)
+            for part, shape, size in zip(parts, shapes, sizes, strict=True)
+        ]
+    )
+
+
+def _largest_of_all(
+    values: NDArray[np.float64], shapes: Sequence[Sequence[int]], capacity: float
+) -> Mask:
+    """The share of all tensors together."""
+    ranked = np.repeat([_ranked(shape) for shape in shapes], [math.prod(s) for s in shapes])
+    mask = np.ones(len(values), dtype=np.bool_)
+    mask[ranked] = largest(values[ranked], units_held(capacity, int(ranked.sum())))
+    return mask
+
+
+def _among_axes(axis: str, capacity: float, known: Known) -> Mask:
     """The axis's part of the largest units of all axes, the first of each axis being set."""
     values = {name: known.magnitudes(name) for name in known.axes}
     together = np.concatenate(list(values.values()))
