@@ -173,7 +173,11 @@ COUNTED: dict[str, dict[str, dict[str, Any]]] = {
     "all labels": {"local": {"absent_labels": "keep", "epochs": 2, "batch_size": 0}},
     "norms": {"model": {"name": "preresnet18", "width": 2}, "data": {"examples": 100}},
     "partition": {"scheme": {"name": "partition"}, "clients": {"capacities": [0.25]}},
-    "importance": {"scheme": {"name": "importance", "granularity": "coordinate"}},
+    # with rows of absent labels, how many are held depends on where the largest weights are
+    "importance": {
+        "scheme": {"name": "importance", "granularity": "coordinate"},
+        "local": {"absent_labels": "keep"},
+    },
     "ordered": {"scheme": {"name": "ordered"}},
     "distilled": {"scheme": {"name": "ordered", "distill": 0.5}},
     "hierarchical": {

@@ -57,7 +57,8 @@ def round_costs(setup: Setup, kind: BudgetKind) -> Iterator[int]:
     """The cost of round after round, without end; the weights are those of the untrained model.
 
     A scheme that adapts does so once, with its clients' real gradients; as its later masks are not
-    known before the run, its rounds are an estimate, and the run's own books are what it cost.
+    known before the run, its rounds are an estimate, and the run's own books are what it cost. So
+    are those of a scheme that ranks single weights of all layers, where clients lack labels.
     """
     costs = CostModel(setup.module, setup.federation.dataset.example)
     state = initial_state(setup)
