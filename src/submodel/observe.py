@@ -28,7 +28,9 @@ def observe(setup: Setup, state: State, engine: Engine, task: Task, tally: Tally
         tensors=gather(WHOLE, state.tensors),
         scales={},
     )
-    now = Observation(gradient(setup, state, engine, whole), gradient(setup, state, engine, task))
+    now = Observation(
+        gradient(setup, state, engine, whole), gradient(setup, state, engine, task), state.round
+    )
     tally.note(setup.scheme.observe(now))
     tally.lap("observe")
 

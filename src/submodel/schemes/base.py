@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +128,7 @@ class Observation:
 
     gradient: Mapping[str, Tensor]  # grad f(w), w the global model
     masked: Mapping[str, Tensor]  # m (.) grad f(m (.) w), in the same shapes; m the client's cut
+    round: int = 0
 
 
 class Scheme(ABC):
@@ -137,7 +138,7 @@ class Scheme(ABC):
     suit schemes whose draws depend on nothing but (seed, round, client, place).
     """
 
-    sends_masks: ClassVar[bool] = False
+    sends_masks: bool = False
     """Whether coordinate masks must be sent along with values. Clients keep nothing from round to
     round, but can repeat a draw that depends on (seed, round, client, place) alone; no other."""
 

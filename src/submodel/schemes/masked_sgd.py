@@ -21,10 +21,17 @@ class MaskedSgd(Scheme):
         alpha_t = <m_t (.) grad F(x_t), m_t (.) grad F(m_t (.) x_t)> / ||m_t (.) grad F(m_t (.) x_t)||^2,
 
     F being the mean loss over all examples; the full mask has alpha_t = 1. With K > 1 local steps
-    a round takes K of them with one mask, and alpha_t is that of the first.
+    a round takes K of them with one mask, and alpha_t is that of the first. What the sequence needs
+    to draw its masks, and what they cost to send, is passed on; its way of training and averaging
+    (`work`, `chance`, cells) is not.
     """  # noqa: E501 - a formula
 
     sequence: Scheme
+
+    @property
+    def sends_masks(self) -> bool:  # type: ignore[override] - of others it is a plain attribute
+        """Where the sequence does."""
+        return self.sequence.sends_masks
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         """What the sequence selects.
@@ -47,11 +54,12 @@ class MaskedSgd(Scheme):
         return True
 
     def observe(self, now: Observation) -> dict[str, float]:
-        """The alignment; nothing where the masked gradient is zero."""
+        """The alignment, but where the masked gradient is zero; and what the sequence observes."""
+        own = self.sequence.observe(now) if self.sequence.observes(now.round) else {}
         masked = {name: g.double() for name, g in now.masked.items()}
         power = sum(float(g.square().sum()) for g in masked.values())
         inner = sum(float((now.gradient[n].double() * g).sum()) for n, g in masked.items())
-        return {"alignment": inner / power} if power else {}
+        return {**own, "alignment": inner / power} if power else own
 
     def output_passes(self) -> Sequence[Scheme]:
         """Those of the sequence."""
