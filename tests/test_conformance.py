@@ -40,7 +40,10 @@ SETTINGS: dict[str, list[tuple[Options, Options]]] = {
         ({"cells": 2, "every": 2}, {"whole": False, "clients": {"capacities": [0.5]}}),
         ({"cells": 1, "every": 1}, {"budget": None}),
     ],
-    "pruned": [({"every": 2}, {"clients": {"capacities": [0.5]}})],
+    "pruned": [
+        ({"every": 2}, {"clients": {"capacities": [0.5]}}),
+        ({"every": 2, "reentry": "kept"}, {"clients": {"capacities": [0.5]}}),
+    ],
 }
 CASES = [(name, *case) for name in OFFERS for case in SETTINGS.get(name, [({}, {})])]
 

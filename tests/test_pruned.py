@@ -300,6 +300,46 @@ def test_weights_that_enter_the_mask_begin_at_zero() -> None:
     assert torch.equal(flat[~left], old[~left])
 
 
+def test_six_weights_come_back_as_they_left_if_they_are_kept() -> None:
+    """The mask is that of `test_six_weights_by_hand`; only values differ."""
+    now = adaptation(5 / 7, 5, SQUARES, WEIGHTS, [1, 1, 1, 1, 0, 0])
+    kept = torch.tensor([0.0, 0.0, 0.0, 0.0, -8.0, 9.0, 0.0])
+    scheme = Pruned(prunable=0.5, base_cost=0.5, reentry="kept")
+    tensors, memory = scheme.adapt(replace(now, memory={**now.memory, "kept": kept}))
+    assert memory["mask"].tolist() == [1, 1, 1, 0, 1, 0, 1]
+    assert tensors["w"].flatten().tolist() == [1.0, -2.0, 3.0, 0.0, -8.0, 0.0]
+    assert tensors["b"].tolist() == [7.0]
+    assert memory["kept"].tolist() == [0.0, 0.0, 0.0, 0.5, 0.0, 9.0, 0.0]
+
+
+def test_weights_come_back_with_the_value_that_they_left_with() -> None:
+    """As PruneFL's server has it: its model keeps what a mask hides."""
+    scheme = {"name": "pruned", "granularity": "coordinate", "every": 1, "reentry": "kept"}
+    setup = pruned_setup(scheme={**scheme, "base_cost": 100.0})
+    still = replace(setup, work=replace(setup.work, lr=0.0))  # what a round begins with stays
+    names = [n for n, _ in setup.module.named_parameters()]
+    costs = CostModel(setup.module, setup.federation.dataset.example)
+
+    def flat(state: State) -> Tensor:
+        return torch.cat([state.tensors[n].flatten() for n in names])
+
+    state = initial_state(setup)
+    last, back = flat(state), 0  # of every weight, the value that it had when it was held
+    for _ in range(6):
+        before = state.memory["scheme/mask"].bool()
+        begun, _ = step(still, state, SerialEngine(setup), costs)
+        mask = begun.memory["scheme/mask"].bool()
+        assert torch.equal(flat(begun), torch.where(mask, last, 0.0))
+        assert torch.equal(begun.memory["scheme/kept"], torch.where(mask, 0.0, last))
+        entered = mask & ~before
+        back += int(last[entered].count_nonzero())
+        state, _ = step(setup, state, SerialEngine(setup), costs)
+        assert torch.equal(state.memory["scheme/mask"].bool(), mask)
+        assert not flat(state)[~mask].any()
+        last = torch.where(mask, flat(state), last)
+    assert back > 100
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_at_capacity_one_it_is_fedavg_bit_for_bit(rule: str) -> None:
     everyone: dict[str, Any] = {"clients": {"capacities": [1]}, "merge": {"rule": rule}}

@@ -62,6 +62,11 @@ class SchemeChoice(Section):
         description="pruned: what a round costs whatever is pruned, in costs of the whole model "
         "(by the times in PruneFL's code: 0.14 and 0.71)",
     )
+    reentry: Literal["zero", "kept"] = Field(
+        "zero",
+        description="pruned: with what a weight comes back: zero, or (PruneFL's code) the value "
+        "that it left with",
+    )
     options: dict[str, Any] = Field({}, description="keyword arguments of an own scheme")
 
     @field_validator("name", "sequence")
@@ -181,7 +186,8 @@ class Train(Section):
     statistics: Literal["clients", "test_batch"] = Field(
         "clients",
         description="of static batch norm in evaluation: pooled over the clients' examples, or "
-        "(FedRolex's code) of each batch of 50 scored examples itself; exports: always clients",
+        "(FedRolex's code; its head takes 100) of each batch of 50 scored examples itself; exports: "
+        "always clients",
     )
     statistics_examples: Count | None = Field(
         None, description="how many of the clients' examples, evenly spread, to pool (default: all)"

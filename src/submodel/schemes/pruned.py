@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor
 from submodel.schemes.base import Adaptation, Draw, Given, Mask, Memory, Scheme, units_held
 
 Array = NDArray[np.float64]
+Reentry = Literal["zero", "kept"]
+"""With what a weight begins that comes back: zero, or the value with which it left."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,11 @@ class Pruned(Scheme):
     sum_j t_j is what a round costs whatever is pruned. Weights of M stay, except for the share
     ``prunable`` of smallest magnitude in each tensor. Those, and all that were pruned, come back in
     the order of g_j^2 / t_j, as long as that is more than Gamma of what is chosen already and M
-    holds no more than the share ``capacity`` of all weights. What leaves M becomes zero, what
-    enters it begins there: the global model is the pruned one. Parameters of one dimension (norms,
-    biases) are always held: they count among the weights that a client holds and in the sum of
-    g_j^2, and cost nothing beyond c.
+    holds no more than the share ``capacity`` of all weights. What leaves M becomes zero: the global
+    model is the pruned one. What enters it begins there (``reentry`` = "zero"), or with the value
+    that it left with, which the server keeps, as PruneFL's does ("kept"). Parameters of one
+    dimension (norms, biases) are always held: they count among the weights that a client holds and
+    in the sum of g_j^2, and cost nothing beyond c.
 
     Where this differs from the paper's code: costs are FLOPs and counts, not seconds measured on a
     device; gradients are taken at the global model over all examples of the round's clients, not
@@ -48,6 +52,7 @@ class Pruned(Scheme):
     every: int = 5
     prunable: float = 0.3
     base_cost: float = 0.5
+    reentry: Reentry = "zero"
 
     sends_masks = True
 
@@ -64,8 +69,11 @@ class Pruned(Scheme):
         return draw.known.memory["mask"].numpy().astype(np.bool_)
 
     def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
-        """Nothing is pruned yet; one byte per weight."""
-        return {"mask": torch.ones(sum(p.numel() for p in parameters.values()), dtype=torch.uint8)}
+        """Nothing is pruned yet; one byte per weight, and what is kept of those that left."""
+        mask = torch.ones(sum(p.numel() for p in parameters.values()), dtype=torch.uint8)
+        if self.reentry == "zero":
+            return {"mask": mask}
+        return {"mask": mask, "kept": _flat([torch.zeros_like(p) for p in parameters.values()])}
 
     def adapts(self, round_: int) -> bool:
         """Every so many rounds, the first included.
@@ -81,9 +89,7 @@ class Pruned(Scheme):
         if capacity == 1:
             return now.tensors, now.memory
         names = now.parameters
-        sizes = [now.tensors[name].numel() for name in names]
-        flat = torch.split(now.memory["mask"].bool(), sizes)
-        masks = {n: m.view(now.tensors[n].shape) for n, m in zip(names, flat, strict=True)}
+        masks = _by_name(now.memory["mask"].bool(), names, now.tensors)
         squares, flops = now.squared_gradients(masks), now.flops()
         fixed = [name for name in names if now.tensors[name].dim() < 2]
         pruned = [name for name in names if name not in fixed]
@@ -106,15 +112,29 @@ class Pruned(Scheme):
             most=most,
         )
         ends = np.cumsum([now.tensors[n].numel() for n in pruned])[:-1]
-        masks |= {
+        chosen_masks = masks | {
             n: torch.from_numpy(part).view(now.tensors[n].shape)
             for n, part in zip(pruned, np.split(chosen, ends), strict=True)
         }
+        return self._follow(now, masks, chosen_masks)
+
+    def _follow(
+        self, now: Adaptation, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+    ) -> tuple[Mapping[str, Tensor], Memory]:
+        """The model under the new mask, and the memory: what is outside of it is zero, or kept."""
+        names, values = now.parameters, dict(now.tensors)
+        memory = {"mask": _flat([after[n] for n in names]).to(torch.uint8)}
+        if self.reentry == "kept":
+            kept = _by_name(now.memory["kept"], names, now.tensors)
+            values |= {n: torch.where(before[n], values[n], kept[n].to(values[n])) for n in names}
+            memory["kept"] = _flat(
+                [torch.where(after[n], torch.zeros_like(values[n]), values[n]) for n in names]
+            )
         tensors = {
-            n: torch.where(masks[n], t, torch.zeros_like(t)) if n in masks else t
-            for n, t in now.tensors.items()
+            n: torch.where(after[n], t, torch.zeros_like(t)) if n in after else t
+            for n, t in values.items()
         }
-        return tensors, {"mask": torch.cat([masks[n].reshape(-1) for n in names]).to(torch.uint8)}
+        return tensors, memory
 
     def problems(self, given: Given) -> list[str]:
         """One mask for all: single weights, one capacity, and something to prune."""
@@ -137,6 +157,18 @@ class Pruned(Scheme):
                 "weights, no more than are in norms and biases, which are never pruned"
             )
         return problems
+
+
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def _by_name(
+    flat: Tensor, names: Sequence[str], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The parts of a flat vector that are the named tensors', in their shapes."""
+    parts = torch.split(flat, [tensors[name].numel() for name in names])
+    return {n: part.view(tensors[n].shape) for n, part in zip(names, parts, strict=True)}
 
 
 def _most(capacity: float, shapes: Iterable[Sequence[int]]) -> int:

@@ -74,7 +74,9 @@ OFFERS: dict[str, Offer] = {
     ),
     "pruned": Offer(
         "one sparse model for all, adapted to gradients (PruneFL)",
-        lambda choice, _sizes: Pruned(choice.every or 5, choice.prunable, choice.base_cost),
+        lambda choice, _sizes: Pruned(
+            choice.every or 5, choice.prunable, choice.base_cost, choice.reentry
+        ),
     ),
 }
 
