@@ -315,7 +315,7 @@ def test_six_weights_come_back_as_they_left_if_they_are_kept() -> None:
 def test_weights_come_back_with_the_value_that_they_left_with() -> None:
     """As PruneFL's server has it: its model keeps what a mask hides."""
     scheme = {"name": "pruned", "granularity": "coordinate", "every": 1, "reentry": "kept"}
-    setup = pruned_setup(scheme={**scheme, "base_cost": 100.0})
+    setup = pruned_setup("mlp", scheme={**scheme, "base_cost": 100.0})
     still = replace(setup, work=replace(setup.work, lr=0.0))  # what a round begins with stays
     names = [n for n, _ in setup.module.named_parameters()]
     costs = CostModel(setup.module, setup.federation.dataset.example)
@@ -325,7 +325,7 @@ def test_weights_come_back_with_the_value_that_they_left_with() -> None:
 
     state = initial_state(setup)
     last, back = flat(state), 0  # of every weight, the value that it had when it was held
-    for _ in range(6):
+    for _ in range(4):
         before = state.memory["scheme/mask"].bool()
         begun, _ = step(still, state, SerialEngine(setup), costs)
         mask = begun.memory["scheme/mask"].bool()
@@ -337,7 +337,7 @@ def test_weights_come_back_with_the_value_that_they_left_with() -> None:
         assert torch.equal(state.memory["scheme/mask"].bool(), mask)
         assert not flat(state)[~mask].any()
         last = torch.where(mask, flat(state), last)
-    assert back > 100
+    assert back > 20
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -186,8 +186,8 @@ class Train(Section):
     statistics: Literal["clients", "test_batch"] = Field(
         "clients",
         description="of static batch norm in evaluation: pooled over the clients' examples, or "
-        "(FedRolex's code; its head takes 100) of each batch of 50 scored examples itself; exports: "
-        "always clients",
+        "(FedRolex's code; its head takes 100) of each batch of 50 scored examples itself; "
+        "exports: always clients",
     )
     statistics_examples: Count | None = Field(
         None, description="how many of the clients' examples, evenly spread, to pool (default: all)"
