@@ -213,9 +213,9 @@ def test_cuts_of_a_real_net_are_those_of_sorting(scope: Scope) -> None:
             top = state.tensors[name].abs().reshape(-1).sort(descending=True, stable=True).indices
             assert set(mask.reshape(-1).nonzero()[:, 0].tolist()) == set(top[:count].tolist())
     else:
-        ranked = [name for name, tensor in state.tensors.items() if tensor.dim() > 1]
-        sizes = flat(state.tensors[name] for name in ranked).abs()
-        mask = flat(cut.masks[name] for name in ranked)
+        matrices = [name for name, tensor in state.tensors.items() if tensor.dim() > 1]
+        sizes = flat(state.tensors[name] for name in matrices).abs()
+        mask = flat(cut.masks[name] for name in matrices)
         count = units_held(0.25, len(sizes))
         top = sizes.sort(descending=True, stable=True).indices
         assert set(mask.nonzero()[:, 0].tolist()) == set(top[:count].tolist())

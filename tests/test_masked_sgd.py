@@ -194,7 +194,7 @@ class Telling(Scheme):
     sends_masks = True
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        return np.arange(size) == len(axis) + int(10 * capacity) + draw.round
+        return np.equal(np.arange(size), len(axis) + int(10 * capacity) + draw.round)
 
     def output_passes(self) -> list[Scheme]:
         return [self, Rolling(2)]

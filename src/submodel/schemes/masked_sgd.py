@@ -29,7 +29,7 @@ class MaskedSgd(Scheme):
     sequence: Scheme
 
     @property
-    def sends_masks(self) -> bool:  # type: ignore[override] - of others it is a plain attribute
+    def sends_masks(self) -> bool:  # type: ignore[override]  # a plain attribute of others
         """Where the sequence does."""
         return self.sequence.sends_masks
 
