@@ -29,7 +29,7 @@ def frozen_by(forward: Callable[[Any, Tensor], Any], reason: str, **layers: Any)
         (lambda h: h[:, torch.arange(7, -1, -1)], "read by index, looked up by index"),
         (lambda h: h.index_select(1, torch.tensor([1, 0])), "read by index_select, looked up"),
         (lambda h: h[h > 0], "read by index, looked up by a mask"),
-        (lambda h: torch.fft.fft(h).real, "read by _fft_r2c, which has no rule"),
+        (lambda h: torch.fft.fft(h).real, "read by _fft_r2c, as positions"),
         (lambda h: h.topk(3).values, "read by topk, by position"),
         (lambda h: h.sort().values, "read by sort, by position"),
         (lambda h: h.cumsum(-1), "read by cumsum, by position"),

@@ -153,7 +153,11 @@ def apply(function: Callable[..., Tensor], *shapes: str) -> tuple[str, ...]:
         (lambda x: functional.group_norm(x, 2), ["n:2 c:4 3"], ["n", "?2*?2", "3"]),
         (lambda x: functional.instance_norm(x), ["n:2 c:4 3"], ["n", "c", "3"]),
         (lambda x: functional.normalize(x, dim=1), ["a:4 b:3"], ["a", "b"]),
-        (torch.cdist, ["a:4 b:3", "c:5 b:3"], ["4", "5"]),
+        (torch.cdist, ["a:4 b:3", "c:5 b:3"], ["a", "c"]),
+        (functional.bilinear, ["n:2 a:4", "n:2 b:3", "o:5 a:4 b:3", "o:5"], ["n", "o"]),
+        (lambda x: torch.fft.rfft(x).real, ["a:4 b:6"], ["a", "4"]),
+        (lambda x: torch.fft.irfft2(torch.fft.rfft2(x)), ["a:4 6 6"], ["a", "6", "6"]),
+        (lambda x: torch.fft.fft(x, dim=0).abs(), ["a:4 b:6"], ["4", "b"]),
         (lambda x: torch.linalg.inv(x), ["a:4 a:4"], ["4", "4"]),
     ],
 )

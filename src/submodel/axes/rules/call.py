@@ -138,7 +138,7 @@ def find(operator: torch._ops.OpOverload) -> Rule | None:
 
     >>> find(torch.ops.aten.add_.Tensor).apply is pointwise
     True
-    >>> find(torch.ops.aten.fft_fft.default) is None
+    >>> find(torch.ops.aten.histc.default) is None
     True
     """
     name, overload = operator._schema.name.removeprefix("aten::"), operator._overloadname

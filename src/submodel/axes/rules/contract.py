@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from submodel.axes.expression import Expression, Fixed, product
+from submodel.axes.expression import ONE, Expression, Fixed, product
 from submodel.axes.record import Known
 from submodel.axes.rules.call import Call, Results, rule
 
@@ -57,6 +57,33 @@ def grouped_matrix_product(call: Call) -> Results:
     contract(call, one, 1, other, 1)
     result: list[Expression] = [one.dimensions[0], other.dimensions[2]]
     return [result if call["bias"] is None else join(call, result, "bias")]
+
+
+@rule("_trilinear")
+def trilinear(call: Call) -> Results:
+    """The product of three operands, each with dimensions of one added, summed over some."""
+    operands = [call.known(f"i{n}") for n in (1, 2, 3)]
+    expanded: list[list[Expression]] = []
+    for n, operand in enumerate(operands, start=1):
+        dimensions = list(operand.dimensions)
+        for d in sorted(call[f"expand{n}"]):
+            dimensions.insert(d, ONE)
+        expanded.append(dimensions)
+    common = call.broadcast(expanded)
+    for d in call["sumdim"]:
+        if not any(o.weight and e[d].size > 1 for o, e in zip(operands, expanded, strict=True)):
+            call.mix(common[d], "multiplies activations")
+    summed = set(call["sumdim"])
+    return [[e for d, e in enumerate(common) if d not in summed]]
+
+
+@rule("_cdist_forward", "_euclidean_dist")
+def distances(call: Call) -> Results:
+    """Of every row of one to every row of the other, over the last dimension."""
+    *lead, rows, width = call.dimensions("x1")
+    *others, columns, width_other = call.dimensions("x2")
+    call.mix(call.unify(width, width_other), "takes distances over it")
+    return [[*call.broadcast([lead, others]), rows, columns]]
 
 
 @rule("convolution", "_convolution", "convolution_overrideable")

@@ -65,6 +65,16 @@ def rearranged(call: Call) -> Results:
     return [own]
 
 
+@rule("_fft_r2c", "_fft_c2r", "_fft_c2c")
+def fourier(call: Call) -> Results:
+    """Positions become frequencies along some dimensions; the others run along."""
+    own, found = list(call.dimensions("self")), call.results[0].shape
+    for d in chosen(call, "dim", len(own)):
+        call.freeze(own[d], "as positions or frequencies")
+        own[d] = Fixed(found[d], f"frequencies or positions made by {call.name}")
+    return [own]
+
+
 @rule("triu", "tril")
 def triangle(call: Call) -> Results:
     """Rows and columns are compared by position."""
