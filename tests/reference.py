@@ -33,7 +33,7 @@ def masked(module: nn.Module, cut: UnitCut) -> nn.Module:
     """The full model with all that the cut drops set to zero."""
     zeroed = copy.deepcopy(module)
     for name, tensor in [*zeroed.named_parameters(), *zeroed.named_buffers()]:
-        if tensor.is_floating_point():
+        if tensor.is_floating_point() or tensor.is_complex():
             tensor.mul_(kept_mask(cut, name, tensor))
     return zeroed
 

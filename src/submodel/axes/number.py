@@ -81,20 +81,28 @@ def replace(number: Number, dimension: Callable[[Any], Any]) -> Number:
     return SizeOf(dimension(number.dimension)) if isinstance(number, SizeOf) else number
 
 
+class Uses(list[Number]):
+    """The formulas of integers that were lost to other arithmetic, such as a square root."""
+
+    def compare(self, one: Number, other: Number, equal: bool) -> None:
+        """Two numbers were compared, with this outcome."""
+
+
 class Tracked(int):
     """An integer with its formula; arithmetic with other integers keeps it.
 
-    Where it is lost to other arithmetic, such as a square root, it adds its formula to ``lost``.
+    Where it is lost to other arithmetic, such as a square root, it adds its formula to ``lost``;
+    comparisons are told there too.
 
-    >>> three = Tracked(4, Attribute("heads"), lost := []) * 3
+    >>> three = Tracked(4, Attribute("heads"), lost := Uses()) * 3
     >>> three.number, 1 / three, len(lost)
     (Computed(operation='mul', left=Attribute(name='heads'), right=3), 0.08333333333333333, 1)
     """
 
     number: Number
-    lost: list[Number]
+    lost: Uses
 
-    def __new__(cls, value: int, number: Number, lost: list[Number]) -> Tracked:
+    def __new__(cls, value: int, number: Number, lost: Uses) -> Tracked:
         """The integer ``value``, known to be ``number``."""
         made = super().__new__(cls, value)
         made.number, made.lost = number, lost
@@ -132,6 +140,23 @@ def _negative(self: Tracked) -> Tracked:
 
 
 Tracked.__neg__ = _negative  # type: ignore[method-assign, assignment]
+
+
+def _comparing(name: str) -> Callable[[Tracked, Any], Any]:
+    plain = getattr(int, name)
+
+    def compare(self: Tracked, other: Any) -> Any:
+        found = plain(self, other)
+        if isinstance(other, int) and not isinstance(other, bool):
+            self.lost.compare(self.number, number_of(other), found is (name == "__eq__"))
+        return found
+
+    return compare
+
+
+for _name in ("__eq__", "__ne__"):
+    setattr(Tracked, _name, _comparing(_name))
+Tracked.__hash__ = int.__hash__  # type: ignore[method-assign]
 
 
 def _leaving(name: str) -> Callable[..., Any]:

@@ -10,10 +10,11 @@ from typing import Any
 from submodel.axes.declare import Axes
 from submodel.axes.layout import Along, Concatenation, Fixed, Product
 from submodel.axes.number import Attribute, Computed, SizeOf
-from submodel.axes.stored import Made, Stored
+from submodel.axes.stored import Compared, Made, Stored
 
-_PARTS = (Axes, Fixed, Along, Product, Concatenation, Stored, Made, Attribute, SizeOf, Computed)
-_KINDS = {kind.__name__: kind for kind in _PARTS}
+_LAYOUTS = (Fixed, Along, Product, Concatenation)
+_NUMBERS = (Stored, Made, Compared, Attribute, SizeOf, Computed)
+_KINDS = {kind.__name__: kind for kind in (Axes, *_LAYOUTS, *_NUMBERS)}
 _KIND, _SET = "", "set"  # no tensor and no axis has an empty name
 
 

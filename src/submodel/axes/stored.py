@@ -13,14 +13,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules import module as global_hooks
 from torch.overrides import TorchFunctionMode
 
-from submodel.axes.number import Attribute, Number, SizeOf, Tracked, leaves, number_of, replace
+from submodel.axes.number import (
+    Attribute,
+    Number,
+    SizeOf,
+    Tracked,
+    Uses,
+    leaves,
+    number_of,
+    replace,
+)
+from submodel.axes.source import source_line
 
 Dimensions = Callable[[Tensor], Sequence[Any] | None]
 """What the tracer knows of the dimensions of a tensor; None if it has not seen it."""
@@ -34,6 +46,17 @@ class Made:
     dimension: Any  # the tracer's expression; in a `Stored`, its layout
     where: str  # the path of the module that was running
     groups: bool = False
+    line: str = field(default="", compare=False)  # of the code, for messages
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two numbers that the code compares: a cut must not change the outcome."""
+
+    one: Number
+    other: Number
+    equal: bool
+    line: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -42,6 +65,8 @@ class Stored:
 
     made: tuple[Made, ...] = ()
     elsewhere: frozenset[str] = frozenset()  # attributes that arrived in some other argument
+    compared: tuple[Compared, ...] = ()
+    layers: tuple[Made, ...] = ()  # numbers of torch's own layers that no tensor of theirs shows
 
 
 @dataclass
@@ -51,7 +76,9 @@ class Watched:
     made: list[Made] = field(default_factory=list)
     parts: list[list[Any]] = field(default_factory=list)  # of tensors cut into equal parts
     elsewhere: set[str] = field(default_factory=set)
-    values: list[Number] = field(default_factory=list)  # numbers that became values, as scales do
+    values: Uses = field(default_factory=Uses)  # numbers that became values, as scales do
+    compared: dict[Compared, None] = field(default_factory=dict)
+    layers: list[Made] = field(default_factory=list)
 
     def scales(self) -> Iterator[Any]:
         """Dimensions whose size became a value: a sub-model computes with its own, smaller one."""
@@ -64,10 +91,18 @@ class Watched:
     def alike(self) -> Iterator[list[Any]]:
         """Dimensions that one number counts, or that are equal parts: they must stay equal."""
         counted: dict[Number, list[Any]] = {}
-        for made in self.made:
+
+        def count(number: Number, dimension: Any) -> None:
+            known = [number.dimension] if isinstance(number, SizeOf) else []
+            counted.setdefault(number, known).append(dimension)
+
+        for made in (*self.made, *self.layers):
             if not made.groups and not isinstance(made.number, int):
-                known = [made.number.dimension] if isinstance(made.number, SizeOf) else []
-                counted.setdefault(made.number, known).append(made.dimension)
+                count(made.number, made.dimension)
+        for seen in self.compared:
+            for one, other in ((seen.one, seen.other), (seen.other, seen.one)):
+                if seen.equal and isinstance(other, SizeOf) and isinstance(one, Attribute | SizeOf):
+                    count(one, other.dimension)
         yield from counted.values()
         yield from self.parts
 
@@ -76,14 +111,48 @@ class Watched:
         for made in self.made:
             if isinstance(made.number, int):
                 yield made.dimension
+        for seen in self.compared:
+            for one, other in ((seen.one, seen.other), (seen.other, seen.one)):
+                if seen.equal and isinstance(one, int) and isinstance(other, SizeOf):
+                    yield other.dimension
 
     def finish(self, layout: Callable[[Any], Any]) -> Stored:
         """The same in terms of layouts, without repetitions."""
-        made = {
-            Made(replace(m.number, layout), layout(m.dimension), m.where, m.groups): None
-            for m in self.made
-        }
-        return Stored(tuple(made), frozenset(self.elsewhere))
+
+        def described(found: Sequence[Made]) -> tuple[Made, ...]:
+            return tuple(
+                dict.fromkeys(
+                    Made(replace(m.number, layout), layout(m.dimension), m.where, m.groups, m.line)
+                    for m in found
+                )
+            )
+
+        compared = dict.fromkeys(
+            Compared(replace(c.one, layout), replace(c.other, layout), c.equal, c.line)
+            for c in self.compared
+        )
+        return Stored(
+            described(self.made),
+            frozenset(self.elsewhere),
+            tuple(compared),
+            described(self.layers),
+        )
+
+
+class _Seen(Uses):
+    """The numbers that a forward loses, and those that it compares, where it is watched."""
+
+    def __init__(self, mode: _Watch) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def append(self, number: Number) -> None:
+        self.mode.watched.values.append(number)
+
+    def compare(self, one: Number, other: Number, equal: bool) -> None:
+        known = any(not isinstance(leaf, int) for n in (one, other) for leaf in leaves(n))
+        if self.mode.running[-1][1] and not self.mode.busy and known:
+            self.mode.watched.compared[Compared(one, other, equal, source_line())] = None
 
 
 class _Watch(TorchFunctionMode):
@@ -95,6 +164,8 @@ class _Watch(TorchFunctionMode):
         self.watched = Watched()
         self.running: list[tuple[str, bool]] = [("", True)]  # path, and whether to watch
         self.known_shapes: set[int] = set()  # shapes that building corrects with their layer
+        self.lost = _Seen(self)
+        self.busy = False  # what torch and this watch themselves compare is not the model's
 
     def __torch_function__(
         self,
@@ -104,13 +175,25 @@ class _Watch(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given = kwargs or {}
-        result = func(*args, **given)
+        self.busy = True
+        try:
+            return self._watch(func.__name__, args, given, func(*args, **given))
+        finally:
+            self.busy = False
+
+    def _watch(
+        self, name: str, args: tuple[Any, ...], given: Mapping[str, Any], result: Any
+    ) -> Any:
         path, watching = self.running[-1]
         if not watching:
+            self._note_layer(name, path, args, given, result)
             return result
-        name = func.__name__
         if isinstance(result, torch.Size) or name == "size":
             return self._sizes(result, *args, **given)
+        if name in _LIKE:
+            self._note_like(args[_LIKE[name]], result)
+        if name == "multi_head_attention_forward":
+            self._note_attention(args, given)
         if name == "chunk":
             self._note_parts(args[2] if len(args) > 2 else given.get("dim", 0), result)
         placed = set()
@@ -120,7 +203,8 @@ class _Watch(TorchFunctionMode):
             known = self.dimensions(tensor)
             if known is not None and value != -1 and tensor.shape[dimension] > 1:
                 placed.add(id(value))
-                self.watched.made.append(Made(number_of(value), known[dimension], path, groups))
+                made = Made(number_of(value), known[dimension], path, groups, source_line())
+                self.watched.made.append(made)
         for value in _integers((args, given)):
             if isinstance(value, Tracked) and id(value) not in placed and name not in _MAKING:
                 sources = leaves(value.number)
@@ -133,13 +217,46 @@ class _Watch(TorchFunctionMode):
         if known is None:
             return result
         if dim is not None:
-            return Tracked(result, SizeOf(known[dim]), self.watched.values)
+            return Tracked(result, SizeOf(known[dim]), self.lost)
         pairs = zip(result, known, strict=True)
-        return torch.Size([Tracked(n, SizeOf(d), self.watched.values) for n, d in pairs])
+        return torch.Size([Tracked(n, SizeOf(d), self.lost) for n, d in pairs])
 
     def _note_parts(self, dimension: int, parts: Sequence[Tensor]) -> None:
         known = [self.dimensions(p) for p in parts if p.shape == parts[0].shape]
         self.watched.parts.append([k[dimension] for k in known if k is not None])
+
+    def _note_attention(self, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
+        """Torch's attention as a function has one width for its input, its heads and its output."""
+        names = list(signature(functional.multi_head_attention_forward).parameters)
+        told = dict(zip(names, args, strict=False)) | dict(given)
+        width, joined = told["query"].shape[-1], told.get("in_proj_weight")
+        heads = [told.get(f"{part}_proj_weight") for part in "qkv"]
+        if joined is not None and joined.numel():
+            heads += joined.split(width)
+        alike = [(told["query"], -1), (told["out_proj_weight"], 0), (told["out_proj_weight"], 1)]
+        alike += [(weight, 0) for weight in heads if weight is not None]
+        known = [(self.dimensions(tensor), d) for tensor, d in alike]
+        self.watched.parts.append([dims[d] for dims, d in known if dims is not None])
+
+    def _note_like(self, model: Tensor, result: Tensor) -> None:
+        """A tensor made in the shape of another keeps to it."""
+        known, made = self.dimensions(model), self.dimensions(result)
+        if known is not None and made is not None and len(known) == len(made):
+            for d, size in enumerate(model.shape):
+                if size > 1 and result.shape[d] == size:
+                    self.watched.parts.append([known[d], made[d]])
+
+    def _note_layer(
+        self, name: str, path: str, args: tuple[Any, ...], given: Mapping[str, Any], result: Any
+    ) -> None:
+        """What the numbers of torch's own layers count."""
+        if not isinstance(result, Tensor):
+            return
+        for what, tensor, dimension, groups in _numbers_of_layers(name, args, given, result):
+            known = self.dimensions(tensor)
+            if known is not None and tensor.shape[dimension] > 1:
+                number = Attribute(f"{path}.{what}" if path else what)
+                self.watched.layers.append(Made(number, known[dimension], path, groups))
 
 
 def _integers(value: Any) -> Iterator[int]:
@@ -155,6 +272,8 @@ def _integers(value: Any) -> Iterator[int]:
         yield from _integers((value.start, value.stop))
 
 
+_LIKE = dict.fromkeys(("zeros_like", "ones_like", "full_like", "empty_like"), 0)
+_LIKE |= dict.fromkeys(("view_as", "reshape_as", "expand_as"), 1)
 _SHAPED = {"view", "reshape", "expand", "zeros", "ones", "empty", "full", "rand", "randn"}
 _SHAPED |= {f"new_{name}" for name in ("zeros", "ones", "empty", "full")}
 _MAKING = _SHAPED | {"split", "split_with_sizes", "unflatten", "narrow", "__getitem__", "pad"}
@@ -177,6 +296,9 @@ def _places(
         for size, part in zip(parts, result, strict=False):
             if part.shape[dimension] == size:
                 yield size, part, dimension, False
+    elif name == "multi_head_attention_forward":
+        yield argument(3, "embed_dim_to_check", 0), result[0], -1, False
+        yield argument(4, "num_heads", 1), argument(11, "out_proj_weight", result[0]), 1, True
     elif not isinstance(result, Tensor):
         return
     elif name == "unflatten":
@@ -210,6 +332,27 @@ def _places(
                 for dimension, size in enumerate(shape):
                     yield size, result, dimension, False
                 return
+
+
+def _numbers_of_layers(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor
+) -> Iterator[tuple[str, Tensor, int, bool]]:
+    """Which number of the layer that calls a function counts, or groups, which dimension."""
+    if name in ("layer_norm", "rms_norm"):
+        shape = args[1] if len(args) > 1 else kwargs["normalized_shape"]
+        for place in range(len(shape)):
+            yield f"normalized_shape[{place}]", result, result.dim() - len(shape) + place, False
+    elif name in ("batch_norm", "instance_norm"):
+        yield "num_features", result, 1, False
+    elif name == "group_norm":
+        yield "num_channels", result, 1, False
+        yield "num_groups", result, 1, True
+    elif name in _GROUPED:
+        yield "groups", args[1] if len(args) > 1 else kwargs["weight"], 0, True
+    elif name == "unflatten":
+        dimension, sizes = args[1] % args[0].dim(), args[2]
+        for place in range(len(sizes)):
+            yield f"unflattened_size[{place}]", result, dimension + place, False
 
 
 def _slices(index: Any, dimensions: int) -> Iterator[tuple[int, slice]]:
@@ -267,8 +410,7 @@ def watch_numbers(module: nn.Module, dimensions: Dimensions) -> Iterator[Watched
     with ExitStack() as undo:
         paths = {}
         for path, layer in module.named_modules():
-            # what an `Unflatten` makes, its owner has written out
-            own = type(layer).__module__.startswith("torch.") and type(layer) is not nn.Unflatten
+            own = type(layer).__module__.startswith("torch.")
             paths[layer] = (path, not own)
             if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
                 mode.known_shapes.add(id(layer.normalized_shape))
@@ -276,7 +418,7 @@ def watch_numbers(module: nn.Module, dimensions: Dimensions) -> Iterator[Watched
                 if type(value) is int:
                     undo.callback(vars(layer).__setitem__, name, value)
                     source = Attribute(f"{path}.{name}" if path else name)
-                    vars(layer)[name] = Tracked(value, source, mode.watched.values)
+                    vars(layer)[name] = Tracked(value, source, mode.lost)
 
         def enter(layer: nn.Module, _: object) -> None:
             mode.running.append(paths.get(layer, mode.running[-1]))

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from submodel.axes.number import Attribute, SizeOf, evaluate, leaves
-from submodel.axes.stored import Made, Stored
-from submodel.build.sizes import Sizes, groups_kept, kept
+from submodel.axes.number import Attribute, Number, SizeOf, evaluate, leaves
+from submodel.axes.stored import Stored
+from submodel.build.sizes import Sizes, kept
+from submodel.build.solve import Values, needed, original
 
 
 def plain_integers(layer: nn.Module) -> dict[str, int]:
@@ -32,8 +33,13 @@ def plain_integers(layer: nn.Module) -> dict[str, int]:
     return {name: value for name, value in vars(layer).items() if type(value) is int}
 
 
-def follow_integers(layer: nn.Module, path: str, sizes: Sizes, stored: Stored | None) -> list[str]:
-    """Set the integers of ``layer`` that the cut changes; what cannot be told, in words."""
+def follow_integers(
+    layer: nn.Module, path: str, sizes: Sizes, stored: Stored | None, settled: Values
+) -> list[str]:
+    """Set the integers of ``layer`` that the cut changes; what cannot be told, in words.
+
+    ``settled`` is what the trace says that they may become (see `solve.settle`).
+    """
     doubts = []
     for name, value in plain_integers(layer).items():
         doubt = ""
@@ -41,12 +47,16 @@ def follow_integers(layer: nn.Module, path: str, sizes: Sizes, stored: Stored | 
             becomes = sizes.inside(path, value)
         else:
             source = Attribute(f"{path}.{name}" if path else name)
-            exact = {m for m in stored.made if m.number == source}
-            becomes = frozenset(n for m in exact if (n := _made(m, value, sizes)) is not None)
-            computed = any(source in leaves(m.number) for m in stored.made)
-            if not exact and (computed or source.name in stored.elsewhere):
-                becomes = sizes.inside(path, value)
-                if not computed and becomes - {value}:
+            near = sizes.inside(path, value)
+            becomes = settled.get(source, frozenset())
+            made = any(source in leaves(m.number) for m in stored.made)
+            if made:
+                becomes = (becomes & near) or becomes or near
+            elif len(becomes) > 1:  # it is only compared, and all of these compare as before
+                becomes = frozenset({value if value in becomes else min(becomes)})
+            if source not in settled and source.name in stored.elsewhere:
+                becomes = near
+                if becomes - {value}:
                     doubt = "may be a size that the cut changes, or not"
         if len(becomes) > 1:
             doubt = f"may become any of {sorted(becomes)}"
@@ -67,28 +77,30 @@ def misfits(small: nn.Module, sizes: Sizes, stored: Stored) -> list[str]:
         path, _, name = leaf.name.rpartition(".")
         return int(getattr(small.get_submodule(path), name))
 
-    def original(leaf: Attribute | SizeOf) -> int:
-        return leaf.dimension.size if isinstance(leaf, SizeOf) else sizes.stored(leaf.name)
-
     for made in stored.made:
-        got, before = evaluate(made.number, value), evaluate(made.number, original)
-        needed = _made(made, before, sizes)
-        if got != needed:
-            names = sorted({n.name for n in leaves(made.number) if isinstance(n, Attribute)})
+        got, becomes = (
+            evaluate(made.number, value),
+            needed(made, original(made.number, sizes), sizes),
+        )
+        if got != becomes:
             where = (
                 f"{made.where or 'the model'} ({type(small.get_submodule(made.where)).__name__})"
             )
-            by = f"computed from {', '.join(names)} " if names else ""
+            by = _from(made.number)
             what = "number of groups" if made.groups else "size"
-            problems[f"{where}: a {what} {by}is {got} and should be {needed}"] = None
+            line = f", at {made.line}" if made.line else ""
+            problems[f"{where}: a {what} {by}is {got} and should be {becomes}{line}"] = None
+    for seen in stored.compared:
+        if (evaluate(seen.one, value) == evaluate(seen.other, value)) is not seen.equal:
+            which = _from(seen.one) or _from(seen.other)
+            words = "equal" if seen.equal else "different"
+            problems[
+                f"{seen.line} compares two numbers {which}that are {words} in the full model, and "
+                "not in the sub-model, which would take a branch that the trace has not seen"
+            ] = None
     return list(problems)
 
 
-def _made(made: Made, before: int, sizes: Sizes) -> int | None:
-    """What the number must be in the sub-model; None if no number is right."""
-    if not made.groups:
-        return kept(made.dimension, sizes.kept)
-    left = groups_kept(made.dimension, made.dimension.size // before, sizes.kept)
-    if left is None or len({units for _, units in left}) > 1:
-        return None
-    return sum(count for count, _ in left)
+def _from(number: Number) -> str:
+    names = sorted({n.name for n in leaves(number) if isinstance(n, Attribute)})
+    return f"computed from {', '.join(names)} " if names else ""

@@ -17,7 +17,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from submodel.axes.layout import Fixed, Indices, Layout
-from submodel.build.sizes import Sizes, groups_kept
+from submodel.axes.number import Attribute
+from submodel.build.sizes import Sizes, groups_kept, kept
 from submodel.cut import UnitCut
 from submodel.errors import SubmodelError
 from submodel.norm import StaticBatchNorm
@@ -57,7 +58,11 @@ class LayerCut:
         """
         if groups == 1:
             return 1
-        layout = self.layout(tensor, dimension)
+        told = self.told("groups" if tensor else "num_groups")
+        stored = tensor and id(attrgetter(tensor)(self.original)) in self.names
+        if not stored and told is None and self._whole():
+            return groups
+        layout = self.layout(tensor, dimension) if stored or told is None else told
         left = groups_kept(layout, layout.size // groups, self.sizes.kept)
         if left is None or len({units for _, units in left}) > 1:
             raise self.error(
@@ -66,8 +71,30 @@ class LayerCut:
             )
         return sum(count for count, _ in left)
 
+    def _whole(self) -> bool:
+        """Whether nothing of the layer is cut, as of one that the forward never runs."""
+        tensors = (*self.original.parameters(), *self.original.buffers())
+        known = [self.cut.axes.layouts.get(self.names[id(t)], ()) for t in tensors]
+        return all(kept(d, self.sizes.kept) == d.size for dims in known for d in dims)
+
+    def told(self, what: str) -> Layout | None:
+        """What a number of the layer counts or groups, by what the trace saw; None if unknown."""
+        stored, number = (
+            self.cut.axes.stored,
+            Attribute(f"{self.path}.{what}" if self.path else what),
+        )
+        seen = [] if stored is None else [m for m in stored.layers if m.number == number]
+        layout: Layout | None = seen[0].dimension if seen else None
+        return layout
+
     def follow(self, size: int, what: str) -> int:
-        """What a size becomes that no tensor of the layer itself shows, by those nearest to it."""
+        """What a size becomes that no tensor of the layer itself shows.
+
+        As the trace saw it; without one, by the tensors nearest to the layer.
+        """
+        told = self.told(what)
+        if told is not None:
+            return kept(told, self.sizes.kept)
         becomes = self.sizes.inside(self.path, size) or self.sizes.around(self.path, size)
         if len(becomes) > 1:
             raise self.error(f"{what} = {size} may become any of {sorted(becomes)}")
@@ -161,7 +188,8 @@ def _layer_norm(layer: nn.LayerNorm | nn.RMSNorm, cut: LayerCut) -> None:
         layer.normalized_shape = tuple(layer.weight.shape)
     else:
         layer.normalized_shape = tuple(
-            cut.follow(size, "normalized_shape") for size in layer.normalized_shape
+            cut.follow(size, f"normalized_shape[{place}]")
+            for place, size in enumerate(layer.normalized_shape)
         )
 
 
@@ -173,7 +201,9 @@ def _group_norm(layer: nn.GroupNorm, cut: LayerCut) -> None:
         return
     channels = cut.follow(layer.num_channels, "num_channels")
     if channels != layer.num_channels and layer.num_groups > 1:
-        raise cut.error("without weights, it does not show which groups are kept")
+        if cut.told("num_groups") is None:
+            raise cut.error("without weights, it does not show which groups are kept")
+        layer.num_groups = cut.groups(layer.num_groups, "")
     layer.num_channels = channels
 
 
@@ -236,7 +266,8 @@ def _unflatten(layer: nn.Unflatten, cut: LayerCut) -> None:
     sizes = layer.unflattened_size
     if all(isinstance(size, int) for size in sizes):
         layer.unflattened_size = tuple(
-            cut.follow(size, "unflattened_size") if size > 1 else size for size in sizes
+            cut.follow(size, f"unflattened_size[{place}]") if size > 1 else size
+            for place, size in enumerate(sizes)
         )
 
 

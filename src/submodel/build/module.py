@@ -19,6 +19,7 @@ from submodel.build.attributes import follow_integers, misfits
 from submodel.build.check import Outputs, check_outputs
 from submodel.build.layers import LayerCut, fix_of
 from submodel.build.sizes import Sizes
+from submodel.build.solve import settle
 from submodel.cut import Cut, PlannedCut, UnitCut, copy_part
 from submodel.errors import SubmodelError
 
@@ -143,13 +144,14 @@ def _correct(
     names = {id(p): name for name, p in module.named_parameters()}
     names |= {id(b): name for name, b in module.named_buffers()}
     doubts = []
+    settled = settle(cut.axes.stored, sizes) if cut.axes.stored is not None else {}
     pairs = list(zip(module.named_modules(), small.modules(), strict=True))
     for (path, original), layer in reversed(pairs):  # layers before those that contain them
         if (fix := fix_of(original)) is not None:
             fix(layer, LayerCut(path, original, cut, sizes, names))
         elif not type(layer).__module__.startswith("torch."):
             where = f"{path or 'the model'} ({type(layer).__name__})"
-            found = follow_integers(layer, path, sizes, cut.axes.stored)
+            found = follow_integers(layer, path, sizes, cut.axes.stored, settled)
             doubts += [f"{where}: {doubt}" for doubt in found]
     if not in_doubt_to_user:
         _refuse(doubts)

@@ -1,0 +1,49 @@
+"""Where in the source of a model something happens: the line that a user can change."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import torch
+
+_LIBRARIES = tuple(f"{Path(file).parent}/" for file in (torch.__file__, str(Path(__file__).parent)))
+
+
+@cache
+def _is_library(file: str) -> bool:
+    """Whether a file belongs to torch, to this library, or to no file at all."""
+    return file.startswith(_LIBRARIES) or file.startswith("<")
+
+
+def source_line(frame: FrameType | None = None) -> str:
+    """The innermost line of the running code that is neither torch's nor this library's.
+
+    >>> source_line()
+    ''
+    """
+    frame = frame or sys._getframe(1)
+    while frame is not None:
+        if not _is_library(frame.f_code.co_filename):
+            return _text(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
+        frame = frame.f_back
+    return ""
+
+
+def failing_line(problem: BaseException) -> str:
+    """The innermost such line on the way of an error; empty if there is none."""
+    found = ""
+    step: TracebackType | None = problem.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if not _is_library(code.co_filename):
+            found = _text(code.co_filename, step.tb_lineno, code.co_qualname)
+        step = step.tb_next
+    return found
+
+
+def _text(file: str, line: int, function: str) -> str:
+    parts = Path(file).parts
+    return f"{'/'.join(parts[-2:])}:{line} in {function}"
