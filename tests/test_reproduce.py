@@ -44,7 +44,7 @@ def test_every_configuration_is_valid_and_claims_speak_of_what_is_run(scale: Sca
 
 def test_experiments_share_their_runs() -> None:
     variants = every_variant(Scale.SMALL)
-    assert len(set(variants)) == 24 < len(variants)
+    assert len(set(variants)) == 25 < len(variants)
     assert {v.way for v in variants} == set(WAYS)
 
 
@@ -103,10 +103,51 @@ def test_comparisons_are_seed_by_seed_and_losses_count_the_other_way() -> None:
     assert Comparison.of(second, first, "accuracy").verdict == "does not hold"
     assert Comparison.of(first, second, "loss").differences == pytest.approx([0.1, 0.05, 0.2])
     assert Comparison([0.1, 0.001, 0.3]).verdict == "holds, barely"
-    assert Comparison([0.1, -0.1]).verdict == "undecided"
-    assert Comparison([0.0, 0.0]).verdict == "no difference"
+    assert Comparison([0.1, -0.1, 0.1]).verdict == "undecided"
+    assert Comparison([0.0, 0.0, 0.0]).verdict == "no difference"
     assert Comparison.of(first, second, "accuracy gap").differences == pytest.approx([0, 0, 0])
     assert number("accuracy", [0.1, 0.05, 0.2], sign=True) == "+11.7 points ± 7.6"
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_there_is_no_verdict_below_three_seeds(seeds: int) -> None:
+    experiment = EXPERIMENTS["heterofl"]
+    static, rolling = experiment.variants(Scale.SMOKE)
+    records = {static: record("a", [0.1, 0.11, 0.1][:seeds]), rolling: record("b", [0.15] * seeds)}
+    for claim, *_, by, agree, verdict in claim_rows(experiment, records):
+        assert claim.startswith("rolling beats static")
+        assert by.startswith("+")
+        assert agree == f"{seeds} of {seeds}"
+        assert verdict == ("holds" if seeds == 3 else f"no verdict: {seeds} of 3 seeds")
+
+
+def test_random_is_algorithm_1_and_fixed_sizes_are_called_dropout() -> None:
+    """By every way's name and title: what is drawn must be what it is called."""
+    for variant in every_variant(Scale.SMALL):
+        choice = parse(variant.settings(Scale.SMALL, 0)).scheme
+        drawn = {"random": choice.sampling == "bernoulli", "dropout": choice.sampling == "fixed"}
+        if choice.name == "random" and variant.way != "independent-at-1":
+            called = variant.way.partition("-")[0]
+            assert drawn[called]
+            assert variant.title.startswith(called)
+        else:
+            assert not variant.way.startswith(tuple(drawn))
+
+
+def test_the_records_that_are_kept_are_of_the_runs_that_their_names_say() -> None:
+    """But for what cannot change a result: a key that came later has the default it has now."""
+    folder = Path(__file__).parents[1] / "results" / "small"
+    variants = dict.fromkeys(every_variant(Scale.SMALL))
+    assert {v.slug for v in variants} == {path.stem for path in folder.glob("*.json")}
+    for variant in variants:
+        kept = Record.read(folder / f"{variant.slug}.json")
+        assert kept.slug == variant.slug
+        assert [run.seed for run in kept.runs] == [0, 1, 2]
+        ran = parse({**kept.config, "scheme": {**kept.config["scheme"], "scope": "axis"}})
+        now = parse(variant.settings(Scale.SMALL, 0))
+        assert ran.scheme.model_copy(update={"scope": None}) == now.scheme
+        for section in ("model", "data", "clients", "merge", "local", "train"):
+            assert getattr(ran, section) == getattr(now, section)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -102,7 +102,8 @@ def merged(*parts: Settings) -> Settings:
 
 
 _ROLLING: Settings = {"scheme": {"name": "rolling"}}
-_RANDOM: Settings = {"scheme": {"name": "random", "sampling": "fixed"}}
+_RANDOM: Settings = {"scheme": {"name": "random", "sampling": "bernoulli"}}
+_DROPOUT: Settings = {"scheme": {"name": "random", "sampling": "fixed"}}
 _INDEPENDENT: Settings = {
     "scheme": {"name": "random", "sampling": "fixed", "alignment": "independent"}
 }
@@ -116,35 +117,41 @@ _MIXED = _at(*CAPACITIES)
 WAYS: dict[str, Settings] = {
     "rolling": merged(_ROLLING, _MIXED),
     "random": merged(_RANDOM, _MIXED),
-    "random-independent": merged(_INDEPENDENT, _MIXED),
+    "dropout": merged(_DROPOUT, _MIXED),
+    "dropout-independent": merged(_INDEPENDENT, _MIXED),
     "rolling-fill_in": merged(_ROLLING, _MIXED, {"merge": {"rule": "fill_in"}}),
-    "random-fill_in": merged(_RANDOM, _MIXED, {"merge": {"rule": "fill_in"}}),
+    "dropout-fill_in": merged(_DROPOUT, _MIXED, {"merge": {"rule": "fill_in"}}),
     "rolling-fixed": merged(_ROLLING, _MIXED, {"clients": {"capacity_mode": "fixed"}}),
-    "random-fixed": merged(_RANDOM, _MIXED, {"clients": {"capacity_mode": "fixed"}}),
+    "dropout-fixed": merged(_DROPOUT, _MIXED, {"clients": {"capacity_mode": "fixed"}}),
     "full": merged({"scheme": {"name": "full"}}, _at(1.0)),
     "independent-at-1": merged(_INDEPENDENT, _at(1.0)),
-    "random-at-1-2": merged(_RANDOM, _at(1 / 2)),
-    "random-at-1-4": merged(_RANDOM, _at(1 / 4)),
-    "random-at-1-16": merged(_RANDOM, _at(1 / 16)),
+    "dropout-at-1-2": merged(_DROPOUT, _at(1 / 2)),
+    "dropout-at-1-4": merged(_DROPOUT, _at(1 / 4)),
+    "dropout-at-1-16": merged(_DROPOUT, _at(1 / 16)),
     "rolling-at-1-16": merged(_ROLLING, _at(1 / 16)),
     "static-small": merged({"scheme": {"name": "static"}}, _at(1 / 4, 1 / 8)),
     "rolling-small": merged(_ROLLING, _at(1 / 4, 1 / 8)),
 }
-"""The ways to train that the experiments compare."""
+"""The ways to train that the experiments compare.
+
+`random` is Algorithm 1: every unit by itself, with the capacity as its chance. `dropout` draws
+masks of exactly the capacity's share, as published code does.
+"""
 
 TITLES = {
     "rolling": "rolling",
-    "random": "random",
-    "random-independent": "random, layers drawn independently",
+    "random": "random (Bernoulli, Algorithm 1)",
+    "dropout": "dropout (random, fixed size)",
+    "dropout-independent": "dropout, layers drawn independently",
     "rolling-fill_in": "rolling, fill_in",
-    "random-fill_in": "random, fill_in",
+    "dropout-fill_in": "dropout, fill_in",
     "rolling-fixed": "rolling, fixed capacities",
-    "random-fixed": "random, fixed capacities",
-    "full": "capacity 1: rolling = random = full",
+    "dropout-fixed": "dropout, fixed capacities",
+    "full": "capacity 1: rolling = random = dropout = full",
     "independent-at-1": "capacity 1, layers permuted independently",
-    "random-at-1-2": "random, capacity 1/2",
-    "random-at-1-4": "random, capacity 1/4",
-    "random-at-1-16": "random, capacity 1/16",
+    "dropout-at-1-2": "dropout, capacity 1/2",
+    "dropout-at-1-4": "dropout, capacity 1/4",
+    "dropout-at-1-16": "dropout, capacity 1/16",
     "rolling-at-1-16": "rolling, capacity 1/16",
     "static-small": "static (HeteroFL), 1/4 and 1/8",
     "rolling-small": "rolling, 1/4 and 1/8",
@@ -253,11 +260,19 @@ EXPERIMENTS = {
         Experiment(
             "heterogeneous",
             "rolling and random masking, capacities 1 to 1/16 (Fig. 1 and 2)",
-            ("rolling", "random", "random-independent"),
-            only_low=("rolling-fill_in", "random-fill_in", "rolling-fixed", "random-fixed"),
+            ("rolling", "dropout", "dropout-independent"),
+            only_low=(
+                "random",
+                "rolling-fill_in",
+                "dropout-fill_in",
+                "rolling-fixed",
+                "dropout-fixed",
+            ),
             claims=(
-                Claim("rolling beats random", "rolling", "random"),
-                Claim("rolling beats random (loss)", "rolling", "random", "loss"),
+                Claim("rolling beats random", "rolling", "random", settings=("low",)),
+                Claim("rolling beats random (loss)", "rolling", "random", "loss", ("low",)),
+                Claim("rolling beats dropout", "rolling", "dropout"),
+                Claim("rolling beats dropout (loss)", "rolling", "dropout", "loss"),
                 Claim(
                     "higher heterogeneity hurts",
                     "low:rolling",
@@ -265,21 +280,21 @@ EXPERIMENTS = {
                     settings=("low",),
                 ),
                 Claim(
-                    "rolling beats random as published code draws it",
+                    "rolling beats dropout as published code draws it",
                     "rolling",
-                    "random-independent",
+                    "dropout-independent",
                 ),
-                Claim("aligned random beats independent layers", "random", "random-independent"),
+                Claim("aligned dropout beats independent layers", "dropout", "dropout-independent"),
                 Claim(
-                    "rolling beats random under fill_in",
+                    "rolling beats dropout under fill_in",
                     "rolling-fill_in",
-                    "random-fill_in",
+                    "dropout-fill_in",
                     settings=("low",),
                 ),
                 Claim(
-                    "rolling beats random with fixed capacities",
+                    "rolling beats dropout with fixed capacities",
                     "rolling-fixed",
-                    "random-fixed",
+                    "dropout-fixed",
                     settings=("low",),
                 ),
                 Claim("selective beats fill_in", "rolling", "rolling-fill_in", settings=("low",)),
@@ -291,25 +306,26 @@ EXPERIMENTS = {
         Experiment(
             "homogeneous",
             "all clients of capacity 1, or all of 1/16 (Fig. 3 and 4)",
-            ("full", "independent-at-1", "rolling-at-1-16", "random-at-1-16"),
+            ("full", "independent-at-1", "rolling-at-1-16", "dropout-at-1-16"),
             claims=(
                 Claim("the largest model beats the smallest", "full", "rolling-at-1-16"),
-                Claim("rolling beats random at 1/16", "rolling-at-1-16", "random-at-1-16"),
+                Claim("rolling beats dropout at 1/16", "rolling-at-1-16", "dropout-at-1-16"),
                 Claim("rolling beats independent layers at 1", "full", "independent-at-1"),
             ),
         ),
         Experiment(
             "generalization",
-            "the gap between training and test part, random masking and full (Tab. 1 and 2)",
-            ("full", "random-at-1-2", "random-at-1-4", "random-at-1-16", "independent-at-1"),
+            "the gap between training and test part, random masks of fixed size and full "
+            "(Tab. 1 and 2)",
+            ("full", "dropout-at-1-2", "dropout-at-1-4", "dropout-at-1-16", "independent-at-1"),
             gaps=True,
             claims=tuple(
                 Claim(f"masking shrinks the gap ({measure}, {name})", way, "full", measure)
                 for measure in ("loss gap", "accuracy gap")
                 for name, way in (
-                    ("capacity 1/2", "random-at-1-2"),
-                    ("capacity 1/4", "random-at-1-4"),
-                    ("capacity 1/16", "random-at-1-16"),
+                    ("capacity 1/2", "dropout-at-1-2"),
+                    ("capacity 1/4", "dropout-at-1-4"),
+                    ("capacity 1/16", "dropout-at-1-16"),
                     ("capacity 1, independent layers", "independent-at-1"),
                 )
             ),

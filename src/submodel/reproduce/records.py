@@ -25,6 +25,8 @@ MEASURES: dict[str, Callable[[Line], float]] = {
     "accuracy gap": lambda line: abs(line["test_accuracy"] - line["train_eval_accuracy"]),
 }
 SMALLER_IS_BETTER = ("loss", "train loss", "loss gap", "accuracy gap")
+LEAST_SEEDS = 3
+"""A verdict needs as many: of fewer, agreement says nothing."""
 
 
 @dataclass(frozen=True)
@@ -130,11 +132,13 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """In words: only what all seeds agree on, by more than their spread, is certain.
+        """In words: only what all of three seeds agree on, by more than their spread, is certain.
 
-        >>> Comparison([0.1, 0.12, 0.11]).verdict, Comparison([0.1, -0.3]).verdict
-        ('holds', 'undecided')
+        >>> Comparison([0.1, 0.12, 0.11]).verdict, Comparison([0.1, 0.12]).verdict
+        ('holds', 'no verdict: 2 of 3 seeds')
         """
+        if len(self.differences) < LEAST_SEEDS:
+            return f"no verdict: {len(self.differences)} of {LEAST_SEEDS} seeds"
         mean, deviation = spread(self.differences)
         if min(self.differences) > 0:
             return "holds" if mean > deviation else "holds, barely"

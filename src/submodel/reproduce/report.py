@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes as Plot
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from submodel.reproduce.experiments import Experiment, Variant
@@ -30,7 +31,7 @@ def draw(experiment: Experiment, records: Records, path: Path) -> None:
     """One PNG: a row per setting."""
     settings = _settings(records)
     measures = _GAPS if experiment.gaps else _CURVES
-    figure = Figure(figsize=(11, 3.6 * len(settings)), layout="constrained")
+    figure = Figure(figsize=(13, 3.6 * len(settings)), layout="constrained")
     plots = figure.subplots(len(settings), 2, squeeze=False)
     for ((dataset, heterogeneity), variants), row in zip(settings, plots, strict=True):
         for measure, plot in zip(measures, row, strict=True):
@@ -41,7 +42,7 @@ def draw(experiment: Experiment, records: Records, path: Path) -> None:
             else:
                 _draw_curves(plot, variants, records, measure)
             plot.grid(alpha=0.3)
-        row[0].legend(fontsize=7)
+        row[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))  # beside the curves
     figure.suptitle(experiment.title)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
@@ -55,6 +56,7 @@ def _draw_curves(plot: Plot, variants: Sequence[Variant], records: Records, meas
         lower, upper = table.min(0), table.max(0)
         plot.fill_between(rounds, lower, upper, color=line.get_color(), alpha=0.15, linewidth=0)
     plot.set_xlabel("round (line: mean over seeds, band: least to most)")
+    plot.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
 
 
 def _draw_points(plot: Plot, variants: Sequence[Variant], records: Records, measure: str) -> None:
