@@ -18,17 +18,20 @@ def _is_library(file: str) -> bool:
     return file.startswith(_LIBRARIES) or file.startswith("<")
 
 
-def source_line(frame: FrameType | None = None) -> str:
+def source_line(nearest: int = 0) -> str:
     """The innermost line of the running code that is neither torch's nor this library's.
+
+    With ``nearest``, only if the caller that many steps up is such code itself; else empty.
 
     >>> "doctest.py" in source_line()
     True
     """
-    frame = frame or sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1 + nearest)
     while frame is not None:
-        if not _is_library(frame.f_code.co_filename):
-            return _text(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
-        frame = frame.f_back
+        code = frame.f_code
+        if not _is_library(code.co_filename):
+            return _text(code.co_filename, frame.f_lineno, code.co_qualname)
+        frame = None if nearest else frame.f_back
     return ""
 
 

@@ -67,6 +67,7 @@ class Stored:
     elsewhere: frozenset[str] = frozenset()  # attributes that arrived in some other argument
     compared: tuple[Compared, ...] = ()
     layers: tuple[Made, ...] = ()  # numbers of torch's own layers that no tensor of theirs shows
+    grouped: frozenset[str] = frozenset()  # paths of modules that multiply matrices in groups
 
 
 @dataclass
@@ -79,6 +80,7 @@ class Watched:
     values: Uses = field(default_factory=Uses)  # numbers that became values, as scales do
     compared: dict[Compared, None] = field(default_factory=dict)
     layers: list[Made] = field(default_factory=list)
+    grouped: set[str] = field(default_factory=set)
 
     def scales(self) -> Iterator[Any]:
         """Dimensions whose size became a value: a sub-model computes with its own, smaller one."""
@@ -136,6 +138,7 @@ class Watched:
             frozenset(self.elsewhere),
             tuple(compared),
             described(self.layers),
+            frozenset(self.grouped),
         )
 
 
@@ -151,8 +154,8 @@ class _Seen(Uses):
 
     def compare(self, one: Number, other: Number, equal: bool) -> None:
         known = any(not isinstance(leaf, int) for n in (one, other) for leaf in leaves(n))
-        if self.mode.running[-1][1] and not self.mode.busy and known:
-            self.mode.watched.compared[Compared(one, other, equal, source_line())] = None
+        if self.mode.running[-1][1] and known and (line := source_line(nearest=2)):
+            self.mode.watched.compared[Compared(one, other, equal, line)] = None
 
 
 class _Watch(TorchFunctionMode):
@@ -165,7 +168,6 @@ class _Watch(TorchFunctionMode):
         self.running: list[tuple[str, bool]] = [("", True)]  # path, and whether to watch
         self.known_shapes: set[int] = set()  # shapes that building corrects with their layer
         self.lost = _Seen(self)
-        self.busy = False  # what torch and this watch themselves compare is not the model's
 
     def __torch_function__(
         self,
@@ -175,11 +177,7 @@ class _Watch(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given = kwargs or {}
-        self.busy = True
-        try:
-            return self._watch(func.__name__, args, given, func(*args, **given))
-        finally:
-            self.busy = False
+        return self._watch(func.__name__, args, given, func(*args, **given))
 
     def _watch(
         self, name: str, args: tuple[Any, ...], given: Mapping[str, Any], result: Any
@@ -190,6 +188,8 @@ class _Watch(TorchFunctionMode):
             return result
         if isinstance(result, torch.Size) or name == "size":
             return self._sizes(result, *args, **given)
+        if name == "_grouped_mm":
+            self.watched.grouped.add(path)
         if name in _LIKE:
             self._note_like(args[_LIKE[name]], result)
         if name == "multi_head_attention_forward":

@@ -25,6 +25,7 @@ from submodel.axes.expression import Atom, Expression, Fixed, units
 from submodel.axes.forward import Inputs, outputs_of, run, tensors_in, undisturbed, weights_of
 from submodel.axes.record import Record
 from submodel.axes.rules import Call, Rule, find
+from submodel.axes.siblings import Calls, passed_by, watch_calls
 from submodel.axes.stored import Watched, watch_numbers
 from submodel.axes.torch_layers import alike_in_layers
 from submodel.axes.verify import verify as check
@@ -76,8 +77,10 @@ def trace(
         undisturbed(module),
         Watch(record),
         watch_numbers(module, record.seen) as watched,
+        watch_calls(module) as calls,
     ):  # what ``outputs`` computes is watched as well
         results = outputs_of(run(module, example_inputs), outputs)
+        _run_passed_by(record, module, calls)
     _equal_sizes(record, watched, module)
     for dimension in watched.scales():
         record.mix(dimension, "the code computes a value from its size")
@@ -86,6 +89,28 @@ def trace(
     if verify and not any(t.is_meta for t in (*weights.values(), *results)):
         check(module, example_inputs, axes, outputs=outputs)
     return axes
+
+
+def _run_passed_by(record: Record, module: nn.Module, calls: Calls) -> None:
+    """Run what a list of modules holds and the forward passed by; its outputs are its sibling's."""
+
+    def is_read(layer: nn.Module) -> bool:
+        return any(id(tensor) in record.read for tensor in layer.parameters())
+
+    for layer, call in list(passed_by(module, calls, is_read)):
+        try:
+            result = layer(*call.args, **call.kwargs)
+        except Exception:  # it cannot stand in for its sibling after all
+            for tensor in layer.parameters():
+                for dimension in record.of(tensor).dimensions:
+                    record.algebra.freeze(dimension, "the forward passes it by")
+            continue
+        pairs = zip(
+            tensors_in(result, strict=False), tensors_in(call.result, strict=False), strict=False
+        )
+        for one, other in pairs:
+            for d, e in zip(record.of(one).dimensions, record.of(other).dimensions, strict=True):
+                record.algebra.unify(d, e, "another module of its list makes it")
 
 
 def _equal_sizes(record: Record, watched: Watched, module: nn.Module) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from submodel.axes.forward import Inputs
 from submodel.build.attributes import follow_integers, misfits
 from submodel.build.check import Outputs, check_outputs
+from submodel.build.grouped import pad_groups
 from submodel.build.layers import LayerCut, fix_of
 from submodel.build.sizes import Sizes
 from submodel.build.solve import settle
@@ -89,6 +90,7 @@ def build(
             resize(small, sizes.kept)
         if cut.axes.stored is not None:
             _refuse(misfits(small, sizes, cut.axes.stored))
+            pad_groups(module, small, cut.axes.stored.grouped)
     if example_inputs is not None:
         check_outputs(module, small, cut, example_inputs, outputs)
     return small
