@@ -223,9 +223,13 @@ def output_step(
     """The algorithms' output: one more masked gradient step with step size 1/L, over all clients.
 
     w^ = P(w_R - (1/L) (1/N) sum_i m_i (.) grad f_i(m_i (.) w_R)); rolling averages over all its
-    windows as well. That is a round in which everyone takes one full-batch step, filled in.
+    windows as well. That is a round in which everyone takes one full-batch step, filled in. The
+    f_i are what the rounds trained: with weight decay lambda, + (lambda / 2) ||m_i (.) w||^2, and
+    a gradient that is clipped there is clipped here; clients weigh what they do in the merge.
     """
-    work = LocalWork(lr=1 / smoothness, epochs=None, steps=1, batch_size=None)
+    work = replace(
+        setup.work, lr=1 / smoothness, epochs=None, steps=1, batch_size=None, momentum=0.0
+    )
     accumulator = Accumulator(state.tensors, "fill_in")
     tally = Tally(setup.axes, state.tensors, costs)
     everyone = [
@@ -247,10 +251,12 @@ def output_step(
                 client = outcome.assignment.client
                 if isinstance(outcome, Failure):
                     tally.miss(client, outcome.reason)
-                elif reason := accumulator.refusal(outcome.cut, outcome.tensors):
+                    continue
+                weight = setup.weight(outcome.examples)
+                if reason := accumulator.refusal(outcome.cut, outcome.tensors, weight):
                     tally.refuse(client, reason)
                 else:
-                    accumulator.add(outcome.cut, outcome.tensors)
+                    accumulator.add(outcome.cut, outcome.tensors, weight)
     group.reduce([accumulator], tally)
     if not accumulator.added:
         kind = SilentRoundError if tally.missing else DivergedError
