@@ -81,7 +81,7 @@ def squared_gradients(
             found = {n: gradient.square() for n, gradient in own.items()}
             weight = setup.weight(update.examples)
             tally.measured(sent, zeros, update.processed)
-            if reason := accumulator.refusal(WHOLE, found, weight):
+            if reason := accumulator.refusal(WHOLE, found, weight) or update.unusable:
                 tally.refuse(update.assignment.client, f"its gradient: {reason}")
             else:
                 accumulator.add(WHOLE, found, weight)

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from submodel.build import build, load
+from submodel.counting import batch_weights, check_unknown, value_of
 from submodel.cut import WHOLE, Cut, gather
 from submodel.data import Examples
+from submodel.errors import DataError
 from submodel.exchange import Assignment, Model, Setup, State
 from submodel.norm import (
     Spread,
@@ -84,10 +86,21 @@ def score(
         outputs = module(inputs[number])
         y = targets[number].to(outputs.device)
         right = float((outputs.argmax(1) == y).sum()) if labelled else 0.0
-        return torch.tensor([float(setup.loss(outputs, y)) * len(y), right], dtype=torch.float64)
+        value = value_of(setup.loss, outputs, y)
+        if not value.known:
+            check_unknown(setup.loss, outputs, y, value.mean)
+        return torch.tensor([float(value.mean), value.count, right], dtype=torch.float64)
 
-    loss, right = torch.stack(spread(len(inputs), of_batch)).sum(0).tolist()
-    return Score(loss / len(examples), right / len(examples) if labelled else None)
+    means, counts, rights = torch.stack(spread(len(inputs), of_batch)).t().tolist()
+    shares = batch_weights(counts, [len(y) for y in targets])
+    if not sum(shares):
+        raise DataError(f"none of the targets of these {len(examples)} examples counts in the loss")
+    rows = [
+        [mean * share if share else 0.0, right]
+        for mean, share, right in zip(means, shares, rights, strict=True)
+    ]
+    loss, right = torch.tensor(rows, dtype=torch.float64).sum(0).tolist()
+    return Score(loss / sum(shares), right / len(examples) if labelled else None)
 
 
 def assemble(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from submodel.alignment import Alignment
 from submodel.axes import Axes
+from submodel.counting import NOTHING_COUNTS
 from submodel.cut import Cut, Granularity, Tensors
 from submodel.data import Dataset, Examples, Partition, Population
 from submodel.local import AbsentLabels, LocalWork, Loss, Schedule
@@ -184,6 +186,19 @@ class Update:
     processed: int
     loss: float
     passes: Passes = ()  # empty: all of the whole cut
+    counted: float | None = None  # examples that the loss is the mean of; None: all processed
+
+    @property
+    def weight_of_loss(self) -> float:
+        """What the loss counts among those of other clients."""
+        return self.processed if self.counted is None else self.counted
+
+    @property
+    def unusable(self) -> str | None:
+        """Why its loss forbids to merge it; None if it does not."""
+        if not self.weight_of_loss:
+            return NOTHING_COUNTS
+        return None if math.isfinite(self.loss) else "its loss is not finite"
 
 
 @dataclass(frozen=True)

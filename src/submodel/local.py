@@ -14,11 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from submodel.counting import Counted, LossBook
 from submodel.data import Examples
 from submodel.randomness import generator
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs, targets) -> the mean loss over the batch."""
+"""(outputs, targets) -> the mean loss over the batch.
+
+Where not all examples count alike, ``loss.count(targets)``, if it has that, tells how many terms it
+is the mean of (`submodel.counting`)."""
 Gradients = Sequence[Tensor | None]
 Step = Callable[[int, Tensor, Tensor], tuple[Tensor, Gradients]]
 """(number, inputs, targets) -> the loss, and its gradient for every trained parameter."""
@@ -106,6 +110,10 @@ class MaskedCrossEntropy:
             self.logits(logits), torch.searchsorted(self.present, targets)
         )
 
+    def count(self, targets: Tensor) -> int:
+        """Every example."""
+        return len(targets)
+
     def logits(self, logits: Tensor) -> Tensor:
         """Those that enter the softmax."""
         if logits.shape[1] != len(self.present):
@@ -124,8 +132,9 @@ def mixed(device: torch.device, precision: Precision) -> AbstractContextManager[
 class LocalResult:
     """What training one sub-model came to."""
 
-    loss: float  # the mean over the batches
+    loss: float  # the mean over all that counts in the batches
     processed: int  # examples, counted as often as they were used
+    counted: float  # those that the loss is the mean of; parts of them where not all targets count
 
 
 def trained(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -162,28 +171,33 @@ def train(
 
     With ``masks``, w is masked when it arrives and only masked gradients are applied, so that
     m (.) w = w holds throughout and needs no further product. ``step`` replaces the gradient of
-    the module's own loss by another.
+    the module's own loss by another; ``loss`` is then the one that it computes, to be asked what
+    it is the mean of. A batch in which nothing counts is passed through the module, but is no step:
+    weights are neither moved nor decayed, momenta stay.
     """
     module.train()
+    loss = loss if isinstance(loss, Counted) else Counted(loss)
     step = step or plain_step(module, work, loss)
     names, parameters = list(trained(module)), list(trained(module).values())
     masked = {i: masks[n].to(parameters[i]) for i, n in enumerate(names) if masks and n in masks}
     momenta = [torch.zeros_like(p) for p in parameters] if work.momentum else []
-    total = torch.zeros((), dtype=torch.float64)
+    book = LossBook()
     steps = processed = 0
     for positions in order:
         index = torch.from_numpy(positions).to(examples.x.device)
         value, found = step(steps, examples.x[index], examples.y[index])
-        gradients: Gradients = [
-            g * masked[i] if g is not None and i in masked else g for i, g in enumerate(found)
-        ]
-        if work.clip is not None:
-            gradients = clipped(gradients, work.clip)
-        sgd(parameters, gradients, momenta, work)
-        total += value.cpu()
+        count = len(positions) if loss.last is None else loss.last
+        if count:
+            found = [
+                g * masked[i] if g is not None and i in masked else g for i, g in enumerate(found)
+            ]
+            if work.clip is not None:
+                found = clipped(found, work.clip)
+            sgd(parameters, found, momenta, work)
+        book.add(value.reshape(1), [count])
         steps, processed = steps + 1, processed + len(positions)
-        del found, gradients  # or they would still be there while the next ones are computed
-    return LocalResult(float(total) / max(steps, 1), processed)
+        del found  # or they would still be there while the next ones are computed
+    return LocalResult(book.means()[0], processed, book.counted[0])
 
 
 def clipped(gradients: Gradients, largest: float, clients: int = 1) -> list[Tensor | None]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.axes import CLASSES
+from submodel.counting import Counted
 from submodel.cut import Cut, Plan, PlannedCut, Tensors, UnitCut, copy_part, draw_units
 from submodel.local import Gradients, LocalWork, Loss, MaskedCrossEntropy, mixed, trained
 from submodel.norm import set_rate
@@ -82,6 +83,7 @@ def divergence(loss: Loss, student: Tensor, teacher: Tensor) -> Tensor:
     >>> float(divergence(functional.cross_entropy, same, same))
     0.0
     """
+    loss = loss.loss if isinstance(loss, Counted) else loss
     if isinstance(loss, MaskedCrossEntropy):
         student, teacher = loss.logits(student), loss.logits(teacher)
     return functional.kl_div(

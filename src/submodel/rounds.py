@@ -23,6 +23,7 @@ from submodel.build import tensors_of
 from submodel.cells import Cells
 from submodel.cells import begin as begin_cells
 from submodel.cost import CostModel
+from submodel.counting import NOTHING_COUNTS
 from submodel.cut import Cut, LastCut, draw_coordinates, draw_units, gather
 from submodel.errors import DivergedError, SilentRoundError
 from submodel.exchange import (
@@ -162,9 +163,10 @@ def step(
         if tally.missing:
             raise SilentRoundError(f"round {state.round + 1}: no update to merge ({tally.why()})")
         client, reason = next(iter(tally.refused.items()))
+        hint = "" if reason == NOTHING_COUNTS else "; a smaller local.lr, or local.clip, may help"
         raise DivergedError(
             f"round {state.round + 1}: all {len(tally.refused)} updates were refused "
-            f"(client {client}: {reason}); a smaller local.lr, or local.clip, may help"
+            f"(client {client}: {reason}){hint}"
         )
     new = _next(setup, state, cells, dispatchers[0])
     tally.lap("merge")
@@ -175,12 +177,12 @@ def _add(setup: Setup, cells: Cells, update: Update, tally: Tally) -> None:
     """Guard an update and add it, or refuse it by name."""
     accumulator = cells.accumulators[setup.scheme.cell(update.assignment.client)]
     weight = setup.weight(update.examples)
-    if reason := accumulator.refusal(update.cut, update.tensors, weight):
+    if reason := accumulator.refusal(update.cut, update.tensors, weight) or update.unusable:
         tally.refuse(update.assignment.client, reason)
         return
     accumulator.add(update.cut, update.tensors, weight)
     passes = passes_of(update.cut, update.passes, setup.least)
-    tally.accept(update.cut, update.processed, update.loss, passes)
+    tally.accept(update.cut, update.processed, update.loss, passes, update.counted)
 
 
 def _next(setup: Setup, state: State, cells: Cells, dispatcher: Dispatcher) -> State:
@@ -253,7 +255,8 @@ def output_step(
                     tally.miss(client, outcome.reason)
                     continue
                 weight = setup.weight(outcome.examples)
-                if reason := accumulator.refusal(outcome.cut, outcome.tensors, weight):
+                refusal = accumulator.refusal(outcome.cut, outcome.tensors, weight)
+                if reason := refusal or outcome.unusable:
                     tally.refuse(client, reason)
                 else:
                     accumulator.add(outcome.cut, outcome.tensors, weight)

@@ -20,7 +20,7 @@ from submodel.packing import Transport, element_size, mask_bytes
 class RoundReport:
     """What happened in a round."""
 
-    train_loss: float  # the mean over the examples that clients trained on
+    train_loss: float  # the mean over all that counted in what clients trained on
     clients: int
     refused: dict[str, str]  # client -> why its update was not merged
     missing: dict[str, str]  # client -> why there was none
@@ -55,7 +55,7 @@ class Tally:
         self._bytes = LastCut(self._count_bytes)
         self._covered = {a: np.zeros(n, np.bool_) for a, n in axes.cut_by_capacity.items()}
         self._bytes_down = self._bytes_up = self._flops = self._processed = 0
-        self._loss = 0.0
+        self._loss = self._counted = 0.0
         self._seconds: dict[str, float] = {}
         self._last = time.perf_counter()
         self.accepted = 0
@@ -82,15 +82,25 @@ class Tally:
         self.lap("gather")
 
     def accept(
-        self, cut: Cut, processed: int, loss: float, passes: Sequence[tuple[Cut, int]] = ()
+        self,
+        cut: Cut,
+        processed: int,
+        loss: float,
+        passes: Sequence[tuple[Cut, int]] = (),
+        counted: float | None = None,
     ) -> None:
-        """An update was merged; ``passes`` (cut, examples) where not all were of the whole cut."""
+        """An update was merged; ``passes`` (cut, examples) where not all were of the whole cut.
+
+        Its loss is the mean over ``counted`` examples, or over all that were processed.
+        """
+        counted = processed if counted is None else counted
         self.accepted += 1
         self._bytes_up += self._bytes(cut)
         for taken, examples in passes or [(cut, processed)]:
             self._flops += BACKWARD * self.costs.forward_flops(taken) * examples
         self._processed += processed
-        self._loss += loss * processed
+        self._counted += counted
+        self._loss += loss * counted
         if isinstance(cut, UnitCut):
             for axis, seen in self._covered.items():
                 seen[cut.units.get(axis, slice(None))] = True
@@ -126,6 +136,7 @@ class Tally:
         return {
             "counts": [self._bytes_down, self._bytes_up, self._flops, self._processed],
             "loss": self._loss,
+            "counted": self._counted,
             "accepted": self.accepted,
             "refused": self.refused,
             "missing": self.missing,
@@ -138,6 +149,7 @@ class Tally:
         counts = np.sum([b["counts"] for b in books], axis=0).tolist()
         self._bytes_down, self._bytes_up, self._flops, self._processed = counts
         self._loss = math.fsum(b["loss"] for b in books)
+        self._counted = math.fsum(b["counted"] for b in books)
         self.accepted = sum(b["accepted"] for b in books)
         self.refused = {client: why for b in books for client, why in b["refused"].items()}
         self.missing = {client: why for b in books for client, why in b["missing"].items()}
@@ -153,7 +165,7 @@ class Tally:
         units = sum(len(seen) for seen in self._covered.values())
         held = sum(int(seen.sum()) for seen in self._covered.values())
         return RoundReport(
-            train_loss=self._loss / self._processed,
+            train_loss=self._loss / self._counted,
             clients=self.accepted,
             refused=self.refused,
             missing=self.missing,

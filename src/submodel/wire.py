@@ -178,6 +178,7 @@ def update_parcel(update: Update, task: Task, transport: Transport) -> Parcel:
         "examples": update.examples,
         "processed": update.processed,
         "loss": update.loss if math.isfinite(update.loss) else None,
+        "counted": update.counted,
         "passes": list(update.passes),
         "halved": scales if transport == "half" else None,
     }
@@ -192,6 +193,7 @@ class _UpdateHead:
     examples: Count
     processed: Count
     loss: FiniteFloat | None
+    counted: Annotated[FiniteFloat, Field(ge=0, lt=1 << 53)] | None
     passes: tuple[tuple[Annotated[float, Field(gt=0, le=1)], Count], ...]
     halved: dict[str, FiniteFloat] | None
 
@@ -214,7 +216,7 @@ def read_update(parcel: Parcel, task: Task) -> Update:
         raise WireError("its loss is not finite")
     tensors = _values(parcel, task, head.halved)
     counts = head.examples, head.processed
-    return Update(task.assignment, task.cut, tensors, *counts, head.loss, head.passes)
+    return Update(task.assignment, task.cut, tensors, *counts, head.loss, head.passes, head.counted)
 
 
 def _values(parcel: Parcel, task: Task, scales: Mapping[str, float] | None) -> dict[str, Tensor]:

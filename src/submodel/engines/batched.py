@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from submodel.build import build, tensors_of
+from submodel.counting import LossBook
 from submodel.cut import WHOLE, Cut
 from submodel.engines.device import move
 from submodel.engines.estimate import Estimate
@@ -152,22 +153,21 @@ class BatchedEngine:
         loss = StackedLoss(self._setup, tasks, self._device)
         stack = Stack(self._setup.module, tasks, self._device)
         set_rate(forward.module, tasks[0].assignment.capacity)
-        totals = torch.zeros(len(clients), dtype=torch.float64, device=self._device)
+        book = LossBook(len(clients), self._device)
         for start, stop, positions in _schedule(clients):
             rows = move(torch.from_numpy(positions), self._device)
             x = self._x.index_select(0, rows).view(-1, stop - start, *self._x.shape[1:])
             y = self._y.index_select(0, rows).view(-1, stop - start, *self._y.shape[1:])
             share = stack.share(start, stop)
             with mixed(x.device, tasks[0].work.precision):
-                values = loss(forward(share.used(), stop - start, x), y, start, stop)
-            share.step(values.sum(), tasks[0].work)
-            totals[start:stop] += values.detach()
-        sums = totals.tolist()
-        for client, total, tensors in zip(clients, sums, stack.unstack(), strict=True):
-            task, steps = client.task, len(client.batches)
+                values, counts = loss(forward(share.used(), stop - start, x), y, start, stop)
+            share.step(values, counts, tasks[0].work)
+            book.add(values, counts, start)
+        losses = zip(book.means(), book.counted, strict=True)
+        for client, (mean, counted), tensors in zip(clients, losses, stack.unstack(), strict=True):
+            where, cut, total = client.task.assignment, client.task.cut, client.total
             processed = sum(map(len, client.batches))
-            mean = total / max(steps, 1)
-            yield Update(task.assignment, task.cut, tensors, client.total, processed, mean)
+            yield Update(where, cut, tensors, total, processed, mean, counted=counted)
 
 
 def _collect(tasks: Iterator[Task]) -> Iterator[Task]:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from submodel.build import build, fill_local, load, load_local, tensors_of, to_device
+from submodel.counting import Counted
 from submodel.cut import Cut
 from submodel.data import Examples
 from submodel.engines.device import move
@@ -54,11 +55,12 @@ class SerialEngine:
         setup, where = self._setup, task.assignment
         own = setup.federation.examples(where.client)
         examples = Examples(move(own.x, self._device), move(own.y, self._device))
-        loss = setup.loss
+        own_loss = setup.loss
         if task.classes is not None and setup.federation.dataset.classes is not None:
             present = torch.from_numpy(task.classes).to(self._device)
             classes = setup.federation.dataset.classes
-            loss = MaskedCrossEntropy(present, classes, setup.absent_labels)
+            own_loss = MaskedCrossEntropy(present, classes, setup.absent_labels)
+        loss = Counted(own_loss)
         module = self._module(task.cut)
         load(module, {n: move(t, self._device, copy=True) for n, t in task.tensors.items()})
         if task.local is None:
@@ -91,6 +93,5 @@ class SerialEngine:
             for name, tensor in tensors_of(module).items()
         }
         passes = () if nested is None else nested.passes
-        return Update(
-            where, task.cut, trained, len(examples), result.processed, result.loss, passes
-        )
+        counts = len(examples), result.processed
+        return Update(where, task.cut, trained, *counts, result.loss, passes, result.counted)

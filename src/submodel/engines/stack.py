@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from submodel.counting import value_of
 from submodel.engines.device import move
 from submodel.exchange import Setup, Task
 from submodel.local import Gradients, LocalWork, clipped, sgd
@@ -45,16 +46,31 @@ class Share:
             return self.tensors
         return self.tensors | {n: self.tensors[n] * scale for n, scale in self.scales.items()}
 
-    def step(self, loss: Tensor, work: LocalWork) -> None:
-        """Take w <- w - eta m (.) grad of every client, as `submodel.local.train` does it."""
-        found: Gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+    def step(self, losses: Tensor, counts: Sequence[float], work: LocalWork) -> None:
+        """Take w <- w - eta m (.) grad of every client, as `submodel.local.train` does it.
+
+        Clients whose losses count nothing stay as they are.
+        """
+        still = [client for client, count in enumerate(counts) if not count]
+        if len(still) == self.clients:
+            return
+        moving = losses[[i for i, count in enumerate(counts) if count]] if still else losses
+        found: Gradients = torch.autograd.grad(moving.sum(), self.parameters, allow_unused=True)
         if self.masks:
             found = [
                 None if g is None else g * mask for g, mask in zip(found, self.masks, strict=True)
             ]
         if work.clip is not None:
             found = clipped(found, work.clip, self.clients)
+        rows = [
+            tensor.detach().unflatten(0, (self.clients, -1))[client]
+            for tensor in (*self.parameters, *self.momenta)
+            for client in still
+        ]
+        before = [row.clone() for row in rows]
         sgd(self.parameters, found, self.momenta, work)
+        for row, value in zip(rows, before, strict=True):
+            row.copy_(value)
 
 
 class Stack:
@@ -117,7 +133,10 @@ class Stack:
 
 
 class StackedLoss:
-    """Every client's mean loss over its batch; cross-entropy of all clients in one piece."""
+    """Every client's mean loss over its batch, and what it is the mean of.
+
+    The cross-entropy of all clients' labels is computed in one piece.
+    """
 
     def __init__(self, setup: Setup, tasks: Sequence[Task], device: torch.device) -> None:
         self._loss = setup.loss
@@ -130,8 +149,10 @@ class StackedLoss:
             if setup.absent_labels == "zero":
                 self._padding = classes - self._present.shape[1]
 
-    def __call__(self, outputs: Tensor, targets: Tensor, start: int, stop: int) -> Tensor:
-        """Outputs and targets of shape (batch, clients, ...) to one loss per client."""
+    def __call__(
+        self, outputs: Tensor, targets: Tensor, start: int, stop: int
+    ) -> tuple[Tensor, list[float]]:
+        """Outputs and targets of shape (batch, clients, ...) to one loss and count per client."""
         if self._present is not None:  # see `submodel.local.MaskedCrossEntropy`
             present = self._present[start:stop]
             if outputs.shape[2] != present.shape[1]:
@@ -139,10 +160,16 @@ class StackedLoss:
             if self._padding:
                 outputs = functional.pad(outputs, (0, self._padding))
             targets = torch.searchsorted(present, targets.t().contiguous()).t()
-        elif self._loss is not functional.cross_entropy or outputs.dim() != 3:
+        elif (
+            self._loss is not functional.cross_entropy
+            or outputs.dim() != 3
+            or targets.dim() != 2
+            or targets.is_floating_point()
+        ):
             apart = zip(outputs.unbind(1), targets.unbind(1), strict=True)
-            return torch.stack([self._loss(o, t) for o, t in apart])
+            found = [value_of(self._loss, o, t) for o, t in apart]
+            return torch.stack([value.mean for value in found]), [v.count for v in found]
         flat = functional.cross_entropy(
             outputs.flatten(0, 1), targets.reshape(-1), reduction="none"
         )
-        return flat.view(len(outputs), -1).mean(0)
+        return flat.view(len(outputs), -1).mean(0), [len(outputs)] * (stop - start)

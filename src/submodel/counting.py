@@ -1,0 +1,231 @@
+"""What a loss is the mean of: batches of an evaluation, or of a round, weigh what they count.
+
+The mean of the means of batches is the mean of all only if each batch weighs as much as its loss
+averages over: tokens that are not ignored, say, rather than sequences. A loss may tell, by a method
+or attribute ``count``; of others the calls that average are seen while the loss is computed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from submodel.errors import SubmodelError
+
+_log = logging.getLogger(__name__)
+_Loss = Callable[[Tensor, Tensor], Tensor]
+_IGNORED = -100
+"""What `functional.cross_entropy` leaves out unless it is told otherwise."""
+_CROSS_ENTROPIES = (functional.cross_entropy, functional.nll_loss)
+_MEANS = (torch.mean, Tensor.mean)
+_SUMS = (torch.sum, Tensor.sum)
+_QUOTIENTS = (torch.div, torch.true_divide, Tensor.div, Tensor.true_divide, Tensor.__truediv__)
+_SIGNATURES = lru_cache(maxsize=None)(inspect.signature)
+NOTHING_COUNTS = "none of its targets counts in the loss"
+
+
+@dataclass(frozen=True)
+class Value:
+    """The loss of a batch."""
+
+    mean: Tensor
+    count: float  # what it is the mean of, in examples where all their targets count
+    known: bool = True  # if not, examples are taken to count alike
+
+
+def value_of(loss: _Loss, outputs: Tensor, targets: Tensor) -> Value:
+    """The loss of a batch, and what it is the mean of.
+
+    >>> targets = torch.tensor([[1, -100], [0, 1]])
+    >>> value_of(functional.cross_entropy, torch.zeros(2, 3, 2), targets).count
+    1.5
+    """
+    examples = len(targets)
+    if (tell := getattr(loss, "count", None)) is not None:
+        return Value(loss(outputs, targets), _told(tell, targets))
+    each = targets.numel() / examples  # targets of an example
+    if loss is functional.cross_entropy and not targets.is_floating_point():
+        count = examples if targets.dim() == 1 else int((targets != _IGNORED).sum()) / each
+        return Value(loss(outputs, targets), count)
+    with _Averages() as seen:
+        mean = loss(outputs, targets)
+    found = seen.count()
+    return Value(mean, examples if found is None else found / each, found is not None)
+
+
+class Counted:
+    """A loss that remembers what it was last the mean of; None before it was computed.
+
+    >>> loss = Counted(functional.mse_loss)
+    >>> float(loss(torch.zeros(3, 2), torch.ones(3, 2))), loss.last
+    (1.0, 3.0)
+    """
+
+    def __init__(self, loss: _Loss) -> None:
+        self.loss = loss
+        self.last: float | None = None
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean over the batch."""
+        value = value_of(self.loss, outputs, targets)
+        self.last = value.count
+        return value.mean
+
+
+def _told(tell: Callable[[Tensor], Any], targets: Tensor) -> float:
+    """What a loss says itself."""
+    given = tell(targets) if callable(tell) else tell
+    try:
+        count = float(given) if callable(tell) else math.nan
+    except (TypeError, ValueError, RuntimeError):
+        count = math.nan
+    if not 0 <= count < math.inf:
+        raise SubmodelError(
+            f"loss.count(targets): {given!r} given; want the number of terms that the loss of "
+            "these targets is the mean of, 0 or more"
+        )
+    return count
+
+
+class _Averages(TorchFunctionMode):
+    """Sees the functions of torch that average, while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._entropies: list[float] = []
+        self._others: list[float] = []
+        self._totals: list[Tensor] = []  # what was summed up, perhaps to be divided by hand
+
+    def count(self) -> float | None:
+        """The terms of the mean that was seen; of several, of cross-entropies and of the last."""
+        seen = self._entropies or self._others
+        return seen[-1] if seen else None
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call the function and note what it averages over."""
+        named = kwargs or {}
+        result = func(*args, **named)
+        if isinstance(result, Tensor) and result.dim() == 0:
+            self._note(func, args, named, result)
+        return result
+
+    def _note(
+        self,
+        func: Callable[..., Any],
+        args: Sequence[Any],
+        named: Mapping[str, Any],
+        result: Tensor,
+    ) -> None:
+        if func in _MEANS:
+            self._others.append(_first(args, named).numel())
+        elif func in _SUMS:
+            self._totals.append(result)
+        elif func in _QUOTIENTS and len(args) == 2:
+            if any(args[0] is total for total in self._totals) and args[1] >= 0:
+                self._others.append(float(args[1]))
+        elif inspect.isfunction(func) and func.__module__ == functional.__name__:
+            given = _SIGNATURES(func).bind(*args, **named)
+            given.apply_defaults()
+            reduction = given.arguments.get("reduction")
+            if reduction == "sum":
+                self._totals.append(result)
+            elif reduction in ("mean", "batchmean"):
+                if func in _CROSS_ENTROPIES:
+                    self._entropies.append(_terms(given.arguments))
+                else:
+                    self._others.append(_first(args, named).numel())
+
+
+def _first(args: Sequence[Any], named: Mapping[str, Any]) -> Tensor:
+    tensor: Tensor = args[0] if args else named["input"]
+    return tensor
+
+
+def _terms(call: Mapping[str, Any]) -> float:
+    """What a cross-entropy divides by: its targets that are not ignored, each with its weight."""
+    inputs, targets, weight = call["input"], call["target"], call["weight"]
+    if targets.is_floating_point():  # a distribution over the classes
+        return float(targets.numel() / inputs.shape[min(1, inputs.dim() - 1)])
+    counted = targets != call["ignore_index"]
+    return float(counted.sum() if weight is None else weight[targets[counted]].sum())
+
+
+class LossBook:
+    """The mean loss of each of some clients, batch by batch."""
+
+    def __init__(self, clients: int = 1, device: torch.device | str = "cpu") -> None:
+        self._totals = torch.zeros(clients, dtype=torch.float64, device=device)
+        self._units = [0.0] * clients  # of a client's first batch: equal batches weigh just 1
+        self._weights = [0.0] * clients
+        self.counted = [0.0] * clients
+
+    def add(self, values: Tensor, counts: Sequence[float], start: int = 0) -> None:
+        """A batch of each of some neighbouring clients."""
+        weights = []
+        for client, count in enumerate(counts, start):
+            self._units[client] = self._units[client] or count
+            weights.append(count / self._units[client] if count else 0.0)
+            self._weights[client] += weights[-1]
+            self.counted[client] += count
+        values = values.detach().to(self._totals)
+        if any(weight != 1 for weight in weights):
+            factors = values.new_tensor(weights)
+            values = torch.where(factors > 0, values * factors, 0.0)
+        self._totals[start : start + len(counts)] += values
+
+    def means(self) -> list[float]:
+        """Over all that counted; 0 where nothing did."""
+        return [
+            total / weight if weight else 0.0
+            for total, weight in zip(self._totals.tolist(), self._weights, strict=True)
+        ]
+
+
+def batch_weights(counts: Sequence[float], lengths: Sequence[int]) -> Sequence[float]:
+    """What batches weigh that count so much; where examples count alike, their numbers themselves.
+
+    >>> batch_weights([6.0, 6.0, 3.0], [2, 2, 1]), batch_weights([6.0, 5.0], [2, 2])
+    ([2, 2, 1], [6.0, 5.0])
+    """
+    alike = all(c * lengths[0] == counts[0] * n for c, n in zip(counts, lengths, strict=True))
+    return lengths if alike and counts[0] else counts
+
+
+def check_unknown(loss: _Loss, outputs: Tensor, targets: Tensor, whole: Tensor) -> None:
+    """Say so, once, if a loss that averages in an unseen way does not count examples alike."""
+    half = len(targets) // 2
+    if not half:
+        return
+    parts = [
+        (len(y), float(loss(o, y)))
+        for o, y in ((outputs[:half], targets[:half]), (outputs[half:], targets[half:]))
+    ]
+    mean = sum(n * value for n, value in parts) / len(targets)
+    if not math.isclose(mean, float(whole), rel_tol=1e-3, abs_tol=1e-6):
+        _warn(getattr(loss, "__qualname__", type(loss).__qualname__))
+
+
+@lru_cache(maxsize=64)
+def _warn(name: str) -> None:
+    _log.warning(
+        "the loss %s of a batch is not the mean over its examples, and what else it is the mean of "
+        "cannot be seen: losses in the metrics weigh batches by examples. Let it tell by "
+        "loss.count(targets) -> number of terms",
+        name,
+    )
