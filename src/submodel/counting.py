@@ -86,7 +86,7 @@ def _told(tell: Callable[[Tensor], Any], targets: Tensor) -> float:
     """What a loss says itself."""
     given = tell(targets) if callable(tell) else tell
     try:
-        count = float(given) if callable(tell) else math.nan
+        count = _number(given) if callable(tell) else math.nan
     except (TypeError, ValueError, RuntimeError):
         count = math.nan
     if not 0 <= count < math.inf:
@@ -138,7 +138,7 @@ class _Averages(TorchFunctionMode):
             self._totals.append(result)
         elif func in _QUOTIENTS and len(args) == 2:
             if any(args[0] is total for total in self._totals) and args[1] >= 0:
-                self._others.append(float(args[1]))
+                self._others.append(_number(args[1]))
         elif inspect.isfunction(func) and func.__module__ == functional.__name__:
             given = _SIGNATURES(func).bind(*args, **named)
             given.apply_defaults()
@@ -163,7 +163,11 @@ def _terms(call: Mapping[str, Any]) -> float:
     if targets.is_floating_point():  # a distribution over the classes
         return float(targets.numel() / inputs.shape[min(1, inputs.dim() - 1)])
     counted = targets != call["ignore_index"]
-    return float(counted.sum() if weight is None else weight[targets[counted]].sum())
+    return _number(counted.sum() if weight is None else weight[targets[counted]].sum())
+
+
+def _number(value: Tensor | float) -> float:
+    return value.item() if isinstance(value, Tensor) else float(value)
 
 
 class LossBook:
@@ -217,7 +221,8 @@ def check_unknown(loss: _Loss, outputs: Tensor, targets: Tensor, whole: Tensor) 
         for o, y in ((outputs[:half], targets[:half]), (outputs[half:], targets[half:]))
     ]
     mean = sum(n * value for n, value in parts) / len(targets)
-    if not math.isclose(mean, float(whole), rel_tol=1e-3, abs_tol=1e-6):
+    error = 1000 * torch.finfo(whole.dtype).eps  # of sums in another order, and to spare
+    if not math.isclose(mean, float(whole), rel_tol=error, abs_tol=error):
         _warn(getattr(loss, "__qualname__", type(loss).__qualname__))
 
 

@@ -43,7 +43,10 @@ from submodel.tally import RoundReport
 Metrics = dict[str, Any]
 _log = logging.getLogger(__name__)
 OnRound = Callable[[Metrics], None]
-_SCORES = ("test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy")
+_SCORES = (
+    *("test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy"),
+    "capacity_loss",  # where accuracy is not defined
+)
 
 
 class Interrupted(SubmodelError):  # noqa: N818 - not an error, but it ends the command
@@ -165,7 +168,7 @@ def _scores(
     if config.train.evaluate_train:
         parts["train_eval"] = some(data.train, config.train.evaluate_train_examples, config.seed)
     small = {}
-    if config.train.evaluate_capacities and data.classes is not None:
+    if config.train.evaluate_capacities:
         small = capacity_models(setup, state)
     rows = measured(setup, [(state.tensors, WHOLE), *small.values()])
     found = evaluate_parts(
@@ -176,11 +179,14 @@ def _scores(
         values[f"{name}_loss"] = score.loss
         if score.accuracy is not None:
             values[f"{name}_accuracy"] = score.accuracy
-    if found[0].accuracy is not None and config.train.evaluate_capacities:
+    if config.train.evaluate_capacities:
         by_capacity = evaluate_capacities(
             setup, state, found[0], device, group.spread, dict(zip(small, rows[1:], strict=True))
         )
-        values["capacity_accuracy"] = {f"{c:g}": s.accuracy for c, s in by_capacity.items()}
+        if found[0].accuracy is not None:
+            values["capacity_accuracy"] = {f"{c:g}": s.accuracy for c, s in by_capacity.items()}
+        else:
+            values["capacity_loss"] = {f"{c:g}": s.loss for c, s in by_capacity.items()}
     return values
 
 
@@ -283,7 +289,7 @@ def _finish(
         "name": config.name,
         "rounds": state.round,
         **{key: scores[key] for key in _SCORES if key in scores},
-        "capacity_accuracy": history[-1].get("capacity_accuracy"),
+        "capacity_accuracy": scores.get("capacity_accuracy"),
         "model_sha256": checkpoint.model_sha256(state.tensors),
         **totals,
         "refused": sum(len(line["refused"]) for line in history),

@@ -62,15 +62,15 @@ class Share:
             ]
         if work.clip is not None:
             found = clipped(found, work.clip, self.clients)
-        rows = [
-            tensor.detach().unflatten(0, (self.clients, -1))[client]
+        kept = [
+            tensor.detach()[client * (rows := len(tensor) // self.clients) :][:rows]
             for tensor in (*self.parameters, *self.momenta)
             for client in still
         ]
-        before = [row.clone() for row in rows]
+        before = [part.clone() for part in kept]
         sgd(self.parameters, found, self.momenta, work)
-        for row, value in zip(rows, before, strict=True):
-            row.copy_(value)
+        for part, value in zip(kept, before, strict=True):
+            part.copy_(value)
 
 
 class Stack:

@@ -1,4 +1,4 @@
-"""The picture of a run: accuracy and loss over rounds, and accuracy against traffic."""
+"""The picture of a run: accuracy (or loss) and loss over rounds, and accuracy against traffic."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> No
     from matplotlib.figure import Figure  # half a second that only the end of a run needs
 
     figure = Figure(figsize=(12, 3.6), layout="constrained")
-    accuracy, loss, traffic = figure.subplots(1, 3)
+    scores, loss, traffic = figure.subplots(1, 3)
     figure.suptitle(title)
     measured = [line for line in history if "test_loss" in line]
     rounds = [line["round"] for line in measured]
-    _draw_accuracy(accuracy, measured, rounds)
+    _draw_scores(scores, measured, rounds)
 
     loss.plot([line["round"] for line in history], [line["train_loss"] for line in history],
               label="train (clients)", alpha=0.5, linewidth=1)  # fmt: skip
@@ -36,12 +36,9 @@ def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> No
         [line.get("test_accuracy", line["test_loss"]) for line in measured],
         marker=seen,
     )
-    labelled = bool(measured) and "test_accuracy" in measured[0]
-    traffic.set(
-        xlabel="traffic, MB (down + up)", ylabel="test accuracy" if labelled else "test loss"
-    )
+    traffic.set(xlabel="traffic, MB (down + up)", ylabel=f"test {_score(measured)}")
     ends = (len(history), len(history), sent[-1] / 1e6 if sent else 0)
-    for plot, end in zip((accuracy, loss, traffic), ends, strict=True):
+    for plot, end in zip((scores, loss, traffic), ends, strict=True):
         plot.grid(alpha=0.3)
         plot.set_xlim(0, 1.02 * end or 1)
         plot.xaxis.get_major_locator().set_params(integer=plot is not traffic)
@@ -55,17 +52,22 @@ def _marker(rounds: Sequence[int]) -> str | None:
     return "o" if len(rounds) == 1 else None
 
 
-def _draw_accuracy(plot: Plot, measured: Sequence[dict[str, Any]], rounds: Sequence[int]) -> None:
-    plot.set(xlabel="round", ylabel="test accuracy")
-    if not measured or "test_accuracy" not in measured[0]:
-        plot.text(0.5, 0.5, "no class labels", ha="center", transform=plot.transAxes)
-        return
-    for capacity in measured[0].get("capacity_accuracy", {}):
+def _draw_scores(plot: Plot, measured: Sequence[dict[str, Any]], rounds: Sequence[int]) -> None:
+    """Accuracy, or the loss where targets are not labels: of the global model and by capacity."""
+    score = _score(measured)
+    by_capacity = f"capacity_{score}"
+    plot.set(xlabel="round", ylabel=f"test {score}")
+    for capacity in measured[0].get(by_capacity, {}) if measured else ():
         if float(capacity) < 1:
-            values = [line["capacity_accuracy"][capacity] for line in measured]
+            values = [line[by_capacity][capacity] for line in measured]
             plot.plot(rounds, values, alpha=0.7, linewidth=1, marker=_marker(rounds),
                       label=f"capacity {capacity}")  # fmt: skip
-    plot.plot(rounds, [line["test_accuracy"] for line in measured], color="k",
+    plot.plot(rounds, [line[f"test_{score}"] for line in measured], color="k",
               marker=_marker(rounds), label="global model")  # fmt: skip
-    plot.set_ylim(0, 1.02)  # a line at 100 % is not hidden by the frame
+    if score == "accuracy":
+        plot.set_ylim(0, 1.02)  # a line at 100 % is not hidden by the frame
     plot.legend(fontsize=8)
+
+
+def _score(measured: Sequence[dict[str, Any]]) -> str:
+    return "accuracy" if measured and "test_accuracy" in measured[0] else "loss"

@@ -85,10 +85,13 @@ def module_cost_rows(
 def history_table(history: Sequence[dict[str, Any]], title: str) -> Table:
     """The evaluated rounds of a run."""
     measured = [line for line in history if "test_loss" in line]
-    capacities = list(measured[0].get("capacity_accuracy", {})) if measured else []
+    labelled = not measured or "test_accuracy" in measured[0]
+    by_capacity, form = ("capacity_accuracy", ".1%") if labelled else ("capacity_loss", ".4f")
+    at = "at" if labelled else "loss at"
+    capacities = list(measured[0].get(by_capacity, {})) if measured else []
     table = Table(title=title)
     headings = ["round", "train loss", "test loss", "test accuracy"]
-    headings += [f"at {c}" for c in capacities if float(c) < 1]
+    headings += [f"{at} {c}" for c in capacities if float(c) < 1]
     observed = list(measured[0].get("observed", {})) if measured else []
     headings += observed
     for heading in [*headings, "units covered", "traffic", "refused"]:
@@ -104,7 +107,7 @@ def history_table(history: Sequence[dict[str, Any]], title: str) -> Table:
             f"{line['train_loss']:.4f}",
             f"{line['test_loss']:.4f}",
             "-" if accuracy is None else f"{accuracy:.1%}",
-            *(f"{line['capacity_accuracy'][c]:.1%}" for c in capacities if float(c) < 1),
+            *(f"{line[by_capacity][c]:{form}}" for c in capacities if float(c) < 1),
             *(
                 f"{line['observed'][n]:.4f}" if n in line.get("observed", {}) else "-"
                 for n in observed
