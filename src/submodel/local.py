@@ -39,6 +39,7 @@ class LocalWork:
     epochs: int | None = 1
     steps: int | None = None
     batch_size: int | None = None  # None: all examples at once
+    drop_last: bool = False  # leave out a pass's last batch where it is smaller than the others
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip: float | None = None  # the largest norm of a gradient
@@ -69,6 +70,22 @@ class Schedule:
         return 1.0
 
 
+def batch_length(total: int, work: LocalWork) -> int:
+    """How many examples a client's batches have, but for the last of a pass."""
+    return min(work.batch_size or total, total)
+
+
+def batches_per_pass(total: int, work: LocalWork) -> int:
+    """How many batches a pass over so many examples has: at least one.
+
+    >>> work = LocalWork(lr=0.1, batch_size=3, drop_last=True)
+    >>> [batches_per_pass(total, work) for total in (1, 2, 3, 7)]
+    [1, 1, 1, 2]
+    """
+    size = batch_length(total, work)
+    return total // size if work.drop_last else -(-total // size)
+
+
 def batches(
     total: int, work: LocalWork, seed: int, round_: int, client: int
 ) -> Iterator[NDArray[np.int64]]:
@@ -77,10 +94,11 @@ def batches(
     >>> [len(b) for b in batches(7, LocalWork(lr=0.1, batch_size=3), 0, 0, 0)]
     [3, 3, 1]
     """
-    size, step, epoch = min(work.batch_size or total, total), 0, 0
+    size, step, epoch = batch_length(total, work), 0, 0
+    stop = batches_per_pass(total, work) * size
     while work.steps is not None or epoch < (work.epochs or 0):
         order = generator(seed, "batches", round_, client, epoch).permutation(total)
-        for start in range(0, total, size):
+        for start in range(0, stop, size):
             if step == work.steps:
                 return
             yield order[start : start + size]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from submodel import lone
 from submodel.axes import Axes, Dimension, declare, trace
 from submodel.build import build, tensors_of
 from submodel.config import AxesChoice, Config
@@ -173,7 +174,10 @@ def prepare(
         raise ConfigError(problems)
     if config.scheme.granularity == "unit":
         _check_builds(module, found, config, data)
-    return assemble_setup(config, module, found, scheme, Federation(data, partition), loss)
+    setup = assemble_setup(config, module, found, scheme, Federation(data, partition), loss)
+    if config.engine.name != "flower" and (problems := lone.problems(setup, config.train.rounds)):
+        raise ConfigError(problems)  # a device tells itself, when it knows what it has
+    return setup
 
 
 def assemble_setup(
@@ -206,6 +210,7 @@ def assemble_setup(
             epochs=(local.epochs or 1) if local.steps is None else None,
             steps=local.steps,
             batch_size=local.batch_size or None,
+            drop_last=local.drop_last,
             momentum=local.momentum,
             weight_decay=local.weight_decay,
             clip=local.clip,

@@ -142,6 +142,11 @@ class Local(Section):
     epochs: Count | None = Field(None, description="passes over the client's examples (default 1)")
     steps: Count | None = Field(None, description="or K, the number of SGD steps")
     batch_size: Annotated[int, Field(ge=0)] = Field(10, description="examples per step; 0: all")
+    drop_last: bool = Field(
+        False,
+        description="leave out the last batch of a pass where it is smaller than the others (norms "
+        "over the batch may fail on one example); a client's only batch stays",
+    )
     lr: Positive = Field(0.02, description="learning rate eta")
     momentum: Decay = Field(0.9, description="SGD momentum")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="L2 decay")

@@ -177,9 +177,13 @@ class Dirichlet:
             sizes[client] += 1
         return owner
 
+    @cached_property
+    def _sizes(self) -> Indices:
+        return np.bincount(self._owner, minlength=self.clients)
+
     def size(self, client: int) -> int:
         """What the draws came to."""
-        return int((self._owner == client).sum())
+        return int(self._sizes[client])
 
     def indices(self, client: int) -> Indices:
         """The client's share of every label."""
@@ -218,6 +222,9 @@ class Drawn:
         """How many examples a client has."""
         if self.labels_per_client is None:
             return min(self.examples_per_client, self.total)
+        most = -(-self.examples_per_client // self.labels_per_client)  # of a label
+        if min(map(len, self._members)) >= most:
+            return self.examples_per_client
         return len(self.indices(client))
 
     def indices(self, client: int) -> Indices:

@@ -24,6 +24,7 @@ from submodel.devices.post import Post
 from submodel.devices.roster import Roster
 from submodel.errors import ConfigError, SubmodelError
 from submodel.exchange import Assignment, Failure, Model, Setup, Task
+from submodel.lone import Singles
 from submodel.norm import StaticBatchNorm
 from submodel.schemes import Draw, Static
 from submodel.wire import WireError, plain, read_moments
@@ -150,6 +151,7 @@ def over_devices(
         raise ConfigError(problems)
     told = briefing(config, Facts.of(setup.federation.dataset))
     fingerprint, classes = axes_fingerprint(setup.axes), setup.federation.dataset.classes
+    singles = Singles(setup)
 
     def accepts(report: Report) -> str:
         if report.axes != fingerprint:
@@ -162,7 +164,7 @@ def over_devices(
             not report.labels or max(report.labels) >= (classes or 0)
         ):
             return f"labels {report.labels} are not those of {classes} classes"
-        return ""
+        return singles.problem(report.examples, report.capacity) or ""
 
     roster = Roster(post, told, accepts, config.clients.count, file)
     engine = DeviceEngine(config, setup.module, setup.scheme.sends_masks, told, post, roster)

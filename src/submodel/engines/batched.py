@@ -30,7 +30,8 @@ from submodel.engines.local import SerialEngine
 from submodel.engines.stack import Stack, StackedLoss
 from submodel.engines.stacked import Forward, MappedForward, UnstackableError, WideForward
 from submodel.exchange import Assignment, Bundle, Setup, Task, Update
-from submodel.local import batches, mixed
+from submodel.local import batches, batches_per_pass, mixed
+from submodel.lone import explained
 from submodel.norm import has_scaler, set_rate
 
 _log = logging.getLogger(__name__)
@@ -159,7 +160,7 @@ class BatchedEngine:
             x = self._x.index_select(0, rows).view(-1, stop - start, *self._x.shape[1:])
             y = self._y.index_select(0, rows).view(-1, stop - start, *self._y.shape[1:])
             share = stack.share(start, stop)
-            with mixed(x.device, tasks[0].work.precision):
+            with explained(self._setup, tasks), mixed(x.device, tasks[0].work.precision):
                 values, counts = loss(forward(share.used(), stop - start, x), y, start, stop)
             share.step(values, counts, tasks[0].work)
             book.add(values, counts, start)
@@ -194,8 +195,8 @@ class _Client:
         where = task.assignment
         own = setup.federation.indices(where.client)
         order = batches(len(own), task.work, setup.seed, where.round, where.client)
-        size = min(task.work.batch_size or len(own), len(own))
-        return cls(task, len(own), [own[b] for b in order], -(-len(own) // size))
+        per_pass = batches_per_pass(len(own), task.work)
+        return cls(task, len(own), [own[b] for b in order], per_pass)
 
     @property
     def largest_batch(self) -> int:

@@ -10,6 +10,7 @@ from submodel.build import build
 from submodel.cost import BACKWARD, CostModel
 from submodel.cut import Cut, draw_coordinates, draw_units
 from submodel.exchange import Assignment, Bundle, Setup
+from submodel.local import batch_length, batches_per_pass
 from submodel.schemes import Draw, Static
 
 # Fitted to steps of a pre-activation ResNet18 of widths 1 to 64, alone and in stacks, on one core:
@@ -54,13 +55,11 @@ class Estimate:
     def steps(self, client: int) -> int:
         """How many steps a client takes in a round."""
         work, examples = self._setup.work, self._setup.federation.size(client)
-        batch = min(work.batch_size or examples, examples)
-        return work.steps or (work.epochs or 0) * -(-examples // batch)
+        return work.steps or (work.epochs or 0) * batches_per_pass(examples, work)
 
     def batch(self, client: int) -> int:
         """How many examples a client's largest batch has."""
-        examples = self._setup.federation.size(client)
-        return min(self._setup.work.batch_size or examples, examples)
+        return batch_length(self._setup.federation.size(client), self._setup.work)
 
     def bundle(self, assignments: Sequence[Assignment]) -> Bundle:
         """Assignments that take their steps together."""

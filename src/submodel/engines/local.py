@@ -16,6 +16,7 @@ from submodel.engines.device import move
 from submodel.engines.estimate import Estimate
 from submodel.exchange import Assignment, Bundle, Setup, Task, Update
 from submodel.local import MaskedCrossEntropy, Step, batches, plain_step, train
+from submodel.lone import explained
 from submodel.nested import NestedStep
 from submodel.norm import set_rate
 from submodel.randomness import key
@@ -86,7 +87,8 @@ class SerialEngine:
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from this task's key
             torch.manual_seed(key(setup.seed, "torch", where.round, where.client) % 2**63)
             order = batches(len(examples), task.work, setup.seed, where.round, where.client)
-            result = train(module, examples, order, task.work, loss, masks, step)
+            with explained(setup, [task]):
+                result = train(module, examples, order, task.work, loss, masks, step)
         own_memory = dict(module.named_parameters()).keys()  # buffers are the next task's as well
         trained = {
             name: tensor.to("cpu", copy=name not in own_memory)
