@@ -21,6 +21,7 @@ from torch.nn import functional
 import submodel
 from submodel.config import parse
 from submodel.cost import CostModel
+from submodel.counting import value_of
 from submodel.data import Dataset, Examples, dataset
 from submodel.engines.batched import BatchedEngine
 from submodel.engines.local import SerialEngine
@@ -100,6 +101,14 @@ def penalised(outputs: Tensor, targets: Tensor) -> Tensor:
     return by_function(outputs, targets) + 0 * outputs.square().mean()
 
 
+WEIGHTS = torch.ones(7, 3, dtype=torch.float64)
+
+
+def decaying(outputs: Tensor, targets: Tensor) -> Tensor:
+    """With a mean that has nothing to do with the batch."""
+    return squares(outputs, targets) + 0.1 * WEIGHTS.square().mean()
+
+
 def squares(outputs: Tensor, targets: Tensor) -> Tensor:
     counted = targets != IGNORED
     return (outputs[..., 0] - targets)[counted].square().mean()
@@ -120,7 +129,7 @@ class Telling:
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     **{own.__name__: own for own in (
         by_function, by_module, shifted, another_number, with_class_weights, nll, chosen, by_hand,
-        summed, penalised, squares,
+        summed, penalised, squares, decaying,
     )},
     "telling": Telling(),
     "partial": partial(by_function),
@@ -228,6 +237,18 @@ def test_a_loss_that_averages_unseen_is_asked_to_tell(caplog: pytest.LogCaptureF
     assert record.levelno == logging.WARNING
     assert "hidden" in record.message
     assert "loss.count(targets)" in record.message
+
+
+def test_a_step_is_not_left_out_for_a_term_that_counts_nothing() -> None:
+    def mended(outputs: Tensor, targets: Tensor) -> Tensor:
+        return by_function(outputs, targets) + outputs[:0].mean().nan_to_num()
+
+    def mended_squares(outputs: Tensor, targets: Tensor) -> Tensor:
+        return squares(outputs, targets) + outputs[:0].mean().nan_to_num()
+
+    outputs, targets = torch.zeros(3, LENGTH, TOKENS), torch.ones(3, LENGTH)
+    assert value_of(mended, outputs, targets.long()).count == 3
+    assert value_of(mended_squares, outputs, targets).count == 3
 
 
 @pytest.mark.parametrize("answer", [-1, math.nan, "many", None])

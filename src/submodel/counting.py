@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from submodel.errors import SubmodelError
 
@@ -57,9 +58,11 @@ def value_of(loss: _Loss, outputs: Tensor, targets: Tensor) -> Value:
     if loss is functional.cross_entropy and not targets.is_floating_point():
         count = examples if targets.dim() == 1 else int((targets != _IGNORED).sum()) / each
         return Value(loss(outputs, targets), count)
-    with _Averages() as seen:
+    with _Averages(outputs, targets) as seen:
         mean = loss(outputs, targets)
     found = seen.count()
+    if found == 0 and bool(torch.isfinite(mean)):
+        found = None  # a mean over nothing, but the loss makes something of it
     return Value(mean, examples if found is None else found / each, found is not None)
 
 
@@ -98,10 +101,11 @@ def _told(tell: Callable[[Tensor], Any], targets: Tensor) -> float:
 
 
 class _Averages(TorchFunctionMode):
-    """Sees the functions of torch that average, while it is entered."""
+    """Sees the functions of torch that average what came of some tensors, while it is entered."""
 
-    def __init__(self) -> None:
+    def __init__(self, *given: Tensor) -> None:
         super().__init__()
+        self._derived = WeakIdKeyDictionary(dict.fromkeys(given, True))
         self._entropies: list[float] = []
         self._others: list[float] = []
         self._totals: list[Tensor] = []  # what was summed up, perhaps to be divided by hand
@@ -121,8 +125,11 @@ class _Averages(TorchFunctionMode):
         """Call the function and note what it averages over."""
         named = kwargs or {}
         result = func(*args, **named)
-        if isinstance(result, Tensor) and result.dim() == 0:
-            self._note(func, args, named, result)
+        if any(value in self._derived for value in _tensors((args, *named.values()))):
+            for tensor in _tensors(result):
+                self._derived[tensor] = True
+            if isinstance(result, Tensor) and result.dim() == 0:
+                self._note(func, args, named, result)
         return result
 
     def _note(
@@ -150,6 +157,15 @@ class _Averages(TorchFunctionMode):
                     self._entropies.append(_terms(given.arguments))
                 else:
                     self._others.append(_first(args, named).numel())
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """Those in nested tuples and lists."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, tuple | list):
+        for value in values:
+            yield from _tensors(value)
 
 
 def _first(args: Sequence[Any], named: Mapping[str, Any]) -> Tensor:

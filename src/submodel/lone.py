@@ -70,7 +70,8 @@ def refusal(module: nn.Module, example: Tensor) -> str | None:
             except Exception as error:
                 if not outputs:
                     return None  # it is not for the number of examples
-                return f"{inside[-1]}: {str(error).splitlines()[0]}"
+                text = str(error).splitlines() or [type(error).__name__]
+                return f"{inside[-1]}: {text[0]}"
     if module_is_empty or not all(isinstance(out, Tensor) for out in outputs):
         return None
     finite = [bool(torch.isfinite(out).all()) for out in outputs]

@@ -55,7 +55,7 @@ class Tally:
         self._bytes = LastCut(self._count_bytes)
         self._covered = {a: np.zeros(n, np.bool_) for a, n in axes.cut_by_capacity.items()}
         self._bytes_down = self._bytes_up = self._flops = self._processed = 0
-        self._loss = self._counted = 0.0
+        self._losses: list[tuple[float, float]] = []  # (what it counts, the loss) of every update
         self._seconds: dict[str, float] = {}
         self._last = time.perf_counter()
         self.accepted = 0
@@ -93,14 +93,12 @@ class Tally:
 
         Its loss is the mean over ``counted`` examples, or over all that were processed.
         """
-        counted = processed if counted is None else counted
         self.accepted += 1
         self._bytes_up += self._bytes(cut)
         for taken, examples in passes or [(cut, processed)]:
             self._flops += BACKWARD * self.costs.forward_flops(taken) * examples
         self._processed += processed
-        self._counted += counted
-        self._loss += loss * counted
+        self._losses.append((processed if counted is None else counted, loss))
         if isinstance(cut, UnitCut):
             for axis, seen in self._covered.items():
                 seen[cut.units.get(axis, slice(None))] = True
@@ -135,8 +133,7 @@ class Tally:
         """What `merge` adds up over processes, as plain data."""
         return {
             "counts": [self._bytes_down, self._bytes_up, self._flops, self._processed],
-            "loss": self._loss,
-            "counted": self._counted,
+            "losses": self._losses,
             "accepted": self.accepted,
             "refused": self.refused,
             "missing": self.missing,
@@ -148,8 +145,7 @@ class Tally:
         """Take the books of all processes for one's own; times stay one's own."""
         counts = np.sum([b["counts"] for b in books], axis=0).tolist()
         self._bytes_down, self._bytes_up, self._flops, self._processed = counts
-        self._loss = math.fsum(b["loss"] for b in books)
-        self._counted = math.fsum(b["counted"] for b in books)
+        self._losses = [(count, loss) for b in books for count, loss in b["losses"]]
         self.accepted = sum(b["accepted"] for b in books)
         self.refused = {client: why for b in books for client, why in b["refused"].items()}
         self.missing = {client: why for b in books for client, why in b["missing"].items()}
@@ -160,12 +156,17 @@ class Tally:
             for axis, units in b["covered"].items():
                 self._covered[axis][units] = True
 
+    def _train_loss(self) -> float:
+        """The mean; the order in which updates came does not matter."""
+        total = math.fsum(count * loss for count, loss in self._losses)
+        return total / math.fsum(count for count, _ in self._losses)
+
     def report(self, weights_covered: float) -> RoundReport:
         """The round's books; at coordinate granularity the weights are the units."""
         units = sum(len(seen) for seen in self._covered.values())
         held = sum(int(seen.sum()) for seen in self._covered.values())
         return RoundReport(
-            train_loss=self._loss / self._counted,
+            train_loss=self._train_loss(),
             clients=self.accepted,
             refused=self.refused,
             missing=self.missing,
