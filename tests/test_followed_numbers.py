@@ -297,3 +297,35 @@ def test_a_fourier_layer_with_complex_weights_is_cut() -> None:
     assert axes.exact
     assert axes.frozen["weight[2]"].startswith("frequencies")
     check(Fourier(), SEQUENCE)
+
+
+def test_a_multiple_of_another_size_is_cut_with_it() -> None:
+    """Values twice as wide as keys, told by one number."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = m.qkv(x).view(*x.shape[:2], m.heads, -1)
+        q, k, v = h.split([m.size, m.size, m.ratio * m.size], dim=3)
+        a = torch.einsum("bnhd,bmhd->bhnm", q, k).softmax(-1)
+        out: Tensor = m.out(torch.einsum("bhnm,bmhd->bnhd", a, v).flatten(2))
+        return out
+
+    numbers = {"heads": 3, "size": 4, "ratio": 2}
+    net = Owner(forward, numbers, qkv=nn.Linear(6, 48), out=nn.Linear(24, 3))
+    axes = trace(net, SEQUENCE)
+    for draw in range(3):
+        cut = draw_units(Random("bernoulli"), axes, 0.5, Draw(0, draw, 0))
+        small: Any = build(net, cut, example_inputs=SEQUENCE)
+        assert small.out.in_features == 3 * 2 * small.size
+        trace(small, SEQUENCE)  # its own permutations are verified
+
+
+def test_a_number_of_which_only_a_quotient_counts_may_be_any_that_gives_it() -> None:
+    """Of 7 units, 2 heads of 3 are left by the one layer, and 7 are read by the other."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = m.inner(m.up(x).relu())
+        out: Tensor = m.out(h.view(*x.shape[:2], m.heads, m.width // m.heads).cos().flatten(2))
+        return out
+
+    layers = {"up": nn.Linear(6, 12), "inner": nn.Linear(12, 12), "out": nn.Linear(12, 2)}
+    check(Owner(forward, {"heads": 2, "width": 12}, **layers), SEQUENCE)

@@ -120,8 +120,8 @@ def test_a_size_that_comes_out_wrong_is_named() -> None:
     assert build(net, cut, resize=settle, example_inputs=(X,))(X).shape == (4, 3)
 
 
-class Rolled(nn.Module):
-    """Rolls an input by a number that happens to be the width."""
+class Scaled(nn.Module):
+    """Scales an input by a number that happens to be the width."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,17 +129,25 @@ class Rolled(nn.Module):
         self.lift, self.out = nn.Linear(5, 24), nn.Linear(24, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.out(torch.relu(self.lift(x.roll(self.places, 1))))
+        out: Tensor = self.out(torch.relu(self.lift(x * self.places)))
         return out
 
 
 def test_a_number_that_may_be_a_size_is_in_doubt() -> None:
-    net = Rolled()
+    net = Scaled()
     cut = draw_units(Random("fixed"), trace(net, (X,)), 0.5, Draw(0, 0, 0))
-    with pytest.raises(SubmodelError, match=r"\(Rolled\): places = 24 may be a size"):
+    with pytest.raises(SubmodelError, match=r"\(Scaled\): places = 24 may be a size"):
         build(net, cut)
     small: Any = build(net, cut, resize=lambda *_: None)
     assert small.places == 24
+
+
+def test_a_number_of_places_is_no_size() -> None:
+    """As the shift of a Swin transformer, which may equal its number of heads."""
+    net = Net(lambda m, x: m.out(m.lift(x.roll(m.width, 1))))
+    cut = draw_units(Random("fixed"), trace(net, (X,)), 0.5, Draw(0, 0, 0))
+    small: Any = build(net, cut)
+    assert (small.width, small.lift.out_features) == (24, 12)
 
 
 def test_a_count_of_copies_that_does_not_fit_is_found_by_running() -> None:

@@ -61,6 +61,19 @@ def leaves(number: Number) -> Iterator[int | Attribute | SizeOf]:
         yield number
 
 
+def factors_of(number: Number) -> Iterator[Number]:
+    """The numbers that are multiplied; the number itself, if it is no product.
+
+    >>> list(factors_of(Computed("mul", 3, Attribute("heads"))))
+    [3, Attribute(name='heads')]
+    """
+    if isinstance(number, Computed) and number.operation == "mul":
+        yield from factors_of(number.left)
+        yield from factors_of(number.right)
+    else:
+        yield number
+
+
 def evaluate(number: Number, value: Callable[[Attribute | SizeOf], int]) -> int:
     """The number, given the values of what it is computed from.
 

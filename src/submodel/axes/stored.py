@@ -28,6 +28,7 @@ from submodel.axes.number import (
     SizeOf,
     Tracked,
     Uses,
+    factors_of,
     leaves,
     number_of,
     replace,
@@ -68,6 +69,7 @@ class Stored:
     compared: tuple[Compared, ...] = ()
     layers: tuple[Made, ...] = ()  # numbers of torch's own layers that no tensor of theirs shows
     grouped: frozenset[str] = frozenset()  # paths of modules that multiply matrices in groups
+    values: frozenset[str] = frozenset()  # attributes from which a value was computed
 
 
 @dataclass
@@ -89,6 +91,16 @@ class Watched:
                 yield leaf.dimension
             elif isinstance(leaf, Attribute):
                 yield from (m.dimension for m in self.made if m.number == leaf)
+
+    def multiples(self) -> Iterator[tuple[Any, list[Any]]]:
+        """Dimensions made by a product of numbers, each with what those of them count that tell."""
+        counts = {m.number: m.dimension for m in self.made if not m.groups}
+        for made in self.made:
+            factors = list(factors_of(made.number))
+            if len(factors) > 1 and not made.groups:
+                told = [f.dimension if isinstance(f, SizeOf) else counts.get(f) for f in factors]
+                found = [t for f, t in zip(factors, told, strict=True) if not isinstance(f, int)]
+                yield made.dimension, [t for t in found if t is not None]
 
     def alike(self) -> Iterator[list[Any]]:
         """Dimensions that one number counts, or that are equal parts: they must stay equal."""
@@ -139,6 +151,7 @@ class Watched:
             tuple(compared),
             described(self.layers),
             frozenset(self.grouped),
+            frozenset(n.name for v in self.values for n in leaves(v) if isinstance(n, Attribute)),
         )
 
 
@@ -205,9 +218,10 @@ class _Watch(TorchFunctionMode):
                 placed.add(id(value))
                 made = Made(number_of(value), known[dimension], path, groups, source_line())
                 self.watched.made.append(made)
+        no_sizes = name in _NO_SIZES or _of_positions(args)
         for value in _integers((args, given)):
             if isinstance(value, Tracked) and id(value) not in placed and name not in _MAKING:
-                sources = leaves(value.number)
+                sources = () if no_sizes else leaves(value.number)
                 self.watched.elsewhere |= {s.name for s in sources if isinstance(s, Attribute)}
                 self.watched.values.append(value.number)
         return result
@@ -259,6 +273,12 @@ class _Watch(TorchFunctionMode):
                 self.watched.layers.append(Made(number, known[dimension], path, groups))
 
 
+def _of_positions(args: tuple[Any, ...]) -> bool:
+    """Whether a function computes with whole numbers only: positions, which are never cut."""
+    operands = [a for a in args if isinstance(a, Tensor)]
+    return bool(operands) and not any(t.is_floating_point() or t.is_complex() for t in operands)
+
+
 def _integers(value: Any) -> Iterator[int]:
     """The integers in nested arguments."""
     if isinstance(value, int):
@@ -277,6 +297,11 @@ _LIKE |= dict.fromkeys(("view_as", "reshape_as", "expand_as"), 1)
 _SHAPED = {"view", "reshape", "expand", "zeros", "ones", "empty", "full", "rand", "randn"}
 _SHAPED |= {f"new_{name}" for name in ("zeros", "ones", "empty", "full")}
 _MAKING = _SHAPED | {"split", "split_with_sizes", "unflatten", "narrow", "__getitem__", "pad"}
+_NO_SIZES = {"roll", "topk", "permute", "transpose", "flatten", "unsqueeze", "squeeze", "movedim"}
+_NO_SIZES |= {"flip", "select", "unbind", "softmax", "log_softmax", "normalize", "cat", "stack"}
+_NO_SIZES |= {"sum", "mean", "amax", "amin", "argmax", "argmin", "sort", "cumsum", "interpolate"}
+_NO_SIZES |= {f"{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)}
+"""Functions whose integers tell dimensions, places or steps, never how many units there are."""
 _GROUPED = {f"conv{n}d": 6 for n in (1, 2, 3)} | {f"conv_transpose{n}d": 6 for n in (1, 2, 3)}
 Place = tuple[int, Tensor, int, bool]
 

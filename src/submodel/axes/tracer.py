@@ -11,6 +11,7 @@ inputs that take the branch you train.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -133,6 +134,26 @@ def _equal_sizes(record: Record, watched: Watched, module: nn.Module) -> None:
                 record.algebra.freeze(other, reason)
             elif units(resolve(same[0])) != units(resolve(other)):
                 record.algebra.unify(same[0], other, reason)
+    for made, counted in watched.multiples():
+        _factor(record, made, counted)
+
+
+def _factor(record: Record, made: Expression, counted: Sequence[Expression]) -> None:
+    """A dimension that a product makes, such as `2 * self.size`: its factors are what it counts.
+
+    Only where it is one axis so far, and would be cut without regard to its factors.
+    """
+    resolve = record.algebra.resolve
+    if not isinstance(resolve(made), Atom):
+        return
+    inner = [d for d in counted if not isinstance(resolve(d), Fixed)]
+    size = math.prod(d.size for d in inner)
+    if inner and size < made.size and made.size % size == 0:
+        reason = "a multiple of the size of another dimension"
+        sizes = [made.size // size, *(d.size for d in inner)]
+        factors = record.algebra.factor(made, sizes, reason)
+        for factor, dimension in zip(factors[1:], inner, strict=True):
+            record.algebra.unify(factor, dimension, reason)
 
 
 def _freeze_outputs(record: Record, results: Sequence[Tensor], classes: bool) -> Atom | None:

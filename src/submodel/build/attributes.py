@@ -50,10 +50,11 @@ def follow_integers(
             near = sizes.inside(path, value)
             becomes = settled.get(source, frozenset())
             made = any(source in leaves(m.number) for m in stored.made)
+            only_sizes = source.name not in stored.elsewhere | stored.values
             if made:
                 becomes = (becomes & near) or becomes or near
-            elif len(becomes) > 1:  # it is only compared, and all of these compare as before
-                becomes = frozenset({value if value in becomes else min(becomes)})
+            if len(becomes) > 1 and only_sizes:  # all of these make and compare the same
+                becomes = frozenset({value if value in becomes else max(becomes)})
             if source not in settled and source.name in stored.elsewhere:
                 becomes = near
                 if becomes - {value}:
