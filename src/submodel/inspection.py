@@ -97,7 +97,11 @@ def findings(axes: Axes, verified: bool) -> str:
     lines = []
     lines += [f"kept whole: {axis}: {reason}" for axis, reason in axes.kept.items()]
     if axes.exact:
-        lines.append("sub-model = masked model: yes, exactly")
+        at = ", ".join(f"{capacity:g}" for capacity in axes.measured)
+        how = f"measured at capacities {at}" if at else "by its operators; not measured"
+        lines.append(f"sub-model = masked model: yes, exactly ({how})")
+    elif axes.exact is None:
+        lines.append(f"sub-model = masked model: not known; {axes.doubt}")
     else:
         mixed = {axis: why for axis, why in axes.inexact.items() if axis in axes.cut_by_capacity}
         lines.append("sub-model = masked model: no; statistics or sizes depend on the units kept:")

@@ -302,6 +302,7 @@ def find_axes(
             tie=config.axes.tie,
             whole=config.axes.whole,
             cut=config.axes.cut,
+            capacities=sorted(_shares(config) - {1.0}, reverse=True),
         )
     except ConfigError as error:
         if not by_label:

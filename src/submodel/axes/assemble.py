@@ -21,6 +21,11 @@ from submodel.errors import ConfigError
 
 Names = dict[Atom, str]
 
+_STARTING = (
+    "in this forward it holds constants alone, as a state does before its first step; an example "
+    "of more steps would tell what it shares its units with"
+)
+
 
 @dataclass(frozen=True)
 class Overrides:
@@ -53,6 +58,9 @@ def assemble(
         for atom in atoms(record.algebra.resolve(dimension)):
             if atom in names and names[atom] not in overrides.cut:
                 kept.setdefault(names[atom], "a number written in the code makes its size")
+    for atom in record.starting():
+        if atom in names and names[atom] not in overrides.cut:
+            kept.setdefault(names[atom], _STARTING)
     for atom in _alone(layouts):
         kept.setdefault(names[atom], "this forward may not have read it: nothing else shares it")
     kept |= _keep_factors(record, layouts, names, overrides, {*kept, CLASSES})
@@ -69,7 +77,20 @@ def assemble(
         inexact=_inexact(record, names, found),
         unused=tuple(name for name in unread if weights[name].is_floating_point()),
         stored=watched.finish(lambda d: _layout(record.algebra.resolve(d), names)),
+        doubt=_doubt(record, names, watched, {*found} - {*kept}),
     )
+
+
+def _doubt(record: Record, names: Names, watched: Watched, cut: Collection[str]) -> str:
+    """Why axes may be inexact though no operator says so: the code has their sizes in hand."""
+    known = {
+        names[atom]: None
+        for dimension in watched.in_hand()
+        for atom in atoms(record.algebra.resolve(dimension))
+        if atom in names and names[atom] in cut
+    }
+    which = ", ".join(known)
+    return f"not measured, and the code may compute with the size of {which}" if known else ""
 
 
 def _alone(layouts: Mapping[str, tuple[Expression, ...]]) -> Iterator[Atom]:

@@ -35,6 +35,10 @@ class Axes:
     """Tensors that the forward never read."""
     stored: Stored | None = field(default=None, repr=False)
     """What numbers in the code make dimensions, for building small modules; None if not traced."""
+    measured: tuple[float, ...] = field(default=(), repr=False, compare=False)
+    """The capacities at which a sub-model was built and held against the masked model."""
+    doubt: str = field(default="nobody has measured it", repr=False, compare=False)
+    """Why it is not known whether the axes that nothing speaks against are exact; or empty."""
 
     @property
     def cut_by_capacity(self) -> dict[str, int]:
@@ -42,9 +46,15 @@ class Axes:
         return {n: size for n, size in self.sizes.items() if n != CLASSES and n not in self.kept}
 
     @property
-    def exact(self) -> bool:
-        """Whether a sub-model computes what the masked model does, as far as a trace can tell."""
-        return not any(axis in self.inexact for axis in self.cut_by_capacity)
+    def exact(self) -> bool | None:
+        """Whether a sub-model computes what the masked model does; None if that is not known.
+
+        No: `inexact` names an operator, a size that became a value, or a measured difference. Yes:
+        it was measured, or the code never had the size of such an axis in hand.
+        """
+        if any(axis in self.inexact for axis in self.cut_by_capacity):
+            return False
+        return None if self.doubt else True
 
     def table(self, shown: int = 4) -> str:
         """The axes as text; ``shown`` limits how many members of each are listed.

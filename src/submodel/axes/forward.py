@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from submodel.axes.memory import Memory
 from submodel.errors import ConfigError
 from submodel.norm import StaticBatchNorm
 
@@ -49,15 +50,14 @@ def run(module: nn.Module, inputs: Inputs) -> Any:
 
 @contextlib.contextmanager
 def undisturbed(module: nn.Module) -> Iterator[None]:
-    """A forward in here changes nothing: not the mode, the buffers or the random state.
+    """A forward in here changes nothing: no mode, buffer or attribute, and not the random state.
 
     Everything is in evaluation mode, so that nothing is dropped at random, except static batch
     norms, which have no statistics to evaluate with before they are calibrated. The fused kernels
     of recurrent nets and of transformer layers are off, as they hide what they compute.
     """
     modes = {layer: layer.training for layer in module.modules()}
-    buffers = [(m, dict(m._buffers)) for m in modes if isinstance(m._buffers, dict)]
-    values = [(b, b.detach().clone()) for b in module.buffers()]
+    memory = Memory(module)
     recurrent = any(isinstance(layer, nn.RNNBase) for layer in modes)
     fast_attention = torch.backends.mha.get_fastpath_enabled()
     with contextlib.ExitStack() as stack:
@@ -75,10 +75,7 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
         finally:
             for layer, mode in modes.items():
                 layer.training = mode
-            for layer, held in buffers:
-                layer._buffers.update(held)
-            for buffer, value in values:
-                buffer.copy_(value)
+            memory.restore()
 
 
 def _devices(module: nn.Module) -> list[int]:

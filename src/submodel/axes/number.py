@@ -8,7 +8,7 @@ still fits.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,6 +125,18 @@ class Tracked(int):
         return self
 
 
+def multiplied(numbers: Sequence[Number]) -> Number:
+    """The product of some numbers.
+
+    >>> multiplied([Attribute("heads"), 3])
+    Computed(operation='mul', left=Attribute(name='heads'), right=3)
+    """
+    total: Number = numbers[0] if numbers else 1
+    for number in numbers[1:]:
+        total = Computed("mul", total, number)
+    return total
+
+
 def number_of(value: int) -> Number:
     """The formula of an integer: itself, if it has none."""
     return value.number if isinstance(value, Tracked) else int(value)
@@ -136,6 +148,8 @@ def _tracking(name: str, *, swapped: bool) -> Callable[[Tracked, Any], Any]:
     def operate(self: Tracked, other: Any) -> Any:
         value = plain(self, other)
         if type(value) is not int:  # not an integer any more, or not an operation on integers
+            if isinstance(other, float | complex):
+                self.lost.append(self.number)
             return value
         left, right = (other, self) if swapped else (self, other)
         number = Computed(name, number_of(left), number_of(right))
@@ -182,8 +196,18 @@ def _leaving(name: str) -> Callable[..., Any]:
     return operate
 
 
-for _name in ("float", "truediv", "rtruediv", "pow", "rpow"):
+for _name in ("float", "truediv", "rtruediv", "pow", "rpow", "divmod", "rdivmod"):
     setattr(Tracked, f"__{_name}__", _leaving(f"__{_name}__"))
+
+
+def _array_ufunc(self: Tracked, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    """NumPy computes with the value."""
+    self.lost.append(self.number)
+    plain = [int(value) if isinstance(value, Tracked) else value for value in inputs]
+    return getattr(ufunc, method)(*plain, **options)
+
+
+Tracked.__array_ufunc__ = _array_ufunc  # type: ignore[attr-defined]
 for _name in OPERATIONS:
     setattr(Tracked, f"__{_name}__", _tracking(_name, swapped=False))
     setattr(Tracked, f"__r{_name}__", _tracking(_name, swapped=True))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from submodel.axes.algebra import Algebra
-from submodel.axes.expression import Expression, Fixed
+from submodel.axes.expression import Atom, Expression, Fixed, atoms
 
 Dimensions = tuple[Expression, ...]
 SHARED = "it shares a part of its memory with another tensor"
@@ -22,6 +22,7 @@ class Known:
     tensor: Tensor  # held, so that its id is not given to another tensor during the trace
     dimensions: Dimensions
     weight: bool = False  # a parameter, a buffer or a view of one: zero wherever it is masked
+    constant: bool = False  # made from one value or several, not from an input or a parameter
     pending: tuple[tuple[Expression, str], ...] = ()  # reading it freezes these, for a reason
 
 
@@ -36,19 +37,26 @@ class Record:
     mixes: list[tuple[Expression, str]] = field(default_factory=list)
     groups: list[Expression] = field(default_factory=list)
     products: list[Expression] = field(default_factory=list)  # of the dimensions of activations
+    copies: set[Expression] = field(default_factory=set)  # along which a tensor repeats itself
+    steps: set[int] = field(default_factory=set)  # sizes of what was read one position at a time
+    joined: set[int] = field(default_factory=set)  # ids of tensors that were put together
+    starts: list[Expression] = field(default_factory=list)  # of constants that weights were read by
 
     def add(
         self,
         tensor: Tensor,
         dimensions: Sequence[Expression],
         weight: bool = False,
+        constant: bool = False,
         pending: Sequence[tuple[Expression, str]] = (),
     ) -> None:
         """Remember a tensor; the sizes must be its own."""
         sizes = tuple(d.size for d in dimensions)
         if sizes != tuple(tensor.shape):
             raise ValueError(f"dimensions of sizes {sizes} for a tensor {tuple(tensor.shape)}")
-        self.tensors[id(tensor)] = Known(tensor, tuple(dimensions), weight, tuple(pending))
+        self.tensors[id(tensor)] = Known(
+            tensor, tuple(dimensions), weight, constant, tuple(pending)
+        )
 
     def add_weight(self, tensor: Tensor) -> None:
         """Remember a parameter or buffer; whole numbers are positions or counts and stay fixed.
@@ -87,6 +95,16 @@ class Record:
         """The dimensions of a tensor that some operator made or read; this is not reading it."""
         known = self.tensors.get(id(tensor))
         return None if known is None else known.dimensions
+
+    def starting(self) -> set[Atom]:
+        """Axes that only ever held constants, as a state does before its first step."""
+        met = {a for start in self.starts for a in atoms(self.algebra.resolve(start))}
+        for known in self.tensors.values() if met else ():
+            if not (known.weight or known.constant or id(known.tensor) in self.joined):
+                met.difference_update(
+                    a for d in known.dimensions for a in atoms(self.algebra.resolve(d))
+                )
+        return met
 
     def _unknown(self, tensor: Tensor) -> Known:
         dimensions = self._owned(tensor, read=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -30,6 +31,7 @@ from submodel.axes.number import (
     Uses,
     factors_of,
     leaves,
+    multiplied,
     number_of,
     replace,
 )
@@ -83,6 +85,9 @@ class Watched:
     compared: dict[Compared, None] = field(default_factory=dict)
     layers: list[Made] = field(default_factory=list)
     grouped: set[str] = field(default_factory=set)
+    told: dict[Any, None] = field(default_factory=dict)  # dimensions whose size the code has read
+    of_layers: dict[Attribute, list[Any]] = field(default_factory=dict)
+    """What an integer of torch's own layers may count, as building corrects it with the layer."""
 
     def scales(self) -> Iterator[Any]:
         """Dimensions whose size became a value: a sub-model computes with its own, smaller one."""
@@ -91,6 +96,14 @@ class Watched:
                 yield leaf.dimension
             elif isinstance(leaf, Attribute):
                 yield from (m.dimension for m in self.made if m.number == leaf)
+                yield from self.of_layers.get(leaf, ())
+
+    def in_hand(self) -> Iterator[Any]:
+        """Dimensions whose size the code has read, or stores: it may compute anything from it."""
+        yield from self.told
+        for made in self.made:
+            if any(isinstance(leaf, Attribute) for leaf in leaves(made.number)):
+                yield made.dimension
 
     def multiples(self) -> Iterator[tuple[Any, list[Any]]]:
         """Dimensions made by a product of numbers, each with what those of them count that tell."""
@@ -156,14 +169,18 @@ class Watched:
 
 
 class _Seen(Uses):
-    """The numbers that a forward loses, and those that it compares, where it is watched."""
+    """The numbers that a forward loses, and those that it compares, where it is watched.
+
+    What torch's own layers compute from their numbers is not.
+    """
 
     def __init__(self, mode: _Watch) -> None:
         super().__init__()
         self.mode = mode
 
     def append(self, number: Number) -> None:
-        self.mode.watched.values.append(number)
+        if self.mode.running[-1][1]:
+            self.mode.watched.values.append(number)
 
     def compare(self, one: Number, other: Number, equal: bool) -> None:
         known = any(not isinstance(leaf, int) for n in (one, other) for leaf in leaves(n))
@@ -174,10 +191,10 @@ class _Seen(Uses):
 class _Watch(TorchFunctionMode):
     """Hands out integers that know their origin, and notes where they arrive."""
 
-    def __init__(self, dimensions: Dimensions) -> None:
+    def __init__(self, dimensions: Dimensions, watched: Watched) -> None:
         super().__init__()
         self.dimensions = dimensions
-        self.watched = Watched()
+        self.watched = watched
         self.running: list[tuple[str, bool]] = [("", True)]  # path, and whether to watch
         self.known_shapes: set[int] = set()  # shapes that building corrects with their layer
         self.lost = _Seen(self)
@@ -207,6 +224,10 @@ class _Watch(TorchFunctionMode):
             self._note_like(args[_LIKE[name]], result)
         if name == "multi_head_attention_forward":
             self._note_attention(args, given)
+        if name == "numel":
+            return self._count(result, args[0])
+        if isinstance(result, int | list | np.ndarray | tuple) and name not in _TELL_NO_SIZE:
+            self._tell(args, result)
         if name == "chunk":
             self._note_parts(args[2] if len(args) > 2 else given.get("dim", 0), result)
         placed = set()
@@ -231,9 +252,24 @@ class _Watch(TorchFunctionMode):
         if known is None:
             return result
         if dim is not None:
+            self.watched.told[known[dim]] = None
             return Tracked(result, SizeOf(known[dim]), self.lost)
+        self.watched.told.update(dict.fromkeys(known))
         pairs = zip(result, known, strict=True)
         return torch.Size([Tracked(n, SizeOf(d), self.lost) for n, d in pairs])
+
+    def _count(self, result: int, tensor: Tensor) -> int:
+        known = self.dimensions(tensor)
+        if known is None:
+            return result
+        self.watched.told.update(dict.fromkeys(known))
+        return Tracked(result, multiplied([SizeOf(d) for d in known]), self.lost)
+
+    def _tell(self, args: tuple[Any, ...], result: Any) -> None:
+        """A length, strides, an array, ... show the sizes of the tensor that they come from."""
+        if args and isinstance(args[0], Tensor) and not _of_tensors(result):
+            known = self.dimensions(args[0])
+            self.watched.told.update(dict.fromkeys(known or ()))
 
     def _note_parts(self, dimension: int, parts: Sequence[Tensor]) -> None:
         known = [self.dimensions(p) for p in parts if p.shape == parts[0].shape]
@@ -279,6 +315,16 @@ def _of_positions(args: tuple[Any, ...]) -> bool:
     return bool(operands) and not any(t.is_floating_point() or t.is_complex() for t in operands)
 
 
+_TELL_NO_SIZE = {"dim", "ndimension", "element_size", "get_device", "__int__", "__index__"}
+_TELL_NO_SIZE |= {"__bool__", "is_floating_point", "is_complex", "is_contiguous", "item", "equal"}
+_TELL_NO_SIZE |= {"allclose", "is_same_size", "__contains__", "is_nonzero", "is_inference"}
+
+
+def _of_tensors(result: Any) -> bool:
+    """Whether a result is a list of tensors, which tell what they know themselves."""
+    return isinstance(result, list | tuple) and any(isinstance(item, Tensor) for item in result)
+
+
 def _integers(value: Any) -> Iterator[int]:
     """The integers in nested arguments."""
     if isinstance(value, int):
@@ -296,7 +342,8 @@ _LIKE = dict.fromkeys(("zeros_like", "ones_like", "full_like", "empty_like"), 0)
 _LIKE |= dict.fromkeys(("view_as", "reshape_as", "expand_as"), 1)
 _SHAPED = {"view", "reshape", "expand", "zeros", "ones", "empty", "full", "rand", "randn"}
 _SHAPED |= {f"new_{name}" for name in ("zeros", "ones", "empty", "full")}
-_MAKING = _SHAPED | {"split", "split_with_sizes", "unflatten", "narrow", "__getitem__", "pad"}
+_MAKING = _SHAPED | {"split", "split_with_sizes", "unflatten", "narrow", "pad"}
+_MAKING |= {"__getitem__", "__setitem__"}
 _NO_SIZES = {"roll", "topk", "permute", "transpose", "flatten", "unsqueeze", "squeeze", "movedim"}
 _NO_SIZES |= {"flip", "select", "unbind", "softmax", "log_softmax", "normalize", "cat", "stack"}
 _NO_SIZES |= {"sum", "mean", "amax", "amin", "argmax", "argmin", "sort", "cumsum", "interpolate"}
@@ -324,6 +371,10 @@ def _places(
     elif name == "multi_head_attention_forward":
         yield argument(3, "embed_dim_to_check", 0), result[0], -1, False
         yield argument(4, "num_heads", 1), argument(11, "out_proj_weight", result[0]), 1, True
+    elif name in ("__getitem__", "__setitem__"):
+        for dimension, part in _slices(args[1], args[0].dim()):
+            if part.step in (None, 1):  # every n-th unit is not a run
+                yield from _prefixes(args[0], dimension, (part.start, part.stop))
     elif not isinstance(result, Tensor):
         return
     elif name == "unflatten":
@@ -337,10 +388,6 @@ def _places(
         dimension, start = argument(1, "dim", 0), argument(2, "start", 0)
         yield from _prefixes(args[0], dimension, (start,))
         yield argument(3, "length", 0), result, dimension, False
-    elif name == "__getitem__":
-        for dimension, part in _slices(args[1], args[0].dim()):
-            if part.step in (None, 1):  # every n-th unit is not a run
-                yield from _prefixes(args[0], dimension, (part.start, part.stop))
     elif name == "pad":
         pads = list(argument(1, "pad", ()))
         for back, (left, right) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
@@ -415,9 +462,22 @@ def _shapes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Sequen
     yield [value for value in args if isinstance(value, int)]
 
 
+def _is_of_torch(layer: nn.Module) -> bool:
+    """Whether a layer is of a type of torch, or derived from one, that has sizes of its own."""
+    own = [k for k in type(layer).__mro__ if k.__module__.startswith("torch.nn.modules.")]
+    return any(k is not nn.Module and not issubclass(k, _CONTAINERS) for k in own)
+
+
+_CONTAINERS = nn.Sequential | nn.ModuleList | nn.ModuleDict
+
+
 @contextmanager
-def watch_numbers(module: nn.Module, dimensions: Dimensions) -> Iterator[Watched]:
+def watch_numbers(
+    module: nn.Module, dimensions: Dimensions, before: Watched | None = None
+) -> Iterator[Watched]:
     """Collect what numbers the forward of ``module`` makes dimensions with.
+
+    What an earlier forward did, ``before``, is added to.
 
     >>> class Net(nn.Module):
     ...     def __init__(self):
@@ -431,7 +491,7 @@ def watch_numbers(module: nn.Module, dimensions: Dimensions) -> Iterator[Watched
     >>> [(made.number, made.dimension) for made in seen.made]
     [(Attribute(name='heads'), 4), (3, 3)]
     """
-    mode = _Watch(dimensions)
+    mode = _Watch(dimensions, before or Watched())
     with ExitStack() as undo:
         paths = {}
         for path, layer in module.named_modules():
@@ -439,11 +499,18 @@ def watch_numbers(module: nn.Module, dimensions: Dimensions) -> Iterator[Watched
             paths[layer] = (path, not own)
             if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
                 mode.known_shapes.add(id(layer.normalized_shape))
-            for name, value in [] if own else list(vars(layer).items()):
+            for name, value in list(vars(layer).items()):
                 if type(value) is int:
                     undo.callback(vars(layer).__setitem__, name, value)
                     source = Attribute(f"{path}.{name}" if path else name)
                     vars(layer)[name] = Tracked(value, source, mode.lost)
+                    if value > 1 and _is_of_torch(layer):
+                        mode.watched.of_layers[source] = [
+                            (dimensions(p) or p.shape)[d]
+                            for p in layer.parameters(recurse=False)
+                            for d, size in enumerate(p.shape)
+                            if size % value == 0
+                        ]
 
         def enter(layer: nn.Module, _: object) -> None:
             mode.running.append(paths.get(layer, mode.running[-1]))

@@ -5,8 +5,9 @@ tells which of them are the same, which are products or concatenations of others
 keep their order (see `rules`). Inputs and outputs are fixed. What no rule describes freezes what it
 touches: too little is cut rather than something wrong.
 
-Only what runs is seen: give a recurrent net of your own at least two steps, and a net with branches
-inputs that take the branch you train.
+Only what runs is seen: give a net with branches inputs that take the branch you train. A loop over
+the steps of a short input is also watched on a longer one (see `longer`), and a module that keeps a
+state is called twice.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from submodel.axes.assemble import Overrides, assemble
 from submodel.axes.declare import Axes
 from submodel.axes.expression import Atom, Expression, Fixed, units
 from submodel.axes.forward import Inputs, outputs_of, run, tensors_in, undisturbed, weights_of
+from submodel.axes.longer import longer_inputs
+from submodel.axes.memory import Memory
 from submodel.axes.record import Record
 from submodel.axes.rules import Call, Rule, find
 from submodel.axes.siblings import Calls, passed_by, watch_calls
 from submodel.axes.stored import Watched, watch_numbers
 from submodel.axes.torch_layers import alike_in_layers
-from submodel.axes.verify import verify as check
+from submodel.axes.trial import Example
+from submodel.axes.verify import verify_on
 from submodel.errors import ConfigError
 
 
@@ -44,6 +48,7 @@ def trace(
     whole: Sequence[str] = (),
     cut: Sequence[str] = (),
     verify: bool = True,
+    capacities: Sequence[float] = (0.5, 0.25),
 ) -> Axes:
     """The axes of ``module``, found by watching one forward on ``example_inputs``.
 
@@ -60,36 +65,60 @@ def trace(
     factors to cut instead, ``whole`` axes to keep, ``tie`` pairs of axes to cut alike, and
     ``freeze`` axes or dimensions (``"fc.weight[1]"``) to fix.
 
-    ``verify`` permutes all axes found and requires the same outputs (see `verify`); tensors on the
-    meta device have no values to verify.
+    ``verify`` permutes all axes found and requires the same outputs (see `verify`), and it measures
+    at ``capacities`` whether a sub-model is the masked model (see `submodel.measure`); tensors on
+    the meta device have no values to verify.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> trace(net, torch.ones(1, 4)).sizes
     {'0': 8}
     """
-    record = Record()
+    record, watched = Record(), Watched()
     weights = weights_of(module)
     for tensor in weights.values():
         record.add_weight(tensor)
-    for tensor in tensors_in(example_inputs, strict=False):
-        if id(tensor) not in record.tensors:
-            record.add_fixed(tensor, "it meets an input")
-    with (
-        undisturbed(module),
-        Watch(record),
-        watch_numbers(module, record.seen) as watched,
-        watch_calls(module) as calls,
-    ):  # what ``outputs`` computes is watched as well
-        results = outputs_of(run(module, example_inputs), outputs)
-        _run_passed_by(record, module, calls)
+    runs = _watch_forward(module, example_inputs, outputs, record, watched)
+    examples = [example_inputs, *longer_inputs(module, example_inputs, record.steps)]
+    for longer in examples[1:]:
+        runs += _watch_forward(module, longer, outputs, record, watched)
     _equal_sizes(record, watched, module)
     for dimension in watched.scales():
         record.mix(dimension, "the code computes a value from its size")
-    of_classes = _freeze_outputs(record, results, classes)
+    of_classes = _freeze_outputs(record, runs, classes)
     axes = assemble(record, weights, of_classes, Overrides(freeze, tie, whole, cut), watched)
-    if verify and not any(t.is_meta for t in (*weights.values(), *results)):
-        check(module, example_inputs, axes, outputs=outputs)
+    if verify and not any(t.is_meta for t in (*weights.values(), *runs[0])):
+        from submodel.measure import measure  # which needs axes itself
+
+        tried = [Example(module, example, outputs) for example in examples]
+        for example in tried:
+            verify_on(example, axes)
+        axes = measure(tried, axes, capacities)
     return axes
+
+
+def _watch_forward(
+    module: nn.Module,
+    inputs: Inputs,
+    outputs: Callable[[Any], Any] | None,
+    record: Record,
+    watched: Watched,
+) -> list[list[Tensor]]:
+    """The outputs of a forward, and of a second one if the first left a state that it may read."""
+    for tensor in tensors_in(inputs, strict=False):
+        if id(tensor) not in record.tensors:
+            record.add_fixed(tensor, "it meets an input")
+    with undisturbed(module):
+        memory = Memory(module)
+        with (
+            Watch(record),
+            watch_numbers(module, record.seen, watched),
+            watch_calls(module) as calls,
+        ):  # what ``outputs`` computes is watched as well
+            runs = [outputs_of(run(module, inputs), outputs)]
+            _run_passed_by(record, module, calls)
+            if any(record.seen(tensor) is not None for tensor in memory.written()):
+                runs.append(outputs_of(run(module, inputs), outputs))
+    return runs
 
 
 def _run_passed_by(record: Record, module: nn.Module, calls: Calls) -> None:
@@ -156,17 +185,21 @@ def _factor(record: Record, made: Expression, counted: Sequence[Expression]) -> 
             record.algebra.unify(factor, dimension, reason)
 
 
-def _freeze_outputs(record: Record, results: Sequence[Tensor], classes: bool) -> Atom | None:
-    """Fix the outputs; with ``classes``, all but the last dimension of the one output."""
-    if classes and (len(results) != 1 or results[0].dim() == 0):
+def _freeze_outputs(record: Record, runs: Sequence[Sequence[Tensor]], classes: bool) -> Atom | None:
+    """Fix the outputs of all runs; with ``classes``, not the last dimension of the one output."""
+    if classes and (len(runs[0]) != 1 or runs[0][0].dim() == 0):
         raise ConfigError(
-            [f"classes: needs one output tensor with a last dimension, there are {len(results)}"]
+            [f"classes: needs one output tensor with a last dimension, there are {len(runs[0])}"]
         )
     last: Expression | None = None
-    for result in results:
+    for result in (result for results in runs for result in results):
         own = list(record.of(result).dimensions)
-        if classes:
-            last = own.pop()
+        if classes and own:
+            along = own.pop()
+            if last is None:
+                last = along
+            elif along.size == last.size:
+                record.algebra.unify(last, along, "it meets an output")
         for dimension in own:
             record.algebra.freeze(dimension, "it meets an output")
     if last is None:
@@ -249,8 +282,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             try:
                 found = rule.apply(call)
                 weight = bool(call.results) and rule.keeps_zeros(call)
+                constant = rule.is_constant(call)
                 for tensor, dimensions in zip(call.results, found, strict=False):
-                    self.record.add(tensor, dimensions, weight, call.pending)
+                    self.record.add(tensor, dimensions, weight, constant, call.pending)
                 self._add_untold(call, call.results[len(found) :])
                 return
             except (ValueError, IndexError, KeyError) as problem:

@@ -73,6 +73,11 @@ class Call:
         """Note that the operator combines the units of a dimension other than by weights."""
         self.record.mix(expression, f"{self.name} {words}")
 
+    def note_steps(self, argument: str, dim: int) -> None:
+        """Note that single positions are taken out of an activation, as a loop over steps does."""
+        if not self.known(argument).weight:
+            self.record.steps.add(self[argument].shape[dim])
+
     def broadcast(self, operands: Sequence[Sequence[Expression]]) -> list[Expression]:
         """The dimensions of operands that broadcast against each other, from the last on."""
         result: list[Expression] = [ONE] * max(map(len, operands), default=0)
@@ -88,10 +93,16 @@ class Call:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule; ``moves`` says that it only moves values."""
+    """A rule; ``moves`` says that it only moves values, ``makes`` that it makes constants."""
 
     apply: Callable[[Call], Results]
     moves: bool = False
+    makes: bool = False
+
+    def is_constant(self, call: Call) -> bool:
+        """Whether no input and no parameter has a part in the results."""
+        known = [call.record.tensors.get(id(t)) for t in call.tensors()]
+        return self.makes or (bool(known) and all(k is not None and k.constant for k in known))
 
     def keeps_zeros(self, call: Call) -> bool:
         """Whether the result is zero wherever its weights are masked, so that it is a weight too.
@@ -114,14 +125,14 @@ _RULES: dict[str, Rule] = {}
 
 
 def rule(
-    *names: str, moves: bool = False
+    *names: str, moves: bool = False, makes: bool = False
 ) -> Callable[[Callable[[Call], Results]], Callable[[Call], Results]]:
     """Enter a function into the table, for operators or single overloads (``max.dim``)."""
 
     def enter(function: Callable[[Call], Results]) -> Callable[[Call], Results]:
         for name in names:
             assert name not in _RULES, name
-            _RULES[name] = Rule(function, moves)
+            _RULES[name] = Rule(function, moves, makes)
         return function
 
     return enter

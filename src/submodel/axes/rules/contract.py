@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from submodel.axes.expression import ONE, Expression, Fixed, product
+from submodel.axes.expression import ONE, Expression, Fixed, atoms, product
 from submodel.axes.record import Known
 from submodel.axes.rules.call import Call, Results, rule
 
@@ -11,11 +11,22 @@ def contract(call: Call, one: Known, d: int, other: Known, e: int) -> None:
     """Sum over dimension ``d`` of one operand and ``e`` of the other.
 
     Masked weights drop out of the sum. Two activations need not: what a dropped unit computes may
-    differ from zero in both, so the sum over them is noted.
+    differ from zero in both, so the sum over them is noted. Nor do copies of a weight that has no
+    such units.
     """
+    for weight, read in ((one, other), (other, one)):
+        if weight.weight and read.constant:
+            call.record.starts.append(weight.dimensions[d if weight is one else e])
+    masked = _masked(call, one, d) or _masked(call, other, e)
     common = call.unify(one.dimensions[d], other.dimensions[e])
-    if not (one.weight or other.weight):
+    if not masked:
         call.mix(common, "multiplies two activations")
+
+
+def _masked(call: Call, known: Known, d: int) -> bool:
+    """Whether an operand is a weight that is zero where a unit along ``d`` is masked."""
+    copies = call.record.copies
+    return known.weight and not (copies and copies.intersection(atoms(known.dimensions[d])))
 
 
 def join(call: Call, result: list[Expression], added: str) -> list[Expression]:
@@ -106,6 +117,8 @@ def convolution(call: Call) -> Results:
         into, whole = inner, first
     if not weight.weight:
         call.mix(into, "multiplies two activations")
+    elif image.constant:
+        call.record.starts.append(into)
     if call["bias"] is not None:
         call.unify(whole, call.dimensions("bias")[0])
     plain = (

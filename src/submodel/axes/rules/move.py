@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from submodel.axes.expression import (
     ONE,
+    Atom,
     Concatenation,
     Expression,
     Fixed,
@@ -24,9 +25,15 @@ def nothing(call: Call) -> Results:  # noqa: ARG001 - the form of a rule
     return []
 
 
-@rule("zeros", "ones", "full", "empty", "scalar_tensor", "empty_strided")
-@rule("zeros_like", "ones_like", "full_like", "empty_like")
-@rule("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
+@rule("zeros_like", "ones_like", "full_like", "empty_like", makes=True)
+def constant_like(call: Call) -> Results:
+    """One value everywhere, as many as another tensor has; its values are not read."""
+    known = call.record.seen(call["self"])
+    return constant(call) if known is None else [known]
+
+
+@rule("zeros", "ones", "full", "empty", "scalar_tensor", "empty_strided", makes=True)
+@rule("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided", makes=True)
 def constant(call: Call) -> Results:
     """One value everywhere: no order to keep, so its dimensions are whatever they meet."""
     return [[call.record.algebra.fresh(n) for n in result.shape] for result in call.results]
@@ -90,6 +97,7 @@ def expand(call: Call) -> Results:
     for d, dimension in enumerate(own, start=len(result) - len(own)):
         if dimension.size == result[d].size:
             result[d] = dimension
+    call.record.copies |= {d for d in result if isinstance(d, Atom) and d not in own}
     return [result]
 
 
@@ -154,6 +162,9 @@ def cat(call: Call) -> Results:
         return [[Fixed(0)]]
     known = [call.record.of(t).dimensions for t in tensors]
     dim = call["dim"] % len(known[0])
+    constant = [call.record.of(t).constant for t in tensors]
+    call.record.starts += [k[dim] for k, made in zip(known, constant, strict=True) if made]
+    call.record.joined.update(id(result) for result in call.results)
     result = call.broadcast([[*k[:dim], ONE, *k[dim + 1 :]] for k in known])
     result[dim] = concatenation(call.record.algebra.resolve(k[dim]) for k in known)
     return [result]
@@ -173,6 +184,8 @@ def split(call: Call) -> Results:
     """Consecutive pieces of one dimension."""
     own = call.dimensions("self")
     dim = call["dim"] % len(own)
+    if call.results[0].shape[dim] == 1:
+        call.note_steps("self", dim)
     pieces = call.pieces(own[dim], [r.shape[dim] for r in call.results])
     return [[*own[:dim], piece, *own[dim + 1 :]] for piece in pieces]
 
@@ -183,6 +196,8 @@ def slice_(call: Call) -> Results:
     own = list(call.dimensions("self"))
     dim, step = call["dim"] % len(own), call["step"]
     size, length = own[dim].size, call.results[0].shape[dim]
+    if length == 1:
+        call.note_steps("self", dim)
     start = min(max(s + size if (s := call["start"] or 0) < 0 else s, 0), size)
     if step == 1:
         own[dim] = call.pieces(own[dim], [start, length, size - start - length])[1]
@@ -201,6 +216,7 @@ def select(call: Call) -> Results:
     own = list(call.dimensions("self"))
     dim = call["dim"] % len(own)
     chosen = own.pop(dim)
+    call.note_steps("self", dim)
     _freeze_at(call, chosen, call["index"] % chosen.size)
     return [own]
 
@@ -221,6 +237,7 @@ def _freeze_at(call: Call, expression: Expression, position: int) -> None:
 def unbind(call: Call) -> Results:
     """Every unit on its own."""
     own = list(call.dimensions("self"))
+    call.note_steps("self", call["dim"])
     call.freeze(own.pop(call["dim"] % len(own)))
     return [own for _ in call.results]
 

@@ -1,0 +1,114 @@
+"""What a module remembers from one forward to the next, outside of its parameters and buffers.
+
+A forward may keep its last state, a cache, a count or a size in attributes, or in lists and dicts
+that attributes hold. Whoever runs a module for its own sake puts all of it back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any]
+_PLAIN = {list, dict, set, deque, tuple, OrderedDict, defaultdict}
+
+
+class Memory:
+    """The attributes of all layers as they were, and what is in their plain containers.
+
+    >>> net = nn.Linear(2, 2)
+    >>> before = Memory(net)
+    >>> net.last, net.in_features = torch.ones(2), 3
+    >>> [tuple(tensor.shape) for tensor in before.written()]
+    [(2,)]
+    >>> before.restore()
+    >>> net.in_features, hasattr(net, "last")
+    (2, False)
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        weights = {id(t) for t in (*module.parameters(), *module.buffers())}
+        self._contents = [(held, held.copy()) for held in _containers(module)]
+        self._tensors = _tensors(held for held, _ in self._contents)
+        others = [
+            t for key, t in self._tensors.items() if key not in weights and not t.is_inference()
+        ]
+        self._versions = [(t, t._version, t.detach().clone()) for t in others]
+        self._buffers = [(b, b.detach().clone()) for b in module.buffers()]
+
+    def written(self) -> list[Tensor]:
+        """Tensors that the module holds now and did not before: a later forward may read them."""
+        found = _tensors(_containers(self._module))
+        return [t for key, t in found.items() if key not in self._tensors]
+
+    def changed(self) -> bool:
+        """Whether the module holds another tensor than before, or other values in a buffer."""
+        if self.written():
+            return True
+        dense = [(b, v) for b, v in self._buffers if b.layout is torch.strided and not b.is_meta]
+        return any(not torch.equal(buffer, value) for buffer, value in dense)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put everything back."""
+        for held, before in self._contents:
+            _refill(held, before)
+        for tensor, version, value in self._versions:
+            if tensor._version != version:  # one with several views of a value cannot be written
+                tensor.copy_(value)
+        for buffer, value in self._buffers:
+            buffer.copy_(value)
+
+
+_INTERNAL = {*vars(nn.Module())} - {"_buffers"}  # hooks, parameters and layers: no state
+
+
+def _containers(module: nn.Module) -> Iterator[_Container]:
+    """The attributes of every layer as a dict, and all plain containers in them."""
+    seen: set[int] = set()
+    for layer in module.modules():
+        own = vars(layer)
+        yield own
+        ahead = [own[n] for n in own if n not in _INTERNAL and type(own[n]) in _PLAIN]
+        while ahead:
+            held = ahead.pop()
+            if not isinstance(held, tuple):
+                if id(held) in seen:
+                    continue
+                seen.add(id(held))
+                yield held
+            items = held.values() if isinstance(held, dict) else held
+            ahead += [item for item in items if type(item) in _PLAIN]
+
+
+def _tensors(containers: Iterable[_Container]) -> dict[int, Tensor]:
+    found: dict[int, Tensor] = {}
+    for held in containers:
+        for value in held.values() if isinstance(held, dict) else held:
+            if isinstance(value, Tensor):
+                found[id(value)] = value
+            elif type(value) is tuple:
+                found.update((id(item), item) for item in value if isinstance(item, Tensor))
+    return found
+
+
+def _refill(held: _Container, before: _Container) -> None:
+    if isinstance(held, dict) and isinstance(before, dict):
+        same = held.keys() == before.keys() and all(held[k] is v for k, v in before.items())
+        if not same:
+            held.clear()
+            held.update(before)
+    elif isinstance(held, set) and isinstance(before, set):
+        if held != before:
+            held.clear()
+            held.update(before)
+    elif isinstance(held, list | deque) and isinstance(before, list | deque):
+        same = len(held) == len(before)
+        if not same or any(a is not b for a, b in zip(held, before, strict=True)):
+            held.clear()
+            held.extend(before)
