@@ -102,6 +102,10 @@ def _copy(
     """A deep copy that finds the cut tensors in place of the module's own."""
     memo: dict[int, object] = {id(p): parameters[name] for name, p in module.named_parameters()}
     memo |= {id(b): buffers[name] for name, b in module.named_buffers()}
+    for layer in module.modules():  # a weight that a hook computes anew has a history of its own
+        for value in vars(layer).values():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo.setdefault(id(value), value.detach().clone())
     copied: nn.Module = copy.deepcopy(module, memo)
     return copied
 
