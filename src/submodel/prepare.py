@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from submodel import lone
 from submodel.axes import Axes, Dimension, declare, trace
+from submodel.axes.advice import to_change
 from submodel.build import build, tensors_of
 from submodel.config import AxesChoice, Config
 from submodel.cut import COORDINATES, draw_units
@@ -332,7 +333,8 @@ def _sizes(config: Config, module: nn.Module, axes: Axes) -> dict[str, int]:
         raise ConfigError(
             [
                 "scheme.granularity: 'unit' needs axes to cut, and this model has none; "
-                "'submodel inspect' says why; or use 'coordinate'"
+                "'submodel inspect' says why; or use 'coordinate'",
+                *to_change(axes.frozen, axes.kept, axes.lines),
             ]
         )
     return sizes or {COORDINATES: 1}

@@ -8,7 +8,7 @@ What does not fit together is frozen, with the reason, and never guessed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from submodel.axes.expression import (
     ONE,
@@ -41,6 +41,7 @@ class Algebra:
     def __init__(self) -> None:
         self._bound: dict[int, Expression] = {}
         self._count = 0
+        self.located: Callable[[str], str] = str  # adds to a reason where it comes from
 
     def fresh(self, size: int) -> Expression:
         """A new atom; a dimension of at most one unit has nothing to cut and is fixed."""
@@ -68,6 +69,7 @@ class Algebra:
     def freeze(self, expression: Expression, reason: str) -> None:
         """Fix every atom of the expression."""
         for atom in atoms(self.resolve(expression)):
+            reason = self.located(reason)
             self._bound[atom.number] = Fixed(atom.size, reason)
 
     def unify(self, one: Expression, other: Expression, reason: str) -> Expression:
@@ -215,7 +217,8 @@ class Algebra:
         if isinstance(e, Fixed):
             return [Fixed(n, e.reason) for n in sizes]
         if isinstance(e, Atom):
-            made = [self.fresh(n) if n > 1 else Fixed(n, f"{reason}: one unit") for n in sizes]
+            alone = self.located(f"{reason}: one unit") if 1 in sizes else ""
+            made = [self.fresh(n) if n > 1 else Fixed(n, alone) for n in sizes]
             self._bound[e.number] = concatenation(made)
             return made
         if isinstance(e, Concatenation):

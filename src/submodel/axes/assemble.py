@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from submodel.axes.advice import WRITTEN, Reason, line_of
 from submodel.axes.declare import CLASSES, Axes
 from submodel.axes.expression import Atom, Expression, Fixed, Product, atoms, leaves
 from submodel.axes.expression import Concatenation as Parts
@@ -54,30 +55,32 @@ def assemble(
     layouts = _resolved(record, weights)
     found = {names[a]: a.size for ds in layouts.values() for d in ds for a in atoms(d)}
     kept = dict.fromkeys(overrides.whole, "kept whole as told")
-    for dimension in watched.written_out():
+    for dimension, line in watched.written_out().items():
         for atom in atoms(record.algebra.resolve(dimension)):
             if atom in names and names[atom] not in overrides.cut:
-                kept.setdefault(names[atom], "a number written in the code makes its size")
+                kept.setdefault(names[atom], Reason(WRITTEN, line))
     for atom in record.starting():
         if atom in names and names[atom] not in overrides.cut:
             kept.setdefault(names[atom], _STARTING)
     for atom in _alone(layouts):
         kept.setdefault(names[atom], "this forward may not have read it: nothing else shares it")
     kept |= _keep_factors(record, layouts, names, overrides, {*kept, CLASSES})
+    frozen = {
+        f"{name}[{i}]": reason
+        for name, ds in layouts.items()
+        for i, d in enumerate(ds)
+        if (reason := _frozen(d))
+    }
     return Axes(
         sizes={n: found[n] for n in names.values() if n in found},
         layouts={n: tuple(_layout(d, names) for d in ds) for n, ds in layouts.items()},
-        frozen={
-            f"{name}[{i}]": reason
-            for name, ds in layouts.items()
-            for i, d in enumerate(ds)
-            if (reason := _frozen(d))
-        },
-        kept={n: kept[n] for n in names.values() if n in kept and n in found},
+        frozen={where: str(reason) for where, reason in frozen.items()},
+        kept={n: str(kept[n]) for n in names.values() if n in kept and n in found},
         inexact=_inexact(record, names, found),
         unused=tuple(name for name in unread if weights[name].is_floating_point()),
         stored=watched.finish(lambda d: _layout(record.algebra.resolve(d), names)),
         doubt=_doubt(record, names, watched, {*found} - {*kept}),
+        lines={where: line for where, why in (frozen | kept).items() if (line := line_of(why))},
     )
 
 
@@ -111,7 +114,8 @@ def _frozen(dimension: Expression) -> str:
     if isinstance(dimension, Fixed) and fixed:
         return dimension.reason or "it meets a constant"
     reasons = dict.fromkeys(f"{leaf.size} units: {leaf.reason}" for leaf in fixed if leaf.reason)
-    return f"in part, {'; '.join(reasons)}" if reasons else ""
+    line = next((line for leaf in fixed if (line := line_of(leaf.reason))), "")
+    return Reason(f"in part, {'; '.join(reasons)}", line) if reasons else ""
 
 
 def _resolved(record: Record, weights: Mapping[str, Tensor]) -> dict[str, tuple[Expression, ...]]:

@@ -39,6 +39,8 @@ class Axes:
     """The capacities at which a sub-model was built and held against the masked model."""
     doubt: str = field(default="nobody has measured it", repr=False, compare=False)
     """Why it is not known whether the axes that nothing speaks against are exact; or empty."""
+    lines: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of `frozen` and `kept`: the lines of the model's code to change, where there is one."""
 
     @property
     def cut_by_capacity(self) -> dict[str, int]:

@@ -133,15 +133,14 @@ class Watched:
         yield from counted.values()
         yield from self.parts
 
-    def written_out(self) -> Iterator[Any]:
-        """Dimensions that a number in the code makes: they must stay as they are."""
-        for made in self.made:
-            if isinstance(made.number, int):
-                yield made.dimension
+    def written_out(self) -> dict[Any, str]:
+        """Dimensions that a number in the code makes: they must stay as they are. And the lines."""
+        found = {m.dimension: m.line for m in self.made if isinstance(m.number, int)}
         for seen in self.compared:
             for one, other in ((seen.one, seen.other), (seen.other, seen.one)):
                 if seen.equal and isinstance(one, int) and isinstance(other, SizeOf):
-                    yield other.dimension
+                    found.setdefault(other.dimension, seen.line)
+        return found
 
     def finish(self, layout: Callable[[Any], Any]) -> Stored:
         """The same in terms of layouts, without repetitions."""

@@ -27,18 +27,22 @@ def table(axes: Axes, shown: int = 4) -> str:
         ]
         more = [f"{len(members) - shown} more"] if len(members) > shown else []
         lines.append(f"{axis:{width}}  {size:4}  {', '.join(members[:shown] + more)}")
-        remarks = [f"kept whole: {axes.kept[axis]}"] if axis in axes.kept else []
+        remarks = [f"kept whole: {axes.kept[axis]}{_at(axes, axis)}"] if axis in axes.kept else []
         remarks += [f"not exact: {words}" for words in axes.inexact.get(axis, ())]
         lines += [f"{'':{width}}        {remark}" for remark in remarks]
     reasons: dict[str, list[str]] = {}
     for dimension, reason in axes.frozen.items():
-        reasons.setdefault(reason, []).append(dimension)
+        reasons.setdefault(f"{reason}{_at(axes, dimension)}", []).append(dimension)
     for reason, members in reasons.items():
         more = [f"{len(members) - shown} more"] if len(members) > shown else []
         lines.append(f"frozen, {reason}: {', '.join(members[:shown] + more)}")
     if axes.unused:
         lines.append(f"never read: {', '.join(axes.unused)}")
     return "\n".join(lines)
+
+
+def _at(axes: Axes, where: str) -> str:
+    return f", at {axes.lines[where]}" if where in axes.lines else ""
 
 
 def _position(layout: Layout, axis: str) -> str:

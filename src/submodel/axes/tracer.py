@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from submodel.axes.advice import Reason, is_natural
 from submodel.axes.assemble import Overrides, assemble
 from submodel.axes.declare import Axes
 from submodel.axes.expression import Atom, Expression, Fixed, units
@@ -30,6 +31,7 @@ from submodel.axes.memory import Memory
 from submodel.axes.record import Record
 from submodel.axes.rules import Call, Rule, find
 from submodel.axes.siblings import Calls, passed_by, watch_calls
+from submodel.axes.source import source_line
 from submodel.axes.stored import Watched, watch_numbers
 from submodel.axes.torch_layers import alike_in_layers
 from submodel.axes.trial import Example
@@ -96,6 +98,13 @@ def trace(
     return axes
 
 
+def _located(reason: str) -> str:
+    """A reason to freeze with the line of the model's code that is running."""
+    if isinstance(reason, Reason) or is_natural(reason):
+        return reason
+    return Reason(reason, source_line())
+
+
 def _watch_forward(
     module: nn.Module,
     inputs: Inputs,
@@ -114,10 +123,12 @@ def _watch_forward(
             watch_numbers(module, record.seen, watched),
             watch_calls(module) as calls,
         ):  # what ``outputs`` computes is watched as well
+            record.algebra.located = _located
             runs = [outputs_of(run(module, inputs), outputs)]
             _run_passed_by(record, module, calls)
             if any(record.seen(tensor) is not None for tensor in memory.written()):
                 runs.append(outputs_of(run(module, inputs), outputs))
+    record.algebra.located = str
     return runs
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from submodel.axes import CLASSES
 from submodel.axes.forward import Inputs, outputs_of, run, undisturbed
+from submodel.axes.source import failing_line
 from submodel.cut import UnitCut
 from submodel.errors import SubmodelError
 
@@ -42,9 +43,9 @@ def check_outputs(
         raise SubmodelError(
             f"cannot build the sub-model: {problem.path or 'the model'} "
             f"({type(small.get_submodule(problem.path)).__name__}) does not run with the cut "
-            f"tensors: {problem.__cause__}. A size is computed or written out there; make it an "
-            "attribute or read it from a shape, register `resizes`, give `factory` or `resize`, "
-            "or keep the axis whole"
+            f"tensors: {problem.__cause__}{_where(problem.__cause__)}. A size is computed or "
+            "written out there; make it an attribute or read it from a shape, register `resizes`, "
+            "give `factory` or `resize`, or keep the axis whole"
         ) from problem.__cause__
     for before, after in zip(full, cut_shapes, strict=True):
         same = len(before) == len(after) and all(
@@ -57,6 +58,11 @@ def check_outputs(
                 "width for another batch; or a hidden width is part of the outputs: name the "
                 "ones that count by `outputs`"
             )
+
+
+def _where(problem: BaseException | None) -> str:
+    line = "" if problem is None else failing_line(problem)
+    return f", at {line}" if line else ""
 
 
 class _FailedInsideError(Exception):

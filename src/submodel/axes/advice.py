@@ -1,0 +1,96 @@
+"""What to change in a model's code so that more of it can be cut, and in which line.
+
+Some reasons are in the nature of things: the pixels of a kernel, the words of an embedding. Others
+come from one line of the model, and are kept together with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+WRITTEN = "a number written in the code makes its size"
+
+_NATURAL = (
+    "it meets an ",
+    "it holds whole numbers",
+    "it is sparse",
+    "read by embedding",
+    "read by _embedding_bag",
+    "positions made by",
+    "nothing reads it",
+    "frozen as told",
+    "bags",
+    "sequences",
+    "steps of sequences",
+)
+_OF_SPACE = ("as a kernel", "as a position in space", "as positions or frequencies")
+
+_ADVICE = (
+    (WRITTEN, "make it an attribute of the module, or -1, or read it from a shape"),
+    ("no rule", "use operators that are known, or declare the axes"),
+    ("its rule does not cover", "use operators that are known, or declare the axes"),
+    ("no parameter and no buffer", "register the tensor as a buffer, so that it is cut too"),
+    ("made by arange", "compute it once and register it as a buffer, so that it is cut too"),
+    ("do not line up", "view and split it alike everywhere, or make the parts layers of their own"),
+    ("looked up by index", "split, chunk or slice by a stored size instead of looking up by index"),
+    ("by position", "do not tell its units apart by their position"),
+    ("by its place in memory", "use views, unfold or indices instead of as_strided"),
+    ("one unit", "split it in equal parts, or make the single unit a layer of its own"),
+    ("one number counts it", "store two numbers, one for each of the dimensions"),
+)
+
+
+class Reason(str):
+    """Why a dimension is not cut, and the line of the model's code where that happens."""
+
+    __slots__ = ("line",)
+    line: str
+
+    def __new__(cls, text: str, line: str) -> Reason:
+        """The text of a reason, with a line."""
+        made = super().__new__(cls, text)
+        made.line = line
+        return made
+
+
+def line_of(reason: str) -> str:
+    """Where in the model's code a reason comes from; empty where that is not known.
+
+    >>> line_of(Reason("read by flip, by position", "net.py:7 in Net.forward"))
+    'net.py:7 in Net.forward'
+    """
+    return reason.line if isinstance(reason, Reason) else ""
+
+
+def is_natural(reason: str) -> bool:
+    """Whether no change of the code would help.
+
+    >>> is_natural("read by convolution, as a kernel"), is_natural("read by flip, by position")
+    (True, False)
+    """
+    return reason.startswith(_NATURAL) or reason.endswith(_OF_SPACE)
+
+
+def advice(reason: str) -> str:
+    """What to write instead; empty where nothing helps.
+
+    >>> advice("a number written in the code makes its size")
+    'make it an attribute of the module, or -1, or read it from a shape'
+    """
+    found = (words for key, words in _ADVICE if key in reason)
+    return "" if is_natural(reason) else next(found, "")
+
+
+def to_change(
+    frozen: Mapping[str, str], kept: Mapping[str, str], lines: Mapping[str, str]
+) -> Iterator[str]:
+    """The lines to change, each with the reason and what to write instead, in words."""
+    told: dict[str, list[str]] = {}
+    for where, reason in (*frozen.items(), *kept.items()):
+        if lines.get(where):
+            words = f"{lines[where]}: {reason}"
+            told.setdefault(f"{words}; {hint}" if (hint := advice(reason)) else words, [])
+            told[f"{words}; {hint}" if hint else words].append(where)
+    for words, places in told.items():
+        more = f" and {len(places) - 2} more" if len(places) > 2 else ""
+        yield f"{words} ({', '.join(places[:2])}{more})"
