@@ -12,15 +12,18 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
+from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from submodel.axes import CLASSES, Axes
 from submodel.axes.layout import Fixed, Indices, Units
+from submodel.errors import PlanError
 from submodel.randomness import generator
 from submodel.schemes import Draw, Scheme
 
@@ -166,18 +169,50 @@ class PlannedCut(_Planned):
         return json.dumps({n: [[d, runs(k)] for d, k in e] for n, e in self.plan.items()})
 
     @classmethod
-    def from_json(cls, text: str) -> PlannedCut:
-        """The cut that `to_json` wrote.
+    def from_json(cls, text: str, most: int = 1 << 24) -> PlannedCut:
+        """The cut that `to_json` wrote; raises `PlanError` for anything else.
+
+        ``most`` bounds the positions that it may hold (each set once, however many dimensions it
+        is kept of): forty bytes can name a thousand million.
 
         >>> PlannedCut.from_json('{"w": [[0, [[0, 3], [7, 8]]]]}').plan["w"][0][1]
         array([0, 1, 2, 7])
         """
-        return cls(
-            {
-                name: tuple((d, from_runs(kept)) for d, kept in entries)
-                for name, entries in json.loads(text).items()
-            }
-        )
+        try:
+            given = TypeAdapter(_PlanText).validate_json(text, strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))[:100]
+            raise PlanError(f"not a plan: {where or 'it'}: {first['msg'][:100]}") from None
+        except ValueError as error:
+            raise PlanError(f"not a plan: {str(error)[:100]}") from None
+        made: dict[tuple[tuple[int, int], ...], Indices] = {}
+        plan = {}
+        for name, entries in given.items():
+            if len({d for d, _ in entries}) < len(entries):
+                raise PlanError(f"not a plan: {name[:100]!r} is cut twice along a dimension")
+            for _, pairs in entries:
+                key = tuple((a, b) for a, b in pairs)
+                if key not in made:
+                    most -= _positions(key, most, f"{name[:100]!r}")
+                    made[key] = from_runs(key)
+            plan[name] = tuple((d, made[tuple((a, b) for a, b in own)]) for d, own in entries)
+        return cls(plan)
+
+
+_Place = Annotated[int, Field(ge=0, lt=1 << 53)]
+_PlanText = dict[str, list[tuple[_Place, list[tuple[_Place, _Place]]]]]
+
+
+def _positions(pairs: Sequence[tuple[int, int]], most: int, where: str) -> int:
+    """How many there are in the runs, none of them twice, and not more than ``most``."""
+    count = sum(b - a for a, b in pairs)
+    if any(a >= b for a, b in pairs) or count > most:
+        raise PlanError(f"not a plan: {where} keeps {count:,} positions; at most {most:,} may be")
+    ordered = sorted(pairs)
+    if any(b > c for (_, b), (c, _) in pairwise(ordered)):
+        raise PlanError(f"not a plan: {where} keeps a position twice")
+    return count
 
 
 def runs(kept: Indices) -> list[list[int]]:

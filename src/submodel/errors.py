@@ -26,6 +26,10 @@ class DataError(SubmodelError):
     """Data that cannot be trained on: not finite, empty, of the wrong shape."""
 
 
+class PlanError(SubmodelError):
+    """A plan, or the axes of a model, that was kept as text and cannot be one."""
+
+
 class CheckpointError(SubmodelError):
     """A checkpoint that is damaged, missing or of another run."""
 

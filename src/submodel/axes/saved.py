@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pydantic_core
 
 from submodel.axes.declare import Axes
-from submodel.axes.layout import Along, Concatenation, Fixed, Product
+from submodel.axes.layout import Along, Concatenation, Fixed, Layout, Product
 from submodel.axes.number import Attribute, Computed, SizeOf
 from submodel.axes.stored import Compared, Made, Stored
+from submodel.errors import PlanError
 
 _LAYOUTS = (Fixed, Along, Product, Concatenation)
 _NUMBERS = (Stored, Made, Compared, Attribute, SizeOf, Computed)
@@ -29,13 +34,14 @@ def to_json(axes: Axes) -> str:
 
 
 def from_json(text: str) -> Axes:
-    """What `to_json` wrote; raises ValueError for anything else."""
+    """What `to_json` wrote; raises `PlanError` for anything else."""
     try:
-        found = json.loads(text, object_hook=_made)
+        found = _made(pydantic_core.from_json(text))  # not nested more than 200 deep
         if not isinstance(found, Axes):
             raise ValueError(f"a {type(found).__name__}")
+        _check_sizes(found)
     except (TypeError, KeyError, ValueError) as error:
-        raise ValueError(f"not the axes of a model: {error}") from None
+        raise PlanError(f"not the axes of a model: {str(error)[:200]}") from None
     return found
 
 
@@ -52,13 +58,49 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _made(found: dict[str, Any]) -> Any:
-    given = {key: _tuples(value) for key, value in found.items()}
+def _made(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_made, value))
+    if not isinstance(value, dict):
+        return value
+    given = {key: _made(item) for key, item in value.items()}
     kind = given.pop(_KIND, None)
     if kind is None:
         return given
-    return frozenset(given["items"]) if kind == _SET else _KINDS[kind](**given)
+    if kind == _SET:
+        return frozenset(given["items"])
+    part = _KINDS[kind](**given)
+    for name, hint in _hints(_KINDS[kind]).items():
+        if not _fits(getattr(part, name), hint):
+            raise ValueError(f"{kind}.{name} is {str(getattr(part, name))[:60]!r}")
+    return part
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+_hints = cache(get_type_hints)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the type of a field; parts were looked at when they were made."""
+    kinds = get_args(hint)
+    if isinstance(hint, UnionType):
+        return any(_fits(value, kind) for kind in kinds)
+    if hint is int:
+        return type(value) is int and 0 <= value < 1 << 53
+    if hint is Any:  # what makes a dimension: a layout, once it is kept
+        return isinstance(value, get_args(Layout))
+    origin = get_origin(hint) or hint
+    if not isinstance(value, origin):
+        return False
+    if issubclass(origin, Mapping):
+        return all(isinstance(key, str) and _fits(item, kinds[1]) for key, item in value.items())
+    return origin not in (tuple, frozenset) or all(_fits(item, kinds[0]) for item in value)
+
+
+def _check_sizes(axes: Axes) -> None:
+    """Every part is of an axis that there is, as large as it is."""
+    parts: list[Any] = [layout for own in axes.layouts.values() for layout in own]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Along) and axes.sizes.get(part.axis) != part.size:
+            raise ValueError(f"no axis {part.axis[:60]!r} of {part.size}")
+        parts += getattr(part, "parts", ())

@@ -77,7 +77,8 @@ def restore(key: str) -> ImageSet:
             about = content.metadata() or {}
         names, origin = about["names"], about["origin"]
         whole = about["sha256"] == _sha256(tensors, names, origin)
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        classes = tuple(map(str, json.loads(names)))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: damaged ({error}); delete it, and it is made anew") from None
     if not whole:
         raise DataError(
@@ -86,6 +87,6 @@ def restore(key: str) -> ImageSet:
     return ImageSet(
         Images(tensors["train.pixels"], tensors["train.labels"]),
         Images(tensors["test.pixels"], tensors["test.labels"]),
-        tuple(json.loads(names)),
+        classes,
         origin,
     )

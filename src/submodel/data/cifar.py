@@ -15,10 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from submodel.data.files import read_files
-from submodel.data.images import Images, ImageSet, Labels, Pixels, channel_statistics, check_labels
+from submodel.data.images import (
+    Images,
+    ImageSet,
+    Labels,
+    Pixels,
+    channel_statistics,
+    check_labels,
+    opened,
+)
 from submodel.errors import ConfigError, DataError
 
 _SIDE = 32
@@ -241,29 +248,29 @@ def _from_npm(files: Mapping[str, bytes], spec: Spec, path: Path) -> ImageSet:
 
 def _rows(content: bytes, records: int, where: str) -> Pixels:
     """One image per row of 1,024 pixels, as (image, channel, row, column)."""
-    try:
-        with Image.open(io.BytesIO(content)) as picture:
-            if picture.size != (_SIDE * _SIDE, records):
-                raise DataError(
-                    f"data.path: {where}: {picture.size[0]:,} x {picture.size[1]:,} pixels; want "
-                    f"{records:,} rows of {_SIDE * _SIDE:,}"
-                )
-            rows = np.asarray(picture.convert("RGB"))
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"data.path: {where}: not a whole PNG picture ({error})") from None
+    with opened(io.BytesIO(content), f"data.path: {where}", "PNG") as picture:
+        if picture.size != (_SIDE * _SIDE, records):
+            raise DataError(
+                f"data.path: {where}: {picture.size[0]:,} x {picture.size[1]:,} pixels; want "
+                f"{records:,} rows of {_SIDE * _SIDE:,}"
+            )
+        rows = np.asarray(picture.convert("RGB"))
     return np.ascontiguousarray(rows.reshape(records, _SIDE, _SIDE, 3).transpose(0, 3, 1, 2))
 
 
 def _json_labels(content: bytes, count: int, where: str) -> Labels:
     try:
         values = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"data.path: {where}: not valid JSON ({error})") from None
     if not isinstance(values, list) or not all(type(value) is int for value in values):
         raise DataError(f"data.path: {where}: not a list of whole numbers")
     if len(values) != count:
         raise DataError(f"data.path: {where}: {len(values):,} labels for {count:,} images")
-    return np.asarray(values, dtype=np.int64)
+    try:
+        return np.asarray(values, dtype=np.int64)
+    except OverflowError:
+        raise DataError(f"data.path: {where}: a label of more than 64 bits") from None
 
 
 def verify(images: ImageSet, spec: Spec, label: str, where: str) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import tarfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import IO, cast
 
-from submodel.errors import DataError
+from submodel.errors import DataError, SubmodelError
+
+_PACKED = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+"""By the first bytes of a file, what unpacks it."""
+_BESIDE = 1 << 30
+"""Bytes that an archive may hold beside the wanted files."""
 
 
 def read_files(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, bytes], set[str]]:
@@ -42,7 +50,11 @@ def _from_archive(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, byte
     names: set[str] = set()
     opened = False
     try:
-        with tarfile.open(path) as archive:
+        with path.open("rb") as packed:
+            unpack = _PACKED.get(packed.read(2))
+        raw = path.open("rb") if unpack is None else unpack(path)
+        content = cast(IO[bytes], _Bounded(raw, path, limits))
+        with raw, tarfile.open(fileobj=content, mode="r:") as archive:
             opened = True
             for member in archive:
                 place = PurePosixPath(member.name)
@@ -56,16 +68,53 @@ def _from_archive(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, byte
                 names.add(place.name)
                 if place.name in limits:
                     _check(path, place.name, member.size, limits, found)
-                    content = archive.extractfile(member)
-                    assert content is not None  # it is a file
-                    found[place.name] = content.read()
-    except (EOFError, zlib.error, tarfile.TarError) as error:
-        if opened or isinstance(error, EOFError | zlib.error):
+                    file = archive.extractfile(member)
+                    assert file is not None  # it is a file
+                    found[place.name] = file.read()
+    except (SubmodelError, OSError):
+        raise
+    except Exception as error:  # whatever reading a stranger's bytes raises
+        if opened or not isinstance(error, tarfile.TarError):
             raise DataError(
                 f"data.path: {path}: damaged or truncated archive ({error}); fetch it again"
             ) from None
         raise DataError(f"data.path: {path}: neither a folder nor a tar archive") from None
     return found, names
+
+
+class _Bounded:
+    """The content of an archive as `tarfile` reads it: so much in all, and so much at once.
+
+    A few kilobytes unpack to gigabytes if they say so, and `tarfile` takes what comes before a
+    member (its name, if that is long) in one piece.
+    """
+
+    def __init__(self, content: object, path: Path, limits: Mapping[str, int]) -> None:
+        self._content, self._path = cast(IO[bytes], content), path
+        self._most = sum(limits.values()) + _BESIDE
+        self._at_once = max(limits.values(), default=0) + tarfile.RECORDSIZE
+
+    def read(self, size: int) -> bytes:
+        if size > self._at_once:
+            raise DataError(f"data.path: {self._path}: a member with a head of {size:,} bytes")
+        self._check(self.tell() + size)
+        return self._content.read(size)
+
+    def seek(self, position: int) -> int:
+        self._check(position)
+        return self._content.seek(position)
+
+    def tell(self) -> int:
+        return self._content.tell()
+
+    def _check(self, end: int) -> None:
+        if end > self._most:
+            raise DataError(f"data.path: {self._path}: more than {self._most:,} bytes unpacked")
+
+
+def _check(self, end: int) -> None:
+    if end > self._most:
+        raise DataError(f"data.path: {self._path}: more than {self._most:,} bytes unpacked")
 
 
 def _check(

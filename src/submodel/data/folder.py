@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from submodel.data.images import Images, ImageSet, Pixels, decode, stack
+from submodel.data.images import Images, ImageSet, Pixels, decode, opened, stack
 from submodel.errors import DataError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -58,9 +57,11 @@ def images_in(folder: Path) -> list[Path]:
 
 
 def open_image(file: Path, size: int | None) -> Pixels:
-    """The pixels of one picture."""
+    """The pixels of one picture, a PNG or JPEG file whatever its name."""
     try:
-        with Image.open(file) as image:
+        if not file.is_file():
+            raise DataError(f"{file}: not a file")
+        with file.open("rb") as content, opened(content, str(file), "PNG", "JPEG") as image:
             return decode(image, size)
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"{file}: not a whole picture ({error})") from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error})") from None

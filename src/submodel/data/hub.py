@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from submodel.data.images import Images, ImageSet, Labels, Pixels, check_labels, decode, stack
-from submodel.errors import ConfigError, DataError
+from submodel.errors import ConfigError, DataError, SubmodelError
 
 _TEST_SPLITS = ("test", "validation", "valid", "val")
 _LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -94,12 +94,18 @@ def _columns(
 
 
 def _pictures(part: Any, column: str, size: int | None, where: str) -> list[Pixels]:
-    pictures = []
-    for position, row in enumerate(part.select_columns([column])):
-        image = row[column]
-        if not isinstance(image, Image.Image):
-            raise DataError(f"{where}: example {position} has no image")
-        pictures.append(decode(image, size))
+    pictures: list[Pixels] = []
+    try:
+        for position, row in enumerate(part.select_columns([column])):
+            image = row[column]
+            if not isinstance(image, Image.Image):
+                raise DataError(f"{where}: example {position} has no image")
+            pictures.append(decode(image, size))
+    except SubmodelError:
+        raise
+    except Exception as error:  # whatever decoding a stranger's bytes raises
+        reason = f"{type(error).__name__}: {error}"
+        raise DataError(f"{where}: example {len(pictures)} has no whole image ({reason})") from None
     if not pictures:
         raise DataError(f"{where}: a part without examples")
     return pictures

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import IO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from submodel.data.sources import About, Dataset, balanced, dataset
-from submodel.errors import DataError
+from submodel.errors import DataError, SubmodelError
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -81,6 +84,29 @@ def to_dataset(
     about = About(images.origin, images.names, mean, deviation)
     # a small part may lack the last class: the names know how many there are
     return replace(dataset((x[0], y[0]), (x[1], y[1])), classes=len(images.names), about=about)
+
+
+@contextmanager
+def opened(content: IO[bytes], where: str, *formats: str) -> Iterator[Image.Image]:
+    """A picture in one of the formats, not larger than Pillow's limit (89 million pixels).
+
+    Whatever goes wrong inside is a `DataError`: Pillow raises a dozen kinds of errors for a file
+    that is damaged or was made to harm, and a warning for one that is too large.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(content, formats=formats) as image:
+                yield image
+    except SubmodelError:
+        raise
+    except Exception as error:
+        wanted = (
+            f"{formats[0]} picture" if len(formats) == 1 else f"picture, {' or '.join(formats)}"
+        )
+        unknown = isinstance(error, UnidentifiedImageError)  # which would name an object of ours
+        reason = "" if unknown else f" ({type(error).__name__}: {error})"
+        raise DataError(f"{where}: not a whole {wanted}{reason}") from None
 
 
 def decode(image: Image.Image, size: int | None) -> Pixels:

@@ -39,7 +39,7 @@ from submodel.devices.memory import (
 from submodel.devices.own_data import OwnData
 from submodel.engines.device import own_device
 from submodel.engines.local import SerialEngine
-from submodel.errors import SubmodelError
+from submodel.errors import PlanError, SubmodelError
 from submodel.evaluate import moments_of
 from submodel.exchange import Model, Setup
 from submodel.models import factorised
@@ -178,7 +178,7 @@ class Device:
             return None
         try:
             axes = from_json(self._known)
-        except ValueError as error:
+        except PlanError as error:
             _log.warning("%s: looking for them again", error)
             return None
         found = {name: tuple(part.size for part in own) for name, own in axes.layouts.items()}

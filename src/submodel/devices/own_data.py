@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,17 +18,19 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from submodel.config import Config
 from submodel.data import Examples
+from submodel.data.arrays import Shapes, read_arrays
 from submodel.data.cache import cache_folder
 from submodel.data.folder import classes_in, images_in, open_image
 from submodel.data.images import normalise, stack
 from submodel.devices.facts import Facts
+from submodel.devices.memory import free_memory
 from submodel.errors import DataError
 from submodel.exchange import Federation
 from submodel.prepare import load_data, split_data
+from submodel.units import si
 
 _log = logging.getLogger(__name__)
 
@@ -47,11 +50,14 @@ class OwnData:
         if self.path is None:
             raise DataError("this device has no data: join with --data DIR, or --part NUMBER")
         path = self.path.expanduser()
-        if path.is_dir():
+        try:
+            if not path.is_dir():
+                return _file(path, facts)
             found = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in _files(path)]
-            key = _key("folder", config.data.size, facts, found)
-            return _kept(key, lambda: _checked(_folder(path, config.data.size, facts), facts, path))
-        return _checked(_file(path), facts, path)
+        except (OSError, ValueError) as error:  # not readable, or no name of a file
+            raise DataError(f"{path}: {error}") from None
+        key = _key("folder", config.data.size, facts, found)
+        return _kept(key, lambda: _checked(_folder(path, config.data.size, facts), facts, path))
 
 
 def _part(config: Config, client: int | None) -> Examples:
@@ -70,12 +76,15 @@ def _folder(path: Path, size: int | None, facts: Facts) -> Examples:
     """Images in folders named by their class; the run knows the classes' numbers."""
     names = facts.names or tuple(map(str, range(facts.classes or 0)))
     pictures, labels = [], []
+    held, room = 0, free_memory(torch.device("cpu"))
     for file in _files(path):
         name = file.parent.name
         if name not in names:
             raise DataError(f"{file.parent}: no class of the run; those are {', '.join(names)}")
         pictures.append(open_image(file, size))
         labels.append(names.index(name))
+        held += pictures[-1].size * (1 + _bytes(facts))  # as read, and as they are trained on
+        _check_room(held, room, path)
     if not pictures:
         raise DataError(f"{path}: no pictures in it; want {path}/CLASS/*.png")
     (pixels,) = stack([pictures], str(path))
@@ -87,32 +96,56 @@ def _folder(path: Path, size: int | None, facts: Facts) -> Examples:
     return Examples(normalise(pixels, mean, deviation), torch.tensor(labels))
 
 
-def _file(path: Path) -> Examples:
+def _file(path: Path, facts: Facts) -> Examples:
     """Tensors x and y of one file, .safetensors or .npz, ready to be trained on."""
+
+    def check(shapes: Shapes, size: int) -> None:
+        _check_shapes(shapes["x"], shapes["y"], facts)
+        held = size + math.prod(shapes["x"]) * _bytes(facts)  # as read, and as they are trained on
+        _check_room(held, free_memory(torch.device("cpu")), path)
+
     try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                found: Mapping[str, Tensor] = {
-                    name: torch.from_numpy(arrays[name]) for name in ("x", "y")
-                }
-        else:
-            found = load_file(path)
-        return Examples(found["x"], found["y"])
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        x, y = read_arrays(path, ("x", "y"), check)
+    except DataError as error:
         raise DataError(
-            f"{path}: want a folder CLASS/*.png, or .npz or .safetensors with arrays x and y "
-            f"({error})"
+            f"{path}: want a folder CLASS/*.png, or .npz or .safetensors with arrays x and y: "
+            f"{error}"
         ) from None
+    return _checked(Examples(x, y), facts, path)
+
+
+def _check_shapes(x: tuple[int, ...], y: tuple[int, ...], facts: Facts) -> None:
+    if not x or not y or not x[0] or x[0] != y[0]:
+        counts = [str(shape[0]) if shape else "a single number instead of" for shape in (x, y)]
+        raise DataError(f"{counts[0]} inputs and {counts[1]} targets; want as many, not 0")
+    if x[1:] != facts.inputs:
+        raise DataError(f"inputs of {x[1:]}, but the run's are {facts.inputs}")
+    if facts.classes is not None and len(y) > 1:
+        raise DataError(f"targets of {y[1:]}, but the run's are labels, one number each")
+
+
+def _bytes(facts: Facts) -> int:
+    """Of one value of an input."""
+    return torch.empty(0, dtype=getattr(torch, facts.dtype)).element_size()
+
+
+def _check_room(size: int, room: int, path: Path) -> None:
+    """Refuse what the device cannot hold, before it is held."""
+    if size > room:
+        raise DataError(
+            f"{path}: {si(size, 'B')} to be held, but half of the free memory is {si(room, 'B')}"
+        )
 
 
 def _checked(examples: Examples, facts: Facts, path: Path) -> Examples:
     x, y = examples.x, examples.y
-    if not len(x) or len(x) != len(y):
-        raise DataError(f"{path}: {len(x)} inputs and {len(y)} targets; want as many, not 0")
-    if tuple(x.shape[1:]) != facts.inputs:
-        raise DataError(f"{path}: inputs of {tuple(x.shape[1:])}, but the run's are {facts.inputs}")
-    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-        raise DataError(f"{path}: not all inputs are finite")
+    try:
+        _check_shapes(tuple(x.shape), tuple(y.shape), facts)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    for what, tensor in {"inputs": x, "targets": y}.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise DataError(f"{path}: not all {what} are finite")
     if facts.classes is not None:
         y = y.long()
         if int(y.min()) < 0 or int(y.max()) >= facts.classes:
@@ -129,9 +162,11 @@ def _kept(key: str, read: Callable[[], Examples]) -> Examples:
     file = cache_folder() / "devices" / f"{key}.safetensors"
     try:
         found = load_file(file)
-        return Examples(found["x"], found["y"])
-    except (OSError, KeyError, SafetensorError):
-        examples = read()
+        if 0 < len(found["x"]) == len(found["y"]):
+            return Examples(found["x"], found["y"])
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError):
+        pass  # not there, or damaged
+    examples = read()
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
