@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import tracemalloc
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -22,20 +24,20 @@ from submodel.cut import held
 from submodel.data import Examples
 from submodel.devices.device import Device, Means, Report, empty_module
 from submodel.devices.facts import Facts, briefing
-from submodel.devices.federation import over_devices
+from submodel.devices.federation import DevicePopulation, over_devices
 from submodel.devices.memory import fitting, offered
 from submodel.devices.own_data import OwnData
 from submodel.devices.post import Kind, Reply
-from submodel.devices.roster import Roster
+from submodel.devices.roster import Roster, read_roster
 from submodel.engines.local import SerialEngine
-from submodel.errors import ConfigError, DataError, SilentRoundError
+from submodel.errors import CheckpointError, ConfigError, DataError, SilentRoundError
 from submodel.evaluate import evaluate
 from submodel.exchange import Assignment, State
 from submodel.prepare import prepare
 from submodel.report.tables import cost_rows
-from submodel.rounds import cut_of, initial_state, output_step, step
+from submodel.rounds import Dispatcher, cut_of, initial_state, output_step, step
 from submodel.run import Interrupted, RunFolder, train
-from submodel.wire import Parcel
+from submodel.wire import Parcel, WireError, read_update, task_parcel, update_limits
 
 
 class Neighbours:
@@ -445,7 +447,41 @@ def _huge(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
     tensors["values/0.weight"] *= 1e30
 
 
+def _long_text(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["problem"] = "no " * 500_000
+
+
+def _long_name(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["halved"] = {"x" * 10_000: "y"}
+
+
+def _long_shape(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    tensors["values/0.weight"] = torch.zeros((1,) * 2_000)
+
+
+def _long_passes(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["passes"] = [[0.5, 1]] * 1000
+
+
+def _large_head(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["beside"] = [[]] * 1_000_000
+
+
+def _large_body(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    tensors["beside"] = torch.zeros(1_000_000)
+
+
+WITHOUT_END = {
+    "a long text": (spoiled_by(_long_text), "at most"),
+    "a long name": (spoiled_by(_long_name), "halved.xxx"),
+    "a long shape": (spoiled_by(_long_shape), "does not fit the cut"),
+    "many widths": (spoiled_by(_long_passes), "it tells of 1,000 widths"),
+    "a large head": (spoiled_by(_large_head), "bytes; at most"),
+    "a large body": (spoiled_by(_large_body), "bytes; at most"),
+}
 BAD = {
+    "a large head": WITHOUT_END["a large head"],
+    "a long shape": WITHOUT_END["a long shape"],
     "not a number": (spoiled_by(_nan), "not finite"),
     "shape": (spoiled_by(_shape), "does not fit the cut"),
     "type": (spoiled_by(_type), "torch.float64"),
@@ -477,11 +513,87 @@ def test_bad_answers_are_refused_by_name_and_the_rest_is_merged(fault: str) -> N
     why = {**reports[0].missing, **reports[0].refused}
     assert list(why) == ["1"]
     assert reason in why["1"]
+    assert len(why["1"]) < 600
     assert reports[0].clients == 3
     others = Neighbours({node: means for node, means in parts().items() if node != bad})
     expected, _ = rounds_over(config, others, rounds=1)
     for name, tensor in expected.tensors.items():
         assert torch.equal(tensor, found.tensors[name]), name
+
+
+@pytest.mark.parametrize("fault", WITHOUT_END)
+def test_an_answer_is_bounded_by_the_cut_that_it_is_for(fault: str) -> None:
+    """Whatever a device sends, reading it takes no more memory than an honest answer."""
+    config = config_of()
+    setup = prepare(config)
+    post, node = Neighbours(parts()), 2**63
+    task = Dispatcher(setup, initial_state(setup), setup.work).task(Assignment(0, 0, 0.5))
+    told = briefing(config, Facts.of(setup.federation.dataset))
+    parcel = task_parcel(task, setup.module, False, "exact")
+    payload = replace(parcel, head={**told, **parcel.head}).to_bytes()
+    limits = update_limits(task, "exact")
+    right = post.honest(node, "train", payload)
+    assert len(right) < limits.whole
+    assert int.from_bytes(right[:8], "little") < limits.head
+    wrong = WITHOUT_END[fault][0](post, node)("train", payload)
+    started = time.monotonic()
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError) as caught:
+            read_update(Parcel.from_bytes(wrong, limits), task)
+        assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    finally:
+        tracemalloc.stop()
+    assert time.monotonic() - started < 1
+    assert len(str(caught.value)) <= 500
+
+
+def test_what_a_device_says_of_itself_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    said: dict[str, Any] = {
+        "many labels": {"labels": list(range(10**6))},
+        "labels that are none": {"labels": list(range(1000, 3000))},
+        "a part without end": {"part": 10**400},
+        "a long name": {"name": "x" * 10**7},
+        "another problem": {"problem": "x" * 10**4},
+    }
+    config = config_of()
+
+    class Boasting(Neighbours):
+        def honest(self, node: int, kind: Kind, payload: bytes) -> bytes:
+            head = Parcel.from_bytes(super().honest(1, kind, payload)).head
+            return Parcel({**head, **list(said.values())[node - 1]}, {}).to_bytes()
+
+    post = Boasting({number: Means(OwnData(part=0)) for number in range(1, 1 + len(said))})
+    setup, _ = over_devices(config, prepare(config), post)
+    assert isinstance(setup.population, DevicePopulation)
+    assert setup.population.roster.wait(0) == []
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == len(said)
+    assert max(map(len, lines)) < 600
+
+
+def test_labels_that_nobody_asked_for_are_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    config = config_of(local={"absent_labels": "keep"})
+
+    class Telling(Neighbours):
+        def honest(self, node: int, kind: Kind, payload: bytes) -> bytes:
+            head = Parcel.from_bytes(super().honest(node, kind, payload)).head
+            assert head["labels"] == []
+            return Parcel({**head, "labels": [7]}, {}).to_bytes()
+
+    setup, _ = over_devices(config, prepare(config), Telling({1: Means(OwnData(part=0))}))
+    assert isinstance(setup.population, DevicePopulation)
+    assert setup.population.roster.wait(0) == []
+    assert "which nobody asked for" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", "[" * 10**5, '[{"node": 1}]', "\udc00", '[{"node": "x"}]']
+)
+def test_a_damaged_list_of_devices_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "devices.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(CheckpointError, match=r"devices\.json: damaged"):
+        read_roster(tmp_path / "devices.json")
 
 
 def test_a_quorum_closes_a_round_early() -> None:

@@ -227,6 +227,20 @@ def runs(kept: Indices) -> list[list[int]]:
     return [[int(run[0]), int(run[-1]) + 1] for run in np.split(kept, breaks)]
 
 
+def read_runs(pairs: Sequence[tuple[int, int]], size: int, where: str) -> Indices:
+    """`from_runs` of what a stranger wrote: positions below ``size``, none of them twice.
+
+    >>> read_runs([(0, 3), (5, 9)], 8, "w")
+    Traceback (most recent call last):
+    submodel.errors.PlanError: not a plan: w keeps 5 to 8 of 8 positions
+    """
+    for a, b in pairs:
+        if not 0 <= a < b <= size:
+            raise PlanError(f"not a plan: {where} keeps {a} to {b - 1} of {size} positions")
+    _positions(pairs, size, where)
+    return from_runs(pairs)
+
+
 def from_runs(pairs: Sequence[Sequence[int]]) -> Indices:
     """The positions that `runs` wrote."""
     return np.concatenate([np.arange(0), *(np.arange(a, b) for a, b in pairs)])

@@ -19,6 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from submodel.cut import CoordinateCut, Cut
+from submodel.errors import PlanError
 
 Transport = Literal["exact", "half"]
 """Every bit, or float16 with one scale per tensor."""
@@ -102,6 +103,8 @@ def unpack(packed: Packed, shapes: Shapes, cut: Cut | None = None) -> tuple[Cut,
         mask = _mask(known, name, shapes[name])
         if mask is None:
             tensors[name] = values
+        elif values.shape != (held := int(mask.sum()),):
+            raise PlanError(f"{name}: values of shape {tuple(values.shape)} for {held:,} weights")
         else:
             tensors[name] = values.new_zeros(tuple(shapes[name]))
             tensors[name][mask] = values
@@ -167,6 +170,11 @@ def _mask(cut: Cut, name: str, shape: Sequence[int]) -> Tensor | None:
 def _unpacked(masks: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
     found = {}
     for name, bits in masks.items():
+        size = -(-math.prod(shapes[name]) // 8)
+        if bits.dtype != torch.uint8 or bits.shape != (size,):
+            raise PlanError(
+                f"{name}: a mask of {bits.dtype}, {tuple(bits.shape)}; want {size:,} bytes"
+            )
         flat = np.unpackbits(bits.numpy(), count=math.prod(shapes[name])).astype(np.bool_)
         found[name] = torch.from_numpy(flat).view(tuple(shapes[name]))
     return found

@@ -11,38 +11,36 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from submodel.build import local_of
-from submodel.cut import CoordinateCut, Cut, PlannedCut, Tensors, UnitCut, from_runs, runs
-from submodel.errors import SubmodelError
+from submodel.axes.layout import Indices
+from submodel.build import local_of, tensors_of
+from submodel.cut import CoordinateCut, Cut, PlannedCut, Tensors, UnitCut, read_runs, runs
+from submodel.errors import PlanError, SubmodelError
 from submodel.exchange import Assignment, Setup, Task, Update
 from submodel.local import LocalWork
-from submodel.packing import Packed, Transport, halved, pack, restored, unpack
+from submodel.packing import Packed, Transport, element_size, halved, pack, restored, unpack
 from submodel.rounds import cut_of
 
 VERSION = 1
 _HEAD = "submodel"
 _SCALES, _LOCAL = "scales/", "local/"
-_LONGEST_HEAD = 1 << 26
 _LONGEST_TEXT = 500
 
 T = TypeVar("T")
 Count = Annotated[int, Field(gt=0, lt=1 << 53)]
+Number = Annotated[int, Field(gt=-1 << 53, lt=1 << 53)]
 Amount = Annotated[FiniteFloat, Field(ge=0)]
-
-
-class WireError(SubmodelError):
-    """A message that cannot be read, or says what it must not."""
 
 
 def plain(text: object, longest: int = _LONGEST_TEXT) -> str:
@@ -51,19 +49,55 @@ def plain(text: object, longest: int = _LONGEST_TEXT) -> str:
     >>> plain("a\n\x1b[31mred", 7)
     'a [31m…'
     """
-    line = "".join(c for c in " ".join(str(text).split()) if c.isprintable())
-    return line if len(line) <= longest else line[: longest - 1] + "…"
+    given = str(text)
+    some = given[: 8 * longest]  # it may be endless
+    line = "".join(c for c in " ".join(some.split()) if c.isprintable())
+    whole = len(line) <= longest and len(some) == len(given)
+    return line if whole else line[: longest - 1] + "…"
+
+
+class WireError(SubmodelError):
+    """A message that cannot be read, or says what it must not; its text can always be shown."""
+
+    def __init__(self, text: object) -> None:
+        super().__init__(plain(text))
+
+
+_adapter = cache(TypeAdapter)
 
 
 def read_as(kind: type[T], values: object) -> T:
     """Values that a stranger sent as a dataclass; raises `WireError` if they cannot be one."""
     try:
-        return TypeAdapter(kind).validate_python(values)
+        found: T = _adapter(kind).validate_python(values)
+        return found
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "its head"
-        given = "" if first["type"] == "missing" else f", not {plain(repr(first['input']), 60)}"
-        raise WireError(f"{where}: {first['msg'][:1].lower()}{first['msg'][1:]}{given}") from None
+        where = plain(".".join(map(str, first["loc"])), 100) or "its head"
+        given = f", not {plain(reprlib.repr(first['input']), 60)}"
+        what = first["msg"] if first["type"] == "missing" else first["msg"] + given
+        raise WireError(f"{where}: {what[:1].lower()}{what[1:]}") from None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many bytes a message may have: its head, and in all."""
+
+    head: int = 1 << 26
+    whole: int = 1 << 40
+
+    @classmethod
+    def of(cls, values: int, names: Iterable[str] = (), lines: int = 0) -> Limits:
+        """For so many bytes of values in tensors of these names, and so many lines of the head.
+
+        A head may be a few times longer than any that we write, which is room enough for another
+        version, or another language, to write its numbers at more length.
+        """
+        head = _HEAD_ROOM + _LINE_ROOM * lines + sum(_LINE_ROOM + 16 * len(n) for n in names)
+        return cls(head, head + values)
+
+
+_HEAD_ROOM, _LINE_ROOM = 1 << 14, 512
 
 
 @dataclass(frozen=True)
@@ -79,7 +113,7 @@ class Parcel:
         return save({n: t.contiguous() for n, t in self.tensors.items()}, {_HEAD: head})
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Parcel:
+    def from_bytes(cls, data: bytes, limits: Limits = Limits()) -> Parcel:  # noqa: B008 - frozen
         """What `to_bytes` wrote; raises `WireError` for anything else.
 
         >>> Parcel.from_bytes(Parcel({"kind": "report"}, {}).to_bytes()).head["kind"]
@@ -89,17 +123,21 @@ class Parcel:
         submodel.wire.WireError: it cannot be read (its head is cut short)
         """
         length = int.from_bytes(data[:8], "little")
-        if len(data) < 8 or length > min(len(data) - 8, _LONGEST_HEAD):
+        if len(data) > limits.whole:
+            raise WireError(f"it has {len(data):,} bytes; at most {limits.whole:,} are expected")
+        if len(data) < 8 or length > len(data) - 8:
             raise WireError("it cannot be read (its head is cut short)")
+        if length > limits.head:
+            raise WireError(f"its head has {length:,} bytes; at most {limits.head:,} are expected")
         try:
             head = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_HEAD])
             tensors = load(data)
-        except (ValueError, KeyError, TypeError, SafetensorError, RecursionError) as error:
+        except Exception as error:  # whatever reading a stranger's bytes raises
             raise WireError(f"it cannot be read ({type(error).__name__}: {plain(error)})") from None
         if not isinstance(head, dict) or head.get("version") != VERSION:
             given = head.get("version") if isinstance(head, dict) else head
             raise WireError(
-                f"it speaks version {plain(repr(given), 60)} of the format, not {VERSION}"
+                f"it speaks version {plain(reprlib.repr(given), 60)} of the format, not {VERSION}"
             )
         return cls(head, tensors)
 
@@ -133,30 +171,64 @@ def _units(cut: Cut) -> dict[str, list[list[int]]] | None:
     return None if isinstance(cut, CoordinateCut) and cut.masks else {}
 
 
+@dataclass(frozen=True)
+class _TaskHead:
+    """What `task_parcel` says beside the tensors."""
+
+    assignment: Assignment
+    units: dict[str, list[tuple[int, int]]] | None
+    drawn: bool
+    work: LocalWork
+    classes: list[Annotated[int, Field(ge=0, lt=1 << 53)]] | None
+    halved: dict[str, FiniteFloat] | None
+
+
 def read_task(parcel: Parcel, setup: Setup) -> Task:
-    """The task of a parcel, for a setup whose module may be a skeleton."""
-    head = parcel.head
-    assignment = Assignment(**head["assignment"])
-    classes = None if head["classes"] is None else np.asarray(head["classes"], dtype=np.int64)
+    """The task of a parcel, for a setup whose module may be a skeleton; raises `WireError`."""
+    head = read_as(_TaskHead, parcel.head)
+    known = setup.federation.dataset.classes
+    if head.classes is not None and max(head.classes, default=0) >= (known or 0):
+        raise WireError(f"class {max(head.classes, default=0)} is none of the {known} of the run")
+    classes = None if head.classes is None else np.asarray(head.classes, dtype=np.int64)
     packed = Packed.from_named(parcel.tensors)
-    if head["halved"] is not None:
-        packed = replace(packed, values=restored(packed.values, head["halved"]))
+    shapes = {n: tuple(t.shape) for n, t in setup.module.state_dict().items()}
+    wanted = tensors_of(setup.module).keys()
+    if wrong := sorted(wanted ^ packed.values.keys()) or sorted(packed.masks.keys() - wanted):
+        raise WireError(f"tensors do not match: {plain(wrong[0], 100)!r} is missing or unknown")
+    if head.halved is not None:
+        packed = replace(packed, values=restored(packed.values, head.halved))
     cut: Cut | None = None
-    if head["units"] is not None:
-        cut = UnitCut(setup.axes, {axis: from_runs(kept) for axis, kept in head["units"].items()})
-    elif head["drawn"]:
-        cut = cut_of(setup, assignment, classes)
-    shapes = {n: tuple(p.shape) for n, p in setup.module.state_dict().items()}
-    cut, tensors = unpack(packed, shapes, cut)
-    return Task(
-        assignment,
-        cut,
-        tensors,
-        LocalWork(**{**head["work"], "widths": tuple(head["work"]["widths"])}),
-        classes,
-        _part(parcel, _SCALES),
-        _part(parcel, _LOCAL),
-    )
+    try:
+        if head.units is not None:
+            cut = UnitCut(setup.axes, {a: _units_of(setup, a, r) for a, r in head.units.items()})
+        elif head.drawn:
+            cut = cut_of(setup, head.assignment, classes)
+        cut, tensors = unpack(packed, shapes, cut)
+    except PlanError as error:
+        raise WireError(error) from None
+    scales, local = _part(parcel, _SCALES), _part(parcel, _LOCAL)
+    whole = {n: tuple(t.shape) for n, t in local_of(setup.module).items()} | shapes
+    for name, tensor in (*tensors.items(), *local.items(), *scales.items()):
+        held = cut.shape(name, whole[name]) if name in whole else None
+        fits = tensor.shape == held or (name in scales and held and _spreads(tensor.shape, held))
+        if not fits:
+            raise WireError(
+                f"{plain(name, 100)} has shape {plain(tuple(tensor.shape), 60)}, "
+                "which does not fit the cut"
+            )
+    return Task(head.assignment, cut, tensors, head.work, classes, scales, local)
+
+
+def _spreads(shape: Sequence[int], over: Sequence[int]) -> bool:
+    """Whether a tensor of a shape can multiply one of another."""
+    pairs = zip(reversed(shape), reversed(over), strict=False)
+    return len(shape) <= len(over) and all(a in (1, b) for a, b in pairs)
+
+
+def _units_of(setup: Setup, axis: str, pairs: list[tuple[int, int]]) -> Indices:
+    if axis not in setup.axes.sizes:
+        raise PlanError(f"no axis {plain(axis, 60)!r} in the model")
+    return read_runs(pairs, setup.axes.sizes[axis], axis)
 
 
 def _part(parcel: Parcel, start: str) -> dict[str, Tensor]:
@@ -186,10 +258,20 @@ def update_parcel(update: Update, task: Task, transport: Transport) -> Parcel:
 
 
 @dataclass(frozen=True)
+class _Answered:
+    """The assignment that an update says it is for."""
+
+    round: Number
+    client: Number
+    capacity: float
+    place: Number = 0
+
+
+@dataclass(frozen=True)
 class _UpdateHead:
     """What `update_parcel` says beside the tensors."""
 
-    assignment: Assignment
+    assignment: _Answered
     examples: Count
     processed: Count
     loss: FiniteFloat | None
@@ -206,14 +288,40 @@ class Spent:
     peak_memory: Amount | None = None
 
 
+def update_limits(task: Task, transport: Transport) -> Limits:
+    """What an answer to a task may have: the values of its cut, and a head that names them.
+
+    >>> cut = CoordinateCut({"w": torch.arange(9) < 5})
+    >>> task = Task(Assignment(0, 0, 1), cut, {"w": torch.ones(9)}, LocalWork(0.1), None)
+    >>> limits = update_limits(task, "half")
+    >>> limits.whole - limits.head
+    10
+    """
+    size = 0
+    for name, tensor in task.tensors.items():
+        mask = task.cut.mask(name)
+        held = tensor.numel() if mask is None else int(mask.sum())
+        size += held * element_size(tensor, transport)
+    return Limits.of(size, task.tensors, len(task.work.widths))
+
+
+def moments_limits(task: Task) -> Limits:
+    """What norm statistics may have: count, mean and variance as float64, for any 1-d tensor."""
+    return Limits.of(sum(24 * t.numel() for t in task.tensors.values() if t.dim() == 1))
+
+
 def read_update(parcel: Parcel, task: Task) -> Update:
     """The update of a parcel, if it answers just this task; raises `WireError` if not."""
     head = read_as(_UpdateHead, parcel.head)
     given = head.assignment
-    if given != task.assignment:
+    if Assignment(**asdict(given)) != task.assignment:
         raise WireError(f"it answers for round {given.round + 1}, client {given.client}")
     if head.loss is None:
         raise WireError("its loss is not finite")
+    if len(head.passes) > max(1, len(task.work.widths)):
+        raise WireError(
+            f"it tells of {len(head.passes):,} widths; {len(task.work.widths)} were asked"
+        )
     tensors = _values(parcel, task, head.halved)
     counts = head.examples, head.processed
     return Update(task.assignment, task.cut, tensors, *counts, head.loss, head.passes, head.counted)
@@ -232,7 +340,7 @@ def _values(parcel: Parcel, task: Task, scales: Mapping[str, float] | None) -> d
         value = values[name]
         if value.shape != wanted.shape:
             raise WireError(
-                f"{name} has shape {tuple(value.shape)}, which does not fit the cut: "
+                f"{name} has shape {plain(tuple(value.shape), 60)}, which does not fit the cut: "
                 f"{tuple(wanted.shape)}"
             )
         if scales is None and value.dtype != wanted.dtype:

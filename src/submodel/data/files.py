@@ -6,13 +6,17 @@ import bz2
 import gzip
 import lzma
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from submodel.errors import DataError, SubmodelError
 
-_PACKED = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+_PACKED: Mapping[bytes, Callable[[Path], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZ": bz2.open,
+    b"\xfd7": lzma.open,
+}
 """By the first bytes of a file, what unpacks it."""
 _BESIDE = 1 << 30
 """Bytes that an archive may hold beside the wanted files."""
@@ -97,24 +101,19 @@ class _Bounded:
     def read(self, size: int) -> bytes:
         if size > self._at_once:
             raise DataError(f"data.path: {self._path}: a member with a head of {size:,} bytes")
-        self._check(self.tell() + size)
+        self._stay_within(self.tell() + size)
         return self._content.read(size)
 
     def seek(self, position: int) -> int:
-        self._check(position)
+        self._stay_within(position)
         return self._content.seek(position)
 
     def tell(self) -> int:
         return self._content.tell()
 
-    def _check(self, end: int) -> None:
+    def _stay_within(self, end: int) -> None:
         if end > self._most:
             raise DataError(f"data.path: {self._path}: more than {self._most:,} bytes unpacked")
-
-
-def _check(self, end: int) -> None:
-    if end > self._most:
-        raise DataError(f"data.path: {self._path}: more than {self._most:,} bytes unpacked")
 
 
 def _check(

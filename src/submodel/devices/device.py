@@ -236,4 +236,4 @@ class Device:
                 return self.report()
             return self.train(parcel) if kind == "train" else self.measure(parcel)
         except SubmodelError as error:
-            return Parcel({"problem": str(error)}, {})
+            return Parcel({"problem": plain(error)}, {})

@@ -14,7 +14,18 @@ from submodel.config import Config
 from submodel.devices.post import Kind, Post, Reply
 from submodel.devices.roster import Roster
 from submodel.exchange import Assignment, Bundle, Failure, Outcome, Task
-from submodel.wire import Parcel, Spent, WireError, plain, read_as, read_update, task_parcel
+from submodel.wire import (
+    Limits,
+    Parcel,
+    Spent,
+    WireError,
+    moments_limits,
+    plain,
+    read_as,
+    read_update,
+    task_parcel,
+    update_limits,
+)
 
 _PAUSE = 0.1
 
@@ -24,6 +35,7 @@ class _Sent:
     task: Task
     at: float
     size: int
+    answer: Limits
 
 
 class DeviceEngine:
@@ -109,8 +121,16 @@ class DeviceEngine:
                 self._roster.missed(task.assignment.client, "it cannot be reached", silent=True)
                 failed.append((task, "it cannot be reached"))
             else:
-                open_[ticket] = _Sent(task, self._clock(), len(payload))
+                open_[ticket] = _Sent(task, self._clock(), len(payload), self._limits(task, kind))
         return open_, failed
+
+    def _limits(self, task: Task, kind: Kind) -> Limits:
+        """What an honest answer can have, by the cut that it is for."""
+        return (
+            moments_limits(task)
+            if kind == "moments"
+            else update_limits(task, self._config.transport)
+        )
 
     def _open(self, sent: _Sent, reply: Reply) -> Parcel | Failure:
         """Read an answer, and note what it took."""
@@ -119,7 +139,7 @@ class DeviceEngine:
             self._roster.missed(client, reply.problem, silent=True)
             return Failure(sent.task.assignment, reply.problem)
         try:
-            parcel = Parcel.from_bytes(reply.payload)
+            parcel = Parcel.from_bytes(reply.payload, sent.answer)
             spent = read_as(Spent, parcel.head)
         except WireError as error:
             self._roster.missed(client, f"its answer: {error}", silent=False)

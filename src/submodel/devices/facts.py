@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,15 +16,16 @@ from torch import Tensor
 from submodel.config import Config, parse, to_toml
 from submodel.data import Dataset
 from submodel.data.sources import Examples
+from submodel.wire import Count, WireError, plain, read_as
 
 
 @dataclass(frozen=True)
 class Facts:
     """Of the data as the server knows it; devices shape their own alike."""
 
-    inputs: tuple[int, ...]
+    inputs: tuple[Count, ...]
     dtype: str
-    classes: int | None
+    classes: Count | None
     names: tuple[str, ...]  # of the classes; empty: they are numbers
     mean: tuple[float, ...]  # of every channel; empty: inputs come as they are
     deviation: tuple[float, ...]
@@ -74,12 +76,22 @@ def digest(head: Mapping[str, Any]) -> str:
 
 
 def briefed(head: Mapping[str, Any]) -> tuple[Config, Facts]:
-    """What `briefing` said."""
-    told = head["facts"]
-    facts = Facts(
-        tuple(told["inputs"]),
-        told["dtype"],
-        told["classes"],
-        *(tuple(told[key]) for key in ("names", "mean", "deviation")),
-    )
-    return parse(tomllib.loads(head["config"])), facts
+    """What `briefing` said; raises `WireError`, or `ConfigError`, for anything else."""
+    facts = read_as(Facts, head.get("facts"))
+    if not isinstance(getattr(torch, facts.dtype, None), torch.dtype):
+        raise WireError(f"facts.dtype: {plain(facts.dtype, 60)!r} is no type of tensors")
+    if math.prod(facts.inputs) > _LARGEST_INPUT or len(facts.inputs) > _MOST_DIMENSIONS:
+        raise WireError(f"facts.inputs: {plain(facts.inputs, 60)} is no shape of an example")
+    try:
+        told = tomllib.loads(read_as(_Told, head).config)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"config: {plain(error)}") from None
+    return parse(told), facts
+
+
+@dataclass(frozen=True)
+class _Told:
+    config: str
+
+
+_LARGEST_INPUT, _MOST_DIMENSIONS = 1 << 31, 16

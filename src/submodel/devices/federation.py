@@ -163,7 +163,9 @@ def over_devices(
         if config.local.absent_labels != "keep" and (
             not report.labels or max(report.labels) >= (classes or 0)
         ):
-            return f"labels {report.labels} are not those of {classes} classes"
+            return f"labels {plain(report.labels, 100)} are not those of {classes} classes"
+        if config.local.absent_labels == "keep" and report.labels:
+            return "it tells labels, which nobody asked for"
         return singles.problem(report.examples, report.capacity) or ""
 
     roster = Roster(post, told, accepts, config.clients.count, file)

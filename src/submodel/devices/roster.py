@@ -18,8 +18,8 @@ from typing import Any
 
 from submodel.devices.device import Report
 from submodel.devices.post import Post
-from submodel.errors import SubmodelError
-from submodel.wire import Parcel, plain
+from submodel.errors import CheckpointError, SubmodelError
+from submodel.wire import Limits, Parcel, WireError, plain, read_as
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 120.0  # seconds that a device has to say who it is
@@ -63,6 +63,8 @@ class Roster:
     ) -> None:
         self._post, self._accepts, self._most = post, accepts, most
         self._question = Parcel(briefing, {}).to_bytes()
+        classes = briefing.get("facts", {}).get("classes") or 0
+        self._limits = Limits.of(0, lines=classes // 25)  # a report lists the labels of a device
         self._file, self._clock = file, clock
         self._open: dict[str, _Question] = {}
         self._turned_away: dict[int, tuple[float, str]] = {}  # node -> since when, why
@@ -104,7 +106,7 @@ class Roster:
     def missed(self, client: int, reason: str, silent: bool) -> None:
         """It did not, or badly; a ``silent`` one gets no work before it says that it is there."""
         own = self._entries[client]
-        self._set(replace(own, missed=own.missed + 1, last_problem=reason))
+        self._set(replace(own, missed=own.missed + 1, last_problem=plain(reason)))
         if silent:
             self._ask(own.node, awaited=False)
 
@@ -143,7 +145,7 @@ class Roster:
         try:
             if problem:
                 raise SubmodelError(problem)
-            head = Parcel.from_bytes(payload).head
+            head = Parcel.from_bytes(payload, self._limits).head
             if "problem" in head:
                 raise SubmodelError(plain(head["problem"]))
             report = Report.read(head)
@@ -152,7 +154,7 @@ class Roster:
             self._enter(node, report)
             self._turned_away.pop(node, None)
         except SubmodelError as error:
-            self._turn_away(node, str(error))
+            self._turn_away(node, plain(error))
 
     def _turn_away(self, node: int, why: str) -> None:
         """No work for a node, until it is asked again and answers."""
@@ -208,7 +210,13 @@ def read_roster(file: Path | None) -> list[Entry]:
     """The devices that a run's folder tells of."""
     if file is None or not file.is_file():
         return []
-    return [
-        Entry(**{**line, "report": Report.read(line["report"])})
-        for line in json.loads(file.read_text("utf-8"))
-    ]
+    try:
+        lines = json.loads(file.read_text("utf-8"))
+        return [
+            replace(entry, report=Report.read(entry.report.head()))
+            for entry in read_as(tuple[Entry, ...], lines)
+        ]
+    except (OSError, ValueError, RecursionError, WireError) as error:
+        raise CheckpointError(
+            f"{file}: damaged ({plain(error, 200)}); delete it, and devices are numbered anew"
+        ) from None

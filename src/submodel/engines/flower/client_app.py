@@ -17,8 +17,9 @@ from submodel.devices.facts import digest
 from submodel.devices.own_data import OwnData
 from submodel.devices.post import Kind
 from submodel.engines.flower.messages import content, take_payload
+from submodel.errors import SubmodelError
 from submodel.units import parse_amount, parse_capacity
-from submodel.wire import Parcel, WireError
+from submodel.wire import Parcel, WireError, plain
 
 app = ClientApp()
 _KEPT = "submodel"  # where Flower keeps what the processes of one run tell each other
@@ -61,8 +62,9 @@ def answer(kind: Kind, message: Message, context: Context) -> Message:
         if kind == "report" and "problem" not in reply.head:
             kept = ConfigRecord({"axes": device.found, "of": digest(parcel.head)})
             context.state[_KEPT] = kept
-    except WireError as error:
-        reply = Parcel({"problem": f"the message: {error}"}, {})
+    except SubmodelError as error:
+        what = "the message: " if isinstance(error, WireError) else ""
+        reply = Parcel({"problem": plain(f"{what}{error}")}, {})
     sent = reply.to_bytes()
     if journal := context.node_config.get("journal"):
         line = {
