@@ -8,6 +8,7 @@ import http.client
 import ipaddress
 import json
 import os
+import re
 import runpy
 import signal
 import socket
@@ -19,21 +20,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from flwr.common.config import get_fab_config, parse_config_args
+from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
+from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
+from flwr.supercore.error import FlowerError
 from flwr.superlink.main import create_app
 from flwr.superlink.routers.fleet.router import router as fleet_router
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from hypothesis import given
 from hypothesis import strategies as st
 
 from submodel.config import parse
-from submodel.engines.flower import guard, probe, supernode
+from submodel.engines.flower import bounds, guard, probe, supernode
 from submodel.engines.flower.control import Control, bundle, fingerprint, thin_app
 from submodel.engines.flower.environment import environment, past_proxies
 from submodel.engines.flower.family import Relative, relatives, runs
@@ -193,6 +200,104 @@ def test_the_launcher_serves_the_guarded_application(monkeypatch: pytest.MonkeyP
     assert (served["host"], served["port"]) == ("127.0.0.1", 9)
     assert "FLWR_INTERNAL_GRPC_CONTROL_API" not in os.environ
     assert answer(served["app"], "/v1/control/start-run", "10.0.0.5")[0] == 403
+
+
+# What a device may send
+
+
+def sent_through(
+    path: str, headers: dict[str, str], pieces: Sequence[bytes], known: bool
+) -> tuple[int, int, bytes]:
+    """The status of a request through the guard, how much of it was read, and what came behind."""
+    left, passed, status = list(pieces), [], []
+
+    async def receive() -> dict[str, Any]:
+        piece = left.pop(0)
+        return {"type": "http.request", "body": piece, "more_body": bool(left)}
+
+    async def send(message: Any) -> None:
+        status.append(message.get("status"))
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        passed.append((await receive())["body"])
+        await send({"status": 200})
+
+    async def signed(_: Any) -> bool:
+        return known
+
+    scope = {
+        "type": "http",
+        "path": path,
+        "client": ("10.0.0.5", 1),
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    asyncio.run(guard.Guard(inner, signed, chunk=1_000_000)(scope, receive, send))
+    read = sum(map(len, pieces)) - sum(map(len, left))
+    return status[0], read, b"".join(passed)
+
+
+PUSH, OTHER = "/v1/fleet/push-object", "/v1/fleet/push-messages"
+
+
+@pytest.mark.parametrize(
+    ("path", "declared", "sent", "known", "status"),
+    [
+        (PUSH, 60_000, 60_000, False, 200),  # whoever it is
+        (PUSH, None, 60_000, False, 200),
+        (PUSH, 600_000_000, 600_000, False, 413),
+        (PUSH, None, 600_000, False, 413),  # in chunks: nobody knows how many
+        (PUSH, 10, 600_000, False, 413),
+        (PUSH, 600_000, 600_000, False, 413),
+        (PUSH, 600_000, 600_000, True, 200),
+        (PUSH, 1_065_536, 1_065_536, True, 200),  # a chunk and what is around it
+        (PUSH, 1_065_537, 1_065_537, True, 413),
+        (PUSH, 10, 600_000, True, 413),
+        (OTHER, 1_048_576, 1_048_576, True, 200),
+        (OTHER, 1_048_577, 1_048_577, True, 413),
+    ],
+)
+def test_the_length_of_a_request_is_bounded_by_who_sends_it(
+    path: str, declared: int | None, sent: int, known: bool, status: int
+) -> None:
+    headers = {} if declared is None else {"content-length": str(declared)}
+    body = bytes(i % 251 for i in range(sent))
+    pieces = [body[i : i + 10_000] for i in range(0, sent, 10_000)]
+    found, read, passed = sent_through(path, headers, pieces, known)
+    assert found == status
+    assert passed == (body if status == 200 else b"")
+    assert status == 200 or read <= bounds.UNKNOWN + 10_000
+
+
+@pytest.mark.parametrize("length", ["x", "-1", "", "9" * 5000, "٣"])
+def test_a_length_that_is_none_is_no_way_in(length: str) -> None:
+    for known in (False, True):
+        status, read, _ = sent_through(PUSH, {"content-length": length}, [bytes(9_999)] * 99, known)
+        assert status == 413
+        assert read < 80_000
+
+
+def tree(objects: int) -> ObjectTree:
+    return ObjectTree(object_id="0", children=[ObjectTree() for _ in range(objects - 1)])
+
+
+def test_an_answer_has_no_more_objects_than_its_message() -> None:
+    """Flower's devices send every object in a request of its own, so this bounds the whole."""
+    sent = PullMessagesResponse(
+        messages_list=[Message(metadata=Metadata(message_id="a"))], message_object_trees=[tree(6)]
+    )
+    answers = bounds.Answers(lambda **_: sent, lambda **_: "stored")
+    assert answers.pull(request=None) is sent
+
+    def push(to: str, objects: int) -> object:
+        message = Message(metadata=Metadata(reply_to_message_id=to))
+        trees = [tree(objects)]
+        request = PushMessagesRequest(messages_list=[message], message_object_trees=trees)
+        return answers.push(request=request, state=None)
+
+    assert push("a", 6) == push("a", 6) == "stored"  # again, if the first reply was lost
+    for to, objects in (("a", 9), ("a", 10_000), ("b", 6)):
+        with pytest.raises(FlowerError, match="objects answer"):
+            push(to, objects)
 
 
 # What a device is told to be
@@ -614,6 +719,61 @@ def test_a_superlink_over_tls_from_start_to_end(
     device.stopped.set()
     until(lambda: control.nodes()[0].status == "offline")
     assert len(control.nodes()) == 1
+
+
+def signed(key: ec.EllipticCurvePrivateKey) -> dict[str, str]:
+    """The headers of a device with this key."""
+    request = httpx.Request("POST", "https://127.0.0.1")
+    context: Any = SimpleNamespace(request=request)
+    reply = httpx.Response(200)
+    NodeAuthHttpInterceptor(key, key.public_key()).intercept(context, lambda _: reply)
+    return {name: value for name, value in request.headers.items() if name.startswith("flwr-")}
+
+
+def test_without_a_key_the_superlink_takes_next_to_nothing(
+    control: Control, link: Superlink, files: Files
+) -> None:
+    """Bodies without a key, in one piece or in chunks, and heads without an end."""
+    host, port = probe.split(link.address)
+    [own] = [one for one in relatives(os.getpid()) if "launcher.py" in command_line(one)]
+    peak = Path(f"/proc/{own.pid}/status")
+    known, stranger = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    control.register(openssh(known.public_key()))
+    piece = bytes(1 << 20)
+
+    def memory() -> int:
+        return int(re.findall(r"VmHWM:\s+(\d+) kB", peak.read_text())[0]) * 1024
+
+    def push(headers: dict[str, str], megabytes: int, length: bool = True) -> int:
+        """The status of a request; 0 if the line is cut before it is read."""
+        trust = probe.trust(files.server.ca)
+        with closing(http.client.HTTPSConnection(host, port, timeout=30, context=trust)) as line:
+            try:
+                line.putrequest("POST", PUSH)
+                said = {"content-type": "application/protobuf", **headers}
+                if length:
+                    said["content-length"] = str(megabytes << 20)
+                else:
+                    said["transfer-encoding"] = "chunked"
+                for name, value in said.items():
+                    line.putheader(name, value)
+                line.endheaders()
+                for _ in range(megabytes):
+                    line.send(piece if length else b"100000\r\n" + piece + b"\r\n")
+                return line.getresponse().status
+            except OSError:
+                return 0
+
+    assert push(signed(known), 1) == 400  # no message of Flower's, but it is read
+    before = memory()
+    for headers in ({}, signed(stranger), {**signed(known), "flwr-timestamp": "2026-01-01"}):
+        assert push(headers, 1) in (0, 413)
+        assert push(headers, 100) in (0, 413)
+        assert push(headers, 100, length=False) in (0, 413)
+    assert push(signed(known), 100) in (0, 413)
+    assert push({f"x-{i}": "x" * 10_000 for i in range(500)}, 0) in (0, 400, 431)
+    assert probe.check(link.address, files.server.ca).ok
+    assert memory() - before < 10_000_000
 
 
 def test_what_the_superlink_refuses(control: Control, link: Superlink, app: Path) -> None:

@@ -11,6 +11,8 @@ _SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    # how devices cut what they send, and so what a server takes from them (bounds.py)
+    "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE": str(5 << 20),
 }
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

@@ -1,0 +1,154 @@
+"""How much a device may send to a SuperLink: little before it has shown its key, then by a chunk.
+
+Flower reads the whole body of a request before it looks at the key, and takes answers of any
+size. Its devices send a message in pieces: a tree of objects first, then every object by itself,
+values in chunks of a few megabytes. So no honest request is longer than a chunk, and no honest
+answer has more objects than the message that it answers, whose values it brings back.
+
+This file is run by its path (see launcher.py) and so imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+PUSH_OBJECT = "/v1/fleet/push-object"
+UNKNOWN = 1 << 16
+"""Bytes of a request by somebody whose key is not registered, or who shows none."""
+TREE = 1 << 20
+"""Bytes of any request but for an object: a tree names 15,000 chunks in them."""
+_AROUND = 1 << 16  # what a request adds to an object
+_SPARE = 2  # objects by which an answer may exceed its message
+_REMEMBERED = 1 << 17  # messages whose size is known; old ones are forgotten
+
+
+def largest_body(path: str, chunk: int) -> int:
+    """The bytes that a registered device may send in one request.
+
+    >>> largest_body("/v1/fleet/push-object", 5_000_000), largest_body("/v1/fleet/get-run", 1)
+    (5065536, 1048576)
+    """
+    return chunk + _AROUND if path == PUSH_OBJECT else TREE
+
+
+def declared_length(scope: Scope) -> int:
+    """What a request says of its length; 0 if nothing, or nothing that is a number."""
+    given = dict(scope["headers"]).get(b"content-length", b"0")
+    return int(given[:20]) if given.isdigit() else 0
+
+
+async def whole_body(receive: Receive, most: int) -> bytes | None:
+    """The body of a request, as far as it is not longer; None if it is, or if it breaks off."""
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            return None
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """A body that was read, once more for who comes next."""
+    left: list[MutableMapping[str, Any]] = [
+        {"type": "http.request", "body": body, "more_body": False}
+    ]
+
+    async def again() -> MutableMapping[str, Any]:
+        return left.pop() if left else await receive()
+
+    return again
+
+
+class Keys:
+    """Who has shown a registered key, as Flower itself will see it once the body is there."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope) -> bool:
+        """Whether the headers are signed with the key of a device that may take part."""
+        return await asyncio.to_thread(self._known, {**scope, "app": self._app})
+
+    def _known(self, scope: Scope) -> bool:
+        from flwr.proto.fleet_pb2 import ActivateNodeRequest
+        from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+        from flwr.superlink.dependencies.linkstate import get_linkstate
+        from flwr.superlink.routers.fleet.node_auth import authenticate_node
+        from starlette.exceptions import HTTPException
+        from starlette.requests import Request
+
+        request = Request({**scope, "state": {}})
+        try:
+            key = b64decode(request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, ""), validate=True)
+            if not key or get_linkstate(request).get_node_id_by_public_key(key) is None:
+                return False
+            request.state.protobuf_request = ActivateNodeRequest(public_key=key)
+            authenticate_node(request)
+        except (HTTPException, ValueError):
+            return False
+        return True
+
+
+class Answers:
+    """Refuses an answer of more objects than the message that it answers.
+
+    Stands before two of Flower's handlers, see `guard_answers`.
+    """
+
+    def __init__(self, pull: Callable[..., Any], push: Callable[..., Any]) -> None:
+        self._pull, self._push = pull, push
+        self._sent: OrderedDict[str, int] = OrderedDict()
+
+    def pull(self, *args: Any, **kwargs: Any) -> Any:
+        """Flower's own, noting how large the messages are."""
+        reply = self._pull(*args, **kwargs)
+        for message, tree in zip(reply.messages_list, reply.message_object_trees, strict=False):
+            self._sent[message.metadata.message_id] = objects_in(tree)
+        while len(self._sent) > _REMEMBERED:
+            self._sent.popitem(last=False)
+        return reply
+
+    def push(self, *args: Any, **kwargs: Any) -> Any:
+        """Flower's own, if the answer is not too large."""
+        from flwr.supercore.error import ApiErrorCode, FlowerError
+
+        request = kwargs["request"]
+        for message, tree in zip(request.messages_list, request.message_object_trees, strict=False):
+            sent = self._sent.get(message.metadata.reply_to_message_id, 0)
+            if (found := objects_in(tree)) > sent + _SPARE:
+                raise FlowerError(
+                    ApiErrorCode.INVALID_PROTOBUF_PAYLOAD,
+                    f"SuperNode {request.node.node_id}: {found} objects answer {sent}",
+                )
+        return self._push(*args, **kwargs)
+
+
+def objects_in(tree: Any) -> int:
+    """How many objects a tree of Flower's has."""
+    count, waiting = 0, [tree]
+    while waiting:
+        one = waiting.pop()
+        count += 1
+        waiting.extend(one.children)
+    return count
+
+
+def guard_answers() -> None:
+    """Let Flower's handlers refuse answers that are too large."""
+    from flwr.superlink.servicer.fleet import fleet_handlers
+
+    answers = Answers(fleet_handlers.pull_messages, fleet_handlers.push_messages)
+    fleet_handlers.pull_messages = answers.pull
+    fleet_handlers.push_messages = answers.push
