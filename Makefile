@@ -6,13 +6,17 @@ SIMULATION := .venv-simulation
 # One thread per test process: the tests run in parallel, and tiny operators gain nothing from more.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: train test test-faults test-simulation lint clean
+.PHONY: train test test-deep test-faults test-simulation lint clean
 
 train: $(VENV)/.ready
 	$(BIN)/submodel train
 
 test: lint
 	$(TEST_ENV) $(BIN)/pytest -n auto
+
+# 20,000 damaged files and messages for every reader: a quarter of an hour.
+test-deep: $(VENV)/.ready
+	$(TEST_ENV) $(BIN)/pytest tests/deep -m deep -n auto -rP
 
 # Real processes on loopback that are killed, stopped and lied to: a quarter of an hour.
 test-faults: $(VENV)/.ready

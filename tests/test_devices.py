@@ -536,7 +536,7 @@ def test_an_answer_is_bounded_by_the_cut_that_it_is_for(fault: str) -> None:
     assert len(right) < limits.whole
     assert int.from_bytes(right[:8], "little") < limits.head
     wrong = WITHOUT_END[fault][0](post, node)("train", payload)
-    started = time.monotonic()
+    started = time.process_time()
     tracemalloc.start()
     try:
         with pytest.raises(WireError) as caught:
@@ -544,7 +544,7 @@ def test_an_answer_is_bounded_by_the_cut_that_it_is_for(fault: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < 3_000_000
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
     assert len(str(caught.value)) <= 500
 
 

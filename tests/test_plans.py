@@ -42,12 +42,12 @@ BAD_PLANS = {
 @pytest.mark.parametrize("text", BAD_PLANS.values(), ids=BAD_PLANS)
 def test_a_plan_that_cannot_be_one_is_refused_at_once(text: str) -> None:
     tracemalloc.start()
-    started = time.monotonic()
+    started = time.process_time()
     try:
         with pytest.raises(PlanError, match="not a plan: "):
             PlannedCut.from_json(text)
         assert tracemalloc.get_traced_memory()[1] < 200_000_000
-        assert time.monotonic() - started < 1
+        assert time.process_time() - started < 1
     finally:
         tracemalloc.stop()
 

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
@@ -179,7 +179,7 @@ class PlannedCut(_Planned):
         array([0, 1, 2, 7])
         """
         try:
-            given = TypeAdapter(_PlanText).validate_json(text, strict=True)
+            given = _plan_text().validate_json(text, strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))[:100]
@@ -202,6 +202,11 @@ class PlannedCut(_Planned):
 
 _Place = Annotated[int, Field(ge=0, lt=1 << 53)]
 _PlanText = dict[str, list[tuple[_Place, list[tuple[_Place, _Place]]]]]
+
+
+@cache
+def _plan_text() -> TypeAdapter[_PlanText]:
+    return TypeAdapter(_PlanText)
 
 
 def _positions(pairs: Sequence[tuple[int, int]], most: int, where: str) -> int:

@@ -5,6 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def plain(text: object, longest: int = 500) -> str:
+    r"""What a stranger said, fit to be shown: printable, on one line, not too long.
+
+    >>> plain("a\n\x1b[31mred", 7)
+    'a [31m…'
+    """
+    given = str(text)
+    some = given[: 8 * longest]  # it may be endless
+    line = "".join(c for c in " ".join(some.split()) if c.isprintable())
+    whole = len(line) <= longest and len(some) == len(given)
+    return line if whole else line[: longest - 1] + "…"
+
+
 class SubmodelError(Exception):
     """A problem that the user can mend; its text names what was given and what is allowed."""
 

@@ -27,6 +27,7 @@ from submodel.axes.layout import Indices
 from submodel.build import local_of, tensors_of
 from submodel.cut import CoordinateCut, Cut, PlannedCut, Tensors, UnitCut, read_runs, runs
 from submodel.errors import PlanError, SubmodelError
+from submodel.errors import plain as plain
 from submodel.exchange import Assignment, Setup, Task, Update
 from submodel.local import LocalWork
 from submodel.packing import Packed, Transport, element_size, halved, pack, restored, unpack
@@ -35,25 +36,11 @@ from submodel.rounds import cut_of
 VERSION = 1
 _HEAD = "submodel"
 _SCALES, _LOCAL = "scales/", "local/"
-_LONGEST_TEXT = 500
 
 T = TypeVar("T")
 Count = Annotated[int, Field(gt=0, lt=1 << 53)]
 Number = Annotated[int, Field(gt=-1 << 53, lt=1 << 53)]
 Amount = Annotated[FiniteFloat, Field(ge=0)]
-
-
-def plain(text: object, longest: int = _LONGEST_TEXT) -> str:
-    r"""What a stranger said, fit to be shown: printable, on one line, not too long.
-
-    >>> plain("a\n\x1b[31mred", 7)
-    'a [31m…'
-    """
-    given = str(text)
-    some = given[: 8 * longest]  # it may be endless
-    line = "".join(c for c in " ".join(some.split()) if c.isprintable())
-    whole = len(line) <= longest and len(some) == len(given)
-    return line if whole else line[: longest - 1] + "…"
 
 
 class WireError(SubmodelError):
@@ -63,7 +50,9 @@ class WireError(SubmodelError):
         super().__init__(plain(text))
 
 
-_adapter = cache(TypeAdapter)
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def read_as(kind: type[T], values: object) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +131,7 @@ LIES = {
     "old": "its answer: it answers for round ",
     "garbage": "its answer: it cannot be read (its head is cut short)",
     "empty": "its answer: it cannot be read (its head is cut short)",
+    "large": "its answer: it has 4,0",
     "raise": "its app failed (<class 'RuntimeError'>:<'this app is broken'>)",
     "hold": LATE,
 }
@@ -139,7 +141,7 @@ def test_lies_are_refused_and_who_hangs_gets_no_work(house: House) -> None:
     house.serve(configured(rounds=MANY, least=1), ["a", "liar"])
     house.join("a", "--part", "0")
     liar = Saboteur(house, "liar", " ".join([*LIES, "honest"]), "--part", "1")
-    hung = liar.held(2 * PATIENCE)  # eight rounds
+    hung = liar.held(2 * PATIENCE)  # nine rounds
     house.wait("the round's deadline", lambda: len(house.metrics()) >= hung, DEADLINE + SOON)
     house.wait("two rounds without it", lambda: len(house.metrics()) >= hung + 2)
     awake = len(house.metrics())
@@ -148,7 +150,9 @@ def test_lies_are_refused_and_who_hangs_gets_no_work(house: House) -> None:
     kept, model = stop(house)
 
     lines = house.metrics()
-    told = {fault: absent(lines[round_ - 1]).get(1, "") for round_, fault in liar.asked()[:8]}
+    told = {
+        fault: absent(lines[round_ - 1]).get(1, "") for round_, fault in liar.asked()[: len(LIES)]
+    }
     assert list(told) == list(LIES)
     for fault, start in LIES.items():
         assert told[fault].startswith(start), fault
@@ -159,3 +163,33 @@ def test_lies_are_refused_and_who_hangs_gets_no_work(house: House) -> None:
         assert there(line) == {0}
     assert_equal(model, assert_account_is_true(house)[kept].tensors)
     assert_books_are_true(house)
+
+
+def test_an_answer_without_an_end_does_not_come_in(house: House) -> None:
+    """Honest answers of several chunks do; 100 MB for a message of 13 end at the SuperLink."""
+    config = configured(rounds=MANY, least=2).replace("width = 4", "width = 256")
+    house.serve(config.replace(f"deadline = {DEADLINE}", "deadline = 120"), ["a", "liar"])
+    house.join("a", "--part", "0", "--capacity", "1")
+    liar = Saboteur(house, "liar", "honest honest endless honest", "--part", "1", "--capacity", "1")
+    house.wait("honest answers", lambda: answered_after(house, 1, 0), 2 * PATIENCE)
+    below = house.below("serve")
+    before = {one: peak(one.pid) for one in below}
+    house.wait("its lie", lambda: len(liar.asked()) >= 3, 2 * PATIENCE)
+    lied = liar.asked()[2][0]
+    house.wait("the end of that round", lambda: len(house.metrics()) >= lied, 2 * PATIENCE)
+    grown = {one: peak(one.pid) - before[one] for one in below if runs(one)}
+    house.wait("its next answer", lambda: answered_after(house, 1, lied), 2 * PATIENCE)
+    stop(house)
+
+    lines = house.metrics()
+    merged = [line for line in lines if 1 in there(line) and 1 not in absent(line)]
+    assert min(line["devices"]["1"]["bytes_up"] for line in merged) > 10 << 20  # three chunks
+    assert 1 in absent(lines[lied - 1])
+    assert grown
+    assert max(grown.values()) < 50_000_000, grown
+
+
+def peak(pid: int) -> int:
+    """The most bytes that a process has held."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
-from submodel.errors import DataError, SubmodelError
+from submodel.errors import DataError, SubmodelError, plain
 
 Shapes = dict[str, tuple[int, ...]]
 Check = Callable[[Shapes, int], None]
@@ -48,7 +48,7 @@ def read_arrays(path: Path, names: Sequence[str], check: Check) -> list[Tensor]:
     except SubmodelError:
         raise
     except Exception as error:  # whatever reading a stranger's bytes raises
-        raise DataError(f"cannot be read: {type(error).__name__}: {error}") from None
+        raise DataError(f"cannot be read: {type(error).__name__}: {plain(error)}") from None
 
 
 def _from_safetensors(path: Path, names: Sequence[str], check: Check) -> list[Tensor]:
@@ -61,7 +61,9 @@ def _from_safetensors(path: Path, names: Sequence[str], check: Check) -> list[Te
             part = file.get_slice(name)
             shapes[name], kind = tuple(part.get_shape()), part.get_dtype()
             if kind not in _SAFETENSORS:
-                raise DataError(f"{name} is of {kind}; want one of {', '.join(_SAFETENSORS)}")
+                raise DataError(
+                    f"{name} is of {plain(kind, 60)}; want one of {', '.join(_SAFETENSORS)}"
+                )
             size += math.prod(shapes[name]) * _SAFETENSORS[kind]
         check(shapes, size)
         return [file.get_tensor(name) for name in names]
@@ -97,10 +99,10 @@ def _head(
         shape, columns_first, dtype = _HEADS[version](content)
         start = content.tell()
     if dtype.newbyteorder("=").name not in _NUMPY:
-        raise DataError(f"{name} is of {dtype}; want one of {', '.join(_NUMPY)}")
+        raise DataError(f"{name} is of {plain(dtype, 60)}; want one of {', '.join(_NUMPY)}")
     size = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or info.file_size != start + size:
-        raise DataError(f"{name}: {info.file_size - start:,} bytes for values of shape {shape}")
+        raise DataError(f"{name}: {info.file_size - start:,} bytes for shape {plain(shape, 60)}")
     if info.file_size > _STORAGE[info.compress_type] * info.compress_size + _CHUNK:
         raise DataError(f"{name}: {info.compress_size:,} bytes cannot hold {info.file_size:,}")
     return dtype, tuple(shape), (start, columns_first)

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from submodel.data.images import Images, ImageSet
-from submodel.errors import DataError
+from submodel.errors import DataError, plain
 
 _TENSORS = ("train.pixels", "train.labels", "test.pixels", "test.labels")
 
@@ -79,7 +79,9 @@ def restore(key: str) -> ImageSet:
         whole = about["sha256"] == _sha256(tensors, names, origin)
         classes = tuple(map(str, json.loads(names)))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: damaged ({error}); delete it, and it is made anew") from None
+        raise DataError(
+            f"{path}: damaged ({plain(error)}); delete it, and it is made anew"
+        ) from None
     if not whole:
         raise DataError(
             f"{path}: damaged (it does not match its checksum); delete it, and it is made anew"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from submodel.errors import DataError, SubmodelError
+from submodel.errors import DataError, SubmodelError, plain
 
 _PACKED: Mapping[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -64,8 +64,8 @@ def _from_archive(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, byte
                 place = PurePosixPath(member.name)
                 if place.is_absolute() or ".." in place.parts:
                     raise DataError(
-                        f"data.path: {path}: its member {member.name!r} points outside the "
-                        "archive; this is no archive to trust"
+                        f"data.path: {path}: its member {plain(member.name, 100)!r} points "
+                        "outside the archive; this is no archive to trust"
                     )
                 if not member.isfile():
                     continue
@@ -80,7 +80,7 @@ def _from_archive(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, byte
     except Exception as error:  # whatever reading a stranger's bytes raises
         if opened or not isinstance(error, tarfile.TarError):
             raise DataError(
-                f"data.path: {path}: damaged or truncated archive ({error}); fetch it again"
+                f"data.path: {path}: damaged or truncated archive ({plain(error)}); fetch it again"
             ) from None
         raise DataError(f"data.path: {path}: neither a folder nor a tar archive") from None
     return found, names

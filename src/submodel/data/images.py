@@ -15,7 +15,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from submodel.data.sources import About, Dataset, balanced, dataset
-from submodel.errors import DataError, SubmodelError
+from submodel.errors import DataError, SubmodelError, plain
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -105,7 +105,7 @@ def opened(content: IO[bytes], where: str, *formats: str) -> Iterator[Image.Imag
             f"{formats[0]} picture" if len(formats) == 1 else f"picture, {' or '.join(formats)}"
         )
         unknown = isinstance(error, UnidentifiedImageError)  # which would name an object of ours
-        reason = "" if unknown else f" ({type(error).__name__}: {error})"
+        reason = "" if unknown else f" ({type(error).__name__}: {plain(error)})"
         raise DataError(f"{where}: not a whole {wanted}{reason}") from None
 
 

@@ -27,7 +27,7 @@ from submodel.data.folder import classes_in, images_in, open_image
 from submodel.data.images import normalise, stack
 from submodel.devices.facts import Facts
 from submodel.devices.memory import free_memory
-from submodel.errors import DataError
+from submodel.errors import DataError, plain
 from submodel.exchange import Federation
 from submodel.prepare import load_data, split_data
 from submodel.units import si
@@ -119,9 +119,9 @@ def _check_shapes(x: tuple[int, ...], y: tuple[int, ...], facts: Facts) -> None:
         counts = [str(shape[0]) if shape else "a single number instead of" for shape in (x, y)]
         raise DataError(f"{counts[0]} inputs and {counts[1]} targets; want as many, not 0")
     if x[1:] != facts.inputs:
-        raise DataError(f"inputs of {x[1:]}, but the run's are {facts.inputs}")
+        raise DataError(f"inputs of {plain(x[1:], 60)}, but the run's are {facts.inputs}")
     if facts.classes is not None and len(y) > 1:
-        raise DataError(f"targets of {y[1:]}, but the run's are labels, one number each")
+        raise DataError(f"targets of {plain(y[1:], 60)}, but the run's are labels, one number each")
 
 
 def _bytes(facts: Facts) -> int:

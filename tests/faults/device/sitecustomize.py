@@ -78,6 +78,10 @@ def _reply(reply: Any, message: Any, fault: str, last: Path) -> Any:
         tensors["values/0.weight"][0] = float("nan")
     elif fault == "shape":
         tensors["values/0.weight"] = torch.zeros(1, 2, 3)
+    elif fault == "large":  # more than its cut has, in as many pieces
+        tensors["beside"] = torch.zeros(1_000_000)
+    elif fault == "endless":  # 100 MB
+        tensors["beside"] = torch.zeros(25_000_000)
     elif fault == "old":
         return Message(content(before), reply_to=message)
     elif fault == "garbage":

@@ -1,0 +1,447 @@
+"""Everything that reads what others wrote, each with valid bytes to begin with."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import tempfile
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import save
+
+from submodel import checkpoint
+from submodel.axes import trace
+from submodel.axes.saved import from_json, to_json
+from submodel.config import Config, parse, read, to_toml
+from submodel.cut import PlannedCut
+from submodel.data import cache as data_cache
+from submodel.data.cifar import CIFAR10, read_cifar
+from submodel.data.folder import read_folder
+from submodel.data.images import Images, ImageSet
+from submodel.devices.device import Report
+from submodel.devices.facts import Facts, briefed, briefing
+from submodel.devices.own_data import OwnData
+from submodel.devices.roster import read_roster
+from submodel.exchange import Assignment, Setup, Task, Update
+from submodel.prepare import prepare
+from submodel.rounds import Dispatcher, initial_state
+from submodel.run import RunFolder
+from submodel.wire import (
+    Parcel,
+    Spent,
+    WireError,
+    moments_limits,
+    moments_parcel,
+    read_as,
+    read_moments,
+    read_task,
+    read_update,
+    task_parcel,
+    update_limits,
+    update_parcel,
+)
+from tests.deep import mutate
+from tests.deep.mutate import Mutation
+from tests.zoo import transformer
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How bytes are read: ``file`` is where they are put first, in a folder that is there."""
+
+    read: Callable[[Path], object]
+    file: str
+    seeds: Callable[[], tuple[bytes, ...]]
+    mutation: Mutation
+    before: Callable[[Path], None] = lambda _: None
+    memory: int = 200_000_000  # bytes by which the process may grow, mutations included
+
+    def case(self, name: str, number: int) -> bytes:
+        """The bytes of one case."""
+        rng = mutate.draws(name, number)
+        return mutate.spliced(rng, _seeds(self.seeds), self.mutation)
+
+
+_seeds = cache(lambda make: make())
+CONFIG = parse(
+    {
+        "model": {"name": "cnn", "width": 2},
+        "data": {"examples": 60, "test_examples": 20},
+        "clients": {"count": 3, "per_round": 2, "capacities": [1, 0.5]},
+        "engine": {"device": "cpu"},
+    }
+)
+FACTS = Facts((1, 2, 2), "float32", 3, ("ant", "bee", "cat"), (0.5,), (0.25,))
+PICTURES = parse({"data": {"name": "folder:/here", "size": 2}})
+
+
+# Configurations
+
+
+def _configurations() -> tuple[bytes, ...]:
+    other = parse(
+        {
+            "scheme": {"name": "random", "granularity": "coordinate"},
+            "clients": {"capacities": [1, "1/2"], "per_round": 5},
+            "server": {"name": "adam"},
+            "local": {"lr": 0.1, "steps": 3, "epochs": None},
+        }
+    )
+    return tuple(to_toml(config).encode() for config in (Config(), CONFIG, other, PICTURES))
+
+
+def _configuration(path: Path) -> None:
+    config = read(path)
+    checkpoint.fingerprint(config)
+    assert parse(_toml(to_toml(config))) == config
+    assert config.clients.sampled > 0
+
+
+def _toml(text: str) -> dict[str, object]:
+    return tomllib.loads(text)
+
+
+def _settings() -> tuple[bytes, ...]:
+    lines = _configurations()[0].decode().splitlines()
+    section, found = "", []
+    for line in lines:
+        if line.startswith("["):
+            section = line.strip("[]") + "."
+        elif line:
+            found.append(f"{section}{line}".encode())
+    return tuple(found)
+
+
+def _setting(path: Path) -> None:
+    config = read(None, [path.read_bytes().decode("utf-8", "surrogateescape")])
+    assert config.clients.sampled > 0
+
+
+# A run's folder
+
+
+@cache
+def _setup() -> Setup:
+    return prepare(CONFIG)
+
+
+def _run(folder: Path) -> None:
+    """A run of two rounds that was stopped."""
+    state = initial_state(_setup())
+    run = RunFolder(folder)
+    run.create(CONFIG)
+    for number in (1, 2):
+        checkpoint.save(run.checkpoints, replace(state, round=number), CONFIG)
+        run.add_metrics(json.loads(_line(number)))
+
+
+def _line(number: int) -> str:
+    line = {"round": number, "epoch": 0, "clients": 2, "train_loss": 2.25, "refused": {},
+            "missing": {"1": "no answer"}, "seconds": {"train": 0.5}, "bytes_down": 10,
+            "bytes_up": 20, "flops": 1e9, "test_accuracy": 0.5, "test_loss": 1.0}  # fmt: skip
+    return json.dumps(line) + "\n"
+
+
+CHECKPOINT = "checkpoints/round-000002/"
+
+
+def _states() -> tuple[bytes, ...]:
+    return (_written(f"{CHECKPOINT}state.json"),)
+
+
+def _models() -> tuple[bytes, ...]:
+    return (_written(f"{CHECKPOINT}model.safetensors"),)
+
+
+def _written(name: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        _run(Path(folder))
+        return (Path(folder) / name).read_bytes()
+
+
+def _checkpoint(path: Path) -> None:
+    state = initial_state(_setup())
+    checkpoint.read(path.parent, CONFIG, state)
+
+
+def _metrics(path: Path) -> None:
+    RunFolder(path.parent).metrics()
+
+
+def _summary(path: Path) -> None:
+    RunFolder(path.parent).summary()
+
+
+def _summaries() -> tuple[bytes, ...]:
+    return (json.dumps(json.loads(_line(2)) | {"rounds": 2, "capacity_accuracy": {"1": 0.5}},
+                       indent=2).encode(),)  # fmt: skip
+
+
+def _devices() -> tuple[bytes, ...]:
+    report = Report("mine", 5, (0, 2), 0.5, None, "abc").head()
+    entry = {"node": 2**63, "client": 0, "report": report, "answered": 3, "missed": 1,
+             "last_seen": 1.5e9, "present": True, "last_problem": "late"}  # fmt: skip
+    return (json.dumps([entry, {**entry, "client": 1}], indent=2).encode(),)
+
+
+# Messages
+
+
+@cache
+def _task(transport: str, granularity: str) -> Task:
+    setup = _setup() if granularity == "unit" else _masked()
+    return Dispatcher(setup, initial_state(setup), setup.work).task(Assignment(0, 1, 0.5))
+
+
+@cache
+def _masked() -> Setup:
+    return prepare(parse({**_toml(to_toml(CONFIG)),
+                          "scheme": {"name": "random", "granularity": "coordinate"}}))  # fmt: skip
+
+
+WAYS = (("exact", "unit"), ("half", "unit"), ("exact", "coordinate"))
+
+
+def _tasks() -> tuple[bytes, ...]:
+    made = []
+    for transport, granularity in WAYS:
+        setup = _setup() if granularity == "unit" else _masked()
+        parcel = task_parcel(_task(transport, granularity), setup.module, True, transport)  # type: ignore[arg-type]
+        told = briefing(CONFIG, Facts.of(setup.federation.dataset))
+        made.append(replace(parcel, head={**told, **parcel.head}).to_bytes())
+    return tuple(made)
+
+
+def _read_task(path: Path) -> None:
+    parcel = Parcel.from_bytes(path.read_bytes())
+    briefed(parcel.head)
+    read_task(parcel, _setup())
+
+
+def _updates() -> tuple[bytes, ...]:
+    made = []
+    for transport, granularity in WAYS:
+        task = _task(transport, granularity)
+        update = Update(task.assignment, task.cut, task.tensors, 5, 10, 0.25, ((0.5, 10),))
+        parcel = update_parcel(update, task, transport)  # type: ignore[arg-type]
+        head = {**parcel.head, "training": 1.5, "peak_memory": 10**9}
+        made.append(replace(parcel, head=head).to_bytes())
+    return tuple(made)
+
+
+def _read_update(path: Path) -> None:
+    data, refusals = path.read_bytes(), []
+    for transport, granularity in WAYS:
+        task = _task(transport, granularity)
+        try:
+            parcel = Parcel.from_bytes(data, update_limits(task, transport))  # type: ignore[arg-type]
+            read_as(Spent, parcel.head)
+            tensors = read_update(parcel, task).tensors
+            assert {n: t.shape for n, t in tensors.items()} == {
+                n: t.shape for n, t in task.tensors.items()
+            }
+        except WireError as error:
+            refusals.append(error)
+    if len(refusals) == len(WAYS):
+        raise refusals[0]
+
+
+def _reports() -> tuple[bytes, ...]:
+    report = Report("mine", 5, (0, 2), 0.5, None, "abc")
+    return tuple(Parcel(replace(report, part=part).head(), {}).to_bytes() for part in (None, 1))
+
+
+def _read_report(path: Path) -> None:
+    Report.read(Parcel.from_bytes(path.read_bytes()).head)
+
+
+def _moments() -> tuple[bytes, ...]:
+    return (moments_parcel(torch.ones(1, 7, dtype=torch.float64)).to_bytes(),)
+
+
+def _read_moments(path: Path) -> None:
+    limits = moments_limits(_task("exact", "unit"))
+    read_moments(Parcel.from_bytes(path.read_bytes(), limits), 7)
+
+
+# Data
+
+
+def _arrays() -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
+    return {"x": np.arange(16, dtype=np.float32).reshape(4, 1, 2, 2), "y": np.array([0, 1, 2, 0])}
+
+
+def _npz() -> tuple[bytes, ...]:
+    made = []
+    for store in (np.savez, np.savez_compressed):
+        content = io.BytesIO()
+        store(content, **_arrays())  # type: ignore[arg-type]
+        made.append(content.getvalue())
+    return tuple(made)
+
+
+def _tensors() -> tuple[bytes, ...]:
+    return (save({name: torch.from_numpy(array) for name, array in _arrays().items()}),)
+
+
+def _own(path: Path) -> None:
+    OwnData(path).read(PICTURES, FACTS)
+
+
+def _own_pictures(path: Path) -> None:
+    OwnData(path.parent.parent).read(PICTURES, FACTS)
+
+
+def _pictures() -> tuple[bytes, ...]:
+    made = []
+    for mode, form, options in (
+        ("L", "PNG", {}), ("RGB", "PNG", {}), ("P", "PNG", {}), ("RGBA", "PNG", {}),
+        ("1", "PNG", {}), ("I;16", "PNG", {}), ("L", "JPEG", {}), ("RGB", "JPEG", {}),
+        ("CMYK", "JPEG", {}), ("RGB", "JPEG", {"progressive": True}),
+        ("RGB", "TIFF", {}), ("RGB", "DDS", {}), ("RGB", "JPEG2000", {}), ("RGB", "GIF", {}),
+    ):  # fmt: skip
+        content = io.BytesIO()
+        Image.new(mode, (6, 5), 1).save(content, form, **options)  # type: ignore[arg-type]
+        made.append(content.getvalue())
+    return tuple(made)
+
+
+def _folder(path: Path) -> None:
+    read_folder(path.parent.parent.parent, 2)
+
+
+def _two_classes(folder: Path) -> None:
+    for part in ("train", "test"):
+        for name in ("ant", "bee"):
+            (folder / part / name).mkdir(parents=True, exist_ok=True)
+            Image.new("L", (2, 2)).save(folder / part / name / "0.png")
+
+
+SPEC = replace(CIFAR10, train_records=1, test_records=1, verify=False)
+
+
+def _packed(files: Mapping[str, bytes]) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(
+                f"{'folder/' * 30}{name}"
+            )  # so long that it has a head of its own
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return content.getvalue()
+
+
+def _archives() -> tuple[bytes, ...]:
+    records = {name: bytes([3]) + bytes(3072) for name in SPEC.records}
+    names = {"batches.meta.txt": b"a b c d e f g h i j"}
+    row = io.BytesIO()
+    Image.new("RGB", (1024, 1)).save(row, "PNG")
+    rows = {name.replace(".bin", ".png"): row.getvalue() for name in SPEC.records}
+    labels = {"train_lables.json": b"[0, 1, 2, 3, 4]", "test_lables.json": b"[9]"}
+    return _packed({**records, **names}), _packed({**rows, **labels})
+
+
+def _archive(path: Path) -> None:
+    read_cifar(path, SPEC, "label")
+
+
+def _label_files() -> tuple[bytes, ...]:
+    return (b"[0, 1, 2, 3, 4]",)
+
+
+def _rows_beside(folder: Path) -> None:
+    row = io.BytesIO()
+    Image.new("RGB", (1024, 1)).save(row, "PNG")
+    for name in SPEC.records:
+        (folder / name.replace(".bin", ".png")).write_bytes(row.getvalue())
+    (folder / "test_lables.json").write_text("[9]")
+
+
+def _label_file(path: Path) -> None:
+    read_cifar(path.parent, SPEC, "label")
+
+
+def _kept_images() -> tuple[bytes, ...]:
+    part = Images(np.zeros((2, 3, 4, 4), dtype=np.uint8), np.array([0, 1]))
+    before = os.environ.get("SUBMODEL_DATA")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["SUBMODEL_DATA"] = folder
+        try:
+            path = data_cache.store("kept", ImageSet(part, part, ("a", "b"), "archive"))
+        finally:
+            os.environ.pop("SUBMODEL_DATA")
+            if before is not None:
+                os.environ["SUBMODEL_DATA"] = before
+        return (path.read_bytes(),)
+
+
+def _restore(_: Path) -> None:
+    data_cache.restore("kept")
+
+
+# Plans
+
+
+def _plans() -> tuple[bytes, ...]:
+    plan = {"a.weight": ((0, np.array([0, 1, 2, 7])), (1, np.arange(5))), "b": ((0, np.arange(9)),)}
+    return (PlannedCut(plan).to_json().encode(), b'{"w": [[0, [[0, 3], [7, 8]]]]}')
+
+
+def _plan(path: Path) -> None:
+    PlannedCut.from_json(path.read_bytes().decode("utf-8", "surrogateescape"))
+
+
+def _axes() -> tuple[bytes, ...]:
+    found = [to_json(_setup().axes)]
+    for entry in transformer.ENTRIES[:3]:
+        module, inputs = entry.make()
+        found.append(to_json(trace(module, inputs, outputs=entry.outputs, verify=False)))
+    return tuple(text.encode() for text in found)
+
+
+def _read_axes(path: Path) -> None:
+    axes = from_json(path.read_bytes().decode("utf-8", "surrogateescape"))
+    repr(axes)
+    for own in axes.layouts.values():
+        for layout in own:
+            assert layout.size >= 0
+
+
+READERS = {
+    "configuration": Reader(_configuration, "config.toml", _configurations, mutate.text),
+    "setting": Reader(_setting, "setting", _settings, mutate.text),
+    "state": Reader(_checkpoint, f"{CHECKPOINT}state.json", _states, mutate.text, _run),
+    "model": Reader(
+        _checkpoint, f"{CHECKPOINT}model.safetensors", _models, mutate.safetensors, _run
+    ),
+    "metrics": Reader(
+        _metrics, "metrics.jsonl", lambda: ((_line(1) + _line(2)).encode(),), mutate.text, _run
+    ),
+    "summary": Reader(_summary, "summary.json", _summaries, mutate.text, _run),
+    "devices": Reader(lambda path: read_roster(path), "devices.json", _devices, mutate.text),
+    "task": Reader(_read_task, "message", _tasks, mutate.safetensors),
+    "update": Reader(_read_update, "message", _updates, mutate.safetensors),
+    "report": Reader(_read_report, "message", _reports, mutate.safetensors),
+    "moments": Reader(_read_moments, "message", _moments, mutate.safetensors),
+    "npz": Reader(_own, "own.npz", _npz, mutate.npz),
+    "tensors": Reader(_own, "own.safetensors", _tensors, mutate.safetensors),
+    "pictures": Reader(_own_pictures, "ant/1.png", _pictures, mutate.png, memory=400_000_000),
+    "folder": Reader(
+        _folder, "train/ant/1.png", _pictures, mutate.png, _two_classes, memory=400_000_000
+    ),
+    "archive": Reader(_archive, "cifar.tar.gz", _archives, mutate.archive),
+    "labels": Reader(_label_file, "train_lables.json", _label_files, mutate.text, _rows_beside),
+    "kept": Reader(_restore, "kept.safetensors", _kept_images, mutate.safetensors),
+    "plan": Reader(_plan, "plan.json", _plans, mutate.text, memory=300_000_000),
+    "axes": Reader(_read_axes, "axes.json", _axes, mutate.text),
+}

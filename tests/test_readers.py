@@ -1,0 +1,17 @@
+"""Damaged files and messages, a few hundred for every reader; `make test-deep` takes 20,000."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.deep.attack import attack
+from tests.deep.readers import READERS
+
+CASES = 200
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_nothing_but_our_errors_comes_out(name: str) -> None:
+    outcome = attack(name, range(-CASES, 0))
+    assert not outcome.wrong, "\n\n".join(outcome.wrong)
+    assert outcome.refused
