@@ -58,7 +58,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def read_as(kind: type[T], values: object) -> T:
     """Values that a stranger sent as a dataclass; raises `WireError` if they cannot be one."""
     try:
-        found: T = _adapter(kind).validate_python(values)
+        found: T = _adapter(kind).validate_python(values)  # type: ignore[arg-type]
         return found
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

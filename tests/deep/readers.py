@@ -310,7 +310,7 @@ def _pictures() -> tuple[bytes, ...]:
         ("RGB", "TIFF", {}), ("RGB", "DDS", {}), ("RGB", "JPEG2000", {}), ("RGB", "GIF", {}),
     ):  # fmt: skip
         content = io.BytesIO()
-        Image.new(mode, (6, 5), 1).save(content, form, **options)  # type: ignore[arg-type]
+        Image.new(mode, (6, 5), 1).save(content, form, **options)
         made.append(content.getvalue())
     return tuple(made)
 

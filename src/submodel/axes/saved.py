@@ -85,7 +85,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if isinstance(hint, UnionType):
         return any(_fits(value, kind) for kind in kinds)
     if hint is int:
-        return type(value) is int and 0 <= value < 1 << 53
+        return type(value) is int and abs(value) < 1 << 53
     if hint is Any:  # what makes a dimension: a layout, once it is kept
         return isinstance(value, get_args(Layout))
     origin = get_origin(hint) or hint
@@ -97,10 +97,12 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _check_sizes(axes: Axes) -> None:
-    """Every part is of an axis that there is, as large as it is."""
+    """Every part is of an axis that there is, as large as it is, and none has a negative size."""
     parts: list[Any] = [layout for own in axes.layouts.values() for layout in own]
     while parts:
         part = parts.pop()
         if isinstance(part, Along) and axes.sizes.get(part.axis) != part.size:
             raise ValueError(f"no axis {part.axis[:60]!r} of {part.size}")
+        if isinstance(part, Along | Fixed) and part.size < 0:
+            raise ValueError(f"a dimension of {part.size}")
         parts += getattr(part, "parts", ())
