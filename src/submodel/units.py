@@ -10,6 +10,9 @@ from submodel.errors import ConfigError
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
           "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}  # fmt: skip
 
+# An exact fraction of a long number, or of one with a large exponent, may take for ever.
+_SHORT_NUMBER = re.compile(r"[-+\s\d_./]{1,400}(e[-+]?\d{1,3})?\s*", re.I)
+
 
 def parse_amount(text: str) -> int:
     """A number with an optional prefix and unit.
@@ -20,7 +23,7 @@ def parse_amount(text: str) -> int:
     match = re.fullmatch(r"\s*([\d.]+(?:e[+-]?\d+)?)\s*([kmgt]i?|)(?:b|flops?)?\s*", text, re.I)
     try:
         amount = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
-    except ValueError:
+    except (ValueError, OverflowError):  # 1.2.3 is no number, 1e999 is none that is finite
         amount = 0
     if amount <= 0:
         raise ConfigError([f"{text!r} is not an amount such as 2GB, 512MiB or 1.5e9"])
@@ -28,11 +31,15 @@ def parse_amount(text: str) -> int:
 
 
 def fraction(value: object) -> object:
-    """Let a number be written as "1/16"; anything else stays as it is."""
-    if isinstance(value, str):
+    """Let a number be written as "1/16"; anything else stays as it is.
+
+    >>> fraction("1/16"), fraction("0.5"), fraction("1e999999999")
+    (0.0625, 0.5, '1e999999999')
+    """
+    if isinstance(value, str) and _SHORT_NUMBER.fullmatch(value):
         try:
             return float(Fraction(value))
-        except (ValueError, ZeroDivisionError):
+        except (ValueError, ArithmeticError):  # 0.5/3, 1/0
             return value
     return value
 

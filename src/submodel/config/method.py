@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from submodel.config.values import Capacity, Count, Decay, Positive, Section
+from submodel.config.values import LARGEST, Capacity, Count, Decay, Positive, Section
 from submodel.schemes import registry
 from submodel.server import STEPS
 
@@ -141,11 +141,14 @@ class Local(Section):
 
     epochs: Count | None = Field(None, description="passes over the client's examples (default 1)")
     steps: Count | None = Field(None, description="or K, the number of SGD steps")
-    batch_size: Annotated[int, Field(ge=0)] = Field(10, description="examples per step; 0: all")
+    batch_size: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
+        10, description="examples per step; 0: all"
+    )
     drop_last: bool = Field(
         False,
         description="leave out the last batch of a pass where it is smaller than the others (norms "
         "over the batch may fail on one example); a client's only batch stays",
+    )
     )
     lr: Positive = Field(0.02, description="learning rate eta")
     momentum: Decay = Field(0.9, description="SGD momentum")

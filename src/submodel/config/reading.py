@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import tomli_w
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from submodel.config.method import Devices, Engine, Local, Merge, SchemeChoice, Server, Train
+from submodel.config.plain import MOST_BYTES, check_bounds, read_toml, shortened, shown, unwritable
 from submodel.config.subject import AxesChoice, Clients, Data, Model
 from submodel.config.values import Section
 from submodel.data import DATA_NAMES
 from submodel.errors import ConfigError
+from submodel.files import UnreadableError, read_text
 from submodel.models import ModelName
 
 
 class Config(Section):
     """Everything that defines a run."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] = Field(
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] = Field(
         "digits", description="names the run's folder"
     )
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="all randomness follows from it")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
+        0, description="all randomness follows from it"
+    )
     model: Model = Model()
     axes: AxesChoice = AxesChoice()
     data: Data = Data()
@@ -37,7 +41,15 @@ class Config(Section):
     engine: Engine = Engine()
     devices: Devices = Devices()
 
+    @field_validator("name")
+    @classmethod
+    def _is_a_folder(cls, name: str) -> str:
+        if not name.strip("."):
+            raise PydanticCustomError("reserved", "names no new folder")
+        return name
 
+
+_MOST_PROBLEMS = 50
 _ALLOWED = {
     "greater_than": "is not greater than {gt}",
     "greater_than_equal": "is less than {ge}",
@@ -52,6 +64,7 @@ _ALLOWED = {
     "finite_number": "is not a finite number",
     "string_type": "is not a string",
     "list_type": "is not a list",
+    "string_too_long": "is longer than {max_length} characters",
     "too_short": "has too few entries: at least {min_length}",
     "string_pattern_mismatch": "holds characters other than letters, digits, '.', '_' and '-'",
     "model_type": "is not a table of keys",
@@ -61,6 +74,7 @@ _ALLOWED = {
 def _problem(error: Mapping[str, Any]) -> str:
     """One mistake as ``key.path: what was given, what is allowed``."""
     path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error["loc"]).lstrip(".")
+    path, given = shortened(path), shown(error["input"])
     kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         section: Any = Config
@@ -71,12 +85,13 @@ def _problem(error: Mapping[str, Any]) -> str:
         return f"{path}.{context['error']}"
     if path == "model.name":
         names = ", ".join(name for name in get_args(ModelName) if name != "own")
-        return f"{path}: {error['input']!r} is not one of {names} and not package.module:factory"
+        return f"{path}: {given} is not one of {names} and not package.module:factory"
     if path == "data.name" and kind == "string_pattern_mismatch":
-        return f"{path}: {error['input']!r} is not one of {', '.join(DATA_NAMES)}"
+        return f"{path}: {given} is not one of {', '.join(DATA_NAMES)}"
     if path.startswith("clients.capacities") and kind in ("greater_than", "less_than_equal"):
-        return f"{path}: {error['input']} is not in (0, 1]"
-    return f"{path}: {error['input']!r} {_ALLOWED.get(kind, error['msg']).format(**context)}"
+        return f"{path}: {shortened(str(error['input']))} is not in (0, 1]"
+    why = _ALLOWED[kind].format(**context) if kind in _ALLOWED else error["msg"]
+    return f"{path}: {given} {why}"
 
 
 def parse(values: Mapping[str, Any]) -> Config:
@@ -87,22 +102,26 @@ def parse(values: Mapping[str, Any]) -> Config:
     submodel.errors.ConfigError: clients.capacities[1]: 1.5 is not in (0, 1]
     local.lr: 'fast' is not a number
     """
+    check_bounds(values)
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError([_problem(e) for e in error.errors()]) from None
+        problems = [_problem(e) for e in error.errors()]
+        if more := problems[_MOST_PROBLEMS:]:
+            problems[_MOST_PROBLEMS:] = [f"and {len(more):,} more mistakes"]
+        raise ConfigError(problems) from None
 
 
 def _setting(text: str) -> tuple[list[str], Any]:
     """Read one ``key.path=value``; the value is TOML, or a plain word."""
-    path, found, value = text.partition("=")
-    if not found or not path.strip():
-        raise ConfigError([f"--set {text}: want key.path=value"])
+    path, sign, value = text.partition("=")
+    if not sign or not path.strip():
+        raise ConfigError([f"--set {shortened(text)}: want key.path=value"])
     try:
-        parsed = tomllib.loads(f"x = {value}")["x"]
-    except tomllib.TOMLDecodeError:
-        parsed = value.strip()
-    return path.strip().split("."), parsed
+        found = read_toml(f"x = {value}")
+    except ConfigError:
+        found = {}
+    return path.strip().split("."), found["x"] if found.keys() == {"x"} else value.strip()
 
 
 def override(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
@@ -118,7 +137,8 @@ def override(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
         for depth, part in enumerate(path[:-1]):
             inner = table.get(part, {})
             if not isinstance(inner, dict):
-                raise ConfigError([f"--set {text}: {'.'.join(path[: depth + 1])} is not a table"])
+                what = shortened(".".join(path[: depth + 1]))
+                raise ConfigError([f"--set {shortened(text)}: {what} is not a table"])
             table[part] = dict(inner)
             table = table[part]
         table[path[-1]] = value
@@ -127,22 +147,14 @@ def override(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
 
 def read(path: Path | None, settings: Sequence[str] = ()) -> Config:
     """The configuration of a file (None: all defaults) with settings put in."""
-    values: dict[str, Any] = {}
-    where = ""
-    if path is not None:
-        where = f"{path}: "
-        try:
-            values = tomllib.loads(path.read_text("utf-8"))
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError([f"{where}not valid TOML: {error}"]) from None
-        except OSError as error:
-            raise ConfigError([f"{where}{error.strerror or error}"]) from None
-        except UnicodeDecodeError:
-            raise ConfigError([f"{where}not a text file"]) from None
+    where = "" if path is None else f"{path}: "
     try:
+        values = {} if path is None else read_toml(read_text(path, MOST_BYTES))
         return parse(override(values, settings))
     except ConfigError as error:
         raise ConfigError([where + problem for problem in error.problems]) from None
+    except UnreadableError as error:
+        raise ConfigError([f"{where}{error}"]) from None
 
 
 def describe(config: Config) -> str:
@@ -179,4 +191,7 @@ def _line(key: str, value: object) -> str:
 
 def to_toml(config: Config) -> str:
     """The resolved configuration as TOML; unset keys are left out."""
-    return tomli_w.dumps(config.model_dump(exclude_none=True))
+    values = config.model_dump(exclude_none=True)
+    if bad := unwritable(values):
+        raise ConfigError([f"{bad} cannot be written to a file of TOML"])
+    return tomli_w.dumps(values)

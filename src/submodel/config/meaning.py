@@ -1,0 +1,113 @@
+"""What a configuration means, key by key, however it is spelt; what a run that goes on may change.
+
+A checkpoint keeps the configuration that it was made with. Two configurations are compared by their
+checked values, so neither the spelling of a number nor a key that a later version adds, with a
+default, makes them different.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from submodel.config.plain import shortened
+from submodel.config.reading import Config
+from submodel.config.values import Section
+
+CHANGEABLE = (
+    "train.rounds",
+    "train.evaluate_every",
+    "train.checkpoint_every",
+    "train.output_step",
+    *(f"engine.{key}" for key in ("name", "processes", "threads", "device", "batching")),
+    *(f"devices.{key}" for key in ("least", "deadline", "quorum", "tries")),
+    *("data.source", "data.path"),  # what is found there is compared, wherever it is
+)
+"""What may change when a run goes on: nothing here shapes the rounds behind it."""
+_SCORED = ("train.evaluate_capacities", "train.evaluate_train", "train.evaluate_train_examples",
+           "train.statistics", "train.statistics_examples")  # fmt: skip
+_UNSET = "null"
+
+
+def meaning(config: Config) -> dict[str, str]:
+    """Every key's value, in one spelling.
+
+    >>> from submodel.config import parse
+    >>> meaning(parse({"clients": {"per_round": 10}})) == meaning(Config())
+    True
+    """
+    checked = Config.model_validate(config.model_dump())
+    found = {}
+    for name in Config.model_fields:
+        value = getattr(checked, name)
+        if isinstance(value, Section):
+            for key in type(value).model_fields:
+                found[f"{name}.{key}"] = _spelt(getattr(value, key))
+        else:
+            found[name] = _spelt(value)
+    return found
+
+
+def fingerprint(config: Config) -> str:
+    """A hash of all that must stay the same over a run."""
+    kept = {key: value for key, value in meaning(config).items() if key not in CHANGEABLE}
+    return hashlib.sha256(_spelt(kept).encode()).hexdigest()
+
+
+def differences(then: Config, now: Config) -> dict[str, tuple[str, str]]:
+    """The keys whose values differ, with both.
+
+    >>> from submodel.config import parse
+    >>> differences(Config(), parse({"seed": 3, "model": {"width": 16}}))
+    {'seed': ('0', '3'), 'model.width': ('unset', '16')}
+    """
+    before, after = meaning(then), meaning(now)
+    return {
+        key: (_shown(before[key]), _shown(after[key]))
+        for key in before
+        if before[key] != after[key]
+    }
+
+
+def refusals(then: Config, now: Config, done: int) -> list[str]:
+    """Why a run with ``done`` rounds, begun as ``then``, cannot go on as ``now``; empty if it can.
+
+    >>> from submodel.config import parse
+    >>> refusals(Config(), parse({"train": {"rounds": 300}}), 200)
+    []
+    >>> refusals(Config(), parse({"seed": 1}), 5)[0]
+    'seed: 0 then, 1 now: it shapes every round'
+    """
+    problems = []
+    changed = differences(then, now)
+    for key, (old, new) in changed.items():
+        if why := _reason(key, then, now, done):
+            problems.append(f"{key}: {old} then, {new} now: {why}")
+    if now.train.rounds < done and "train.rounds" not in changed:
+        problems.append(f"train.rounds: {now.train.rounds}, but the run has {done} already")
+    return problems
+
+
+def _reason(key: str, then: Config, now: Config, done: int) -> str:
+    """Why a key may not change so; empty if it may."""
+    if key in _SCORED:
+        return "the rounds so far were scored the other way"
+    if key not in CHANGEABLE:
+        return "it shapes every round"
+    if key == "train.rounds":
+        if now.train.rounds < done:
+            return f"the run has {done} already"
+        if now.local.schedule == "cosine" and done:
+            return "the learning rates of a cosine schedule follow from it, also those so far"
+    if key == "engine.name" and "flower" in (then.engine.name, now.engine.name):
+        return "a run's data is either here or on devices"
+    return ""
+
+
+def _spelt(value: object) -> str:
+    """One text for values that mean the same; whole numbers and fractions are kept apart."""
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _shown(spelt: str) -> str:
+    return "unset" if spelt == _UNSET else shortened(spelt)
