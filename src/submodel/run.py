@@ -9,11 +9,11 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from submodel import checkpoint
 from submodel.config import Config, read, to_toml
+from submodel.config.meaning import differences
 from submodel.cost import CostModel
 from submodel.cut import WHOLE
 from submodel.devices.engine import DeviceEngine
@@ -36,17 +37,25 @@ from submodel.evaluate import (
     some,
 )
 from submodel.exchange import ALONE, Group, Setup, State
+from submodel.files import UnreadableError, read_json, write_text
+from submodel.metrics import Lines, Metrics, said
 from submodel.report.curves import draw_curves
 from submodel.rounds import initial_state, output_step, step
+from submodel.subject import Subject, subject_of
 from submodel.tally import RoundReport
 
-Metrics = dict[str, Any]
 _log = logging.getLogger(__name__)
 OnRound = Callable[[Metrics], None]
+_MOST_SUMMARY = 2**20  # bytes
 _SCORES = (
     *("test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy"),
     "capacity_loss",  # where accuracy is not defined
 )
+_SUMMARISED: dict[str, type | tuple[type, ...]] = {
+    "rounds": int,
+    "model_sha256": str,
+    **dict.fromkeys(("test_loss", "seconds"), (int, float)),
+}
 
 
 class Interrupted(SubmodelError):  # noqa: N818 - not an error, but it ends the command
@@ -60,6 +69,7 @@ class RunFolder:
         self.path = path
         self.config_file = path / "config.toml"
         self.metrics_file = path / "metrics.jsonl"
+        self.damaged_metrics_file = path / "metrics.damaged.jsonl"  # as they were found
         self.checkpoints = path / "checkpoints"
         self.model_file = path / "model.safetensors"
         self.memory_file = path / "memory.safetensors"  # of schemes and server steps that have one
@@ -79,7 +89,7 @@ class RunFolder:
                 f"{self.path} exists already{hint if self.config_file.exists() else ''}"
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        _write(self.config_file, to_toml(config))
+        write_text(self.config_file, to_toml(config))
 
     def config(self) -> Config:
         """The resolved configuration that the run began with."""
@@ -87,29 +97,70 @@ class RunFolder:
             raise SubmodelError(f"{self.path}: not a run (it has no config.toml)")
         return read(self.config_file)
 
+    def go_on_as(self, config: Config) -> None:
+        """Keep the configuration that the run goes on with; one that was finished is so no more."""
+        try:
+            changed = bool(differences(self.config(), config))
+        except SubmodelError:  # damaged, but a checkpoint says that it belongs to this one
+            changed = True
+        if changed:  # in this order: a kill in between leaves an unfinished run
+            self.summary_file.unlink(missing_ok=True)
+            write_text(self.config_file, to_toml(config))
+
     def metrics(self) -> list[Metrics]:
-        """One entry per completed round; a last line cut short by a kill is left out."""
-        if not self.metrics_file.is_file():
-            return []
-        lines: list[Metrics] = []
-        for text in self.metrics_file.read_text("utf-8").splitlines():
-            try:
-                lines.append(json.loads(text))
-            except ValueError:
-                break
-        return lines
+        """One entry per completed round, ascending; what is damaged is left out."""
+        return list(Lines.read(self.metrics_file).kept)
+
+    def rounds(self) -> int:
+        """How many rounds are behind the run, by its metrics."""
+        lines = Lines.read(self.metrics_file).kept
+        return int(lines[-1]["round"]) if lines else 0
+
+    def lost(self) -> str:
+        """What is damaged of the metrics, in words; empty if nothing is."""
+        lines = Lines.read(self.metrics_file)
+        return said(lines.damage, lines.lost(self.rounds()))
 
     def summary(self) -> Metrics | None:
-        """The summary of a finished run."""
+        """The summary of a finished run; raises `SubmodelError` where it is damaged."""
         if not self.summary_file.is_file():
             return None
-        summary: Metrics = json.loads(self.summary_file.read_text("utf-8"))
-        return summary
+        again = f"'submodel resume {self.path}' writes it again"
+        try:
+            summary = read_json(self.summary_file, _MOST_SUMMARY)
+        except UnreadableError as error:
+            raise SubmodelError(f"{self.summary_file}: damaged: {error}; {again}") from None
+        for key, kind in _SUMMARISED.items():
+            if not isinstance(summary, dict) or not isinstance(summary.get(key), kind):
+                raise SubmodelError(f"{self.summary_file}: damaged: no {key}; {again}")
+        found: Metrics = summary
+        return found
 
-    def keep_metrics(self, rounds: int) -> None:
-        """Forget the lines after ``rounds``: they will be written again."""
-        kept = [line for line in self.metrics() if line["round"] <= rounds]
-        _write(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+    def finished(self) -> bool:
+        """Whether all rounds of the configuration are done, and summed up."""
+        try:
+            summary = self.summary()
+        except SubmodelError:
+            return False
+        return summary is not None and summary["rounds"] == self.config().train.rounds
+
+    def keep_metrics(self, rounds: int) -> str:
+        """Forget the lines after ``rounds``: they will be written again. Says what is lost."""
+        lines = Lines.read(self.metrics_file).until(rounds)
+        what = said(lines.damage, lines.lost(rounds))
+        if lines.damage:
+            shutil.copyfile(self.metrics_file, self.damaged_metrics_file)
+        write_text(self.metrics_file, lines.text())
+        return what
+
+    def replace_metrics(self, history: Sequence[Metrics]) -> None:
+        """Write all lines anew."""
+        write_text(self.metrics_file, Lines(history, []).text())
+
+    def flush_metrics(self) -> None:
+        """Have the lines on the disk before the checkpoint that they lead to."""
+        if self.metrics_file.exists():
+            checkpoint.flush(self.metrics_file)
 
     def add_metrics(self, line: Metrics) -> None:
         """Append one round's line."""
@@ -125,13 +176,6 @@ class RunFolder:
             except BlockingIOError:
                 raise SubmodelError(f"{self.path}: another process is training this run") from None
             yield
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file as a whole."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 def new_folder(name: str, base: Path = Path("runs")) -> RunFolder:
@@ -207,9 +251,17 @@ def train(
     torch.set_num_threads(config.engine.threads)
     engine, device = devices or make_engine(config, setup), own_device(config.engine.device)
     costs = CostModel(setup.module, setup.federation.dataset.example)
-    state, history = _begin(config, initial_state(setup), folder, resume)
+    subject = {} if folder is None else subject_of(config, setup)
+    state, history = _begin(config, initial_state(setup), folder, resume, subject)
     if group is not None:
         state = group.agree(state)
+
+    def keep() -> None:
+        """Save the state, once the lines that lead to it are safe."""
+        if folder is not None:
+            folder.flush_metrics()
+            checkpoint.save(folder.checkpoints, state, config, subject)
+
     for line in history:
         on_round(line)
     together: Group = ALONE if group is None else group
@@ -237,41 +289,57 @@ def train(
                 folder.add_metrics(line)
             state = new  # from here on the round counts, its line being written
             history.append(line)
-            if folder is not None and (state.round % every == 0 or state.round == rounds):
-                checkpoint.save(folder.checkpoints, state, config)
+            if state.round % every == 0 or state.round == rounds:
+                keep()
             on_round(line)
     except (KeyboardInterrupt, LostProcessError, SilentRoundError) as stop:
-        if folder is not None:
-            checkpoint.save(folder.checkpoints, state, config)
-        elif group is None:
+        if folder is None and group is None:
             raise
+        keep()
         why = f": {stop}" if isinstance(stop, SubmodelError) else ""
         raise Interrupted(f"stopped after round {state.round} of {rounds}{why}") from None
+    last = history[-1] if history else {}
+    # its line may be lost, or it was not to be the last round when it was trained
+    unscored = last.get("round") != rounds or "test_loss" not in last
+    if unscored if group is None else group.first(unscored):
+        scores = _scores(config, setup, state, device, together)
+        last = {**(last if last.get("round") == rounds else {}), **scores}
+        if folder is not None and "round" in last:
+            history[-1] = last
+            folder.replace_metrics(history)
+    scores = last
     if config.train.output_step is not None:
         smoothness = config.train.output_step
         state = output_step(setup, state, engine, costs, smoothness, together)
-    scores = history[-1] if history else {}
-    if config.train.output_step is not None:
         scores = _scores(config, setup, state, device, together)
+        scores["capacity_accuracy"] = last.get("capacity_accuracy")
     if folder is not None:
         _finish(config, folder, state, scores, history)
     return state, history
 
 
 def _begin(
-    config: Config, initial: State, folder: RunFolder | None, resume: bool
+    config: Config, initial: State, folder: RunFolder | None, resume: bool, subject: Subject
 ) -> tuple[State, list[Metrics]]:
     """Where a run stands, and the lines of the rounds behind it."""
     if folder is None:
         return initial, []
     state = initial
     if resume and checkpoint.saved(folder.checkpoints):
-        state, problems = checkpoint.latest(folder.checkpoints, config, initial)
+        state, problems = checkpoint.latest(folder.checkpoints, config, initial, subject)
         for problem in problems:
             _log.warning("passed over %s", problem)
+        checkpoint.renew(folder.checkpoints, config, subject)
+        folder.go_on_as(config)
     else:  # also where a run was killed before its first checkpoint
-        checkpoint.save(folder.checkpoints, state, config)
-    folder.keep_metrics(state.round)
+        folder.go_on_as(config)
+        checkpoint.save(folder.checkpoints, state, config, subject)
+    if lost := folder.keep_metrics(state.round):
+        _log.warning(
+            "%s: %s; the model is not affected, but totals and curves are",
+            folder.metrics_file,
+            lost,
+        )
     return state, folder.metrics()
 
 
@@ -294,9 +362,10 @@ def _finish(
         **totals,
         "refused": sum(len(line["refused"]) for line in history),
         "seconds": round(sum(sum(line["seconds"].values()) for line in history), 3),
+        **({"rounds_lost": state.round - len(history)} if len(history) < state.round else {}),
     }
     draw_curves(history, folder.curves_file, title=config.name)
-    _write(folder.summary_file, json.dumps(summary, indent=2) + "\n")
+    write_text(folder.summary_file, json.dumps(summary, indent=2) + "\n")
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -102,19 +102,31 @@ def train(
     _train(resolved, RunFolder(out) if out else new_folder(resolved.name), resume=False)
 
 
-def resume(run: RunPath) -> None:
-    """Go on with a run that was stopped or killed, from its newest checkpoint."""
+def resume(run: RunPath, settings: Settings = None) -> None:
+    """Go on with a run that was stopped or killed, or extend one: --set train.rounds=300."""
+    from submodel.checkpoint import saved_round
+    from submodel.config import read
+    from submodel.config.meaning import CHANGEABLE, differences, refusals
     from submodel.run import RunFolder
 
     folder = RunFolder(run)
-    config = folder.config()
-    if folder.summary() is not None:
+    before = folder.config()
+    config = read(folder.config_file, settings or [])
+    if problems := refusals(before, config, saved_round(folder.checkpoints)):
+        allowed = f"what may change in a run that has begun: {', '.join(CHANGEABLE)}"
+        raise ConfigError([*problems, allowed])
+    changed = bool(differences(before, config))
+    if folder.finished() and not changed:
         console.print(f"{run} is finished; 'submodel show {run}' shows it")
         return
     if config.engine.name == "flower":
         from submodel.engines.flower.serving import Place
 
-        devices.follow(config, folder, Place.load(folder))
+        place = Place.load(folder)
+        if changed:
+            with folder.locked():
+                folder.go_on_as(config)
+        devices.follow(config, folder, place)
         return
     _train(config, folder, resume=True)
 
@@ -128,8 +140,10 @@ def show(run: RunPath) -> None:
     config, history = folder.config(), folder.metrics()
     scheme = f"{config.scheme.name}, {config.merge.rule}"
     console.print(history_table(history, f"{config.name}: {config.model.name}, {scheme}"))
+    if lost := folder.lost():
+        console.print(f"{folder.metrics_file}: {lost}")
     summary = folder.summary()
-    if summary is None:
+    if summary is None or not folder.finished():
         done = history[-1]["round"] if history else 0
         console.print(f"round {done} of {config.train.rounds}; 'submodel resume {run}' goes on")
     else:

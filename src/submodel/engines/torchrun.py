@@ -143,6 +143,12 @@ class ProcessGroup:
         self._together(lambda: dist.broadcast(round_, 0))
         return State(int(round_), self._same(state.tensors), self._same(state.memory))
 
+    def first(self, value: bool) -> bool:
+        """What the first process says, everywhere."""
+        said = torch.tensor([int(value)], device=self._device)
+        self._together(lambda: dist.broadcast(said, 0))
+        return bool(said)
+
     def _same(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of the first process."""
         own = {name: tensor.to(self._device) for name, tensor in tensors.items()}

@@ -31,7 +31,7 @@ class Job:
     @property
     def done(self) -> bool:
         """Whether nothing is left to do."""
-        return self.folder.summary() is not None
+        return self.folder.config_file.exists() and self.folder.finished()
 
     def command(self) -> list[str]:
         """Begin it, or go on with it."""

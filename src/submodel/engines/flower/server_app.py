@@ -62,7 +62,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _train(folder: RunFolder, grid: Grid) -> None:
-    config, done = folder.config(), len(folder.metrics())
+    config, done = folder.config(), folder.rounds()
     _log.info("%s: round %d of %d", folder.path.resolve(), done, config.train.rounds)
 
     def tell(line: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from submodel.engines.flower.control import Control, UnreachableError, thin_app
 from submodel.engines.flower.guard import is_loopback
 from submodel.engines.flower.superlink import Superlink
 from submodel.errors import SubmodelError
+from submodel.files import UnreadableError, read_json
 from submodel.run import Interrupted, OnRound, RunFolder
 
 Say = Callable[[str], None]
@@ -27,6 +28,7 @@ _PAUSE, _ASK_EVERY = 0.5, 2.0
 _SILENCE = 60.0  # seconds that a SuperLink may not answer, be it busy or started again by its owner
 _DEATHS = 5  # without a round in between, until one gives up
 _LOCK_PATIENCE = 60.0
+_MOST_PLACE = 2**16  # bytes
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ class Place:
     def load(cls, folder: RunFolder) -> Place:
         """What `save` wrote."""
         try:
-            return cls(**json.loads(folder.serving_file.read_text("utf-8")))
-        except (OSError, ValueError, TypeError):
+            return cls(**read_json(folder.serving_file, _MOST_PLACE))
+        except (UnreadableError, TypeError):
             raise SubmodelError(
                 f"{folder.path}: not begun by 'submodel serve'; to go on with it: flwr run APP "
                 f"--run-config 'folder=\"{folder.path.resolve()}\"'"
@@ -91,7 +93,7 @@ class Served:
         self._registered: set[bytes] = set()
         self._control: Control | None = None
         self._run_id = 0
-        self._rounds = len(folder.metrics())
+        self._rounds = folder.rounds()
         self._deaths = 0
         self._trouble = ""
 
@@ -149,14 +151,15 @@ class Served:
         self._run_id = self._control.submit(thin_app(), where)
 
     def _tell(self, on_round: OnRound) -> None:
-        lines = self._folder.metrics()
-        for line in lines[self._rounds :]:
+        for line in self._folder.metrics():
+            if line["round"] <= self._rounds:
+                continue
+            self._rounds = line["round"]
             on_round(line)
             self._deaths = 0
             if missing := {**line.get("missing", {}), **line["refused"]}:
                 names = "; ".join(f"client {c}: {why}" for c, why in missing.items())
                 self._say(f"round {line['round']} without {names}")
-        self._rounds = len(lines)
 
     def _status(self) -> str | None:
         """How the run stands, and on the way let new devices in; None: nobody answers."""
@@ -183,7 +186,7 @@ class Served:
         if not status.startswith("finished"):
             return False
         self._tell(on_round)
-        if status == "finished:completed" and self._folder.summary() is not None:
+        if status == "finished:completed" and self._folder.summary_file.is_file():
             return True
         if self._folder.stopped_file.is_file():
             raise Interrupted(self._folder.stopped_file.read_text("utf-8").strip())
