@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
-from submodel.engines.launch import free_port
+from submodel.checkpoint import saved_round
+from submodel.engines.flower.family import relatives, runs
+from submodel.engines.launch import free_port, launch
 from submodel.engines.torchrun import deal
+from submodel.errors import SubmodelError
 from submodel.exchange import Assignment, Bundle
 from submodel.run import RunFolder
-from tests.common import SCHEMES
+from tests.common import SCHEMES, Command
 
 SMALL: dict[str, Any] = {
     "model": {"name": "cnn", "width": 8},
@@ -158,6 +161,42 @@ def test_a_stopped_run_of_two_processes_with_stacks_ends_as_an_undisturbed_one(
     resume = [sys.executable, "-m", "submodel", "resume", str(tmp_path / "stopped")]
     subprocess.run(resume, check=True, capture_output=True, timeout=120)
     assert hash_of(tmp_path / "stopped") == hash_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_processes_end_with_their_launcher_and_leave_a_resumable_run(
+    number: signal.Signals, tmp_path: Path, submodel: Command
+) -> None:
+    run = tmp_path / "run"
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    try:
+        launcher = subprocess.Popen(
+            command(run, 10**6, "--processes", "2"), stdout=subprocess.DEVNULL
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with launcher:
+        deadline = time.monotonic() + 240
+        while len(RunFolder(run).metrics()) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        workers = relatives(launcher.pid)
+        assert len(workers) == 2
+        launcher.send_signal(number)
+    deadline = time.monotonic() + 60
+    while any(map(runs, workers)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(runs, workers))
+    saved = saved_round(run / "checkpoints")
+    assert saved >= 3  # not only every seventh round: they had time to save their last one
+    settings = "--set", f"train.rounds={saved + 1}", "--set", "engine.name=local"
+    result = submodel("resume", run, *settings)
+    assert result.returncode == 0, result.stderr
+    assert [line["round"] for line in RunFolder(run).metrics()] == list(range(1, saved + 2))
+
+
+def test_no_more_processes_are_started_than_the_machine_can_bear() -> None:
+    with pytest.raises(SubmodelError, match="are too many for this machine"):
+        launch(["train"], 10**6)
 
 
 def bundle(clients: int, overhead: float, work: float) -> Bundle:

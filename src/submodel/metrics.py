@@ -42,7 +42,7 @@ _POSSIBLE: dict[str, Callable[[object], bool]] = {
     **dict.fromkeys(
         ("test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy"), _is_number
     ),
-    **dict.fromkeys(("capacity_accuracy", "observed"), _holds_numbers),
+    **dict.fromkeys(("capacity_accuracy", "capacity_loss", "observed"), _holds_numbers),
     "missing": _is_table,
 }
 

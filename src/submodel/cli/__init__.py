@@ -11,6 +11,7 @@ import typer
 
 from submodel.cli import compare, devices, federation, models, research, theory, training
 from submodel.cli.base import app
+from submodel.engines.launch import endings, follow_launcher
 from submodel.errors import SubmodelError
 
 for _command in (
@@ -40,7 +41,9 @@ def _stop(*_: object) -> NoReturn:
 
 def main() -> None:
     """Run the command; a user's mistake is a sentence and exit status 2, never a traceback."""
-    signal.signal(signal.SIGTERM, _stop)
+    for number in set(endings()) - {signal.SIGINT}:  # which Python turns into this already
+        signal.signal(number, _stop)
+    follow_launcher()
     try:
         app()
     except SubmodelError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -44,7 +45,8 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
         else:
             _train_and_show(config, setup, folder, resume, group)
     except Interrupted as stop:
-        print(f"{stop}; continue with: submodel resume {folder.path}")
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(f"{stop}; continue with: submodel resume {folder.path}", flush=True)
         raise typer.Exit(130) from None
     finally:
         if group is not None:

@@ -15,6 +15,7 @@ from submodel.config.reading import Config
 from submodel.config.values import Section
 
 CHANGEABLE = (
+    "name",
     "train.rounds",
     "train.evaluate_every",
     "train.checkpoint_every",

@@ -149,7 +149,6 @@ class Local(Section):
         description="leave out the last batch of a pass where it is smaller than the others (norms "
         "over the batch may fail on one example); a client's only batch stays",
     )
-    )
     lr: Positive = Field(0.02, description="learning rate eta")
     momentum: Decay = Field(0.9, description="SGD momentum")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="L2 decay")

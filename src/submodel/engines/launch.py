@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 
@@ -16,6 +17,8 @@ from submodel.errors import SubmodelError
 _LOOPBACK = "127.0.0.1"
 _FIRST_PORT, _PORTS, _TRIES = 12_000, 20_000, 100
 _GRACE = 20.0  # seconds that the others have to notice that one is gone
+_MOST_PER_CORE = 16
+_FOLLOWS = "SUBMODEL_FOLLOWS"  # set for those whose standard input is held open by their launcher
 
 
 def free_port() -> int:
@@ -35,33 +38,68 @@ def free_port() -> int:
     raise SubmodelError(f"no free port on {_LOOPBACK} in {_TRIES} tries")
 
 
+def endings() -> list[signal.Signals]:
+    """The signals that end a command: Ctrl-C, kill, a closed terminal unless `nohup` is used."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
+
+
+def follow_launcher() -> None:
+    """If `launch` started this process, end with it, however it ends.
+
+    The system closes its end of our standard input then, on every system and whichever of its
+    threads started us. We are told as by a kill, so that the last round is saved, and made to end
+    if that takes too long: somebody may wait for another process that will never answer.
+    """
+    if os.environ.pop(_FOLLOWS, None) is not None:
+        threading.Thread(target=_wait_and_end, name="launcher", daemon=True).start()
+
+
+def _wait_and_end() -> None:
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE)
+    os._exit(128 + signal.SIGTERM)
+
+
 def launch(arguments: Sequence[str], processes: int) -> int:
     """Run this command in so many processes; returns the exit status of the first.
 
     They talk over loopback only. The first one prints; a process that dies ends the run, and the
-    first says how to go on.
+    first says how to go on. When this process is told to end, they save their last round; when it
+    is killed, they notice that themselves (`follow_launcher`).
     """
+    if processes > (most := _MOST_PER_CORE * (os.cpu_count() or 1)):
+        raise SubmodelError(f"{processes} processes are too many for this machine; at most {most}")
     shared = os.environ | {
         "WORLD_SIZE": str(processes),
         "LOCAL_WORLD_SIZE": str(processes),
         "MASTER_ADDR": _LOOPBACK,
         "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        _FOLLOWS: "1",
     }
     command = [sys.executable, "-m", "submodel", *arguments]
     children: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _: object) -> None:
         for child in children:
-            child.send_signal(number)
+            child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    before = {n: signal.signal(n, pass_on) for n in endings()}
     try:
         for rank in range(processes):
             own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             out = None if rank == 0 else subprocess.DEVNULL
-            # a group of its own: Ctrl-C reaches the children through us alone, once
-            child = subprocess.Popen(command, env=own, stdout=out, stderr=out, process_group=0)
+            child = subprocess.Popen(
+                command,
+                env=own,
+                stdin=subprocess.PIPE,  # never written to: its end is the sign of ours
+                stdout=out,
+                stderr=out,
+                process_group=0,  # Ctrl-C reaches the children through us alone, once
+            )
             children.append(child)
         return _wait(children)
     except OSError as error:
@@ -70,6 +108,8 @@ def launch(arguments: Sequence[str], processes: int) -> int:
         for child in children:
             if child.poll() is None:
                 child.kill()
+            if child.stdin is not None:
+                child.stdin.close()
         for number, handler in before.items():
             signal.signal(number, handler)
 
