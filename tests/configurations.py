@@ -58,7 +58,7 @@ COMPANIONS: dict[str, dict[str, Any]] = {
 
 def keys() -> dict[str, FieldInfo]:
     """Every key of every section, by its path."""
-    found = {}
+    found: dict[str, FieldInfo] = {}
     for name, field in Config.model_fields.items():
         section = field.annotation
         if isinstance(section, type) and issubclass(section, Section):

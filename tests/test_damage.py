@@ -52,7 +52,7 @@ FLOATS = [key for key in KEYS if "float" in str(KEYS[key].annotation)]
 @pytest.mark.parametrize("key", FLOATS)
 def test_no_number_is_infinite_or_none(key: str) -> None:
     for value in (float("inf"), float("-inf"), float("nan"), 10**400, "inf", "nan", "1e999"):
-        given = [value] if "list" in str(KEYS[key].annotation) else value
+        given: object = [value] if "list" in str(KEYS[key].annotation) else value
         given = {"axis": value} if key == "axes.least" else given
         with pytest.raises(ConfigError, match=key):
             parse(nested({key: given}))

@@ -152,6 +152,8 @@ def test_what_would_be_another_run_is_refused_with_the_reason(
 class Own(nn.Module):
     """A net with a setting that no layer of torch's shows."""
 
+    order: torch.Tensor
+
     def __init__(self, drop: float = 0.5, slope: float = 0.1, width: int = 16) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(64, width), nn.Linear(width, 10)

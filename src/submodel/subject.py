@@ -70,7 +70,8 @@ def hash_of(tensor: Tensor) -> str:
     """
     digest = hashlib.sha256()
     for piece in _pieces(tensor.detach()):
-        digest.update(memoryview(piece.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
+        flat = piece.cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -80,7 +81,8 @@ def _pieces(tensor: Tensor) -> Iterator[Tensor]:
         yield tensor
     else:
         rows = max(1, _PIECE * len(tensor) // tensor.numel())
-        yield from tensor.split(rows)
+        for start in range(0, len(tensor), rows):
+            yield tensor[start : start + rows]
 
 
 def _of_data(data: Dataset, parts: tuple[str, ...]) -> dict[str, str]:

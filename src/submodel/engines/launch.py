@@ -115,15 +115,22 @@ def launch(arguments: Sequence[str], processes: int) -> int:
 
 
 def _wait(children: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Until the first process ends; if another one fails, the first is told after a while."""
-    first, lost_at = children[0], 0.0
+    """Until the first process ends; if another one fails, it is told after a while, then made to.
+
+    It may wait for the lost one in a place where no signal reaches it.
+    """
+    first, lost_at, told = children[0], 0.0, False
     while first.poll() is None:
         time.sleep(0.05)
         if any(child.poll() for child in children[1:]):
             lost_at = lost_at or time.monotonic()
-            if time.monotonic() - lost_at > _GRACE:
+            if time.monotonic() - lost_at > _GRACE and not told:
                 first.send_signal(signal.SIGTERM)
-                lost_at = time.monotonic() + 1e9  # once
+                told = True
+            elif time.monotonic() - lost_at > 2 * _GRACE:
+                print("another process of the run was lost: 'submodel resume' goes on", flush=True)
+                first.kill()
+                first.wait()
     for child in children[1:]:
         try:
             child.wait(_GRACE)
