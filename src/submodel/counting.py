@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils.weak import WeakIdKeyDictionary
 
 from submodel.errors import SubmodelError
 
@@ -31,7 +31,6 @@ _CROSS_ENTROPIES = (functional.cross_entropy, functional.nll_loss)
 _MEANS = (torch.mean, Tensor.mean)
 _SUMS = (torch.sum, Tensor.sum)
 _QUOTIENTS = (torch.div, torch.true_divide, Tensor.div, Tensor.true_divide, Tensor.__truediv__)
-_SIGNATURES = lru_cache(maxsize=None)(inspect.signature)
 NOTHING_COUNTS = "none of its targets counts in the loss"
 
 
@@ -105,7 +104,7 @@ class _Averages(TorchFunctionMode):
 
     def __init__(self, *given: Tensor) -> None:
         super().__init__()
-        self._derived = WeakIdKeyDictionary(dict.fromkeys(given, True))
+        self._derived = {id(tensor): ref(tensor) for tensor in given}  # weak: they may be large
         self._entropies: list[float] = []
         self._others: list[float] = []
         self._totals: list[Tensor] = []  # what was summed up, perhaps to be divided by hand
@@ -125,12 +124,16 @@ class _Averages(TorchFunctionMode):
         """Call the function and note what it averages over."""
         named = kwargs or {}
         result = func(*args, **named)
-        if any(value in self._derived for value in _tensors((args, *named.values()))):
+        if any(self._is_derived(tensor) for tensor in _tensors((args, *named.values()))):
             for tensor in _tensors(result):
-                self._derived[tensor] = True
+                self._derived[id(tensor)] = ref(tensor)
             if isinstance(result, Tensor) and result.dim() == 0:
                 self._note(func, args, named, result)
         return result
+
+    def _is_derived(self, tensor: Tensor) -> bool:
+        known = self._derived.get(id(tensor))
+        return known is not None and known() is tensor
 
     def _note(
         self,
@@ -147,14 +150,12 @@ class _Averages(TorchFunctionMode):
             if any(args[0] is total for total in self._totals) and args[1] >= 0:
                 self._others.append(_number(args[1]))
         elif inspect.isfunction(func) and func.__module__ == functional.__name__:
-            given = _SIGNATURES(func).bind(*args, **named)
-            given.apply_defaults()
-            reduction = given.arguments.get("reduction")
-            if reduction == "sum":
+            call = _Call(func, args, named)
+            if call["reduction"] == "sum":
                 self._totals.append(result)
-            elif reduction in ("mean", "batchmean"):
+            elif call["reduction"] in ("mean", "batchmean"):
                 if func in _CROSS_ENTROPIES:
-                    self._entropies.append(_terms(given.arguments))
+                    self._entropies.append(_terms(call))
                 else:
                     self._others.append(_first(args, named).numel())
 
@@ -173,7 +174,27 @@ def _first(args: Sequence[Any], named: Mapping[str, Any]) -> Tensor:
     return tensor
 
 
-def _terms(call: Mapping[str, Any]) -> float:
+@dataclass(frozen=True)
+class _Call:
+    """A call by the names of its parameters; None for what it has not."""
+
+    func: Callable[..., Any]
+    args: Sequence[Any]
+    named: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        place, default = _parameters(self.func).get(name, (len(self.args), None))
+        return self.named.get(name, self.args[place] if place < len(self.args) else default)
+
+
+@lru_cache(maxsize=64)
+def _parameters(func: Callable[..., Any]) -> dict[str, tuple[int, Any]]:
+    """The place and the default of every parameter."""
+    found = inspect.signature(func).parameters.values()
+    return {own.name: (place, own.default) for place, own in enumerate(found)}
+
+
+def _terms(call: _Call) -> float:
     """What a cross-entropy divides by: its targets that are not ignored, each with its weight."""
     inputs, targets, weight = call["input"], call["target"], call["weight"]
     if targets.is_floating_point():  # a distribution over the classes
