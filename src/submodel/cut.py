@@ -25,7 +25,7 @@ from submodel.axes import CLASSES, Axes
 from submodel.axes.layout import Fixed, Indices, Units
 from submodel.errors import PlanError
 from submodel.randomness import generator
-from submodel.schemes import Draw, Scheme
+from submodel.schemes import Draw, Scheme, draw_mask
 
 T = TypeVar("T")
 Tensors = Mapping[str, Tensor]
@@ -278,7 +278,9 @@ class UnitCut(_Planned):
     def build(self, module: nn.Module, **options: Any) -> nn.Module:
         """The working small module of this cut; options as for `submodel.build.build`."""
         from submodel.build import build  # which needs cuts itself
+        from submodel.build.given import check_cut
 
+        check_cut(module, self.axes, self.units)
         return build(module, self, **options)
 
     @cached_property
@@ -393,7 +395,8 @@ def draw_units(
     """
     units: dict[str, Indices] = {}
     for axis, size in axes.cut_by_capacity.items():
-        kept = np.flatnonzero(scheme.select(axis, size, max(capacity, least.get(axis, 0.0)), draw))
+        share = max(capacity, least.get(axis, 0.0))
+        kept = np.flatnonzero(draw_mask(scheme, axis, size, share, draw))
         if not len(kept):
             kept = generator(draw.seed, "spare", draw.round, draw.client, axis).integers(
                 size, size=1
@@ -415,7 +418,7 @@ def draw_coordinates(
 ) -> CoordinateCut:
     """The coordinate cut that a scheme draws: the flat vector of all parameters is the one axis."""
     total = sum(tensor.numel() for tensor in parameters.values())
-    flat = torch.from_numpy(scheme.select(COORDINATES, total, capacity, draw))
+    flat = torch.from_numpy(draw_mask(scheme, COORDINATES, total, capacity, draw))
     rows = UnitCut(axes, {} if classes is None else {CLASSES: classes})
     masks, start = {}, 0
     for name, tensor in parameters.items():

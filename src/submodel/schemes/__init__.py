@@ -13,6 +13,7 @@ from submodel.schemes.base import (
     units_held,
 )
 from submodel.schemes.basic import Full, Random, Static
+from submodel.schemes.drawing import draw_mask
 from submodel.schemes.dropout import Dropout
 from submodel.schemes.hierarchical import Hierarchical
 from submodel.schemes.importance import Importance
@@ -46,6 +47,7 @@ __all__ = [
     "Static",
     "Unbiased",
     "default_windows",
+    "draw_mask",
     "units_held",
     "window_problems",
 ]

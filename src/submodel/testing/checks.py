@@ -18,6 +18,7 @@ from submodel.exchange import Assignment, Setup, State
 from submodel.merge import Accumulator, Rule
 from submodel.rounds import cut_of, initial_state, known, output_step, plan, step
 from submodel.schemes import Draw, Mask, Scheme, units_held
+from submodel.schemes.drawing import mask_problem, question
 from submodel.testing.bench import (
     ROUNDS,
     Bench,
@@ -34,13 +35,6 @@ _LIMITS: dict[Budget, str] = {"axis": "axis by axis", "total": "in total"}
 _DRAWN_ROUNDS = 50
 _DEVIATIONS = 5  # of a mean, where masks have random sizes
 _SMOOTHNESS = 20.0
-
-
-def _question(axis: str, size: int, capacity: float, draw: Draw) -> str:
-    return (
-        f"axis {axis!r} of {size} units, capacity {capacity:g}, round {draw.round}, "
-        f"client {draw.client}"
-    )
 
 
 def _questions(bench: Bench, setup: Setup, state: State) -> Iterator[tuple[str, int, float, Draw]]:
@@ -60,22 +54,15 @@ def form(bench: Bench) -> list[str]:
     """Masks are what they must be, and so are output passes and cells."""
     schemes = [bench.scheme, *_passes(bench)]
     for scheme in schemes:
-        for question in _questions(bench, bench.setup, initial_state(bench.setup)):
-            _formed(scheme.select(*question), *question)
+        for asked in _questions(bench, bench.setup, initial_state(bench.setup)):
+            problem = mask_problem(scheme.select(*asked), asked[1])
+            require(problem is None, f"{question(*asked)}: {problem}")
     count = bench.scheme.cells
     require(count >= 1, f"there are {count} cells; there is one at least")
     for client in range(bench.setup.population.count):
         cell = bench.scheme.cell(client)
         require(0 <= cell < count, f"client {client} is in cell {cell} of {count}")
     return ["masks have the right form"]
-
-
-def _formed(mask: object, axis: str, size: int, capacity: float, draw: Draw) -> None:
-    where = _question(axis, size, capacity, draw)
-    if not isinstance(mask, np.ndarray):
-        raise AssertionError(f"{where}: a {type(mask).__name__} is not a NumPy array")
-    require(mask.dtype == np.bool_, f"{where}: the mask is of {mask.dtype}, not bool")
-    require(mask.shape == (size,), f"{where}: the mask has shape {mask.shape}, not ({size},)")
 
 
 def purity(bench: Bench) -> list[str]:
@@ -95,11 +82,10 @@ def purity(bench: Bench) -> list[str]:
         "another scheme of the same settings is asked": answers(bench.fresh().scheme, True),
     }
     for how, masks in others.items():
-        asked = _questions(bench, bench.setup, state)
-        for question, one, two in zip(asked, first, masks, strict=True):
+        every = _questions(bench, bench.setup, state)
+        for asked, one, two in zip(every, first, masks, strict=True):
             if not np.array_equal(one, two):
-                where = _question(*question)
-                raise AssertionError(f"{where}: the mask is another one when {how}")
+                raise AssertionError(f"{question(*asked)}: the mask is another one when {how}")
     require(bits(state) == before, "select changed the model or the memory")
     return ["a draw depends on its arguments alone"]
 
@@ -213,7 +199,7 @@ def everything(bench: Bench) -> list[str]:
     for axis, size, capacity, draw in _questions(bench, setup, initial_state(setup)):
         missing = size - int(setup.scheme.select(axis, size, capacity, draw).sum())
         require(
-            missing == 0, f"{_question(axis, size, capacity, draw)}: {missing} units are missing"
+            missing == 0, f"{question(axis, size, capacity, draw)}: {missing} units are missing"
         )
     full = replace(bench, choice={"name": "full", "granularity": bench.choice["granularity"]})
     for rule in _RULES:
