@@ -37,6 +37,18 @@ class Overrides:
     whole: Sequence[str] = ()
     cut: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        problems = []
+        for option in ("freeze", "whole", "cut"):
+            given = getattr(self, option)
+            if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+                problems.append(f"{option}: {given!r} is not a list of names, as ['fc']")
+        for pair in self.tie:
+            if isinstance(pair, str) or len(pair) != 2:
+                problems.append(f"tie: {pair!r} is not a pair of axes, as ('fc1', 'fc2')")
+        if problems:
+            raise ConfigError(problems)
+
 
 def assemble(
     record: Record,

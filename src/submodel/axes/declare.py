@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -86,6 +86,17 @@ def declare(
     >>> declare(dict(net.named_parameters()), table).sizes
     {'hidden': 8}
     """
+    if not isinstance(tensors, Mapping):
+        raise ConfigError(
+            [
+                f"axes: a {type(tensors).__name__} is not tensors by name; "
+                "give dict(model.named_parameters())"
+            ]
+        )
+    if not isinstance(members, Mapping):
+        raise ConfigError(
+            [f"axes: a {type(members).__name__} is not a table of tensor name -> dimensions"]
+        )
     sizes: dict[str, int] = {}
     problems: list[str] = []
 
@@ -99,12 +110,13 @@ def declare(
             return Fixed(size)
         if isinstance(given, str):
             return one(given, size, where)
-        known = [part for part in given if isinstance(part, int)]
-        names = [part for part in given if isinstance(part, str)]
+        parts = given if isinstance(given, tuple | list) else ()
+        known = [part for part in parts if isinstance(part, int)]
+        names = [part for part in parts if isinstance(part, str)]
         fixed = 1
         for part in known:
             fixed *= part
-        if len(names) != 1 or size % fixed:
+        if len(names) != 1 or min(known, default=1) < 1 or size % fixed:
             problems.append(f"{where}: {given!r} does not make up a dimension of size {size}")
             return Fixed(size)
         return Product(
@@ -117,6 +129,12 @@ def declare(
     for name, dimensions in members.items():
         if name not in tensors:
             problems.append(f"axes: {name!r} is not a tensor of the model")
+            continue
+        if isinstance(dimensions, str) or not isinstance(dimensions, Sequence):
+            problems.append(
+                f"axes.{name}: {dimensions!r} is not a tuple with an entry for each dimension, "
+                "as ('hidden', None)"
+            )
             continue
         shape = tensors[name].shape
         if len(dimensions) > len(shape):

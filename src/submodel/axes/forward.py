@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from submodel.axes.failure import ForwardError, arguments, explain
 from submodel.axes.memory import Memory
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, SubmodelError
 from submodel.norm import StaticBatchNorm
 
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
@@ -39,13 +40,19 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
 def run(module: nn.Module, inputs: Inputs) -> Any:
     """What the module returns for the inputs; call it within `undisturbed`.
 
+    Raises `ForwardError` where it does not run.
+
     >>> run(nn.Identity(), (torch.ones(1),))
     tensor([1.])
     """
     torch.manual_seed(SEED)
-    if isinstance(inputs, Mapping):
-        return module(**inputs)
-    return module(*inputs) if isinstance(inputs, tuple) else module(inputs)
+    positional, named = arguments(inputs)
+    try:
+        return module(*positional, **named)
+    except SubmodelError:
+        raise
+    except Exception as error:  # whatever a model's own code raises
+        raise ForwardError(explain(module, inputs, error)) from error
 
 
 @contextlib.contextmanager
@@ -90,7 +97,14 @@ def outputs_of(returned: Any, outputs: Callable[[Any], Any] | None) -> list[Tens
     >>> len(outputs_of({"logits": torch.ones(1), "extra": (torch.ones(1), None)}, None))
     2
     """
-    found = list(tensors_in(returned if outputs is None else outputs(returned)))
+    chosen = returned
+    if outputs is not None:
+        try:
+            chosen = outputs(returned)
+        except Exception as error:  # whatever the caller's own code raises
+            reason = f"fails on what the forward returned, {_kind(returned)}: {error}"
+            raise ConfigError([f"outputs: {reason}"]) from error
+    found = list(tensors_in(chosen))
     if not found:
         raise ConfigError([f"outputs: no tensor in what the forward returned, {_kind(returned)}"])
     return found

@@ -13,7 +13,7 @@ state is called twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -75,6 +75,9 @@ def trace(
     >>> trace(net, torch.ones(1, 4)).sizes
     {'0': 8}
     """
+    if problems := list(_kinds(module, example_inputs, outputs)):
+        raise ConfigError(problems)
+    overrides = Overrides(freeze, tie, whole, cut)
     record, watched = Record(), Watched()
     weights = weights_of(module)
     for tensor in weights.values():
@@ -87,8 +90,10 @@ def trace(
     for dimension in watched.scales():
         record.mix(dimension, "the code computes a value from its size")
     of_classes = _freeze_outputs(record, runs, classes)
-    axes = assemble(record, weights, of_classes, Overrides(freeze, tie, whole, cut), watched)
+    axes = assemble(record, weights, of_classes, overrides, watched)
     if verify and not any(t.is_meta for t in (*weights.values(), *runs[0])):
+        if not any(t.numel() for t in runs[0]):
+            raise ConfigError(["example_inputs: no output has a value on them; give an example"])
         from submodel.measure import measure  # which needs axes itself
 
         tried = [Example(module, example, outputs) for example in examples]
@@ -152,6 +157,21 @@ def _run_passed_by(record: Record, module: nn.Module, calls: Calls) -> None:
         for one, other in pairs:
             for d, e in zip(record.of(one).dimensions, record.of(other).dimensions, strict=True):
                 record.algebra.unify(d, e, "another module of its list makes it")
+
+
+def _kinds(module: object, example_inputs: object, outputs: object) -> Iterator[str]:
+    """What is not of the kind that a trace needs."""
+    if not isinstance(module, nn.Module):
+        yield f"module: a {type(module).__name__} is not an nn.Module"
+    if not isinstance(example_inputs, Tensor | tuple | Mapping):
+        yield (
+            f"example_inputs: a {type(example_inputs).__name__} is neither a tensor nor a tuple of "
+            "arguments nor a dictionary of named ones"
+        )
+    elif next(tensors_in(example_inputs, strict=False), None) is None:
+        yield "example_inputs: there is no tensor in them; for a shape, give torch.ones(shape)"
+    if outputs is not None and not callable(outputs):
+        yield f"outputs: {outputs!r} is not a function of what the forward returns"
 
 
 def _equal_sizes(record: Record, watched: Watched, module: nn.Module) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from submodel.axes import CLASSES
+from submodel.axes.failure import ForwardError
 from submodel.axes.forward import Inputs, outputs_of, run, undisturbed
 from submodel.axes.source import failing_line
 from submodel.cut import UnitCut
@@ -36,7 +37,10 @@ def check_outputs(
     allowed = set()
     if CLASSES in cut.units:
         allowed.add((cut.axes.sizes[CLASSES], len(cut.units[CLASSES])))
-    full = _shapes(module, example_inputs, outputs)
+    try:
+        full = _shapes(module, example_inputs, outputs)
+    except _FailedInsideError as problem:
+        raise problem.error from problem.__cause__
     try:
         cut_shapes = _shapes(small, example_inputs, outputs)
     except _FailedInsideError as problem:
@@ -68,8 +72,8 @@ def _where(problem: BaseException | None) -> str:
 class _FailedInsideError(Exception):
     """Carries the innermost module that was running."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, error: ForwardError) -> None:
+        self.path, self.error = path, error
         super().__init__(path)
 
 
@@ -88,6 +92,6 @@ def _shapes(module: nn.Module, inputs: Inputs, outputs: Outputs | None) -> list[
             hooks.callback(layer.register_forward_hook(leave).remove)
         try:
             result = run(module, inputs)
-        except Exception as problem:
-            raise _FailedInsideError(running[-1] if running else "") from problem
+        except ForwardError as problem:
+            raise _FailedInsideError(running[-1] if running else "", problem) from problem.__cause__
     return [tuple(tensor.shape) for tensor in outputs_of(result, outputs)]

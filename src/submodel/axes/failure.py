@@ -1,0 +1,140 @@
+"""Why a forward failed, in words to act on: the inputs, the layer, and what would run instead."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from submodel.errors import SubmodelError
+
+_SHORT = {
+    torch.float32: "x.float()",
+    torch.float64: "x.double()",
+    torch.float16: "x.half()",
+    torch.bfloat16: "x.bfloat16()",
+}
+_IMAGE_DIMENSIONS = 3
+
+
+class ForwardError(SubmodelError, RuntimeError):
+    """A model that does not run on what it is given; a `RuntimeError`, as PyTorch's own are."""
+
+
+def explain(module: nn.Module, inputs: Any, error: Exception) -> str:
+    """What was given, where it failed and why; and a change to the inputs that makes it run."""
+    positional, named = arguments(inputs)
+    text = f"{type(module).__name__} does not run on {_given(inputs)}"
+    if (misfit := _signature_misfit(module, positional, named)) is not None:
+        return f"{text}: {misfit}"
+    path, layer = _innermost(module, error.__traceback__)
+    where = f" in {path!r} ({type(layer).__name__})" if path else ""
+    text += f": {type(error).__name__}{where}: {_first_line(error)}"
+    given = [value for value in (*positional, *named.values()) if isinstance(value, Tensor)]
+    if (hint := _placement(module, given)) is not None:
+        return f"{text}; {hint}"
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and isinstance(error, IndexError):
+        text += f"; it has the entries 0 to {layer.num_embeddings - 1}"
+        if len(given) == 1 and given[0].numel():
+            text += f", and the inputs go from {int(given[0].min())} to {int(given[0].max())}"
+        return text
+    if len(positional) == 1 and isinstance(positional[0], Tensor) and not named:
+        for change, changed in _changes(module, positional[0]):
+            if _runs(module, changed):
+                return f"{text}; it would run on {change}"
+    return text
+
+
+def arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Positional and keyword arguments of the call."""
+    if isinstance(inputs, Mapping):
+        return (), inputs
+    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
+
+
+def _given(inputs: Any) -> str:
+    positional, named = arguments(inputs)
+    told = [_described(value) for value in positional]
+    told += [f"{name} = {_described(value)}" for name, value in named.items()]
+    return ", ".join(told) or "no inputs"
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        return f"an input of shape {tuple(value.shape)} and type {kind}"
+    return f"a {type(value).__name__}"
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+
+
+def _signature_misfit(
+    module: nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any]
+) -> str | None:
+    """Whether the forward takes other arguments than these."""
+    try:
+        signature = inspect.signature(module.forward)
+    except (TypeError, ValueError):  # not written in Python
+        return None
+    try:
+        signature.bind(*positional, **named)
+    except TypeError as misfit:
+        return f"its forward takes ({', '.join(map(str, signature.parameters.values()))}): {misfit}"
+    return None
+
+
+def _innermost(module: nn.Module, trail: TracebackType | None) -> tuple[str, nn.Module]:
+    """The path of the layer that was running last, and the layer."""
+    paths = {id(layer): path for path, layer in module.named_modules()}
+    found = module
+    while trail is not None:
+        running = trail.tb_frame.f_locals.get("self")
+        if isinstance(running, nn.Module) and id(running) in paths:
+            found = running
+        trail = trail.tb_next
+    return paths[id(found)], found
+
+
+def _placement(module: nn.Module, given: list[Tensor]) -> str | None:
+    """Whether devices are the reason."""
+    devices = {t.device.type for t in (*module.parameters(), *module.buffers())}
+    theirs = {t.device.type for t in given}
+    if devices and theirs and devices != theirs:
+        own, other = " and ".join(sorted(devices)), " and ".join(sorted(theirs))
+        return f"the model is on {own}, the inputs are on {other}: put both on one device"
+    if "meta" in devices | theirs:
+        return (
+            "the meta device holds no values, and the code asks for some (in a branch, a loop, "
+            ".item()): put model and inputs on the cpu"
+        )
+    return None
+
+
+def _changes(module: nn.Module, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """What people forget to do to inputs."""
+    kind = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+    if x.dtype != kind and kind in _SHORT:
+        pixels = x.dtype == torch.uint8 and x.dim() >= _IMAGE_DIMENSIONS
+        yield _SHORT[kind] + (" / 255" if pixels else ""), x.to(kind)
+    if x.is_floating_point():
+        yield "x.long()", x.long()
+    if x.dim() > 2:
+        yield "x.flatten(1)", x.flatten(1)
+    if x.dim() >= 1:
+        yield "x.unsqueeze(1)", x.unsqueeze(1)
+    if x.dim() >= _IMAGE_DIMENSIONS:
+        yield "x.movedim(-1, 1)", x.movedim(-1, 1)
+
+
+def _runs(module: Callable[[Tensor], Any], x: Tensor) -> bool:
+    try:
+        module(x)
+    except Exception:
+        return False
+    return True
