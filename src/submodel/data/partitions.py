@@ -262,7 +262,19 @@ def make_partition(
             raise ConfigError(
                 [
                     f"data.labels_per_client: {labels_per_client} is more than "
-                    f"the {len(counts)} classes"
+                    f"the {len(counts)} classes; set it to {len(counts)} or less, or "
+                    "data.partition = 'iid'"
+                ]
+            )
+        missing = np.flatnonzero(counts == 0)
+        alone = examples_per_client is None or missing.size >= labels_per_client
+        if missing.size and alone:  # somebody would have nothing but missing labels
+            shown = ", ".join(map(str, missing[:5])) + (", ..." if missing.size > 5 else "")
+            begin = "; if labels begin at 1, give y - 1" if 0 in missing else ""
+            raise ConfigError(
+                [
+                    f"data.partition: 'labels' needs examples of every label from 0 to "
+                    f"{len(counts) - 1}, and there are none of {shown}{begin}; or use 'iid'"
                 ]
             )
         smallest, holders = int(counts.min()), -(-clients * labels_per_client // len(counts))

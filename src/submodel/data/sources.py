@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from submodel.data.checks import are_labels, count_classes, pair
 from submodel.errors import ConfigError, DataError
 from submodel.randomness import generator
 
@@ -61,24 +62,17 @@ def dataset(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Datase
     >>> dataset((x, y), (x, y)).classes
     3
     """
-    parts = []
-    for name, (x, y) in {"training": train, "test": test}.items():
-        if not len(x) or len(x) != len(y):
+    (x, y), (test_x, test_y) = pair("training", train), pair("test", test)
+    classes = None
+    if are_labels(y):
+        if not are_labels(test_y):
             raise DataError(
-                f"{name} data: {len(x)} inputs and {len(y)} targets; want as many, not 0"
+                f"training targets are class labels, test targets are {test_y.dtype} of shape "
+                f"{tuple(test_y.shape)}; want both alike"
             )
-        for what, tensor in {"inputs": x, "targets": y}.items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                bad = int(
-                    (~torch.isfinite(tensor)).flatten(1 if tensor.dim() > 1 else 0).nonzero()[0, 0]
-                )
-                raise DataError(f"{name} data: {what} of example {bad} are not finite")
-        parts.append(Examples(x, y))
-    labels = train[1].dim() == 1 and not train[1].is_floating_point()
-    if labels and min(int(train[1].min()), int(test[1].min())) < 0:
-        raise DataError("class labels must be 0, 1, 2, ...; a negative one was given")
-    classes = max(int(train[1].max()), int(test[1].max())) + 1 if labels else None
-    return Dataset(parts[0], parts[1], classes)
+        classes = count_classes(y, test_y)
+        y, test_y = y.long(), test_y.long()  # what losses look labels up by
+    return Dataset(Examples(x, y), Examples(test_x, test_y), classes)
 
 
 def balanced(labels: NDArray[np.int64], count: int | None, key: str) -> NDArray[np.int64]:

@@ -1,0 +1,70 @@
+"""Whether examples can be trained on: finite numbers, a target for every input, labels from 0."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from submodel.errors import DataError
+
+_MOST_CLASSES = 10_000_000  # more are numbers of another kind: identifiers, seconds, prices
+
+
+def pair(name: str, part: object) -> tuple[Tensor, Tensor]:
+    """The inputs and targets of one part of the data, if that is what it is."""
+    if isinstance(part, Tensor) or not isinstance(part, tuple | list) or len(part) != 2:
+        given = f"a {type(part).__name__}"
+        if isinstance(part, tuple | list):
+            given += f" of {len(part)}"
+        raise DataError(f"{name} data: {given} is not a pair (inputs, targets) of tensors")
+    x, y = (_usable(name, what, t) for what, t in zip(("inputs", "targets"), part, strict=True))
+    if not len(x) or len(x) != len(y):
+        raise DataError(f"{name} data: {len(x)} inputs and {len(y)} targets; want as many, not 0")
+    return x, y
+
+
+def _usable(name: str, what: str, tensor: object) -> Tensor:
+    """The tensor, if it holds finite numbers, one entry per example, here on the CPU."""
+    if not isinstance(tensor, Tensor):
+        how = "torch.tensor(...)"
+        if type(tensor).__module__ == "numpy":
+            wide = str(getattr(tensor, "dtype", "")) == "float64"
+            how = f"torch.from_numpy(...){'.float()' if wide else ''}"
+        raise DataError(
+            f"{name} data: {what} are a {type(tensor).__name__}; give tensors, by {how}"
+        )
+    if tensor.layout is not torch.strided:
+        raise DataError(f"{name} data: {what} are {tensor.layout}; give dense tensors, .to_dense()")
+    if tensor.device.type != "cpu":
+        raise DataError(
+            f"{name} data: {what} are on {tensor.device}; give them on the cpu: engine.device says "
+            "where to train"
+        )
+    if tensor.dim() == 0:
+        raise DataError(f"{name} data: {what} are a single number; want one entry per example")
+    if (tensor.is_floating_point() or tensor.is_complex()) and not bool(tensor.isfinite().all()):
+        wrong = (~tensor.isfinite()).flatten(1 if tensor.dim() > 1 else 0)
+        raise DataError(
+            f"{name} data: {what} of example {int(wrong.nonzero()[0, 0])} are not finite"
+        )
+    return tensor.detach()
+
+
+def are_labels(y: Tensor) -> bool:
+    """Whether targets are class labels: one whole number per example."""
+    return y.dim() == 1 and not y.is_floating_point() and not y.is_complex()
+
+
+def count_classes(train: Tensor, test: Tensor) -> int:
+    """How many classes the labels speak of."""
+    least = min(int(train.min()), int(test.min()))
+    if least < 0:
+        raise DataError("class labels must be 0, 1, 2, ...; a negative one was given")
+    classes = max(int(train.max()), int(test.max())) + 1
+    if classes > _MOST_CLASSES:
+        raise DataError(
+            f"class labels must be 0, 1, 2, ...; {classes - 1:,} was given, for "
+            f"{len(torch.unique(train)):,} different labels; number them, by "
+            "torch.unique(y, return_inverse=True)[1]"
+        )
+    return classes
