@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn import functional
 
@@ -14,6 +16,7 @@ from submodel.axes import Axes, Dimension
 from submodel.config import Config, parse
 from submodel.cut import WHOLE
 from submodel.data import Dataset
+from submodel.errors import ConfigError
 from submodel.evaluate import EVALUATOR, assemble
 from submodel.exchange import Assignment, Setup, State
 from submodel.local import Loss
@@ -22,6 +25,7 @@ from submodel.rounds import cut_of, known
 from submodel.run import Metrics, OnRound, RunFolder
 from submodel.run import train as train_run
 from submodel.scaled import scaled
+from submodel.units import parse_capacity
 
 
 @dataclass(frozen=True)
@@ -39,15 +43,14 @@ class Result:
         value: float | None = self.history[-1].get("test_accuracy")
         return value
 
-    def submodel(self, capacity: float) -> nn.Module:
-        """The trained sub-model of a capacity, ready to use."""
-        where = Assignment(self.state.round, EVALUATOR, capacity)
+    def submodel(self, capacity: float | str) -> nn.Module:
+        """The trained sub-model of a capacity, as 0.25 or "1/4", ready to use."""
+        share = parse_capacity(capacity)
+        where = Assignment(self.state.round, EVALUATOR, share)
         cut = (
-            WHOLE
-            if capacity == 1
-            else cut_of(self.setup, where, known=known(self.setup, self.state))
+            WHOLE if share == 1 else cut_of(self.setup, where, known=known(self.setup, self.state))
         )
-        return assemble(self.setup, scaled(self.setup, self.state.tensors, capacity), cut)
+        return assemble(self.setup, scaled(self.setup, self.state.tensors, share), cut)
 
 
 def train(
@@ -73,23 +76,62 @@ def train(
     >>> len(train(net, digits(), rounds).history)
     2
     """
-    given = config if isinstance(config, Config) else parse(config or {})
-    own = {"name": "own"}
+    given, own = _checked(config, out, resume, on_round), {"name": "own"}
     resolved = given.model_copy(
         update={
             "model": given.model.model_copy(update=own),
             "data": given.data.model_copy(update=own),
         }
     )
-    setup = prepare(resolved, model, data, axes, loss)
-    folder = None
-    if out is not None:
-        folder = RunFolder(Path(out))
-        if not resume:
-            folder.create(resolved)
-    if folder is None:
-        state, history = train_run(resolved, setup, None, on_round)
-    else:
-        with folder.locked():
-            state, history = train_run(resolved, setup, folder, on_round, resume)
-    return Result(assemble(setup, state.tensors), history, setup, state)
+    with torch.inference_mode(False), torch.enable_grad():  # wherever it is called
+        setup = prepare(resolved, model, data, axes, loss)
+        folder = None
+        if out is not None:
+            folder = RunFolder(Path(out))
+            if resume:
+                folder.config()  # or it is no run
+            else:
+                folder.create(resolved)
+        if folder is None:
+            state, history = train_run(resolved, setup, None, on_round)
+        else:
+            with folder.locked():
+                state, history = train_run(resolved, setup, folder, on_round, resume)
+        return Result(assemble(setup, state.tensors), history, setup, state)
+
+
+def _checked(
+    config: Config | Mapping[str, Any] | None, out: object, resume: bool, on_round: object
+) -> Config:
+    """The configuration, if it is one, and if a run in this process can follow it all."""
+    if config is not None and not isinstance(config, Config | Mapping):
+        raise ConfigError(
+            [
+                f"config: a {type(config).__name__} is neither a submodel.Config nor a dictionary, "
+                "as {'train': {'rounds': 10}}; submodel.config.read(path) reads a file"
+            ]
+        )
+    problems = []
+    if isinstance(config, Mapping):
+        for key in config:
+            section, dot, rest = str(key).partition(".")
+            if dot and section in Config.model_fields:
+                problems.append(f"config: {key!r} is nested, {{{section!r}: {{{rest!r}: ...}}}}")
+    if not callable(on_round):
+        problems.append(f"on_round: {on_round!r} is not a function of a round's metrics")
+    if out is not None and (not isinstance(out, str | os.PathLike) or "\0" in str(out)):
+        problems.append(f"out: {out!r} is not the path of a folder")
+    if resume and out is None:
+        problems.append("resume: goes with out, the folder of the run to go on with")
+    if problems:
+        raise ConfigError(problems)
+    given = config if isinstance(config, Config) else parse(config or {})
+    if given.engine.name in ("torchrun", "flower") or given.engine.processes is not None:
+        command = "serve" if given.engine.name == "flower" else "train"
+        raise ConfigError(
+            [
+                "engine: submodel.train computes in this process (name 'auto' or 'local', no "
+                f"processes); 'submodel {command} CONFIG.toml' computes in others"
+            ]
+        )
+    return given

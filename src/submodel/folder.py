@@ -45,13 +45,16 @@ class RunFolder:
 
     def create(self, config: Config) -> None:
         """Begin a run: refuses a folder that holds anything."""
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            hint = f": continue it with 'submodel resume {self.path}'"
-            raise SubmodelError(
-                f"{self.path} exists already{hint if self.config_file.exists() else ''}"
-            )
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_text(self.config_file, to_toml(config))
+        try:
+            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+                hint = f": continue it with 'submodel resume {self.path}'"
+                raise SubmodelError(
+                    f"{self.path} exists already{hint if self.config_file.exists() else ''}"
+                )
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_text(self.config_file, to_toml(config))
+        except OSError as error:
+            raise SubmodelError(f"{self.path}: cannot be made: {error.strerror}") from None
 
     def config(self) -> Config:
         """The resolved configuration that the run began with."""

@@ -13,13 +13,22 @@ from submodel import lone
 from submodel.axes import Axes, Dimension, declare, trace
 from submodel.axes.advice import to_change
 from submodel.build import build, tensors_of
+from submodel.build.given import check_axes
 from submodel.config import AxesChoice, Config
 from submodel.cut import COORDINATES, draw_units
 from submodel.data import Dataset, Dirichlet, Partition, Population, limit, load, make_partition
 from submodel.data.flower import flower_partition
 from submodel.data.partitions import Unsplit
+from submodel.engines.device import device_problems
 from submodel.errors import ConfigError
 from submodel.exchange import Clients, Federation, Setup
+from submodel.fit import (
+    check_fit,
+    check_kinds,
+    check_model,
+    cross_entropy_options,
+    simplified,
+)
 from submodel.imports import is_path
 from submodel.local import LocalWork, Loss, Schedule
 from submodel.merge import PROJECTIONS, NoProjection
@@ -30,6 +39,7 @@ from submodel.norm import Statistics
 from submodel.randomness import key
 from submodel.schemes import Draw, Given, Scheme, Static, registry
 from submodel.server import STEPS
+from submodel.trial import try_scheme
 
 
 def load_data(config: Config) -> Dataset:
@@ -107,6 +117,7 @@ def prepare(
 
     The axes are traced unless they are given. Raises `ConfigError` with every misfit it can find.
     """
+    check_kinds(module, data, loss)
     problems = [
         f"{section}.name: 'own' stands for what submodel.train(model, data) is given in Python"
         for section, given in (("model", module), ("data", data))
@@ -118,35 +129,29 @@ def prepare(
         data = load_data(config)
     else:
         data = limit(data, config.data.examples, config.data.test_examples)
-    if config.engine.device.startswith("cuda") and not torch.cuda.is_available():
-        problems.append(f"engine.device: {config.engine.device!r}: there is no CUDA device here")
-    try:
-        torch.device("cpu" if config.engine.device == "auto" else config.engine.device)
-    except RuntimeError:
-        problems.append(f"engine.device: {config.engine.device!r} is not a device")
-    if (
-        module is None
-        and config.model.name == "cnn"
-        and (len(data.inputs) != 3 or min(data.inputs[1:]) < 4)
-    ):
-        problems.append(f"model.name: 'cnn' needs images of at least 4 x 4, not {data.inputs}")
+    problems += device_problems(config.engine.device)
+    if module is None:
+        own = is_path(config.model.name)
+        if own and config.model.width is not None:
+            problems.append("model.width: for built-in models; an own factory takes model.options")
+        if config.model.options and not own:
+            problems.append(f"model.options: for own factories, not for {config.model.name!r}")
     if config.model.scaler and (module is not None or is_path(config.model.name)):
         problems.append("model.scaler: for the preresnets; put submodel.norm.Scaler in your module")
     if config.model.factorised:
         problems += factorised_problems(config, own_axes=axes is not None)
-    restricted = config.local.absent_labels != "keep"
-    if restricted and (data.classes is None or loss is not functional.cross_entropy):
-        problems.append(
-            "local.absent_labels: masking needs class labels and the cross-entropy loss; use 'keep'"
-        )
     if problems:
         raise ConfigError(problems)
     if module is None:
         module = make_module(config, data.inputs, data.classes)
         if data.example.is_floating_point():
             module = module.to(data.example.dtype)
+    check_model(module)
     if config.model.factorised:
         module = factorised(module, config.model.rank_share)
+    loss = simplified(loss, data)
+    check_fit(module, data, loss)
+    problems += target_problems(config, data, loss)
     problems += alignment_problems(config, module, own_axes=axes is not None)
     if problems:
         raise ConfigError(problems)
@@ -178,6 +183,7 @@ def prepare(
     setup = assemble_setup(config, module, found, scheme, Federation(data, partition), loss)
     if config.engine.name != "flower" and (problems := lone.problems(setup, config.train.rounds)):
         raise ConfigError(problems)  # a device tells itself, when it knows what it has
+    try_scheme(setup)
     return setup
 
 
@@ -237,6 +243,26 @@ def assemble_setup(
     )
 
 
+def target_problems(config: Config, data: Dataset, loss: Loss) -> list[str]:
+    """What is set for class labels, where targets or loss are of another kind."""
+    problems = []
+    targets = f"{data.train.y.dtype} of shape {tuple(data.train.y.shape)}".removeprefix("torch.")
+    options = cross_entropy_options(loss, data)
+    absent, partition = config.local.absent_labels, config.data.partition
+    if absent != "keep" and (data.classes is None or options):
+        needs = f"class labels, and the targets are {targets}"
+        if data.classes is not None:
+            needs = f"the plain cross-entropy, and the loss has or is {', '.join(options)}"
+        problems.append(f"local.absent_labels: {absent!r} needs {needs}; use 'keep'")
+    elsewhere = config.engine.name == "flower"  # devices bring data of their own
+    if partition != "iid" and data.classes is None and not elsewhere:
+        problems.append(
+            f"data.partition: {partition!r} needs class labels, and the targets are {targets}; "
+            "use 'iid'"
+        )
+    return problems
+
+
 def only_cut_ranks(config: Config, module: nn.Module, axes: Axes) -> Axes:
     """The axes that capacities cut: ranks alone where the model is factorised."""
     return only_ranks(module, axes) if config.model.factorised else axes
@@ -287,6 +313,7 @@ def find_axes(
 ) -> Axes:
     """The axes as given, or traced where anything is cut along them."""
     if isinstance(given, Axes):
+        check_axes(module, given)
         return given
     if given is not None:
         return declare(tensors_of(module), given)
@@ -306,7 +333,7 @@ def find_axes(
             capacities=sorted(_shares(config) - {1.0}, reverse=True),
         )
     except ConfigError as error:
-        if not by_label:
+        if not by_label or not any(p.startswith("classes:") for p in error.problems):
             raise
         hint = "local.absent_labels: cutting the classifier's rows is not possible here; use 'keep'"
         raise ConfigError([*error.problems, hint]) from None

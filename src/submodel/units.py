@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from numbers import Real
 
 from submodel.errors import ConfigError
 
@@ -44,16 +45,18 @@ def fraction(value: object) -> object:
     return value
 
 
-def parse_capacity(text: str) -> float:
+def parse_capacity(given: object) -> float:
     """A capacity as people write it.
 
-    >>> parse_capacity("1/4")
-    0.25
+    >>> parse_capacity("1/4"), parse_capacity(1)
+    (0.25, 1.0)
     """
-    value = fraction(text.strip())
-    if not isinstance(value, float) or not 0 < value <= 1:
-        raise ConfigError([f"capacity: {text} is not in (0, 1]"])
-    return value
+    value = fraction(given.strip() if isinstance(given, str) else given)
+    if isinstance(value, bool) or not isinstance(value, Real | str):
+        raise ConfigError([f"capacity: {given!r} is not a number in (0, 1]"])
+    if isinstance(value, str) or not 0 < value <= 1:
+        raise ConfigError([f"capacity: {given if given != '' else repr(given)} is not in (0, 1]"])
+    return float(value)
 
 
 def si(value: float, unit: str = "") -> str:

@@ -216,7 +216,9 @@ class Engine(Section):
     processes: Count | None = Field(
         None, description="torchrun: how many to start here (default: one per core)"
     )
-    threads: Count = Field(1, description="threads per operator; small models want one")
+    threads: Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="threads per operator; small models want one"
+    )
     device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
     batching: Literal["auto", "always", "never"] = Field(
         "auto", description="train clients of equal shape together: where it pays, or regardless"

@@ -21,6 +21,28 @@ def own_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def device_problems(name: str) -> list[str]:
+    """Why nothing can be trained on this device; empty if it can be.
+
+    >>> device_problems("auto"), device_problems("tpu")
+    ([], ["engine.device: 'tpu' is not a device; use auto, cpu, cuda or cuda:1, ..."])
+    """
+    allowed = "use auto, cpu, cuda or cuda:1, ..."
+    try:
+        device = torch.device("cpu" if name == "auto" else name)
+    except RuntimeError:
+        return [f"engine.device: {name!r} is not a device; {allowed}"]
+    if device.type == "cpu":
+        return []
+    if device.type != "cuda":
+        return [f"engine.device: {name!r}: nothing is trained on devices of this kind; {allowed}"]
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) < count:
+        return []
+    there = f"there are only {count} CUDA devices here" if count else "there is no CUDA device here"
+    return [f"engine.device: {name!r}: {there}"]
+
+
 def move(tensor: Tensor, device: torch.device, copy: bool = False) -> Tensor:
     """To the device; to a GPU through pinned memory, so that the processor need not wait."""
     if device.type == "cuda" and tensor.device.type == "cpu":

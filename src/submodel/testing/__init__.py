@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, SubmodelError
 from submodel.testing.bench import Bench, Budget, require
 from submodel.testing.checks import CHECKS, everything
 
@@ -47,6 +47,8 @@ def check_scheme(
         except ConfigError as error:
             refused.append(f"{granularity}: {error}")
             continue
+        except SubmodelError as error:  # what is not even asked in a run
+            raise AssertionError(f"{granularity}: {error}") from error
         for check in (*CHECKS, everything) if whole else CHECKS:
             checked += [f"{granularity}: {what}" for what in check(bench)]
     require(bool(checked), "\n".join(["the scheme refuses the run", *refused]))
