@@ -57,6 +57,9 @@ def find(path: str, key: str) -> Callable[..., Any]:
         found: object = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigError([f"{key}: {path!r}: cannot import {module_name!r}: {error}"]) from None
+    except Exception as error:  # whatever the module's own code raises
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError([f"{key}: {path!r}: {module_name!r} fails: {reason}"]) from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise ConfigError([f"{key}: {path!r}: {module_name!r} has no {part!r}"])

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from submodel.errors import SubmodelError
+
 app = typer.Typer(
     help="Train one model over devices that cannot hold it.",
     no_args_is_help=True,
@@ -17,6 +19,16 @@ app = typer.Typer(
 )
 # a pipe or a file has no width of its own: leave room for whole tables
 console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
+
+
+def make_folder(path: Path) -> Path:
+    """The folder that results go to: made before the work, which would be lost without it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SubmodelError(f"--out: {path}: cannot be made: {error.strerror}") from None
+    return path
+
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Without it, the digits default.")

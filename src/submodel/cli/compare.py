@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from submodel.cli.base import Settings, console
+from submodel.cli.base import Settings, console, make_folder
 from submodel.compare.kinds import BudgetKind, parse_budget
 from submodel.errors import ConfigError
 from submodel.reproduce.experiments import Scale
@@ -78,7 +78,7 @@ def compare(
     console.print(plan.budget)
     if budget is not BudgetKind.ROUNDS:
         console.print(f"rounds: {plan.rounds()}")
-    folder = out or Path("runs") / f"compare-{base([]).name}"
+    folder = make_folder(out or Path("runs") / f"compare-{base([]).name}")
     options = {
         "--config": config,
         "--scale": scale,

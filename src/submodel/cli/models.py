@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from submodel.cli.base import ConfigFile, RunPath, Settings, console
+from submodel.cli.base import ConfigFile, RunPath, Settings, console, make_folder
 from submodel.errors import ConfigError
 from submodel.units import parse_amount, parse_capacity, si
 
@@ -83,9 +83,12 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
-        return tuple(int(part) for part in text.replace("x", ",").split(","))
+        shape = tuple(int(part) for part in text.replace("x", ",").split(","))
     except ValueError:
-        raise ConfigError([f"--input: {text!r} is not a shape such as 3,32,32"]) from None
+        shape = (0,)
+    if min(shape) < 1:
+        raise ConfigError([f"--input: {text!r} is not a shape such as 3,32,32"])
+    return shape
 
 
 def plan(
@@ -141,7 +144,8 @@ def export(
 
     folder = RunFolder(run)
     share = parse_capacity(capacity)
-    target = out or run / "export" / f"capacity-{share:g}"
+    folder.config()  # or it is no run, and nothing is made in it
+    target = make_folder(out or run / "export" / f"capacity-{share:g}")
     path, measured = export_run(folder, share, kind.value, target)
     accuracy = "" if measured.accuracy is None else f"test accuracy {measured.accuracy:.1%}, "
     print(f"{path}: capacity {share:g}, {accuracy}test loss {measured.loss:.4f}")

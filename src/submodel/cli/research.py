@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from submodel.cli.base import Settings, console
+from submodel.cli.base import Settings, console, make_folder
 from submodel.errors import ConfigError
 from submodel.reproduce.experiments import DATASETS, EXPERIMENTS, Scale, Split
 
@@ -53,6 +53,8 @@ def data(
         "data.labels_per_client": labels_per_client,
         "data.alpha": alpha,
     }
+    if out.is_dir():
+        raise ConfigError([f"--out: {out} is a folder; give the file of a picture"])
     file = Path(name) if name.endswith(".toml") else None
     chosen = [] if file else [f"data.name={_quoted(name)}"]
     chosen += [
@@ -117,6 +119,7 @@ def reproduce(
     experiments = [e for e in EXPERIMENTS.values() if name in (e.name, "all")]
     wanted = {e.name: e.variants(scale, chosen, split) for e in experiments}
     variants = list(dict.fromkeys(v for own in wanted.values() for v in own))
+    make_folder(folder)
     if records is None:
         configs = {
             v.slug: [parse(v.settings(scale, seed)) for seed in range(count)] for v in variants

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from submodel.cli.base import console
+from submodel.cli.base import console, make_folder
 from submodel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,12 +41,13 @@ def study(
     short = {"trials": trials, "seed": seed, "capacities": capacities}
     given = [f"{key}={value}" for key, value in short.items() if value is not None]
     chosen = _settings(module.Settings(), [*given, *(settings or [])])
+    folder = make_folder(out or Path("runs") / f"study-{name.value}")
     found = _run(module, chosen)
     for table in found.tables():
         console.print(table)
     for note in found.notes:
         console.print(f"note: {note}")
-    for path in found.write(out or Path("runs") / f"study-{name.value}"):
+    for path in found.write(folder):
         print(path)
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
     from submodel.run import RunFolder
 
 
+_MOST_PER_CORE = 16  # processes: each takes hundreds of megabytes
+
+
 def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     """Train in the folder, show progress, end with the result."""
     from submodel.engines.choose import choose
@@ -36,7 +39,12 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     config = choose(config, setup)
     together = config.engine.name == "torchrun"
     if together and not launched():
-        processes = config.engine.processes or os.cpu_count() or 1
+        cores = os.cpu_count() or 1
+        processes = config.engine.processes or cores
+        if processes > _MOST_PER_CORE * cores:
+            raise ConfigError(
+                [f"engine.processes: {processes} are too many to start on {cores} cores"]
+            )
         raise typer.Exit(launch(sys.argv[1:], processes))
     group = ProcessGroup(config.engine.device) if together else None
     try:
@@ -96,9 +104,11 @@ def train(
     from submodel.run import RunFolder, new_folder
 
     chosen = list(settings or [])
-    if engine or processes:
+    if processes is not None and engine not in (None, "torchrun"):
+        raise ConfigError([f"--processes: goes with the engine torchrun, not with {engine!r}"])
+    if engine is not None or processes is not None:
         chosen.append(f"engine.name={engine or 'torchrun'}")
-    if processes:
+    if processes is not None:
         chosen.append(f"engine.processes={processes}")
     resolved = read(config, chosen)
     _train(resolved, RunFolder(out) if out else new_folder(resolved.name), resume=False)

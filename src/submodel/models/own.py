@@ -27,6 +27,9 @@ def make(path: str, options: Mapping[str, Any]) -> nn.Module:
         raise ConfigError(
             [f"model.options: {path!r} was called with {dict(options)}: {error}"]
         ) from None
+    except Exception as error:  # whatever the factory's own code raises
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError([f"model.name: {path!r} fails: {reason}"]) from error
     if _is_hugging_face_config(made):
         return _from_hugging_face(made)
     if not isinstance(made, nn.Module):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, SubmodelError
 from submodel.imports import find, is_path
 from submodel.schemes.base import Scheme
 from submodel.schemes.basic import Full, Random, Static
@@ -114,6 +114,9 @@ def is_scheme(name: str) -> bool:
 def make(choice: SchemeChoice, sizes: Sizes) -> Scheme:
     """The scheme of a configuration, for axes of these sizes."""
     if choice.name in OFFERS:
+        own = choice.name == "masked-sgd" and choice.sequence not in OFFERS
+        if choice.options and not own:
+            raise ConfigError([f"scheme.options: for own schemes, not for {choice.name!r}"])
         return OFFERS[choice.name].make(choice, sizes)
     return _own(choice.name, choice.options)
 
@@ -127,7 +130,13 @@ def _own(name: str, options: Mapping[str, Any]) -> Scheme:
     try:
         scheme = made(**options)
     except TypeError as error:
-        raise ConfigError([f"scheme.options: {name} does not take them ({error})"]) from None
+        wrong = "options: {} does not take them" if options else "name: {} cannot be made"
+        raise ConfigError([f"scheme.{wrong.format(name)} ({error})"]) from None
+    except SubmodelError:
+        raise
+    except Exception as error:  # whatever the scheme's own code raises
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError([f"scheme.name: {name} fails: {reason}"]) from error
     if not isinstance(scheme, Scheme):
         raise ConfigError([f"scheme.name: {name} is not a submodel.schemes.Scheme"])
     return scheme
