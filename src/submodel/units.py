@@ -54,7 +54,7 @@ def parse_capacity(given: object) -> float:
     value = fraction(given.strip() if isinstance(given, str) else given)
     if isinstance(value, bool) or not isinstance(value, Real | str):
         raise ConfigError([f"capacity: {given!r} is not a number in (0, 1]"])
-    if isinstance(value, str) or not 0 < value <= 1:
+    if isinstance(value, str) or not 0 < float(value) <= 1:
         raise ConfigError([f"capacity: {given if given != '' else repr(given)} is not in (0, 1]"])
     return float(value)
 
