@@ -192,7 +192,7 @@ def test_plain_cross_entropy_of_sequences_leaves_out_what_it_ignores() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x).transpose(1, 2)
 
-    setup = replace(make_setup(functional.cross_entropy), module=Turned().double())
+    setup = replace(make_setup(), module=Turned().double(), loss=functional.cross_entropy)
     test = setup.federation.dataset.test
     expected = functional.cross_entropy(setup.module(test.x), test.y).item()
     assert math.isclose(score(setup.module, test, setup).loss, expected, rel_tol=1e-12)

@@ -262,7 +262,7 @@ LOSSES: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
         "does not take outputs of shape (2, 3)"),
     "NaN": (
         lambda: train(None, None, config(KEEP), loss=lambda o, _: o.mean() * float("nan")),
-        "the loss of the first 24 examples is nan"),
+        "the loss of the first 2 examples is nan"),
     "broadcast": (
         lambda: train(net(6, 1), column(0), config(PLAIN), loss=functional.mse_loss),
         "(2, 1)", "y.unsqueeze(1)"),

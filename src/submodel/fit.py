@@ -13,12 +13,12 @@ from torch.nn.parameter import is_lazy
 
 from submodel.axes.failure import ForwardError
 from submodel.axes.forward import run, undisturbed
+from submodel.counting import value_of
 from submodel.data import Dataset, Examples
 from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.local import Loss
 
 _FEW = 2  # examples that a trial takes
-_MORE = 64  # where the loss of a few is not finite, as of targets that are all ignored
 
 
 def check_kinds(module: object, data: object, loss: object) -> None:
@@ -121,12 +121,11 @@ def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, na
         _check_labels(outputs, part.y, data, name)
     value = _loss(loss, outputs, y, name)
     if not bool(value.isfinite()):
-        more = Examples(part.x[:_MORE], part.y[:_MORE])
-        value = _loss(loss, _outputs(module, more.x, name), more.y, name)
-        if not bool(value.isfinite()):
+        found = value_of(loss, outputs, y)
+        if found.known and found.count > 0:  # or these targets do not count, but others may
             raise DataError(
-                f"{name} data: the loss of the first {len(more)} examples is {value.item()} "
-                "before anything is trained"
+                f"{name} data: the loss of the first {len(y)} examples is {value.item()} before "
+                "anything is trained"
             )
     if not value.requires_grad:
         raise ConfigError(
