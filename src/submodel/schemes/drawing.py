@@ -7,6 +7,7 @@ import numpy as np
 from submodel.errors import SubmodelError
 from submodel.schemes.base import Draw, Mask, Scheme
 
+_BOOLEAN = np.dtype(np.bool_)  # of which there is one: compared by identity, in nanoseconds
 _WANTED = (
     "select must return a mask: a NumPy array of {size} booleans, True where the client holds a "
     "unit (from positions: mask = np.zeros(size, bool); mask[positions] = True)"
@@ -24,8 +25,10 @@ def draw_mask(scheme: Scheme, axis: str, size: int, capacity: float, draw: Draw)
     array([ True,  True, False, False])
     """
     mask: object = scheme.select(axis, size, capacity, draw)
-    if isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (size,):
+    if isinstance(mask, np.ndarray) and mask.dtype is _BOOLEAN and mask.shape == (size,):
         return mask
+    if mask_problem(mask, size) is None:  # booleans by another name
+        return np.asarray(mask, dtype=_BOOLEAN)
     raise SubmodelError(
         f"scheme {type(scheme).__name__}: {question(axis, size, capacity, draw)}: "
         f"{mask_problem(mask, size)}; {_WANTED.format(size=size)}"
