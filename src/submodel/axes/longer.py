@@ -14,13 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from submodel.axes.forward import Inputs, run, tensors_in, undisturbed
+from submodel.axes.forward import Inputs, outputs_of, run, tensors_in, undisturbed
 
 SHORT = 4
 """Up to this size, a dimension of an input may be too few steps: it is tried with more."""
 
 
-def longer_inputs(module: nn.Module, inputs: Inputs, steps: Collection[int]) -> Iterator[Inputs]:
+def longer_inputs(
+    module: nn.Module,
+    inputs: Inputs,
+    steps: Collection[int],
+    outputs: Callable[[Any], Any] | None = None,
+) -> Iterator[Inputs]:
     """The example with more steps along each short dimension along which the module runs then.
 
     The first dimension counts examples, unless single positions were taken out of a dimension of
@@ -36,7 +41,7 @@ def longer_inputs(module: nn.Module, inputs: Inputs, steps: Collection[int]) -> 
         for size in sorted(n for n in sizes if 0 < n <= SHORT and (d > 0 or n in steps)):
             short = [t for t in tensors.values() if t.dim() > d and t.shape[d] == size]
             for longer in _lengthened(inputs, short, d, size):
-                if _runs(module, longer):
+                if _runs(module, longer, outputs):
                     yield longer
                     break
 
@@ -73,11 +78,12 @@ def _replaced(
     return new[id(value)] if id(value) in new else other(value)
 
 
-def _runs(module: nn.Module, inputs: Inputs) -> bool:
+def _runs(module: nn.Module, inputs: Inputs, outputs: Callable[[Any], Any] | None) -> bool:
+    """Whether the module takes the inputs and says something to them."""
     with undisturbed(module), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            run(module, inputs)
+            found = outputs_of(run(module, inputs), outputs)
+            return all(t.is_meta or bool(t.isfinite().all()) for t in found)
         except Exception:  # whatever a module says to an input that it is not made for
             return False
-    return True

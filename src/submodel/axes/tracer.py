@@ -83,7 +83,7 @@ def trace(
     for tensor in weights.values():
         record.add_weight(tensor)
     runs = _watch_forward(module, example_inputs, outputs, record, watched)
-    examples = [example_inputs, *longer_inputs(module, example_inputs, record.steps)]
+    examples = [example_inputs, *longer_inputs(module, example_inputs, record.steps, outputs)]
     for longer in examples[1:]:
         runs += _watch_forward(module, longer, outputs, record, watched)
     _equal_sizes(record, watched, module)
