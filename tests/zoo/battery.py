@@ -14,7 +14,6 @@ It computes positions, permutations and masks by itself, in double precision whe
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,12 +73,12 @@ class Bench:
     @cached_property
     def precise(self) -> tuple[nn.Module, Inputs, torch.dtype]:
         """The net and its inputs in double precision, if it runs so."""
-        module, inputs = copy.deepcopy(self.module).double(), _double(self.inputs)
+        module, inputs = self.entry.make()[0].double(), _double(self.inputs)
         with contextlib.suppress(RuntimeError), self._quiet(torch.float64):
             found = self._outputs(module, inputs)
             if all(t.dtype != torch.float32 and bool(t.isfinite().any()) for t in found):
                 return module, inputs, torch.float64
-        return self.module, self.inputs, torch.float32
+        return *self.entry.make(), torch.float32
 
     @cached_property
     def cuts(self) -> list[UnitCut]:
@@ -108,8 +107,8 @@ class Bench:
             before = self._outputs(module, inputs)
 
             def moved(orders: Mapping[str, np.ndarray]) -> float:
-                other = permuted(module, self.axes, orders)
-                return _gap(before, self._outputs(other, inputs))
+                with permuted(module, self.axes, orders):
+                    return _gap(before, self._outputs(module, inputs))
 
             random = np.random.default_rng(11)
             for _ in range(3):
@@ -123,7 +122,7 @@ class Bench:
 
     def check_gradients(self) -> None:
         """A backward pass of the sub-model reads and fills the sub-model's own tensors only."""
-        names = _with_gradient(copy.deepcopy(self.module), self._loss)
+        names = _with_gradient(self.entry.make()[0], self._loss)
         foreign = {
             tensor.untyped_storage()._cdata: path
             for path, tensor in tensors(self.module).items()
@@ -154,7 +153,7 @@ class Bench:
                 strict=True,
             )
             assert all(_same_bits(a, b) for a, b in pairs), f"{self.entry}: other bits"
-        full = copy.deepcopy(self.module)
+        full, _ = self.entry.make()
         for module in (whole, full):
             self._loss(module).backward()  # type: ignore[no-untyped-call]
         for (name, a), b in zip(whole.named_parameters(), full.parameters(), strict=True):
@@ -170,7 +169,8 @@ class Bench:
         with self._quiet(dtype):
             for cut in self.cuts:
                 small = build(module, cut, example_inputs=inputs, outputs=self.entry.outputs)
-                wanted = self._outputs(masked(module, cut), inputs)
+                with masked(module, cut):
+                    wanted = self._outputs(module, inputs)
                 gap = _gap(wanted, self._outputs(small, inputs))
                 claim = not any(axis in self.axes.inexact for axis in cut.units)
                 kept = {axis: len(units) for axis, units in cut.units.items()}
@@ -228,28 +228,42 @@ def positions(layout: Layout, orders: Mapping[str, Any]) -> list[int]:
     return found
 
 
-@torch.no_grad()
-def permuted(module: nn.Module, axes: Axes, orders: Mapping[str, Any]) -> nn.Module:
-    """A copy of the net whose units come in another order."""
-    other = copy.deepcopy(module)
-    for name, tensor in [*other.named_parameters(), *other.named_buffers()]:
-        for d, layout in enumerate(axes.layouts.get(name, ())):
-            if not isinstance(layout, Fixed):
-                tensor.copy_(tensor.index_select(d, torch.tensor(positions(layout, orders))))
-    return other
+@contextlib.contextmanager
+def permuted(module: nn.Module, axes: Axes, orders: Mapping[str, Any]) -> Iterator[None]:
+    """The units of the net come in another order in here."""
+    with _changing(module, axes) as dimensions:
+        for tensor, d, layout in dimensions:
+            tensor.copy_(tensor.index_select(d, torch.tensor(positions(layout, orders))))
+        yield
 
 
-@torch.no_grad()
-def masked(module: nn.Module, cut: UnitCut) -> nn.Module:
-    """A copy of the net in which everything of the dropped units is zero."""
-    other = copy.deepcopy(module)
-    for name, tensor in [*other.named_parameters(), *other.named_buffers()]:
-        for d, layout in enumerate(cut.axes.layouts.get(name, ())):
-            if not isinstance(layout, Fixed):
-                dropped = torch.ones(layout.size, dtype=torch.bool)
-                dropped[positions(layout, cut.units)] = False
-                tensor.index_fill_(d, dropped.nonzero().flatten(), 0)
-    return other
+@contextlib.contextmanager
+def masked(module: nn.Module, cut: UnitCut) -> Iterator[None]:
+    """Everything of the dropped units is zero in here."""
+    with _changing(module, cut.axes) as dimensions:
+        for tensor, d, layout in dimensions:
+            dropped = torch.ones(layout.size, dtype=torch.bool)
+            dropped[positions(layout, cut.units)] = False
+            tensor.index_fill_(d, dropped.nonzero().flatten(), 0)
+        yield
+
+
+@contextlib.contextmanager
+def _changing(module: nn.Module, axes: Axes) -> Iterator[list[tuple[Tensor, int, Layout]]]:
+    """The dimensions that axes lie along; values may change in here. (A copy may not be one.)"""
+    found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    before = {name: tensor.detach().clone() for name, tensor in found.items()}
+    try:
+        yield [
+            (found[name].detach(), d, layout)
+            for name, layouts in axes.layouts.items()
+            if name in found  # one of the names of a tied tensor
+            for d, layout in enumerate(layouts)
+            if not isinstance(layout, Fixed)
+        ]
+    finally:
+        for name, value in before.items():
+            found[name].detach().copy_(value)
 
 
 class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]

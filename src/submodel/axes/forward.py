@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from submodel.axes.failure import ForwardError, arguments, explain
-from submodel.axes.memory import Memory
+from submodel.axes.keep import kept
 from submodel.errors import ConfigError, SubmodelError
 from submodel.norm import StaticBatchNorm
 
@@ -31,9 +30,6 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
     found |= dict(module.named_buffers(remove_duplicate=False))
-    lazy = [name for name, tensor in found.items() if is_lazy(tensor)]
-    if lazy:
-        raise ConfigError([f"{name} has no shape yet: run the module once before" for name in lazy])
     return found
 
 
@@ -57,17 +53,17 @@ def run(module: nn.Module, inputs: Inputs) -> Any:
 
 @contextlib.contextmanager
 def undisturbed(module: nn.Module) -> Iterator[None]:
-    """A forward in here changes nothing: no mode, buffer or attribute, and not the random state.
+    """A forward in here changes nothing: neither what the module holds nor the random state.
 
     Everything is in evaluation mode, so that nothing is dropped at random, except static batch
     norms, which have no statistics to evaluate with before they are calibrated. The fused kernels
     of recurrent nets and of transformer layers are off, as they hide what they compute.
     """
-    modes = {layer: layer.training for layer in module.modules()}
-    memory = Memory(module)
-    recurrent = any(isinstance(layer, nn.RNNBase) for layer in modes)
+    layers = list(module.modules())
+    recurrent = any(isinstance(layer, nn.RNNBase) for layer in layers)
     fast_attention = torch.backends.mha.get_fastpath_enabled()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(kept(module))
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.random.fork_rng(devices=_devices(module)))
         if recurrent:
@@ -75,14 +71,10 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
             torch._C._set_mkldnn_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast_attention)
         torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            for layer in modes:
-                layer.training = isinstance(layer, StaticBatchNorm)
-            yield
-        finally:
-            for layer, mode in modes.items():
-                layer.training = mode
-            memory.restore()
+        for layer in layers:
+            layer.training = isinstance(layer, StaticBatchNorm)
+            layer._compiled_call_impl = None  # compiled layers hide what they compute
+        yield
 
 
 def _devices(module: nn.Module) -> list[int]:

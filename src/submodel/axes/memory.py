@@ -1,7 +1,7 @@
 """What a module remembers from one forward to the next, outside of its parameters and buffers.
 
 A forward may keep its last state, a cache, a count or a size in attributes, or in lists and dicts
-that attributes hold. Whoever runs a module for its own sake puts all of it back.
+that attributes hold. (`keep` puts all of it back.)
 """
 
 from __future__ import annotations
@@ -18,27 +18,18 @@ _PLAIN = {list, dict, set, deque, tuple, OrderedDict, defaultdict}
 
 
 class Memory:
-    """The attributes of all layers as they were, and what is in their plain containers.
+    """The tensors in the attributes of all layers and in their plain containers, as they were.
 
     >>> net = nn.Linear(2, 2)
     >>> before = Memory(net)
     >>> net.last, net.in_features = torch.ones(2), 3
     >>> [tuple(tensor.shape) for tensor in before.written()]
     [(2,)]
-    >>> before.restore()
-    >>> net.in_features, hasattr(net, "last")
-    (2, False)
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        weights = {id(t) for t in (*module.parameters(), *module.buffers())}
-        self._contents = [(held, held.copy()) for held in _containers(module)]
-        self._tensors = _tensors(held for held, _ in self._contents)
-        others = [
-            t for key, t in self._tensors.items() if key not in weights and not t.is_inference()
-        ]
-        self._versions = [(t, t._version, t.detach().clone()) for t in others]
+        self._tensors = _tensors(_containers(module))
         self._buffers = [(b, b.detach().clone()) for b in module.buffers()]
 
     def written(self) -> list[Tensor]:
@@ -52,17 +43,6 @@ class Memory:
             return True
         dense = [(b, v) for b, v in self._buffers if b.layout is torch.strided and not b.is_meta]
         return any(not torch.equal(buffer, value) for buffer, value in dense)
-
-    @torch.no_grad()
-    def restore(self) -> None:
-        """Put everything back."""
-        for held, before in self._contents:
-            _refill(held, before)
-        for tensor, version, value in self._versions:
-            if tensor._version != version:  # one with several views of a value cannot be written
-                tensor.copy_(value)
-        for buffer, value in self._buffers:
-            buffer.copy_(value)
 
 
 _INTERNAL = {*vars(nn.Module())} - {"_buffers"}  # hooks, parameters and layers: no state
@@ -95,20 +75,3 @@ def _tensors(containers: Iterable[_Container]) -> dict[int, Tensor]:
             elif type(value) is tuple:
                 found.update((id(item), item) for item in value if isinstance(item, Tensor))
     return found
-
-
-def _refill(held: _Container, before: _Container) -> None:
-    if isinstance(held, dict) and isinstance(before, dict):
-        same = held.keys() == before.keys() and all(held[k] is v for k, v in before.items())
-        if not same:
-            held.clear()
-            held.update(before)
-    elif isinstance(held, set) and isinstance(before, set):
-        if held != before:
-            held.clear()
-            held.update(before)
-    elif isinstance(held, list | deque) and isinstance(before, list | deque):
-        same = len(held) == len(before)
-        if not same or any(a is not b for a, b in zip(held, before, strict=True)):
-            held.clear()
-            held.extend(before)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from submodel.axes.forward import Inputs, outputs_of, run, undisturbed, weights_of
+from submodel.axes.keep import kept
 from submodel.axes.memory import Memory
 from submodel.randomness import key
 
@@ -55,15 +56,13 @@ class Trial:
     def results(self, module: nn.Module) -> list[Tensor]:
         """The outputs of this or another module; if it leaves a state, of a second call too."""
         memory = Memory(module)
-        try:
+        with kept(module):
             found = outputs_of(run(module, self.inputs), self.outputs)
             found = [result.detach().clone() for result in found]
             if memory.changed():
                 again = outputs_of(run(module, self.inputs), self.outputs)
                 found += [result.detach().clone() for result in again]
             return found
-        finally:
-            memory.restore()
 
     @contextlib.contextmanager
     def holding(self, values: Mapping[str, Tensor]) -> Iterator[None]:
