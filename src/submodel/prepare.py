@@ -15,7 +15,7 @@ from submodel.axes.advice import to_change
 from submodel.build import build, tensors_of
 from submodel.build.given import check_axes
 from submodel.config import AxesChoice, Config
-from submodel.cut import COORDINATES, draw_units
+from submodel.cut import COORDINATES, WHOLE, draw_units
 from submodel.data import Dataset, Dirichlet, Partition, Population, limit, load, make_partition
 from submodel.data.flower import flower_partition
 from submodel.data.partitions import Unsplit
@@ -37,7 +37,7 @@ from submodel.models.own import make
 from submodel.models.preresnet import PreResNet
 from submodel.norm import Statistics
 from submodel.randomness import key
-from submodel.schemes import Draw, Given, Scheme, Static, registry
+from submodel.schemes import Draw, Given, Random, Scheme, Static, registry
 from submodel.server import STEPS
 from submodel.trial import try_scheme
 
@@ -178,8 +178,7 @@ def prepare(
         problems += error.problems
     if problems or partition is None or scheme is None:
         raise ConfigError(problems)
-    if config.scheme.granularity == "unit":
-        _check_builds(module, found, config, data)
+    _check_builds(module, found, scheme, config, data)
     setup = assemble_setup(config, module, found, scheme, Federation(data, partition), loss)
     if config.engine.name != "flower" and (problems := lone.problems(setup, config.train.rounds)):
         raise ConfigError(problems)  # a device tells itself, when it knows what it has
@@ -339,11 +338,29 @@ def find_axes(
         raise ConfigError([*error.problems, hint]) from None
 
 
-def _check_builds(module: nn.Module, axes: Axes, config: Config, data: Dataset) -> None:
-    """Build every capacity once, before anything runs: what cannot be built is said now."""
-    for capacity in _shares(config) - {1.0}:
-        cut = draw_units(Static(), axes, capacity, Draw(0, 0, 0), least=config.axes.least)
-        build(module, cut, example_inputs=data.example)
+def _check_builds(
+    module: nn.Module, axes: Axes, scheme: Scheme, config: Config, data: Dataset
+) -> None:
+    """Build every capacity once, before anything runs: what cannot be built is said now.
+
+    The whole, too: its copy must be a model of its own. A scheme that keeps unequal numbers of
+    units is asked for some of its own cuts, as sizes that fit the others need not fit those.
+    """
+    build(module, WHOLE, example_inputs=data.example)
+    shares = sorted(_shares(config) - {1.0})
+    if config.scheme.granularity != "unit" or not shares:
+        return
+    tried = set()
+    plain = [(Static(), capacity, 0) for capacity in shares]
+    for rule, capacity, client in [*plain, *((scheme, shares[0], n) for n in range(3))]:
+        draw = Draw(config.seed, 0, client)
+        try:
+            cut = draw_units(rule, axes, capacity, draw, least=config.axes.least)
+        except LookupError:  # it looks at the model; then it may draw anything
+            cut = draw_units(Random("bernoulli"), axes, capacity, draw, least=config.axes.least)
+        if cut.shape_key not in tried:
+            tried.add(cut.shape_key)
+            build(module, cut, example_inputs=data.example)
 
 
 def _shares(config: Config) -> set[float]:

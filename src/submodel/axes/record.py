@@ -73,6 +73,11 @@ class Record:
         if dense and tensor.numel():
             self.storages.setdefault(storage(tensor), []).append(tensor)
 
+    def is_weight(self, tensor: Tensor) -> bool:
+        """Whether a tensor was there before the forward ran."""
+        known = self.tensors.get(id(tensor))
+        return known is not None and known.weight
+
     def add_fixed(self, tensor: Tensor, reason: str) -> None:
         """Remember a tensor whose dimensions all keep their order."""
         self.add(tensor, [Fixed(n, reason) for n in tensor.shape])

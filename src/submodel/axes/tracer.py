@@ -26,8 +26,10 @@ from submodel.axes.assemble import Overrides, assemble
 from submodel.axes.declare import Axes
 from submodel.axes.expression import Atom, Expression, Fixed, units
 from submodel.axes.forward import Inputs, outputs_of, run, tensors_in, undisturbed, weights_of
+from submodel.axes.kinds import refuse_kinds
 from submodel.axes.longer import longer_inputs
 from submodel.axes.memory import Memory
+from submodel.axes.reach import alias_problem, aliases
 from submodel.axes.record import Record
 from submodel.axes.rules import Call, Rule, find
 from submodel.axes.siblings import Calls, passed_by, watch_calls
@@ -78,6 +80,7 @@ def trace(
     if problems := list(_kinds(module, example_inputs, outputs)):
         raise ConfigError(problems)
     overrides = Overrides(freeze, tie, whole, cut)
+    refuse_kinds(module)
     record, watched = Record(), Watched()
     weights = weights_of(module)
     for tensor in weights.values():
@@ -86,6 +89,7 @@ def trace(
     examples = [example_inputs, *longer_inputs(module, example_inputs, record.steps, outputs)]
     for longer in examples[1:]:
         runs += _watch_forward(module, longer, outputs, record, watched)
+    _refuse_aliases(module, record)
     _equal_sizes(record, watched, module)
     for dimension in watched.scales():
         record.mix(dimension, "the code computes a value from its size")
@@ -130,6 +134,7 @@ def _watch_forward(
         ):  # what ``outputs`` computes is watched as well
             record.algebra.located = _located
             runs = [outputs_of(run(module, inputs), outputs)]
+            _refuse_late(module, record)
             _run_passed_by(record, module, calls)
             if any(record.seen(tensor) is not None for tensor in memory.written()):
                 runs.append(outputs_of(run(module, inputs), outputs))
@@ -172,6 +177,22 @@ def _kinds(module: object, example_inputs: object, outputs: object) -> Iterator[
         yield "example_inputs: there is no tensor in them; for a shape, give torch.ones(shape)"
     if outputs is not None and not callable(outputs):
         yield f"outputs: {outputs!r} is not a function of what the forward returns"
+
+
+def _refuse_late(module: nn.Module, record: Record) -> None:
+    """A parameter that the forward itself makes is gone with what else it wrote down."""
+    late = [name for name, p in module.named_parameters() if not record.is_weight(p)]
+    if late:
+        raise ConfigError(
+            [f"{name}: made by the forward; run the module once before" for name in late]
+        )
+
+
+def _refuse_aliases(module: nn.Module, record: Record) -> None:
+    """A second tensor in the memory of a weight is cut or trained by nobody."""
+    read = [names for one, names in aliases(module).items() if one in record.read]
+    if read:
+        raise ConfigError([alias_problem(path, weight) for path, weight in read])
 
 
 def _equal_sizes(record: Record, watched: Watched, module: nn.Module) -> None:

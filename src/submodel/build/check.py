@@ -1,7 +1,7 @@
-"""Whether a sub-model gives outputs of the full model's shapes, found by running both once.
+"""Whether a sub-model gives outputs of the full model's shapes, and keeps to its own tensors.
 
-A constant in a view, such as `x.view(-1, 12, 2)`, can swallow a change of width into the batch:
-the sub-model runs, and computes something else.
+Both models run once. A constant in a view, such as `x.view(-1, 12, 2)`, can swallow a change of
+width into the batch: the sub-model runs, and computes something else.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from torch import nn
 from submodel.axes import CLASSES
 from submodel.axes.failure import ForwardError
 from submodel.axes.forward import Inputs, outputs_of, run, undisturbed
+from submodel.axes.keep import kept
 from submodel.axes.source import failing_line
-from submodel.cut import UnitCut
+from submodel.build.foreign import aliases_refused, reads_refused
+from submodel.cut import Cut, UnitCut
 from submodel.errors import SubmodelError
 
 Outputs = Callable[[Any], Any]
@@ -26,23 +28,24 @@ Outputs = Callable[[Any], Any]
 def check_outputs(
     module: nn.Module,
     small: nn.Module,
-    cut: UnitCut,
+    cut: Cut,
     example_inputs: Inputs,
     outputs: Outputs | None = None,
 ) -> None:
     """Raise unless ``small`` runs and its outputs have the shapes that the full model's have.
 
-    Where the classes are cut, a dimension of all classes may shrink to those kept.
+    Where the classes are cut, a dimension of all classes may shrink to those kept. What ``small``
+    reads must be its own (see `foreign`).
     """
     allowed = set()
-    if CLASSES in cut.units:
+    if isinstance(cut, UnitCut) and CLASSES in cut.units:
         allowed.add((cut.axes.sizes[CLASSES], len(cut.units[CLASSES])))
     try:
         full = _shapes(module, example_inputs, outputs)
     except _FailedInsideError as problem:
         raise problem.error from problem.__cause__
     try:
-        cut_shapes = _shapes(small, example_inputs, outputs)
+        cut_shapes = _shapes(small, example_inputs, outputs, module)
     except _FailedInsideError as problem:
         raise SubmodelError(
             f"cannot build the sub-model: {problem.path or 'the model'} "
@@ -77,9 +80,20 @@ class _FailedInsideError(Exception):
         super().__init__(path)
 
 
-def _shapes(module: nn.Module, inputs: Inputs, outputs: Outputs | None) -> list[tuple[int, ...]]:
+def _shapes(
+    module: nn.Module,
+    inputs: Inputs,
+    outputs: Outputs | None,
+    original: nn.Module | None = None,
+) -> list[tuple[int, ...]]:
+    """The shapes of what a forward returns; nothing of ``original`` may be read."""
     running: list[str] = []
-    with undisturbed(module), ExitStack() as hooks:
+    with ExitStack() as around, undisturbed(module), ExitStack() as hooks:
+        if original is None:
+            hooks.enter_context(aliases_refused(module))
+        else:
+            around.enter_context(kept(original))
+            hooks.enter_context(reads_refused(original, module, running))
         for path, layer in module.named_modules():
 
             def enter(*_: object, path: str = path) -> None:

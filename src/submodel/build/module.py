@@ -7,16 +7,20 @@ store their sizes as plain numbers are then corrected from the shapes of their w
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from submodel.axes.forward import Inputs
+from submodel.axes.kinds import refuse_kinds
 from submodel.build.attributes import follow_integers, misfits
 from submodel.build.check import Outputs, check_outputs
+from submodel.build.copying import copy_module
+from submodel.build.foreign import refuse_parts
 from submodel.build.grouped import pad_groups
 from submodel.build.layers import LayerCut, fix_of
 from submodel.build.sizes import Sizes
@@ -61,7 +65,8 @@ def build(
     replaces all of this: it makes a module of its own, with its own scales, into which the cut
     tensors go by name.
 
-    With ``example_inputs`` both modules run once, and the shapes of their ``outputs`` must agree.
+    Nothing in it leads back to ``module``. With ``example_inputs`` both run once to see to that;
+    the shapes of their ``outputs`` must agree.
 
     >>> from submodel.axes import declare
     >>> import numpy as np
@@ -71,6 +76,7 @@ def build(
     >>> build(net, UnitCut(axes, {"hidden": np.array([1, 5])}))[0]
     Linear(in_features=4, out_features=2, bias=True)
     """
+    refuse_kinds(module)
     parameters = {
         name: nn.Parameter(copy_part(cut, name, parameter.detach()), parameter.requires_grad)
         for name, parameter in module.named_parameters()
@@ -78,36 +84,25 @@ def build(
     buffers = {name: copy_part(cut, name, buffer) for name, buffer in module.named_buffers()}
     if isinstance(cut, PlannedCut) and cut.like is not None:
         cut = cut.like  # from here on only its shapes count
+    small: nn.Module
     if not isinstance(cut, UnitCut):
-        return _copy(module, parameters, buffers)
-    sizes = Sizes(module, cut)
-    if factory is not None:
-        small = _fill(factory(sizes.kept), module, parameters, buffers)
+        small = copy_module(module, parameters, buffers)
     else:
-        small = _copy(module, parameters, buffers)
-        _correct(module, small, cut, sizes, in_doubt_to_user=resize is not None)
-        if resize is not None:
-            resize(small, sizes.kept)
-        if cut.axes.stored is not None:
-            _refuse(misfits(small, sizes, cut.axes.stored))
-            pad_groups(module, small, cut.axes.stored.grouped)
+        sizes = Sizes(module, cut)
+        if factory is not None:
+            small = _fill(factory(sizes.kept), module, parameters, buffers)
+        else:
+            small = copy_module(module, parameters, buffers)
+            _correct(module, small, cut, sizes, in_doubt_to_user=resize is not None)
+            if resize is not None:
+                resize(small, sizes.kept)
+            if cut.axes.stored is not None:
+                _refuse(misfits(small, sizes, cut.axes.stored))
+                pad_groups(module, small, cut.axes.stored.grouped)
+    refuse_parts(module, small)
     if example_inputs is not None:
         check_outputs(module, small, cut, example_inputs, outputs)
     return small
-
-
-def _copy(
-    module: nn.Module, parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tensor]
-) -> nn.Module:
-    """A deep copy that finds the cut tensors in place of the module's own."""
-    memo: dict[int, object] = {id(p): parameters[name] for name, p in module.named_parameters()}
-    memo |= {id(b): buffers[name] for name, b in module.named_buffers()}
-    for layer in module.modules():  # a weight that a hook computes anew has a history of its own
-        for value in vars(layer).values():
-            if isinstance(value, Tensor) and not value.is_leaf:
-                memo.setdefault(id(value), value.detach().clone())
-    copied: nn.Module = copy.deepcopy(module, memo)
-    return copied
 
 
 def skeleton(module: nn.Module) -> nn.Module:
@@ -120,7 +115,7 @@ def skeleton(module: nn.Module) -> nn.Module:
         name: nn.Parameter(p.detach().to("meta"), p.requires_grad)
         for name, p in module.named_parameters()
     }
-    return _copy(module, parameters, {n: b.to("meta") for n, b in module.named_buffers()})
+    return copy_module(module, parameters, {n: b.to("meta") for n, b in module.named_buffers()})
 
 
 def to_device(module: nn.Module, device: torch.device | str) -> nn.Module:
@@ -140,7 +135,7 @@ def to_device(module: nn.Module, device: torch.device | str) -> nn.Module:
     parameters = {
         name: nn.Parameter(room(p), p.requires_grad) for name, p in module.named_parameters()
     }
-    return _copy(module, parameters, {n: room(b) for n, b in module.named_buffers()})
+    return copy_module(module, parameters, {n: room(b) for n, b in module.named_buffers()})
 
 
 def _correct(
@@ -152,15 +147,50 @@ def _correct(
     doubts = []
     settled = settle(cut.axes.stored, sizes) if cut.axes.stored is not None else {}
     pairs = list(zip(module.named_modules(), small.modules(), strict=True))
-    for (path, original), layer in reversed(pairs):  # layers before those that contain them
-        if (fix := fix_of(original)) is not None:
-            fix(layer, LayerCut(path, original, cut, sizes, names))
-        elif not type(layer).__module__.startswith("torch."):
-            where = f"{path or 'the model'} ({type(layer).__name__})"
-            found = follow_integers(layer, path, sizes, cut.axes.stored, settled)
-            doubts += [f"{where}: {doubt}" for doubt in found]
+    with _computed_weights(module, small):
+        for (path, original), layer in reversed(pairs):  # layers before those that contain them
+            if (fix := fix_of(original)) is not None:
+                fix(layer, LayerCut(path, original, cut, sizes, names))
+            elif not type(layer).__module__.startswith("torch."):
+                where = f"{path or 'the model'} ({type(layer).__name__})"
+                found = follow_integers(layer, path, sizes, cut.axes.stored, settled)
+                doubts += [f"{where}: {doubt}" for doubt in found]
     if not in_doubt_to_user:
         _refuse(doubts)
+
+
+@contextmanager
+def _computed_weights(module: nn.Module, small: nn.Module) -> Iterator[None]:
+    """Weights that a layer computes when they are read can be read in here without a trace.
+
+    Spectral norm, for one, takes a step of its power iteration whenever it is read while training.
+    Weights that torch's hooks compute before a forward are computed anew, from what is cut.
+    """
+    found = [
+        part
+        for one in (module, small)
+        for layer in one.modules()
+        if isinstance(layer, ParametrizationList) or _weight_hooks(layer)
+        for part in layer.modules()
+    ]
+    modes = [(part, part.training) for part in found]
+    try:
+        for part in found:
+            part.training = False
+        with torch.no_grad():
+            for layer in small.modules() if found else ():
+                for hook in _weight_hooks(layer):
+                    hook(layer, ())
+            yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def _weight_hooks(layer: nn.Module) -> list[Callable[..., Any]]:
+    """What weight norm, spectral norm and pruning let run before a forward."""
+    hooks = layer._forward_pre_hooks.values()
+    return [hook for hook in hooks if type(hook).__module__.startswith("torch.nn.utils.")]
 
 
 def _refuse(problems: Sequence[str]) -> None:

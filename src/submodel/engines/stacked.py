@@ -23,7 +23,9 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from submodel.axes.record import storage
 from submodel.build import tensors_of
+from submodel.build.foreign import Reads
 from submodel.norm import Scaler, StaticBatchNorm
 
 Wide = Mapping[str, Tensor]
@@ -162,6 +164,7 @@ _BETWEEN: set[object] = {
     *(operator.add, operator.sub, operator.mul, operator.iadd, operator.imul),
     *(torch.add, torch.sub, torch.mul, "add", "sub", "mul", "add_", "mul_"),
 }
+_HOOKS = (*("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),)
 _MEANS: set[object] = {torch.mean, "mean"}
 _FLATTENS: set[object] = {torch.flatten, "flatten"}
 
@@ -246,6 +249,8 @@ class WideForward:
 
     def _layer(self, layer: nn.Module, shape: Sequence[int], out: Sequence[int]) -> Operator:
         kind = type(layer)
+        if "forward" in vars(layer) or any(getattr(layer, hooks) for hooks in _HOOKS):
+            raise UnstackableError(f"a {kind.__name__} has hooks, or a forward of its own")
         if kind in _CHANNEL_BY_CHANNEL and not getattr(layer, "return_indices", False):
             return lambda _wide, _clients, x: layer(x)
         if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
@@ -333,9 +338,18 @@ class MappedForward:
                     hook.remove()
                 two = {n: torch.stack([t, t]).flatten(0, min(t.dim(), 1)) for n, t in
                        tensors_of(module).items()}  # fmt: skip
-                out = self(two, 2, torch.stack([example, example], 1))
+                fixed: list[str] = []
+                memories = {storage(t): n for n, t in tensors_of(module).items() if t.numel()}
+                with Reads(memories, fixed.append):
+                    out = self(two, 2, torch.stack([example, example], 1))
+                if fixed:
+                    raise UnstackableError(
+                        f"its code holds {fixed[0]} itself, which cannot be swapped out"
+                    )
                 if not isinstance(out, Tensor) or out.dim() < 2:
                     raise UnstackableError("it returns something else than one batch of outputs")
+        except UnstackableError:
+            raise
         except Exception as error:
             raise UnstackableError(f"vmap refuses it: {str(error).splitlines()[0]}") from error
 
