@@ -109,7 +109,7 @@ def test_what_cannot_be_cut_is_refused_by_name(kind: str) -> None:
         lambda: submodel.train(made, data, {"train": {"rounds": 1}, "data": {"partition": "iid"}}),
     ]
     for attempt in attempts:
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=f"{words}|has no parameters to train"):
             attempt()
 
 
@@ -192,7 +192,7 @@ def test_what_can_be_cut_is_cut_right(kind: str) -> None:
 @old_tools
 def test_an_exported_program_is_cut_as_its_module() -> None:
     program = torch.export.export(net(), (X,))
-    with pytest.raises(ConfigError, match=r"not a ExportedProgram; call its `.module\(\)`"):
+    with pytest.raises(ConfigError, match=r"a ExportedProgram is not an nn\.Module"):
         trace(program, X)  # type: ignore[arg-type]
     module = program.module()
     cut = draw_units(Random("bernoulli"), trace(module, X), 0.5, Draw(0, 0, 0))

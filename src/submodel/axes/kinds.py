@@ -25,11 +25,6 @@ def refuse_kinds(module: nn.Module) -> None:
     Traceback (most recent call last):
     submodel.errors.ConfigError: 0 (DataParallel): it spreads a module over devices; ...
     """
-    if not isinstance(module, nn.Module):
-        hint = "; call its `.module()`" if type(module).__name__ == "ExportedProgram" else ""
-        raise ConfigError(
-            [f"model: a torch.nn.Module is needed, not a {type(module).__name__}{hint}"]
-        )
     problems = []
     for path, layer in _parts(module):
         if problem := _problem(type(layer)):

@@ -32,6 +32,7 @@ class Record:
 
     algebra: Algebra = field(default_factory=Algebra)
     tensors: dict[int, Known] = field(default_factory=dict)
+    weights: set[int] = field(default_factory=set)  # ids of the parameters and buffers
     storages: dict[int, list[Tensor]] = field(default_factory=dict)  # of parameters and buffers
     read: dict[int, int] = field(default_factory=dict)  # id of a tensor -> when it was first read
     mixes: list[tuple[Expression, str]] = field(default_factory=list)
@@ -63,6 +64,7 @@ class Record:
 
         Two that share memory are one; if they overlap in another way, both are fixed.
         """
+        self.weights.add(id(tensor))
         if id(tensor) in self.tensors:
             return
         dense = tensor.layout is torch.strided
@@ -72,11 +74,6 @@ class Record:
         self.add(tensor, self._owned(tensor) or dimensions, weight=True)
         if dense and tensor.numel():
             self.storages.setdefault(storage(tensor), []).append(tensor)
-
-    def is_weight(self, tensor: Tensor) -> bool:
-        """Whether a tensor was there before the forward ran."""
-        known = self.tensors.get(id(tensor))
-        return known is not None and known.weight
 
     def add_fixed(self, tensor: Tensor, reason: str) -> None:
         """Remember a tensor whose dimensions all keep their order."""

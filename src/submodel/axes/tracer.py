@@ -181,7 +181,7 @@ def _kinds(module: object, example_inputs: object, outputs: object) -> Iterator[
 
 def _refuse_late(module: nn.Module, record: Record) -> None:
     """A parameter that the forward itself makes is gone with what else it wrote down."""
-    late = [name for name, p in module.named_parameters() if not record.is_weight(p)]
+    late = [name for name, p in module.named_parameters() if id(p) not in record.weights]
     if late:
         raise ConfigError(
             [f"{name}: made by the forward; run the module once before" for name in late]

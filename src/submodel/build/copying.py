@@ -35,7 +35,8 @@ def copy_module(
     >>> import torch
     >>> net = nn.Linear(2, 2)
     >>> net.double = (lambda layer: lambda x: 2 * layer(x))(net)
-    >>> small = copy_module(net, {n: nn.Parameter(p * 0) for n, p in net.named_parameters()}, {})
+    >>> zeros = {n: nn.Parameter(torch.zeros_like(p)) for n, p in net.named_parameters()}
+    >>> small = copy_module(net, zeros, {})
     >>> small.double(torch.ones(1, 2)).tolist()
     [[0.0, 0.0]]
     """
