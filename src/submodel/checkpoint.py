@@ -31,6 +31,8 @@ from submodel.exchange import State
 from submodel.files import UnreadableError, read_json, read_text, write_text
 from submodel.subject import Subject, differing
 
+__all__ = ["DamagedError", "fingerprint", "flush", "latest", "model_sha256", "read", "renew",
+           "save", "saved", "saved_round"]  # fmt: skip
 _KEPT = 2
 _TENSORS, _MEMORY, _STATE = "model.safetensors", "memory.safetensors", "state.json"
 _MOST_STATE = 2**23  # bytes; a tenth of it describes two thousand layers
@@ -175,7 +177,7 @@ def _hash(content: Mapping[str, Any]) -> str:
 
 def _is_old(meta: Mapping[str, Any]) -> bool:
     """Whether an earlier version wrote it, which kept a hash of config.toml and no more."""
-    return "state_sha256" not in meta
+    return not {"state_sha256", "config", "subject"} & meta.keys()
 
 
 def _meta(path: Path) -> dict[str, Any]:
@@ -188,13 +190,13 @@ def _meta(path: Path) -> dict[str, Any]:
         if not _is_old(meta):
             kinds |= {"config": str, "subject": dict}
             content = {key: value for key, value in meta.items() if key != "state_sha256"}
-            if meta["state_sha256"] != _hash(content):
+            if meta.get("state_sha256") != _hash(content):
                 raise UnreadableError("it does not match its hash")
         for key, kind in kinds.items():
             if type(meta.get(key)) is not kind:
                 raise UnreadableError(f"no {key}")
         if not all(isinstance(text, str) for text in meta.get("subject", {}).values()):
-            raise UnreadableError("no subject")
+            raise UnreadableError("no text")
         name = _NAME.fullmatch(path.name)
         if name is None or int(name[1]) != meta["round"]:
             raise UnreadableError("of another round")
