@@ -60,7 +60,8 @@ def measure(
         for way in ways:
             cut = draw_units(way, axes, capacity, Draw(0, number, 0))
             try:
-                found = [_compare(example, cut, capacity, not measured) for example in examples]
+                with torch.no_grad(), undisturbed(examples[0].module):
+                    found = [_compare(e, cut, capacity, not measured) for e in examples]
             except NotMeasuredError as problem:
                 doubts.append(f"at capacity {capacity:g}: {problem}")
                 continue
@@ -103,7 +104,7 @@ class Sub:
 
     def _run(self) -> list[Tensor]:
         try:
-            with undisturbed(self.module):
+            with undisturbed(self.module, ours=True):
                 return self.trial.results(self.module)
         except Exception as problem:  # of the user's code, with other shapes than it knows
             raise NotMeasuredError(f"the sub-model does not run: {problem}") from problem
@@ -158,13 +159,12 @@ class Subs:
         """The difference, zero if it is one of rounding."""
         before = self._example.plain.before
         kind = next((r.dtype for r in before if r.is_floating_point()), torch.float32)
-        with torch.no_grad(), undisturbed(self._example.module):
-            gap = compare(self._of(self._example.plain, cut))
-            if gap <= CLOSE.get(kind, TOLERANCE.get(kind, 0)):
-                return 0.0
-            with contextlib.suppress(RuntimeError, NotMeasuredError), double():
-                exactly = compare(self._of(self._example.double, cut))
-                return exactly if exactly > TOLERANCE[torch.float64] else 0.0
+        gap = compare(self._of(self._example.plain, cut))
+        if gap <= CLOSE.get(kind, TOLERANCE.get(kind, 0)):
+            return 0.0
+        with contextlib.suppress(RuntimeError, NotMeasuredError), double():
+            exactly = compare(self._of(self._example.double, cut))
+            return exactly if exactly > TOLERANCE[torch.float64] else 0.0
         return gap if gap > TOLERANCE.get(kind, 1e-4) else 0.0
 
     def _of(self, trial: Trial, cut: UnitCut) -> Sub:

@@ -52,18 +52,20 @@ def run(module: nn.Module, inputs: Inputs) -> Any:
 
 
 @contextlib.contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
+def undisturbed(module: nn.Module, ours: bool = False) -> Iterator[None]:
     """A forward in here changes nothing: neither what the module holds nor the random state.
 
     Everything is in evaluation mode, so that nothing is dropped at random, except static batch
     norms, which have no statistics to evaluate with before they are calibrated. The fused kernels
-    of recurrent nets and of transformer layers are off, as they hide what they compute.
+    of recurrent nets and of transformer layers are off, as they hide what they compute. Nothing
+    need be put back in a module of ours, which nobody else will see.
     """
     layers = list(module.modules())
     recurrent = any(isinstance(layer, nn.RNNBase) for layer in layers)
     fast_attention = torch.backends.mha.get_fastpath_enabled()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(kept(module))
+        if not ours:
+            stack.enter_context(kept(module))
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.random.fork_rng(devices=_devices(module)))
         if recurrent:
