@@ -178,11 +178,11 @@ def prepare(
         problems += error.problems
     if problems or partition is None or scheme is None:
         raise ConfigError(problems)
-    _check_builds(module, found, scheme, config, data)
     setup = assemble_setup(config, module, found, scheme, Federation(data, partition), loss)
+    try_scheme(setup)
+    _check_builds(module, found, scheme, config, data)
     if config.engine.name != "flower" and (problems := lone.problems(setup, config.train.rounds)):
         raise ConfigError(problems)  # a device tells itself, when it knows what it has
-    try_scheme(setup)
     return setup
 
 
