@@ -195,8 +195,9 @@ def _meta(path: Path) -> dict[str, Any]:
         for key, kind in kinds.items():
             if type(meta.get(key)) is not kind:
                 raise UnreadableError(f"no {key}")
-        if not all(isinstance(text, str) for text in meta.get("subject", {}).values()):
-            raise UnreadableError("no text")
+        subject = meta.get("subject", {})  # an old one may have none, or anything so named
+        if not isinstance(subject, dict) or not all(isinstance(t, str) for t in subject.values()):
+            raise UnreadableError("no subject")
         name = _NAME.fullmatch(path.name)
         if name is None or int(name[1]) != meta["round"]:
             raise UnreadableError("of another round")
