@@ -7,12 +7,11 @@ import pytest
 from tests.deep.attack import attack
 from tests.deep.readers import READERS
 
-CASES = 150
-LATER = {"configuration", "setting", "state", "model", "metrics", "summary"}
+CASES = 100
 
 
-@pytest.mark.parametrize("name", sorted(READERS.keys() - LATER))
+@pytest.mark.parametrize("name", READERS)
 def test_nothing_but_our_errors_comes_out(name: str) -> None:
     outcome = attack(name, range(-CASES, 0))
     assert not outcome.wrong, "\n\n".join(outcome.wrong)
-    assert outcome.refused
+    assert outcome.refused or name == "metrics"  # of which what can be read is taken

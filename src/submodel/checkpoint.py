@@ -26,7 +26,7 @@ from torch import Tensor
 from submodel.config import Config, override, parse, to_toml
 from submodel.config.meaning import fingerprint, refusals
 from submodel.config.plain import MOST_BYTES, read_toml
-from submodel.errors import CheckpointError, ConfigError
+from submodel.errors import CheckpointError, ConfigError, plain
 from submodel.exchange import State
 from submodel.files import UnreadableError, read_json, read_text, write_text
 from submodel.subject import Subject, differing
@@ -237,5 +237,5 @@ def _load(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
             if shapes == {name: tuple(tensor.shape) for name, tensor in like.items()}:
                 return {name: file.get_tensor(name) for name in like}
     except Exception as error:  # whatever the reader of a damaged file comes to
-        raise DamagedError(f"{path.parent}: damaged ({error})") from None
+        raise DamagedError(f"{path.parent}: damaged ({plain(error)})") from None
     raise DamagedError(f"{path.parent}: its tensors are not those of this model")
