@@ -22,6 +22,7 @@ from submodel import checkpoint
 from submodel.axes import trace
 from submodel.axes.saved import from_json, to_json
 from submodel.config import Config, parse, read, to_toml
+from submodel.config.meaning import fingerprint
 from submodel.cut import PlannedCut
 from submodel.data import cache as data_cache
 from submodel.data.cifar import CIFAR10, read_cifar
@@ -101,7 +102,7 @@ def _configurations() -> tuple[bytes, ...]:
 
 def _configuration(path: Path) -> None:
     config = read(path)
-    checkpoint.fingerprint(config)
+    fingerprint(config)
     assert parse(_toml(to_toml(config))) == config
     assert config.clients.sampled > 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -171,25 +170,14 @@ def test_an_answer_without_an_end_does_not_come_in(house: House) -> None:
     house.serve(config.replace(f"deadline = {DEADLINE}", "deadline = 120"), ["a", "liar"])
     house.join("a", "--part", "0", "--capacity", "1")
     liar = Saboteur(house, "liar", "honest honest endless honest", "--part", "1", "--capacity", "1")
-    house.wait("honest answers", lambda: answered_after(house, 1, 0), 2 * PATIENCE)
-    below = house.below("serve")
-    before = {one: peak(one.pid) for one in below}
-    house.wait("its lie", lambda: len(liar.asked()) >= 3, 2 * PATIENCE)
+    house.wait("its lie", lambda: len(liar.asked()) >= 3, 3 * PATIENCE)
     lied = liar.asked()[2][0]
     house.wait("the end of that round", lambda: len(house.metrics()) >= lied, 2 * PATIENCE)
-    grown = {one: peak(one.pid) - before[one] for one in below if runs(one)}
     house.wait("its next answer", lambda: answered_after(house, 1, lied), 2 * PATIENCE)
     stop(house)
 
     lines = house.metrics()
     merged = [line for line in lines if 1 in there(line) and 1 not in absent(line)]
     assert min(line["devices"]["1"]["bytes_up"] for line in merged) > 10 << 20  # three chunks
-    assert 1 in absent(lines[lied - 1])
-    assert grown
-    assert max(grown.values()) < 50_000_000, grown
-
-
-def peak(pid: int) -> int:
-    """The most bytes that a process has held."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
+    assert absent(lines[lied - 1]) == {1: "no answer in 120 s"}
+    assert "objects answer 7" in (house.run / "superlink.log").read_text(errors="replace")
