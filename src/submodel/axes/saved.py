@@ -86,6 +86,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, kind) for kind in kinds)
     if hint is int:
         return type(value) is int and abs(value) < 1 << 53
+    if hint is float:
+        return type(value) in (int, float)
     if hint is Any:  # what makes a dimension: a layout, once it is kept
         return isinstance(value, get_args(Layout))
     origin = get_origin(hint) or hint
