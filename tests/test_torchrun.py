@@ -127,7 +127,7 @@ def test_a_process_that_dies_ends_the_run_and_leaves_it_resumable(tmp_path: Path
     broken = tmp_path / "broken"
     start = command(broken, rounds, "--processes", "2")
     with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as run:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while len(RunFolder(broken).metrics()) < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
         os.kill(children(run.pid)[1], signal.SIGKILL)
@@ -151,7 +151,7 @@ def test_a_stopped_run_of_two_processes_with_stacks_ends_as_an_undisturbed_one(
     )
     subprocess.run(whole, check=True, capture_output=True)
     with subprocess.Popen(stopped, stdout=subprocess.PIPE, text=True) as run:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while len(RunFolder(tmp_path / "stopped").metrics()) < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
         run.send_signal(signal.SIGINT)
@@ -182,7 +182,7 @@ def test_processes_end_with_their_launcher_and_leave_a_resumable_run(
         workers = relatives(launcher.pid)
         assert len(workers) == 2
         launcher.send_signal(number)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while any(map(runs, workers)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(map(runs, workers))
