@@ -227,8 +227,8 @@ class _Watch(TorchFunctionMode):
             return self._count(result, args[0])
         if isinstance(result, int | list | np.ndarray | tuple) and name not in _TELL_NO_SIZE:
             self._tell(args, result)
-        if name == "chunk":
-            self._note_parts(args[2] if len(args) > 2 else given.get("dim", 0), result)
+        if name in _PARTING:
+            self._note_parts(_parted(name, args, given), result)
         placed = set()
         if any(id(value) in self.known_shapes for value in (*args, *given.values())):
             return result
@@ -342,7 +342,7 @@ _LIKE |= dict.fromkeys(("view_as", "reshape_as", "expand_as"), 1)
 _SHAPED = {"view", "reshape", "expand", "zeros", "ones", "empty", "full", "rand", "randn"}
 _SHAPED |= {f"new_{name}" for name in ("zeros", "ones", "empty", "full")}
 _MAKING = _SHAPED | {"split", "split_with_sizes", "unflatten", "narrow", "pad"}
-_MAKING |= {"__getitem__", "__setitem__"}
+_MAKING |= {"__getitem__", "__setitem__", "tensor_split", "hsplit", "vsplit", "dsplit"}
 _NO_SIZES = {"roll", "topk", "permute", "transpose", "flatten", "unsqueeze", "squeeze", "movedim"}
 _NO_SIZES |= {"flip", "select", "unbind", "softmax", "log_softmax", "normalize", "cat", "stack"}
 _NO_SIZES |= {"sum", "mean", "amax", "amin", "argmax", "argmin", "sort", "cumsum", "interpolate"}
@@ -350,6 +350,16 @@ _NO_SIZES |= {f"{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)}
 """Functions whose integers tell dimensions, places or steps, never how many units there are."""
 _GROUPED = {f"conv{n}d": 6 for n in (1, 2, 3)} | {f"conv_transpose{n}d": 6 for n in (1, 2, 3)}
 Place = tuple[int, Tensor, int, bool]
+
+
+_PARTING = {"chunk", "unsafe_chunk", "tensor_split", "hsplit", "vsplit", "dsplit"}
+
+
+def _parted(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """The dimension that an operator cuts into parts; they stay equal if they are."""
+    if name in ("hsplit", "vsplit", "dsplit"):
+        return {"hsplit": min(1, args[0].dim() - 1), "vsplit": 0, "dsplit": 2}[name]
+    return int(args[2] if len(args) > 2 else kwargs.get("dim", 0))
 
 
 def _places(
@@ -374,6 +384,10 @@ def _places(
         for dimension, part in _slices(args[1], args[0].dim()):
             if part.step in (None, 1):  # every n-th unit is not a run
                 yield from _prefixes(args[0], dimension, (part.start, part.stop))
+    elif name in _PARTING and name not in ("chunk", "unsafe_chunk"):
+        ends = argument(1, "indices_or_sections", kwargs.get("sections", kwargs.get("indices", 1)))
+        if isinstance(ends, tuple | list):
+            yield from _prefixes(args[0], _parted(name, args, kwargs), ends)
     elif not isinstance(result, Tensor):
         return
     elif name == "unflatten":
