@@ -48,10 +48,21 @@ class Score:
 
 
 def _layout(module: nn.Module) -> torch.memory_format:
-    """The order in memory that the module's kernels want."""
+    """The order in memory that the module's kernels want; if it is channels-last, it stays so."""
     convs = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
     wide = convs and min(layer.out_channels for layer in convs) >= _FEW_CHANNELS
-    return torch.channels_last if wide else torch.contiguous_format
+    return torch.channels_last if wide else _given_layout(module)
+
+
+def _given_layout(module: nn.Module) -> torch.memory_format:
+    """The order in memory that images have in the module as it is."""
+    images = [p for p in module.parameters() if p.dim() == 4]
+    last = any(not p.is_contiguous() and _is_channels_last(p) for p in images)
+    return torch.channels_last if last else torch.contiguous_format
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    return tensor.is_contiguous(memory_format=torch.channels_last)
 
 
 class _Inputs:
@@ -128,9 +139,10 @@ def assemble(
 
 def moments_of(module: nn.Module, x: Tensor, spread: Spread = in_order) -> Tensor:
     """What the module's static norms see of these inputs, batch by batch."""
+    given = _given_layout(module)
     module.to(memory_format=_layout(module))  # type: ignore[call-overload]
     rows = moments(module, _Inputs(x, module), spread)
-    module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    module.to(memory_format=given)  # type: ignore[call-overload]
     return rows
 
 

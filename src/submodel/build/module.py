@@ -25,7 +25,7 @@ from submodel.build.grouped import pad_groups
 from submodel.build.layers import LayerCut, fix_of
 from submodel.build.sizes import Sizes
 from submodel.build.solve import settle
-from submodel.cut import Cut, PlannedCut, UnitCut, copy_part
+from submodel.cut import Cut, PlannedCut, UnitCut, copy_part, laid_out
 from submodel.errors import SubmodelError
 
 Factory = Callable[[Mapping[str, int]], nn.Module]
@@ -130,7 +130,8 @@ def to_device(module: nn.Module, device: torch.device | str) -> nn.Module:
     def room(
         tensor: Tensor,
     ) -> Tensor:  # `empty_like` of a meta tensor loads half of torch's compiler
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+        shape, strides = tensor.shape, tensor.stride()
+        return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=device)
 
     parameters = {
         name: nn.Parameter(room(p), p.requires_grad) for name, p in module.named_parameters()
@@ -230,10 +231,12 @@ def _fill(
 
 
 def load(module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Let ``module`` hold these tensors, without copying them."""
+    """Let ``module`` hold these tensors, without copying those that lie in memory as its own do."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            parameter.data = tensors[name]
+            given = tensors[name]
+            same = given.stride() == parameter.stride() or given.dim() < 2
+            parameter.data = given if same else laid_out(given, parameter)
         for name, buffer in module.named_buffers():
             if name in tensors:
                 buffer.copy_(tensors[name])
