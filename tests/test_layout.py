@@ -48,7 +48,8 @@ def transposed() -> nn.Sequential:
     """Weights that are views of their transposes."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 24), nn.ReLU(), nn.Linear(24, 5))
-    for layer in (net[1], net[3]):
+    layers: list[Any] = [net[1], net[3]]
+    for layer in layers:
         layer.weight = nn.Parameter(layer.weight.detach().t().contiguous().t())
     return net
 

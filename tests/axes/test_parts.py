@@ -21,7 +21,7 @@ PARTS: dict[str, Callable[[Tensor], Sequence[Tensor]]] = {
     "hsplit at": lambda x: torch.hsplit(x, [x.shape[1] // 2]),
     "vsplit": lambda x: [part.t() for part in x.t().vsplit(2)],
     "dsplit": lambda x: [part[0] for part in torch.dsplit(x[None], 2)],
-    "split": lambda x: x.split(x.shape[1] // 2, 1),
+    "split": lambda x: x.split(x.shape[1] // 2, 1),  # type: ignore[no-untyped-call]
     "unbind": lambda x: x.view(len(x), 2, -1).unbind(1),
 }
 

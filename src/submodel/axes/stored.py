@@ -358,7 +358,7 @@ _PARTING = {"chunk", "unsafe_chunk", "tensor_split", "hsplit", "vsplit", "dsplit
 def _parted(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     """The dimension that an operator cuts into parts; they stay equal if they are."""
     if name in ("hsplit", "vsplit", "dsplit"):
-        return {"hsplit": min(1, args[0].dim() - 1), "vsplit": 0, "dsplit": 2}[name]
+        return {"hsplit": min(1, int(args[0].dim()) - 1), "vsplit": 0, "dsplit": 2}[name]
     return int(args[2] if len(args) > 2 else kwargs.get("dim", 0))
 
 
