@@ -250,3 +250,22 @@ def test_at_capacity_one_nothing_is_dropped() -> None:
     assert measure([Example(net, VECTOR)], trace(net, VECTOR), (1.0,)).exact is True
     with torch.no_grad():
         assert torch.equal(build(net, UnitCut(trace(net, VECTOR), {}))(VECTOR), net(VECTOR))
+
+
+class OneNormTwice(nn.Module):
+    """A norm under two names, whose scales are all equal at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.norm = self.again = nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.again(torch.relu(self.norm(self.first(x)))))
+        return out
+
+
+def test_a_layer_with_two_names_has_one_value() -> None:
+    axes = trace(OneNormTwice(), torch.randn(5, 6))
+    assert axes.measured
+    assert axes.cut_by_capacity == {"first": 8}

@@ -36,8 +36,11 @@ class Trial:
     ) -> None:
         self.module, self.inputs, self.outputs = module, convert(inputs), outputs
         self.weights = weights_of(module)
-        own = {name: convert(tensor.detach()) for name, tensor in self.weights.items()}
-        self.values = {name: _lively(name, value) for name, value in own.items()}
+        first: dict[int, str] = {}  # a tensor of several names has one value
+        names = {name: first.setdefault(id(t), name) for name, t in self.weights.items()}
+        own = {name: convert(self.weights[names[name]].detach()) for name in names}
+        lively = {name: _lively(name, own[name]) for name in first.values()}
+        self.values = {name: lively[alias] for name, alias in names.items()}
         self.before = self.forward(self.values)
         if not self.finite:
             self.values = own
