@@ -17,7 +17,7 @@ from submodel.cut import UnitCut, draw_units, gather, held
 from submodel.merge import Accumulator, Rule
 from submodel.schemes import Draw, Random
 from tests.reference import RestrictedStatistics, kept_mask, masked, plain_attention
-from tests.zoo import ZOO, Entry
+from tests.zoo import MORE, ZOO, Entry
 from tests.zoo.battery import battery
 
 
@@ -50,6 +50,19 @@ each = pytest.mark.parametrize("entry", ZOO, ids=str)
 def test_every_net_goes_through_the_battery(entry: Entry) -> None:
     measured = battery(entry)
     assert measured.claimed == (not entry.mixes)
+
+
+@pytest.mark.parametrize("entry", MORE, ids=str)
+def test_every_further_net_goes_through_the_battery_and_is_cut(entry: Entry) -> None:
+    """Its sub-models are nets like it: what permutes in one permutes in the other."""
+    measured = battery(entry)
+    assert measured.claimed == (not entry.mixes)
+    module, inputs = entry.make()
+    half = draw_units(Random("fixed"), measured.axes, 0.5, Draw(0, 0, 0))
+    parameters = {name: p.detach() for name, p in module.named_parameters()}
+    assert held(half, parameters) <= 0.6 * sum(p.numel() for p in parameters.values())
+    some = draw_units(Random("bernoulli"), measured.axes, 0.5, Draw(0, 1, 0))
+    trace(build(module, some), inputs, outputs=entry.outputs)
 
 
 @each

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.zoo import builtin, convolutional, hugging_face, recurrent, transformer
+from tests.zoo import (
+    builtin,
+    convolutional,
+    hugging_face,
+    images,
+    library,
+    recurrent,
+    sequences,
+    transformer,
+)
 from tests.zoo.entry import Entry
 
 ZOO: tuple[Entry, ...] = (
@@ -12,6 +21,9 @@ ZOO: tuple[Entry, ...] = (
     *transformer.ENTRIES,
     *hugging_face.ENTRIES,
 )
-"""All models; none is wider than 64 or slower than a few milliseconds."""
+"""The common models; none is wider than 64 or slower than a few milliseconds."""
 
-__all__ = ["ZOO", "Entry"]
+MORE: tuple[Entry, ...] = (*images.ENTRIES, *sequences.ENTRIES, *library.ENTRIES)
+"""Models with mechanisms of all kinds, for the battery."""
+
+__all__ = ["MORE", "ZOO", "Entry"]

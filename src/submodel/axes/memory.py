@@ -45,7 +45,7 @@ class Memory:
         return any(not torch.equal(buffer, value) for buffer, value in dense)
 
 
-_INTERNAL = {*vars(nn.Module())} - {"_buffers"}  # hooks, parameters and layers: no state
+_INTERNAL = {"_parameters", "_modules"}  # no state; hooks are one, as some forwards install theirs
 
 
 def _containers(module: nn.Module) -> Iterator[_Container]:
