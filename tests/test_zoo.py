@@ -19,6 +19,7 @@ from submodel.schemes import Draw, Random
 from tests.reference import RestrictedStatistics, kept_mask, masked, plain_attention
 from tests.zoo import MORE, ZOO, Entry
 from tests.zoo.battery import battery
+from tests.zoo.library import LEVIT
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,18 @@ def test_half_of_every_axis_is_at_most_half_of_the_weights(entry: Entry) -> None
     given = case(entry)
     parameters = {name: p.detach() for name, p in given.module.named_parameters()}
     assert held(given.cut, parameters) <= 0.5 * sum(p.numel() for p in parameters.values())
+
+
+def test_values_as_a_multiple_of_keys_are_cut_with_them() -> None:
+    """LeViT: full models are made anew, as each keeps what it has computed of its weights."""
+    module, inputs = LEVIT.make()
+    axes = trace(module, inputs, outputs=LEVIT.outputs)
+    for draw in range(2):
+        cut = draw_units(Random("bernoulli"), axes, 0.5, Draw(0, draw, 0))
+        sub_model = build(module, cut, example_inputs=inputs, outputs=LEVIT.outputs)
+        with torch.no_grad():
+            wanted = LEVIT.result(masked(LEVIT.make()[0], cut), inputs)
+            same(LEVIT.result(sub_model, inputs), wanted)
 
 
 def expected(entry: Entry, cut: UnitCut, *, mixes: bool) -> torch.Tensor:

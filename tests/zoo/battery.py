@@ -75,7 +75,7 @@ class Bench:
         """The net and its inputs in double precision, if it runs so."""
         module, inputs = self.entry.make()[0].double(), _double(self.inputs)
         with contextlib.suppress(RuntimeError), self._quiet(torch.float64):
-            found = self._outputs(copy.deepcopy(module), inputs)  # a run may fill caches
+            found = self._outputs(module, inputs)
             if all(t.dtype != torch.float32 and bool(t.isfinite().any()) for t in found):
                 return module, inputs, torch.float64
         return *self.entry.make(), torch.float32
@@ -104,7 +104,7 @@ class Bench:
         """Permuting all axes at once moves no output; if it does, each alone shows the guilty."""
         module, inputs, dtype = self.precise
         with self._quiet(dtype):
-            before = self._outputs(copy.deepcopy(module), inputs)
+            before = self._outputs(module, inputs)
 
             def moved(orders: Mapping[str, np.ndarray]) -> float:
                 with permuted(module, self.axes, orders):

@@ -108,6 +108,7 @@ def _sound_class(name: str, prefix: str, **settings: Any) -> Entry:
     return _entry(name, f"{prefix}Config", model, _sound, **(SPEECH | settings))
 
 
+OPT: dict[str, Any] = TEXT | {"hidden_size": 24, "max_position_embeddings": 16}
 FALCON = {k: v for k, v in DECODER.items() if k != "num_key_value_heads"}
 ENTRIES = (
     _causal("mixtral", "Mixtral", **ROUTED),
@@ -162,7 +163,7 @@ ENTRIES = (
         _text,
         ffn_dim=40,
         word_embed_proj_dim=20,
-        **(TEXT | {"hidden_size": 24, "max_position_embeddings": 16}),
+        **OPT,
     ),
     _entry(
         "mamba",
@@ -207,18 +208,6 @@ ENTRIES = (
     ),
     _image_class("dinov2", "Dinov2", mlp_ratio=2, **VISION),
     _image_class("beit", "Beit", use_relative_position_bias=True, out_indices=[1], **VISION),
-    _image_class(
-        "levit",
-        "Levit",
-        64,
-        image_size=64,
-        hidden_sizes=[16, 24, 32],
-        num_attention_heads=[2, 3, 4],
-        depths=[1, 1, 1],
-        key_dim=[4, 4, 4],
-        num_labels=5,
-        mixes=True,
-    ),
     _image_class(
         "cvt",
         "Cvt",
@@ -288,3 +277,17 @@ ENTRIES = (
         num_labels=5,
     ),
 )
+
+LEVIT = _image_class(
+    "levit",
+    "Levit",
+    64,
+    image_size=64,
+    hidden_sizes=[16, 24, 32],
+    num_attention_heads=[2, 3, 4],
+    depths=[1, 1, 1],
+    key_dim=[4, 4, 4],
+    num_labels=5,
+    mixes=False,
+)
+"""It keeps what it has computed of its weights, so that no permutation of these is seen."""

@@ -14,7 +14,7 @@ from tests.zoo.entry import Entry
 from tests.zoo.net import CLASSES, Net, entry, mlp, weight
 
 
-def _modulated(m: Any, x: Tensor, c: Tensor) -> Tensor:
+def _modulated(m: Any, x: Tensor, c: Tensor) -> Any:
     """A block of a diffusion transformer: its norms are scaled and shifted by a condition."""
     shift, scale, gate, shift2, scale2, gate2 = m.modulate(c).chunk(6, dim=1)
     b, n, width = x.shape
@@ -127,7 +127,7 @@ def temporal_convolutions() -> nn.Module:
 
 
 def _wavenet(m: Any, x: Tensor) -> Any:
-    x, total = m.lift(x), 0.0
+    x, total = m.lift(x), torch.zeros(())
     for dilated, back, skip in zip(m.dilated, m.back, m.skips, strict=True):
         value, gate = dilated(x).chunk(2, 1)
         z = value.tanh() * gate.sigmoid()
