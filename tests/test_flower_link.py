@@ -29,9 +29,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from flwr.app import Array as FlowerArray
 from flwr.common.config import get_fab_config, parse_config_args
 from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
-from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
+from flwr.proto.message_pb2 import Message as FlowerMessage
+from flwr.proto.message_pb2 import Metadata, ObjectTree, PushObjectRequest
 from flwr.supercore.error import FlowerError
 from flwr.superlink.main import create_app
 from flwr.superlink.routers.fleet.router import router as fleet_router
@@ -280,24 +282,44 @@ def tree(objects: int) -> ObjectTree:
     return ObjectTree(object_id="0", children=[ObjectTree() for _ in range(objects - 1)])
 
 
-def test_an_answer_has_no_more_objects_than_its_message() -> None:
+def flower_array(payload: bytes) -> bytes:
+    """An array as Flower keeps it, without its chunks."""
+    return FlowerArray("uint8", (len(payload),), "safetensors", payload).deflate()
+
+
+def test_an_answer_has_no_more_objects_and_chunks_than_its_message() -> None:
     """Flower's devices send every object in a request of its own, so this bounds the whole."""
+    chunk = 5 << 20
+    root = ObjectTree(object_id="root", children=[tree(5)])
     sent = PullMessagesResponse(
-        messages_list=[Message(metadata=Metadata(message_id="a"))], message_object_trees=[tree(6)]
+        messages_list=[FlowerMessage(metadata=Metadata(message_id="a"))],
+        message_object_trees=[root],
     )
-    answers = bounds.Answers(lambda **_: sent, lambda **_: "stored")
-    assert answers.pull(request=None) is sent
+    # eight chunks, of which seven are equal: one object, which does not make an answer shorter
+    kept = {"root": b"Message", "0": flower_array(bytes(7 * chunk) + b"x")}
+    answers = bounds.Answers(lambda **_: sent, lambda **_: "stored", lambda **_: "kept")
+    assert answers.pull(request=None, store=kept) is sent
 
     def push(to: str, objects: int) -> object:
-        message = Message(metadata=Metadata(reply_to_message_id=to))
+        message = FlowerMessage(metadata=Metadata(reply_to_message_id=to))
         trees = [tree(objects)]
         request = PushMessagesRequest(messages_list=[message], message_object_trees=trees)
         return answers.push(request=request, state=None)
 
-    assert push("a", 6) == push("a", 6) == "stored"  # again, if the first reply was lost
-    for to, objects in (("a", 9), ("a", 10_000), ("b", 6)):
+    assert push("a", 14) == push("a", 14) == "stored"  # again, if the first reply was lost
+    for to, objects in (("a", 17), ("a", 10_000), ("b", 6)):
         with pytest.raises(FlowerError, match="objects answer"):
             push(to, objects)
+
+    def store(content: bytes) -> object:
+        return answers.store(request=PushObjectRequest(object_content=content), state=None)
+
+    assert store(b"ArrayChunk  9" + bytes(1000)) == store(kept["0"]) == "kept"
+    head = b"Array id 9" + bytes(1)
+    many = json.dumps({"arraychunk_ids": [0] * 17}).encode()
+    for body in (many, b"[" * 100_000, b"9" * (bounds.TREE + 1)):
+        with pytest.raises(FlowerError, match="an array of"):
+            store(head + body)
 
 
 # What a device is told to be

@@ -81,6 +81,8 @@ def _reply(reply: Any, message: Any, fault: str, last: Path) -> Any:
     elif fault == "large":  # more than its cut has, in as many pieces
         tensors["beside"] = torch.zeros(1_000_000)
     elif fault == "endless":  # 100 MB
+        tensors["beside"] = torch.arange(25_000_000, dtype=torch.int32)
+    elif fault == "equal":  # as much, in chunks that are all the same and so travel once
         tensors["beside"] = torch.zeros(25_000_000)
     elif fault == "old":
         return Message(content(before), reply_to=message)

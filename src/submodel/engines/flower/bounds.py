@@ -11,10 +11,11 @@ This file is run by its path (see launcher.py) and so imports nothing of the pac
 from __future__ import annotations
 
 import asyncio
+import json
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import Any, NoReturn
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -102,53 +103,86 @@ class Keys:
 
 
 class Answers:
-    """Refuses an answer of more objects than the message that it answers.
+    """Refuses an answer of more objects, or of more chunks, than the message that it answers.
 
-    Stands before two of Flower's handlers, see `guard_answers`.
+    Stands before three of Flower's handlers, see `guard_answers`. Equal chunks are one object,
+    which an array names as often as it comes: of a few megabytes it could make any number of them.
     """
 
-    def __init__(self, pull: Callable[..., Any], push: Callable[..., Any]) -> None:
-        self._pull, self._push = pull, push
+    def __init__(
+        self, pull: Callable[..., Any], push: Callable[..., Any], store: Callable[..., Any]
+    ) -> None:
+        self._pull, self._push, self._store = pull, push, store
         self._sent: OrderedDict[str, int] = OrderedDict()
 
     def pull(self, *args: Any, **kwargs: Any) -> Any:
         """Flower's own, noting how large the messages are."""
         reply = self._pull(*args, **kwargs)
         for message, tree in zip(reply.messages_list, reply.message_object_trees, strict=False):
-            self._sent[message.metadata.message_id] = objects_in(tree)
+            objects = list(objects_in(tree))
+            # only what has parts is looked at: the values themselves are not read twice
+            kept = [kwargs["store"].get(one.object_id) for one in objects if one.children]
+            size = len(objects) + sum(chunks_of(content or b"") for content in kept)
+            self._sent[message.metadata.message_id] = size
         while len(self._sent) > _REMEMBERED:
             self._sent.popitem(last=False)
         return reply
 
     def push(self, *args: Any, **kwargs: Any) -> Any:
         """Flower's own, if the answer is not too large."""
-        from flwr.supercore.error import ApiErrorCode, FlowerError
-
         request = kwargs["request"]
         for message, tree in zip(request.messages_list, request.message_object_trees, strict=False):
             sent = self._sent.get(message.metadata.reply_to_message_id, 0)
-            if (found := objects_in(tree)) > sent + _SPARE:
-                raise FlowerError(
-                    ApiErrorCode.INVALID_PROTOBUF_PAYLOAD,
-                    f"SuperNode {request.node.node_id}: {found} objects answer {sent}",
-                )
+            if (found := sum(1 for _ in objects_in(tree))) > sent + _SPARE:
+                _refuse(request, f"{found} objects answer {sent}")
         return self._push(*args, **kwargs)
 
+    def store(self, *args: Any, **kwargs: Any) -> Any:
+        """Flower's own, if it is not an array of more chunks than the largest message had."""
+        request = kwargs["request"]
+        most = max(self._sent.values(), default=0) + _SPARE
+        if (found := chunks_of(request.object_content)) > most:
+            _refuse(request, f"an array of {found} chunks; at most {most} were sent")
+        return self._store(*args, **kwargs)
 
-def objects_in(tree: Any) -> int:
-    """How many objects a tree of Flower's has."""
-    count, waiting = 0, [tree]
+
+def _refuse(request: Any, why: str) -> NoReturn:
+    from flwr.supercore.error import ApiErrorCode, FlowerError
+
+    raise FlowerError(
+        ApiErrorCode.INVALID_PROTOBUF_PAYLOAD, f"SuperNode {request.node.node_id}: {why}"
+    )
+
+
+def chunks_of(content: bytes) -> int:
+    """How many chunks an array is put together from, as Flower keeps it; 0: it is no array.
+
+    >>> chunks_of(b'Array id 29' + bytes(1) + b'{"arraychunk_ids": [0, 0, 0]}')
+    3
+    """
+    if not content.startswith(b"Array "):
+        return 0
+    body = content[content.find(b"\0") + 1 :]
+    if len(body) > TREE:
+        return len(body)
+    try:
+        return len(json.loads(body)["arraychunk_ids"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return len(body)  # no array that could be put together
+
+
+def objects_in(tree: Any) -> Iterator[Any]:
+    """The objects that a tree of Flower's names."""
+    waiting = [tree]
     while waiting:
-        one = waiting.pop()
-        count += 1
+        yield (one := waiting.pop())
         waiting.extend(one.children)
-    return count
 
 
 def guard_answers() -> None:
     """Let Flower's handlers refuse answers that are too large."""
-    from flwr.superlink.servicer.fleet import fleet_handlers
+    from flwr.superlink.servicer.fleet import fleet_handlers as own
 
-    answers = Answers(fleet_handlers.pull_messages, fleet_handlers.push_messages)
-    fleet_handlers.pull_messages = answers.pull
-    fleet_handlers.push_messages = answers.push
+    answers = Answers(own.pull_messages, own.push_messages, own.push_object)
+    own.pull_messages, own.push_messages = answers.pull, answers.push
+    own.push_object = answers.store
