@@ -436,9 +436,9 @@ READERS = {
     "moments": Reader(_read_moments, "message", _moments, mutate.safetensors),
     "npz": Reader(_own, "own.npz", _npz, mutate.npz),
     "tensors": Reader(_own, "own.safetensors", _tensors, mutate.safetensors),
-    "pictures": Reader(_own_pictures, "ant/1.png", _pictures, mutate.png, memory=400_000_000),
+    "pictures": Reader(_own_pictures, "ant/1.png", _pictures, mutate.png, memory=800_000_000),
     "folder": Reader(
-        _folder, "train/ant/1.png", _pictures, mutate.png, _two_classes, memory=400_000_000
+        _folder, "train/ant/1.png", _pictures, mutate.png, _two_classes, memory=800_000_000
     ),
     "archive": Reader(_archive, "cifar.tar.gz", _archives, mutate.archive),
     "labels": Reader(_label_file, "train_lables.json", _label_files, mutate.text, _rows_beside),

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from submodel.config import read
 from submodel.devices.federation import over_devices
-from submodel.engines.flower.messages import GridPost
+from submodel.engines.flower.messages import GridPost, wait_no_longer
 from submodel.errors import ConfigError, SubmodelError
 from submodel.prepare import prepare
 from submodel.report.progress import scores
@@ -69,6 +69,7 @@ def _train(folder: RunFolder, grid: Grid) -> None:
         if line["round"] > done:
             _log.info("round %d of %d: %s", line["round"], config.train.rounds, scores(line))
 
+    wait_no_longer(config.devices.deadline)
     setup, engine = over_devices(config, prepare(config), GridPost(grid), folder.devices_file)
     train(config, setup, folder, tell, resume=True, devices=engine)
 
