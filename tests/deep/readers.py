@@ -64,7 +64,7 @@ class Reader:
     seeds: Callable[[], tuple[bytes, ...]]
     mutation: Mutation
     before: Callable[[Path], None] = lambda _: None
-    memory: int = 200_000_000  # bytes by which the process may grow, mutations included
+    memory: int = 400_000_000  # bytes by which the process may grow, mutations included
 
     def case(self, name: str, number: int) -> bytes:
         """The bytes of one case."""
