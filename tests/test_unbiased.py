@@ -58,7 +58,13 @@ def six(count: int = 24) -> Dataset:
     return dataset(*[(x, torch.arange(count) % 3)] * 2)
 
 
-def made(net: nn.Module, capacity: float, **sections: Any) -> Setup:
+def three() -> Dataset:
+    """Three numbers and two labels."""
+    x = six().train.x[:, :3]
+    return dataset(*[(x, torch.arange(len(x)) % 2)] * 2)
+
+
+def made(net: nn.Module, capacity: float, data: Dataset | None = None, **sections: Any) -> Setup:
     config: dict[str, Any] = {
         "data": {"partition": "iid"},
         "clients": {"count": 4, "per_round": 4, "capacities": [capacity]},
@@ -67,7 +73,7 @@ def made(net: nn.Module, capacity: float, **sections: Any) -> Setup:
     }
     for name, section in sections.items():
         config[name] = config.get(name, {}) | section
-    return prepare(parse(config), net.double(), six())
+    return prepare(parse(config), net.double(), data or six())
 
 
 def subsets(size: int, share: float, sampling: str) -> Iterator[tuple[float, np.ndarray]]:
@@ -130,12 +136,13 @@ def test_the_mean_output_of_a_linear_model_is_the_full_models() -> None:
     """Exactly, over all 2^6 masks of its weights; deeper nets are not linear in them."""
     torch.manual_seed(0)
     share = 0.3
-    setup = made(nn.Linear(6, 1, bias=False), share, scheme={"granularity": "coordinate"})
+    net = nn.Linear(3, 2, bias=False)
+    setup = made(net, share, three(), scheme={"granularity": "coordinate"})
     whole, x = initial_state(setup).tensors["weight"], setup.federation.dataset.train.x
     (factor,) = scales(setup, share).values()
-    mean = torch.zeros(len(x), 1, dtype=torch.float64)
+    mean = torch.zeros(len(x), 2, dtype=torch.float64)
     for bits in product((0.0, 1.0), repeat=6):
-        cut = CoordinateCut({"weight": torch.tensor([bits]) > 0})
+        cut = CoordinateCut({"weight": torch.tensor(bits).view(2, 3) > 0})
         chance = share ** sum(bits) * (1 - share) ** (6 - sum(bits))
         mean += chance * (x @ (factor * gather(cut, {"weight": whole})["weight"]).T)
     torch.testing.assert_close(mean, x @ whole.T, rtol=0, atol=EXACT)

@@ -39,7 +39,7 @@ from submodel.devices.memory import (
 from submodel.devices.own_data import OwnData
 from submodel.engines.device import own_device
 from submodel.engines.local import SerialEngine
-from submodel.errors import PlanError, SubmodelError
+from submodel.errors import ConfigError, PlanError, SubmodelError
 from submodel.evaluate import moments_of
 from submodel.exchange import Model, Setup
 from submodel.models import factorised
@@ -137,7 +137,7 @@ def empty_module(config: Config, facts: Facts) -> nn.Module:
     try:
         with torch.device("meta"):
             return made()
-    except (NotImplementedError, RuntimeError) as error:
+    except (ConfigError, NotImplementedError, RuntimeError) as error:
         _log.warning("the model cannot be made without values (%s): made whole for a moment", error)
         return skeleton(made())
 
