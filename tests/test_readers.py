@@ -1,4 +1,4 @@
-"""Damaged files and messages, a few hundred for every reader; `make test-deep` takes 20,000."""
+"""Damaged files and messages, a hundred for every reader; `make test-deep` takes 20,000."""
 
 from __future__ import annotations
 
