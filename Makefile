@@ -25,11 +25,12 @@ test-faults: $(VENV)/.ready
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 # Flower's simulation, with a Ray that `make test` does without, in a network of its own.
 test-simulation: $(SIMULATION)/.ready
-	$(TEST_ENV) $(SIMULATION)/bin/pytest -s tests/simulation.py
+	$(TEST_ENV) $(SIMULATION)/bin/pytest -s tests/federation/flower/simulation.py
 
 $(SIMULATION)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SIMULATION)

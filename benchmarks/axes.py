@@ -19,14 +19,15 @@ from pathlib import Path
 
 import torch
 
-from submodel.axes import trace
-from submodel.axes.forward import run
-from submodel.build import build, tensors_of
-from submodel.cut import Cut, Tensors, UnitCut, draw_units, gather
-from submodel.inspection import inspect, subject
-from submodel.merge import Accumulator
-from submodel.models import make_model
+from submodel.algorithm.merge import Accumulator
+from submodel.model.axes import trace
+from submodel.model.axes.forward import run
+from submodel.model.build import build, tensors_of
+from submodel.model.cut import Cut, Tensors, UnitCut, gather
+from submodel.model.inspect import inspect, subject
+from submodel.model.zoo import make_model
 from submodel.schemes import Draw, Random, Rolling, Scheme
+from submodel.schemes.draw import draw_units
 
 CAPACITY = 0.25
 TRACE_GOAL = 3.0  # forwards

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from submodel.config import parse, to_toml
-from submodel.engines.flower.credentials import create
-from submodel.engines.flower.family import relatives
-from submodel.engines.launch import free_port
-from submodel.prepare import prepare
+from submodel.engines.processes.launch import free_port
+from submodel.federation.flower.credentials import create
+from submodel.federation.flower.family import relatives
+from submodel.prepare.setup import prepare
 from submodel.report.tables import cost_rows
 
 CAPACITIES = (1.0, 0.25, 0.0625)

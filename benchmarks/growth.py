@@ -24,7 +24,7 @@ from benchmarks.speed.local import Ours
 from benchmarks.speed.report import summary, table
 from benchmarks.speed.workloads import WORKLOADS, make_config, make_data
 
-from submodel.prepare import prepare
+from submodel.prepare.setup import prepare
 
 WARM_UP = 2  # rounds
 ROUNDS_FOR_MEMORY = 3

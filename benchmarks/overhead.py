@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-from submodel.build import build
+from submodel.algorithm.rounds import cut_of, initial_state, plan, step
+from submodel.algorithm.types import Setup, State
 from submodel.config import parse
-from submodel.cost import CostModel
 from submodel.data import dataset
-from submodel.engines.local import SerialEngine
-from submodel.exchange import Setup, State
-from submodel.local import batches
-from submodel.prepare import prepare
-from submodel.rounds import cut_of, initial_state, plan, step
+from submodel.engines.serial import SerialEngine
+from submodel.local.work import batches
+from submodel.model.build import build
+from submodel.model.cost import CostModel
+from submodel.prepare.setup import prepare
 
 WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
     "preresnet18, width 16, 3 x 32 x 32, batch 10": {

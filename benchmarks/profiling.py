@@ -29,14 +29,14 @@ from benchmarks.speed.workloads import WORKLOADS, Workload, make_setup
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from submodel.build import build
-from submodel.cost import BACKWARD, CostModel
-from submodel.cut import WHOLE
-from submodel.engines.stack import Stack, StackedLoss
-from submodel.engines.stacked import WideForward
-from submodel.exchange import Assignment, Setup
-from submodel.rounds import Dispatcher, initial_state, plan
-from submodel.tally import Tally
+from submodel.algorithm.rounds import Dispatcher, initial_state, plan
+from submodel.algorithm.tally import Tally
+from submodel.algorithm.types import Assignment, Setup
+from submodel.engines.batched.forward import WideForward
+from submodel.engines.batched.stack import Stack, StackedLoss
+from submodel.model.build import build
+from submodel.model.cost import BACKWARD, CostModel
+from submodel.model.cut import WHOLE
 
 SCALES = {"A": 1.0, "B": 0.08, "C": 1.0}  # 3, 4 and 4 steps of a client
 STACKS = (1, 2, 4)
@@ -106,7 +106,7 @@ def of_training(events: Iterable[FunctionEvent]) -> dict[str, float]:
 def _profiled(ours: Ours) -> tuple[Report, dict[str, float]]:
     """A round, and the seconds of its operators."""
     with (
-        patch("submodel.rounds.Tally", _MarkedTally),
+        patch("submodel.algorithm.rounds.Tally", _MarkedTally),
         profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler,
     ):
         report = ours.round()

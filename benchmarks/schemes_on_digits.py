@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from submodel.config import parse
-from submodel.prepare import prepare
-from submodel.run import train
+from submodel.prepare.setup import prepare
+from submodel.runs.loop import train
 
 CASES: dict[str, dict[str, Any]] = {
     "full": {"scheme": {"name": "full"}},

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
+from submodel.algorithm.rounds import Dispatcher, initial_state, plan
+from submodel.algorithm.types import Engine, Setup, Task
 from submodel.config import parse
 from submodel.data import dataset
-from submodel.engines.batched import BatchedEngine
-from submodel.engines.local import SerialEngine
-from submodel.exchange import Engine, Setup, Task
-from submodel.prepare import prepare
-from submodel.rounds import Dispatcher, initial_state, plan
+from submodel.engines.batched.engine import BatchedEngine
+from submodel.engines.serial import SerialEngine
+from submodel.prepare.setup import prepare
 
 SHAPES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
     # name: model, inputs, widths, clients

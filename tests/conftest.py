@@ -12,8 +12,8 @@ import pytest
 from submodel.cli import main
 
 if TYPE_CHECKING:
-    from tests.common import Command
-    from tests.house import House
+    from tests.support.common import Command
+    from tests.support.processes import House
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def submodel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
     """A place for real processes, which are gone afterwards."""
-    from tests.house import House  # it needs an extra that other tests do without
+    from tests.support.processes import House  # it needs an extra that other tests do without
 
     house = House(tmp_path)
     try:

@@ -10,7 +10,7 @@ from examples import gpt2_on_text, own_scheme
 
 from submodel.config import parse
 from submodel.errors import ConfigError
-from submodel.prepare import prepare
+from submodel.prepare.setup import prepare
 from submodel.schemes import Draw, units_held
 
 

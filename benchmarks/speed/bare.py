@@ -14,8 +14,8 @@ from benchmarks.speed.tasks import Average, Trainer, jobs_of, seconds_of
 from benchmarks.speed.worker import Report, claim_stdout, options, serve
 from benchmarks.speed.workloads import make_setup
 
-from submodel.build import tensors_of
-from submodel.exchange import Setup
+from submodel.algorithm.types import Setup
+from submodel.model.build import tensors_of
 
 _TRIALS, _TRIED_STEPS = 3, 2
 

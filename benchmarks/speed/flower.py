@@ -16,8 +16,8 @@ from benchmarks.speed.tasks import Average, jobs_of
 from benchmarks.speed.worker import Report, claim_stdout, options, serve
 from benchmarks.speed.workloads import Workload, make_setup
 
-from submodel.build import tensors_of
-from submodel.exchange import Setup
+from submodel.algorithm.types import Setup
+from submodel.model.build import tensors_of
 
 ACTORS = 2
 _POLL = 0.01  # seconds; Flower's own send_and_receive sleeps longer

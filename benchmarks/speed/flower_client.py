@@ -9,8 +9,8 @@ from benchmarks.speed.tasks import Job, Trainer
 from benchmarks.speed.workloads import WORKLOADS, make_setup
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from submodel.exchange import Assignment, Setup
-from submodel.rounds import cut_of
+from submodel.algorithm.rounds import cut_of
+from submodel.algorithm.types import Assignment, Setup
 
 
 @lru_cache(maxsize=1)

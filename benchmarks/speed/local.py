@@ -8,11 +8,11 @@ import torch
 from benchmarks.speed.worker import Report, claim_stdout, options, serve
 from benchmarks.speed.workloads import make_setup
 
+from submodel.algorithm.rounds import initial_state, step
+from submodel.algorithm.types import ALONE, Group, Setup
 from submodel.config import Config
-from submodel.cost import CostModel
-from submodel.engines.make import make_engine
-from submodel.exchange import ALONE, Group, Setup
-from submodel.rounds import initial_state, step
+from submodel.model.cost import CostModel
+from submodel.prepare.engine import make_engine
 
 
 class Ours:

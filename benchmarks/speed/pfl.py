@@ -19,9 +19,9 @@ from benchmarks.speed.workloads import Workload, make_setup
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.exchange import Setup
-from submodel.local import batches
-from submodel.rounds import plan
+from submodel.algorithm.rounds import plan
+from submodel.algorithm.types import Setup
+from submodel.local.work import batches
 
 _NEVER = 10**9
 

@@ -7,7 +7,7 @@ from benchmarks.speed.pair import LOOPBACK, PROCESSES, free_port, serve_together
 from benchmarks.speed.worker import claim_stdout, options
 from benchmarks.speed.workloads import make_setup
 
-from submodel.engines.torchrun import ProcessGroup
+from submodel.engines.processes.group import ProcessGroup
 
 
 def main() -> None:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.build import build
-from submodel.cut import Cut
-from submodel.exchange import Setup
-from submodel.local import batches
-from submodel.rounds import cut_of, plan
+from submodel.algorithm.rounds import cut_of, plan
+from submodel.algorithm.types import Setup
+from submodel.local.work import batches
+from submodel.model.build import build
+from submodel.model.cut import Cut
 
 Tensors = Mapping[str, Tensor]
 Shapes = tuple[tuple[str, int], ...]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from submodel.algorithm.types import Setup
 from submodel.config import Config, parse
 from submodel.data import Dataset, dataset, digits
-from submodel.exchange import Setup
-from submodel.prepare import prepare
+from submodel.prepare.setup import prepare
 
 CLASSES = 10
 

@@ -3,14 +3,15 @@
 from typing import TYPE_CHECKING
 
 from submodel.errors import SubmodelError
-from submodel.imports import lazily
+from submodel.lazy import lazily
 
 if TYPE_CHECKING:
-    from submodel.api import Result, train
-    from submodel.axes.declare import Axes, declare
-    from submodel.axes.tracer import trace
+    from submodel.api import Result, build, train
     from submodel.config import Config
     from submodel.data import Dataset, dataset, digits
+    from submodel.experiments.comparison.plan import compare
+    from submodel.model.axes.declare import Axes, declare
+    from submodel.model.axes.tracer import trace
 
 __version__ = "0.1.0"
 __all__ = [
@@ -19,6 +20,8 @@ __all__ = [
     "Dataset",
     "Result",
     "SubmodelError",
+    "build",
+    "compare",
     "dataset",
     "declare",
     "digits",
@@ -28,9 +31,10 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        **dict.fromkeys(("Result", "train"), "submodel.api"),
-        **dict.fromkeys(("Axes", "declare", "trace"), "submodel.axes"),
+        **dict.fromkeys(("Result", "build", "train"), "submodel.api"),
+        **dict.fromkeys(("Axes", "declare", "trace"), "submodel.model.axes"),
         "Config": "submodel.config",
+        "compare": "submodel.experiments.comparison.plan",
         **dict.fromkeys(("Dataset", "dataset", "digits"), "submodel.data"),
     },
 )

@@ -12,20 +12,26 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from submodel.axes import Axes, Dimension
+from submodel.algorithm.evaluation import EVALUATOR, assemble
+from submodel.algorithm.rounds import cut_of, known
+from submodel.algorithm.scaling import scaled
+from submodel.algorithm.types import Assignment, Setup, State
+from submodel.amounts import parse_capacity
 from submodel.config import Config, parse
-from submodel.cut import WHOLE
 from submodel.data import Dataset
 from submodel.errors import ConfigError
-from submodel.evaluate import EVALUATOR, assemble
-from submodel.exchange import Assignment, Setup, State
-from submodel.local import Loss
-from submodel.prepare import prepare
-from submodel.rounds import cut_of, known
-from submodel.run import Metrics, OnRound, RunFolder
-from submodel.run import train as train_run
-from submodel.scaled import scaled
-from submodel.units import parse_capacity
+from submodel.model.axes import Axes, Dimension
+from submodel.model.axes.forward import Inputs
+from submodel.model.axes.layout import Indices
+from submodel.model.build import build as build_cut
+from submodel.model.build.check import Outputs
+from submodel.model.build.given import check_cut
+from submodel.model.build.module import Factory, Resize
+from submodel.model.cut import WHOLE, UnitCut
+from submodel.prepare.setup import prepare
+from submodel.runs.loop import Metrics, OnRound, RunFolder
+from submodel.runs.loop import train as train_run
+from submodel.tasks.loss import Loss
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,44 @@ class Result:
             WHOLE if share == 1 else cut_of(self.setup, where, known=known(self.setup, self.state))
         )
         return assemble(self.setup, scaled(self.setup, self.state.tensors, share), cut)
+
+
+def build(
+    model: nn.Module,
+    axes: Axes,
+    units: Mapping[str, Indices],
+    *,
+    factory: Factory | None = None,
+    resize: Resize | None = None,
+    example_inputs: Inputs | None = None,
+    outputs: Outputs | None = None,
+) -> nn.Module:
+    """The sub-model of ``model`` that holds only ``units``, as a module of its own.
+
+    Args:
+        model: the full model; it is not changed, and nothing of it is shared.
+        axes: what `trace` or `declare` returned for it.
+        units: the positions that are kept, by axis; an axis that is not named stays whole.
+        factory: makes the empty sub-model from the kept sizes by axis, instead of copying.
+        resize: corrects the copy, ``resize(module, sizes)``, after all else.
+        example_inputs: run both models on them once, and compare the shapes of the outputs.
+        outputs: which of the outputs count in that, as ``lambda result: result.logits``.
+
+    >>> import numpy as np
+    >>> from submodel import trace
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> build(net, trace(net, torch.ones(1, 4)), {"0": np.array([1, 5])})[0]
+    Linear(in_features=4, out_features=2, bias=True)
+    """
+    check_cut(model, axes, units)
+    return build_cut(
+        model,
+        UnitCut(axes, units),
+        factory=factory,
+        resize=resize,
+        example_inputs=example_inputs,
+        outputs=outputs,
+    )
 
 
 def train(

@@ -18,25 +18,19 @@ import torch
 from PIL import Image
 from safetensors.torch import save
 
-from submodel import checkpoint
-from submodel.axes import trace
-from submodel.axes.saved import from_json, to_json
+from submodel.algorithm.rounds import Dispatcher, initial_state
+from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.config import Config, parse, read, to_toml
 from submodel.config.meaning import fingerprint
-from submodel.cut import PlannedCut
 from submodel.data import cache as data_cache
 from submodel.data.cifar import CIFAR10, read_cifar
 from submodel.data.folder import read_folder
 from submodel.data.images import Images, ImageSet
-from submodel.devices.device import Report
-from submodel.devices.facts import Facts, briefed, briefing
-from submodel.devices.own_data import OwnData
-from submodel.devices.roster import read_roster
-from submodel.exchange import Assignment, Setup, Task, Update
-from submodel.prepare import prepare
-from submodel.rounds import Dispatcher, initial_state
-from submodel.run import RunFolder
-from submodel.wire import (
+from submodel.federation.device import Report
+from submodel.federation.facts import Facts, briefed, briefing
+from submodel.federation.own_data import OwnData
+from submodel.federation.roster import read_roster
+from submodel.federation.wire import (
     Parcel,
     Spent,
     WireError,
@@ -50,9 +44,15 @@ from submodel.wire import (
     update_limits,
     update_parcel,
 )
+from submodel.model.axes import trace
+from submodel.model.axes.saved import from_json, to_json
+from submodel.model.cut import PlannedCut
+from submodel.prepare.setup import prepare
+from submodel.runs import checkpoint
+from submodel.runs.loop import RunFolder
 from tests.deep import mutate
 from tests.deep.mutate import Mutation
-from tests.zoo import transformer
+from tests.model.zoo import transformer
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from submodel.algorithm.rounds import initial_state, step
+from submodel.algorithm.types import Failure, Outcome, State, Task
 from submodel.config import read
-from submodel.cost import CostModel
 from submodel.data import Population
-from submodel.engines.flower.family import Relative, relatives
-from submodel.engines.local import SerialEngine
-from submodel.exchange import Failure, Outcome, State, Task
-from submodel.prepare import prepare
-from submodel.rounds import initial_state, step
-from tests.house import PATIENCE, House
+from submodel.engines.serial import SerialEngine
+from submodel.federation.flower.family import Relative, relatives
+from submodel.model.cost import CostModel
+from submodel.prepare.setup import prepare
+from tests.support.processes import PATIENCE, House
 
 CONFIG = """
 name = "faults"

@@ -11,8 +11,8 @@ import pytest
 from safetensors.torch import save_file
 
 from submodel.config import read
-from submodel.engines.flower.family import runs
-from submodel.prepare import prepare
+from submodel.federation.flower.family import runs
+from submodel.prepare.setup import prepare
 from tests.faults.setting import (
     DEADLINE,
     MANY,
@@ -27,7 +27,7 @@ from tests.faults.setting import (
     stop,
     there,
 )
-from tests.house import PATIENCE, House
+from tests.support.processes import PATIENCE, House
 
 pytestmark = pytest.mark.faults
 LATE = f"no answer in {DEADLINE} s"

@@ -8,11 +8,11 @@ import signal
 import pytest
 
 from submodel.config import read
-from submodel.engines.flower.family import runs
-from submodel.prepare import prepare
-from submodel.run import train
+from submodel.federation.flower.family import runs
+from submodel.prepare.setup import prepare
+from submodel.runs.loop import train
 from tests.faults.setting import SOON, Saboteur, assert_equal, configured, final
-from tests.house import House
+from tests.support.processes import House
 
 pytestmark = pytest.mark.faults
 ROUNDS = 3

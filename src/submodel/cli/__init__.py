@@ -11,7 +11,7 @@ import typer
 
 from submodel.cli import compare, devices, federation, models, research, theory, training
 from submodel.cli.base import app
-from submodel.engines.launch import endings, follow_launcher
+from submodel.engines.processes.launch import endings, follow_launcher
 from submodel.errors import SubmodelError
 
 for _command in (

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from submodel.cli.base import Settings, console, make_folder
-from submodel.compare.kinds import BudgetKind, parse_budget
 from submodel.errors import ConfigError
-from submodel.reproduce.experiments import Scale
+from submodel.experiments.kinds import BudgetKind, parse_budget
+from submodel.experiments.paper.plans import Scale
 
 if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
-    from submodel.compare.findings import Findings
     from submodel.config import Config
+    from submodel.experiments.comparison.findings import Findings
 
 
 def compare(
@@ -53,11 +53,11 @@ def compare(
     ] = None,
 ) -> None:
     """Compare schemes on the same data, seeds and budget; the same command goes on if stopped."""
-    from submodel.compare import report
-    from submodel.compare.comparison import base_of, plan_comparison, run_plan, scale_base
-    from submodel.compare.findings import Findings
-    from submodel.compare.ways import parse_ways
-    from submodel.run import Interrupted
+    from submodel.experiments.comparison import report
+    from submodel.experiments.comparison.findings import Findings
+    from submodel.experiments.comparison.plan import base_of, plan_comparison, run_plan, scale_base
+    from submodel.experiments.comparison.ways import parse_ways
+    from submodel.runs.loop import Interrupted
 
     if records is not None:
         findings = Findings.read(records)
@@ -100,7 +100,7 @@ def compare(
 
 
 def _show(findings: Findings, page: Path) -> None:
-    from submodel.compare import report
+    from submodel.experiments.comparison import report
 
     console.print(report.table(findings))
     console.print(report.remarks(findings))

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from submodel.amounts import parse_amount, parse_capacity, si
 from submodel.cli.base import ConfigFile, Settings, console
 from submodel.errors import ConfigError, SubmodelError
-from submodel.units import parse_amount, parse_capacity, si
 
 if TYPE_CHECKING:  # PyTorch, and an extra: imported where they are used, which is not in `join`
     from submodel.config import Config
-    from submodel.engines.flower.serving import Place
-    from submodel.run import RunFolder
+    from submodel.federation.flower.serving import Place
+    from submodel.runs.loop import RunFolder
 
 PORT = 8000
 _FEDERATION, _CREDENTIALS = Path("federation"), Path("device")
@@ -56,10 +56,10 @@ def serve(
     """Train over real devices: start a server for them, or use one, and show how it goes."""
     need_flower()
     from submodel.config import read
-    from submodel.devices.federation import problems_over_devices
-    from submodel.engines.flower.serving import Place
-    from submodel.prepare import prepare
-    from submodel.run import RunFolder, new_folder
+    from submodel.federation.flower.serving import Place
+    from submodel.federation.server import problems_over_devices
+    from submodel.prepare.setup import prepare
+    from submodel.runs.loop import RunFolder, new_folder
 
     resolved = read(config, [*(settings or []), "engine.name=flower"])
     if problems := problems_over_devices(resolved):
@@ -82,11 +82,11 @@ def serve(
 def follow(config: Config, folder: RunFolder, place: Place) -> None:
     """Serve a run that has a folder, from wherever it stands."""
     need_flower()
-    from submodel.engines.flower.credentials import load
-    from submodel.engines.flower.serving import Served
-    from submodel.engines.flower.superlink import Superlink
-    from submodel.report.progress import show_progress
-    from submodel.run import Interrupted
+    from submodel.federation.flower.credentials import load
+    from submodel.federation.flower.serving import Served
+    from submodel.federation.flower.superlink import Superlink
+    from submodel.runs.loop import Interrupted
+    from submodel.runs.progress import show_progress
 
     def keys() -> Mapping[str, bytes]:
         return load(Path(place.federation)).public_keys() if place.federation else {}
@@ -149,8 +149,8 @@ def join(
 ) -> None:
     """Take part as a device: hold what fits, train on the own data, send nothing but updates."""
     need_flower()
-    from submodel.engines.flower.credentials import load_device
-    from submodel.engines.flower.supernode import Supernode, keep_running
+    from submodel.federation.flower.credentials import load_device
+    from submodel.federation.flower.supernode import Supernode, keep_running
 
     given = node_settings(data, part, capacity, memory, name)
     files = None

@@ -15,10 +15,10 @@ from submodel.cli.base import console
 from submodel.errors import ConfigError, SubmodelError
 
 if TYPE_CHECKING:  # an extra: imported where it is used
-    from submodel.devices.roster import Entry
-    from submodel.engines.flower.control import Node
-    from submodel.engines.flower.credentials import Federation
-    from submodel.run import RunFolder
+    from submodel.federation.flower.control import Node
+    from submodel.federation.flower.credentials import Federation
+    from submodel.federation.roster import Entry
+    from submodel.runs.loop import RunFolder
 
 app = typer.Typer(
     help="Make and look after the credentials of real devices and their server.",
@@ -47,7 +47,7 @@ def init(
     ] = None,
 ) -> None:
     """Make a federation: an authority of its own, a server, keys for every device."""
-    from submodel.engines.flower import credentials
+    from submodel.federation.flower import credentials
 
     if count is not None and names:
         raise ConfigError(["--devices: give a number of devices or their names, not both"])
@@ -69,7 +69,7 @@ def add(
     folder: Folder = Path("federation"),
 ) -> None:
     """Make keys for more devices; those that are there stay as they are."""
-    from submodel.engines.flower import credentials
+    from submodel.federation.flower import credentials
 
     made = credentials.add(folder, names)
     print(f"{folder}: {len(names)} device(s) more, now {len(made.devices)}")
@@ -89,7 +89,7 @@ def renew(
     ] = None,
 ) -> None:
     """Make a new key and certificate for the server; devices need not change. Needs ca.key."""
-    from submodel.engines.flower import credentials
+    from submodel.federation.flower import credentials
 
     print(_validity(credentials.renew(folder, hosts or [])))
     print("devices need nothing new; a running 'submodel serve' shows it when it starts next")
@@ -102,8 +102,8 @@ def status(
     ] = None,
 ) -> None:
     """Show a run's devices: what they hold, how they answer, when they were last seen."""
-    from submodel.devices.roster import read_roster
-    from submodel.run import RunFolder
+    from submodel.federation.roster import read_roster
+    from submodel.runs.loop import RunFolder
 
     folder = RunFolder(run or _newest())
     folder.config()  # is it a run?
@@ -123,9 +123,9 @@ def status(
 
 def _connected(folder: RunFolder) -> tuple[int, dict[int, Node]]:
     """The port where a run is served, and the devices that its SuperLink knows."""
-    from submodel.engines.flower.control import Control
-    from submodel.engines.flower.credentials import load
-    from submodel.engines.flower.serving import Place
+    from submodel.federation.flower.control import Control
+    from submodel.federation.flower.credentials import load
+    from submodel.federation.flower.serving import Place
 
     place = Place.load(folder)
     ca = None if place.ca is None else Path(place.ca)
@@ -143,7 +143,7 @@ def app_(
     folder: Annotated[Path, typer.Argument(help="A new folder.")] = Path("submodel-app"),
 ) -> None:
     """Write the app that 'flwr run' takes, for a Flower deployment that is there already."""
-    from submodel.engines.flower.control import thin_app
+    from submodel.federation.flower.control import thin_app
 
     if folder.exists():
         raise SubmodelError(f"{folder} exists already")

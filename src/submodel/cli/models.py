@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from submodel.amounts import parse_amount, parse_capacity, si
 from submodel.cli.base import ConfigFile, RunPath, Settings, console, make_folder
 from submodel.errors import ConfigError
-from submodel.units import parse_amount, parse_capacity, si
 
 
 class ExportFormat(StrEnum):
@@ -25,7 +25,7 @@ class ExportFormat(StrEnum):
 def cost(config: ConfigFile = None, settings: Settings = None) -> None:
     """Say what each capacity costs against the full model, before anything runs."""
     from submodel.config import read
-    from submodel.prepare import prepare
+    from submodel.prepare.setup import prepare
     from submodel.report.tables import cost_rows, cost_table
 
     console.print(cost_table(cost_rows(prepare(read(config, settings or [])))))
@@ -59,9 +59,9 @@ def inspect(
 ) -> None:
     """Find the axes of a model: what is cut together, what is frozen and why, what cuts cost."""
     from submodel.config import override
-    from submodel.inspection import findings, subject
-    from submodel.inspection import inspect as inspect_axes
-    from submodel.models import factorised, only_ranks
+    from submodel.model.inspect import findings, subject
+    from submodel.model.inspect import inspect as inspect_axes
+    from submodel.model.zoo import factorised, only_ranks
     from submodel.report.tables import cost_table, module_cost_rows
 
     found = subject(model, override({}, options or []), _shape(shape), meta)
@@ -99,9 +99,9 @@ def plan(
     traffic: Annotated[str | None, typer.Option(help="Bytes per round, down + up.")] = None,
 ) -> None:
     """Turn a device's budget into the largest capacity that fits, and show the arithmetic."""
-    from submodel.budget import Budget
     from submodel.config import read
-    from submodel.prepare import prepare
+    from submodel.model.budget import Budget
+    from submodel.prepare.setup import prepare
 
     limits = {
         what: parse_amount(text)
@@ -139,8 +139,8 @@ def export(
     out: Annotated[Path | None, typer.Option(help="The folder to write to.")] = None,
 ) -> None:
     """Write a trained model, or the sub-model of a capacity, for use elsewhere."""
-    from submodel.export import export as export_run
-    from submodel.run import RunFolder
+    from submodel.runs.export import export as export_run
+    from submodel.runs.loop import RunFolder
 
     folder = RunFolder(run)
     share = parse_capacity(capacity)

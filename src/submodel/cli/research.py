@@ -11,7 +11,7 @@ import typer
 
 from submodel.cli.base import Settings, console, make_folder
 from submodel.errors import ConfigError
-from submodel.reproduce.experiments import DATASETS, EXPERIMENTS, Scale, Split
+from submodel.experiments.paper.plans import DATASETS, EXPERIMENTS, Scale, Split
 
 _MOST_CLIENTS = 1000  # more rows than a picture has
 
@@ -41,7 +41,7 @@ def data(
 ) -> None:
     """Fetch a dataset, describe it, and show who would have what of it."""
     from submodel.config import read
-    from submodel.prepare import load_data, split_data
+    from submodel.prepare.setup import load_data, split_data
     from submodel.report import partition as picture
 
     given = {
@@ -104,10 +104,10 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments and say what holds; the same command goes on where it stopped."""
     from submodel.config import parse
-    from submodel.reproduce import report
-    from submodel.reproduce.records import Record
-    from submodel.reproduce.runner import Runner
-    from submodel.run import Interrupted
+    from submodel.experiments.paper import report
+    from submodel.experiments.records import Record
+    from submodel.experiments.runner import Runner
+    from submodel.runs.loop import Interrupted
 
     if name != "all" and name not in EXPERIMENTS:
         raise ConfigError([f"{name!r} is not one of {', '.join(EXPERIMENTS)}, all"])

@@ -12,14 +12,14 @@ import typer
 
 from submodel.cli import devices
 from submodel.cli.base import ConfigFile, RunPath, Settings, console
-from submodel.engines.launch import launch
+from submodel.engines.processes.launch import launch
 from submodel.errors import ConfigError
 
 if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
+    from submodel.algorithm.types import Setup
     from submodel.config import Config
-    from submodel.engines.torchrun import ProcessGroup
-    from submodel.exchange import Setup
-    from submodel.run import RunFolder
+    from submodel.engines.processes.group import ProcessGroup
+    from submodel.runs.loop import RunFolder
 
 
 _MOST_PER_CORE = 16  # processes: each takes hundreds of megabytes
@@ -27,11 +27,11 @@ _MOST_PER_CORE = 16  # processes: each takes hundreds of megabytes
 
 def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     """Train in the folder, show progress, end with the result."""
-    from submodel.engines.choose import choose
-    from submodel.engines.torchrun import ProcessGroup, launched
-    from submodel.prepare import prepare
-    from submodel.run import Interrupted
-    from submodel.run import train as train_run
+    from submodel.engines.processes.group import ProcessGroup, launched
+    from submodel.prepare.processes import choose
+    from submodel.prepare.setup import prepare
+    from submodel.runs.loop import Interrupted
+    from submodel.runs.loop import train as train_run
 
     if config.engine.name == "flower":
         raise ConfigError(["engine.name: real devices are served: 'submodel serve CONFIG.toml'"])
@@ -65,9 +65,9 @@ def _train_and_show(
     config: Config, setup: Setup, folder: RunFolder, resume: bool, group: ProcessGroup | None
 ) -> None:
     from submodel.engines.device import own_device
-    from submodel.report.progress import show_progress
     from submodel.report.tables import cost_rows, cost_table
-    from submodel.run import train as train_run
+    from submodel.runs.loop import train as train_run
+    from submodel.runs.progress import show_progress
 
     if not resume:
         folder.create(config)
@@ -101,7 +101,7 @@ def train(
 ) -> None:
     """Train a model through sub-models; the run's folder holds all there is to know of it."""
     from submodel.config import read
-    from submodel.run import RunFolder, new_folder
+    from submodel.runs.loop import RunFolder, new_folder
 
     chosen = list(settings or [])
     if processes is not None and engine not in (None, "torchrun"):
@@ -116,10 +116,10 @@ def train(
 
 def resume(run: RunPath, settings: Settings = None) -> None:
     """Go on with a run that was stopped or killed, or extend one: --set train.rounds=300."""
-    from submodel.checkpoint import saved_round
     from submodel.config import read
     from submodel.config.meaning import CHANGEABLE, differences, refusals
-    from submodel.run import RunFolder
+    from submodel.runs.checkpoint import saved_round
+    from submodel.runs.loop import RunFolder
 
     folder = RunFolder(run)
     before = folder.config()
@@ -132,7 +132,7 @@ def resume(run: RunPath, settings: Settings = None) -> None:
         console.print(f"{run} is finished; 'submodel show {run}' shows it")
         return
     if config.engine.name == "flower":
-        from submodel.engines.flower.serving import Place
+        from submodel.federation.flower.serving import Place
 
         place = Place.load(folder)
         if changed:
@@ -146,7 +146,7 @@ def resume(run: RunPath, settings: Settings = None) -> None:
 def show(run: RunPath) -> None:
     """Show a run: its evaluated rounds and where it stands."""
     from submodel.report.tables import history_table
-    from submodel.run import RunFolder
+    from submodel.runs.loop import RunFolder
 
     folder = RunFolder(run)
     config, history = folder.config(), folder.metrics()

@@ -1,8 +1,8 @@
 """The configuration: typed, with a default and a description for every key, checked all at once."""
 
-from submodel.config.method import SchemeChoice
 from submodel.config.reading import Config, describe, override, parse, read, to_toml
 from submodel.config.subject import AxesChoice
+from submodel.schemes.choice import SchemeChoice
 
 __all__ = [
     "AxesChoice",

@@ -12,7 +12,7 @@ import json
 
 from submodel.config.plain import shortened
 from submodel.config.reading import Config
-from submodel.config.values import Section
+from submodel.options import Section
 
 CHANGEABLE = (
     "name",

@@ -10,14 +10,15 @@ import tomli_w
 from pydantic import Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
-from submodel.config.method import Devices, Engine, Local, Merge, SchemeChoice, Server, Train
+from submodel.config.method import Devices, Engine, Local, Merge, Server, Train
 from submodel.config.plain import MOST_BYTES, check_bounds, read_toml, shortened, shown, unwritable
 from submodel.config.subject import AxesChoice, Clients, Data, Model
-from submodel.config.values import Section
 from submodel.data import DATA_NAMES
 from submodel.errors import ConfigError
 from submodel.files import UnreadableError, read_text
-from submodel.models import ModelName
+from submodel.model.zoo import ModelName
+from submodel.options import Section
+from submodel.schemes.choice import SchemeChoice
 
 
 class Config(Section):

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from submodel.config.values import Capacity, Count, Positive, Section
 from submodel.data import DATA_PATTERN, Source
-from submodel.models import ModelName
+from submodel.model.zoo import ModelName
+from submodel.options import Capacity, Count, Positive, Section
 
 
 class Model(Section):

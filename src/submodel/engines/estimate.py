@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
-from submodel.budget import activation_bytes
-from submodel.build import build
-from submodel.cost import BACKWARD, CostModel
-from submodel.cut import Cut, draw_coordinates, draw_units
-from submodel.exchange import Assignment, Bundle, Setup
-from submodel.local import batch_length, batches_per_pass
+from submodel.algorithm.types import Assignment, Bundle, Setup
+from submodel.local.work import batch_length, batches_per_pass
+from submodel.model.budget import activation_bytes
+from submodel.model.build import build
+from submodel.model.capacity import prefix_cut
+from submodel.model.cost import BACKWARD, CostModel
+from submodel.model.cut import Cut
 from submodel.schemes import Draw, Static
+from submodel.schemes.draw import draw_coordinates
 
 # Fitted to steps of a pre-activation ResNet18 of widths 1 to 64, alone and in stacks, on one core:
 # large layers cost their arithmetic, small ones the bytes that they keep, tiny ones their calls.
@@ -39,11 +41,11 @@ class Estimate:
 
     def _cut(self, capacity: float) -> Cut:
         """A cut of this capacity: most schemes draw only such of its shape."""
-        setup, draw = self._setup, Draw(0, 0, 0)
+        setup = self._setup
         if setup.granularity == "unit":
-            return draw_units(Static(), setup.axes, capacity, draw, least=setup.least)
+            return prefix_cut(setup.axes, capacity, least=setup.least)
         parameters = {n: p.detach() for n, p in setup.module.named_parameters()}
-        return draw_coordinates(Static(), setup.axes, parameters, capacity, draw)
+        return draw_coordinates(Static(), setup.axes, parameters, capacity, Draw(0, 0, 0))
 
     def _seconds_of_example(self, capacity: float) -> float:
         """What one example costs in a step that is taken anyway."""

@@ -8,13 +8,15 @@ from typing import Any
 from rich.table import Table
 from torch import nn
 
-from submodel.axes import Axes
-from submodel.axes.forward import Inputs
-from submodel.cost import BACKWARD, CostModel
-from submodel.cut import WHOLE, Cut, draw_coordinates, draw_units
-from submodel.exchange import Setup
+from submodel.algorithm.types import Setup
+from submodel.amounts import si
+from submodel.model.axes import Axes
+from submodel.model.axes.forward import Inputs
+from submodel.model.capacity import prefix_cut
+from submodel.model.cost import BACKWARD, CostModel
+from submodel.model.cut import WHOLE, Cut
 from submodel.schemes import Draw, Static
-from submodel.units import si
+from submodel.schemes.draw import draw_coordinates
 
 
 def cost_rows(setup: Setup) -> list[dict[str, float]]:
@@ -23,9 +25,7 @@ def cost_rows(setup: Setup) -> list[dict[str, float]]:
     capacities = sorted({1.0, *setup.population.capacities}, reverse=True)
     draw = Draw(0, 0, 0)
     if setup.granularity == "unit":
-        cuts: list[Cut] = [
-            draw_units(Static(), setup.axes, c, draw, least=setup.least) for c in capacities
-        ]
+        cuts: list[Cut] = [prefix_cut(setup.axes, c, least=setup.least) for c in capacities]
     else:
         parameters = {n: p.detach() for n, p in setup.module.named_parameters()}
         cuts = [draw_coordinates(Static(), setup.axes, parameters, c, draw) for c in capacities]
@@ -78,7 +78,7 @@ def module_cost_rows(
     module: nn.Module, axes: Axes, example_inputs: Inputs, capacities: Sequence[float]
 ) -> list[dict[str, float]]:
     """What each capacity of a bare module costs."""
-    cuts: dict[float, Cut] = {c: draw_units(Static(), axes, c, Draw(0, 0, 0)) for c in capacities}
+    cuts: dict[float, Cut] = {c: prefix_cut(axes, c) for c in capacities}
     return _rows(CostModel(module, example_inputs), cuts)
 
 

@@ -1,5 +1,6 @@
 """The schemes: rules that say which units of an axis a client holds in a round."""
 
+from submodel.model.capacity import units_held
 from submodel.schemes.base import (
     NOTHING,
     Adaptation,
@@ -10,19 +11,18 @@ from submodel.schemes.base import (
     Memory,
     Observation,
     Scheme,
-    units_held,
 )
 from submodel.schemes.basic import Full, Random, Static
-from submodel.schemes.drawing import draw_mask
 from submodel.schemes.dropout import Dropout
 from submodel.schemes.hierarchical import Hierarchical
 from submodel.schemes.importance import Importance
 from submodel.schemes.masked_sgd import MaskedSgd
-from submodel.schemes.ordered import Ordered
+from submodel.schemes.masks import draw_mask
+from submodel.schemes.ordered.scheme import Ordered
 from submodel.schemes.partition import Partition
 from submodel.schemes.pruned import Pruned
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
-from submodel.schemes.unbiased import Unbiased
+from submodel.schemes.unbiased.scheme import Unbiased
 
 __all__ = [
     "NOTHING",

@@ -6,12 +6,9 @@ flat vector of all weights is the one axis, so the same few lines serve both gra
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -19,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from submodel.local import LocalWork
+    from submodel.local.work import LocalWork
 
 Mask = NDArray[np.bool_]
 Memory = Mapping[str, Tensor]
@@ -207,22 +204,3 @@ class Scheme(ABC):
     def observe(self, now: Observation) -> dict[str, float]:  # noqa: ARG002
         """Numbers for the round's books, by name: their means over the clients."""
         return {}
-
-
-@lru_cache(maxsize=1 << 12)
-def units_held(capacity: float, size: int) -> int:
-    """How many of ``size`` units a capacity holds: its share, rounded up.
-
-    >>> units_held(0.25, 64), units_held(0.25, 10), units_held(1 / 16, 4)
-    (16, 3, 1)
-    """
-    return math.ceil(Fraction(capacity).limit_denominator(1 << 20) * size)
-
-
-def prefix(size: int, length: int) -> Mask:
-    """The first units.
-
-    >>> prefix(3, 1)
-    array([ True, False, False])
-    """
-    return np.arange(size) < length

@@ -7,8 +7,9 @@ from typing import Literal
 
 import numpy as np
 
+from submodel.model.capacity import prefix, units_held
 from submodel.randomness import generator
-from submodel.schemes.base import Draw, Mask, Scheme, prefix, units_held
+from submodel.schemes.base import Draw, Mask, Scheme
 
 
 @dataclass(frozen=True)

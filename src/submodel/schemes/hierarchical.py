@@ -8,8 +8,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from submodel.model.capacity import units_held
 from submodel.randomness import generator
-from submodel.schemes.base import Draw, Given, Mask, Scheme, units_held
+from submodel.schemes.base import Draw, Given, Mask, Scheme
 
 
 @lru_cache(maxsize=4)

@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.schemes.base import Draw, Given, Known, Mask, Scheme, units_held
+from submodel.model.capacity import units_held
+from submodel.schemes.base import Draw, Given, Known, Mask, Scheme
 
 Scope = Literal["axis", "global"]
 """Whether the largest are taken of every axis (of every tensor, for single weights) or of all."""

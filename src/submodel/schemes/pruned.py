@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from submodel.schemes.base import Adaptation, Draw, Given, Mask, Memory, Scheme, units_held
+from submodel.model.capacity import units_held
+from submodel.schemes.base import Adaptation, Draw, Given, Mask, Memory, Scheme
 
 Array = NDArray[np.float64]
 Reentry = Literal["zero", "kept"]

@@ -12,21 +12,21 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from submodel.errors import ConfigError, SubmodelError
-from submodel.imports import find, is_path
+from submodel.plugins import find, is_path
 from submodel.schemes.base import Scheme
 from submodel.schemes.basic import Full, Random, Static
 from submodel.schemes.dropout import Dropout
 from submodel.schemes.hierarchical import Hierarchical
 from submodel.schemes.importance import Importance
 from submodel.schemes.masked_sgd import MaskedSgd
-from submodel.schemes.ordered import Ordered
+from submodel.schemes.ordered.scheme import Ordered
 from submodel.schemes.partition import Partition
 from submodel.schemes.pruned import Pruned
 from submodel.schemes.rolling import Rolling, default_windows
-from submodel.schemes.unbiased import Unbiased
+from submodel.schemes.unbiased.scheme import Unbiased
 
 if TYPE_CHECKING:
-    from submodel.config import SchemeChoice
+    from submodel.schemes.choice import SchemeChoice
 
 GROUP = "submodel.schemes"
 """The entry-point group in which packages offer schemes."""

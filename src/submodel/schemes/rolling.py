@@ -12,8 +12,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from submodel.model.capacity import units_held
 from submodel.randomness import generator
-from submodel.schemes.base import Draw, Given, Mask, Scheme, units_held
+from submodel.schemes.base import Draw, Given, Mask, Scheme
 
 
 @lru_cache(maxsize=4)

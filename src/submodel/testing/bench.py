@@ -10,15 +10,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from submodel.axes import Axes, trace
+from submodel.algorithm.rounds import initial_state, known, step
+from submodel.algorithm.types import Assignment, Bundle, Setup, State
 from submodel.config import Config, parse
-from submodel.cost import CostModel
 from submodel.data import Dataset, dataset
-from submodel.engines.local import SerialEngine
+from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
-from submodel.exchange import Assignment, Bundle, Setup, State
-from submodel.prepare import prepare
-from submodel.rounds import initial_state, known, step
+from submodel.model.axes import Axes, trace
+from submodel.model.cost import CostModel
+from submodel.prepare.setup import prepare
 from submodel.schemes import Scheme
 
 Budget = Literal["axis", "total"]

@@ -11,24 +11,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from submodel import checkpoint
-from submodel.cut import gather
-from submodel.evaluate import EVALUATOR
-from submodel.exchange import Assignment, Setup, State
-from submodel.merge import Accumulator, Rule
-from submodel.rounds import cut_of, initial_state, known, output_step, plan, step
+from submodel.algorithm.evaluation import EVALUATOR
+from submodel.algorithm.merge import Accumulator, Rule
+from submodel.algorithm.rounds import cut_of, initial_state, known, output_step, plan, step
+from submodel.algorithm.types import Assignment, Setup, State
+from submodel.model.cut import gather
+from submodel.runs import checkpoint
 from submodel.schemes import Draw, Mask, Scheme, units_held
-from submodel.schemes.drawing import mask_problem, question
-from submodel.testing.bench import (
-    ROUNDS,
-    Bench,
-    Budget,
-    bits,
-    costs,
-    require,
-    run,
-    same,
-)
+from submodel.schemes.masks import mask_problem, question
+from submodel.testing.bench import ROUNDS, Bench, Budget, bits, costs, require, run, same
 
 _RULES: tuple[Rule, ...] = ("selective", "fill_in")
 _LIMITS: dict[Budget, str] = {"axis": "axis by axis", "total": "in total"}

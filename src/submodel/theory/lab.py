@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from submodel.cut import COORDINATES
-from submodel.merge import average, shrinkage
+from submodel.algorithm.merge import average, shrinkage
+from submodel.model.cut import COORDINATES
 from submodel.randomness import generator
 from submodel.schemes import Draw, Random, Rolling
 from submodel.theory.masked import Masking, window_masks

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from submodel.cut import COORDINATES
+from submodel.model.cut import COORDINATES
 from submodel.randomness import generator
 from submodel.schemes import Draw, Random, Rolling, Scheme
 from submodel.theory.problems import Array, Problem, Quadratic, TheoryError

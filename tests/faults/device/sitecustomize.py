@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_APP = "submodel.engines.flower.client_app"
+_APP = "submodel.federation.flower.client_app"
 _FOLDER = os.environ.get("SUBMODEL_TEST_FAULTS")
 
 
@@ -67,8 +67,8 @@ def _reply(reply: Any, message: Any, fault: str, last: Path) -> Any:
     import torch
     from flwr.app import Message, RecordDict
 
-    from submodel.engines.flower.messages import content, payload_of
-    from submodel.wire import Parcel
+    from submodel.federation.flower.messages import content, payload_of
+    from submodel.federation.wire import Parcel
 
     before = last.read_bytes() if last.exists() else b""
     last.write_bytes(payload_of(reply))

@@ -1,0 +1,110 @@
+"""Where a round's updates are added up: in one place, or in each cell of a hierarchical scheme.
+
+Clients of a cell average among themselves. In rounds that `Scheme.joins` names, the cells' models
+w_c are merged, by the rule of the run, and until then the global model w waits:
+
+    delta_j = sum_c h_c[j] (w_c[j] - w[j]) / D_j,
+
+with D_j = sum_c h_c[j] (``selective``) or sum_c a_c (``fill_in``). a_c is the weight of all the
+updates that cell c took since the last join, h_c[j] of those that held weight j. All clients of a
+cell have one cut m_c, so h_c = a_c m_c, but for rows of the classifier, which clients without the
+label do not hold: these, and these alone, are counted row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from submodel.algorithm.merge import Accumulator, average
+from submodel.algorithm.types import Setup, State
+from submodel.model.axes import CLASSES, Axes
+from submodel.model.cut import Cut
+
+CutOfCell = Callable[[int], Cut]
+_OWNER = "cells"
+
+
+def _counted_by_row(axes: Axes) -> list[str]:
+    """The tensors that are also cut by the labels a client has."""
+    return [
+        name
+        for name, layouts in axes.layouts.items()
+        if any(CLASSES in layout.axes() for layout in layouts)
+    ]
+
+
+def begin(setup: Setup, state: State) -> State:
+    """The state in which all cells begin from the global model, without updates so far."""
+    cells, tensors = setup.scheme.cells, state.tensors
+    if cells == 1:
+        return state
+    memory = {"weights": torch.zeros(cells, dtype=torch.float64)}
+    for cell in range(cells):  # copies: a file of tensors cannot hold one under two names
+        memory |= {f"{cell}/model/{name}": t.clone() for name, t in tensors.items()}
+        memory |= {f"{cell}/held/{name}": torch.zeros_like(tensors[name], dtype=torch.float64)
+                   for name in _counted_by_row(setup.axes)}  # fmt: skip
+    return state.remember(_OWNER, memory)
+
+
+class Cells:
+    """The cells of one round: where each begins, and its sums."""
+
+    def __init__(self, setup: Setup, state: State) -> None:
+        self._setup, self._state = setup, state
+        self._count = setup.scheme.cells
+        self._memory = state.recall(_OWNER)
+        self.bases: list[Mapping[str, Tensor]] = [state.tensors]
+        if self._count > 1:
+            self.bases = [
+                {name: self._memory[f"{cell}/model/{name}"] for name in state.tensors}
+                for cell in range(self._count)
+            ]
+        self.accumulators = [Accumulator(base, setup.rule) for base in self.bases]
+
+    def merge(self, cut_of_cell: CutOfCell) -> tuple[State, dict[str, Tensor], bool]:
+        """The state with the merged tensors, what was held of them, and whether it is global."""
+        if self._count == 1:
+            (own,) = self.accumulators
+            merged = State(self._state.round, own.merge(), self._state.memory)
+            return merged, own.covered(), True
+        memory = self._after_round()
+        if self._setup.scheme.joins(self._state.round):
+            tensors, covered = self._join(memory, cut_of_cell)
+            return State(self._state.round, tensors, self._state.memory), covered, True
+        nothing = {n: torch.zeros_like(t, dtype=torch.bool) for n, t in self._state.tensors.items()}
+        return self._state.remember(_OWNER, memory), nothing, False
+
+    def _after_round(self) -> dict[str, Tensor]:
+        """Every cell's new average, and the weight of all its updates so far."""
+        new = torch.tensor([own.weight for own in self.accumulators], dtype=torch.float64)
+        memory = self._memory | {"weights": self._memory["weights"] + new}
+        for cell, own in enumerate(self.accumulators):
+            if own.added:  # a cell may have no client in a round
+                memory |= {f"{cell}/model/{name}": t for name, t in own.merge().items()}
+                held = own.held(_counted_by_row(self._setup.axes))
+                memory |= {f"{cell}/held/{n}": memory[f"{cell}/held/{n}"] + h
+                           for n, h in held.items()}  # fmt: skip
+        return memory
+
+    def _join(
+        self, memory: Mapping[str, Tensor], cut_of_cell: CutOfCell
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The cells' models merged, and what any of them held."""
+        weights = memory["weights"].tolist()
+        cuts = {cell: cut_of_cell(cell) for cell, weight in enumerate(weights) if weight}
+        tensors, covered = {}, {}
+        for name, whole in self._state.tensors.items():
+            moved, held = (torch.zeros_like(whole, dtype=torch.float64) for _ in range(2))
+            for cell, cut in cuts.items():
+                counted = memory.get(f"{cell}/held/{name}")
+                if counted is None:
+                    counted = torch.zeros_like(held)
+                    cut.add(name, counted, weights[cell])
+                moved += counted * (memory[f"{cell}/model/{name}"].double() - whole.double())
+                held += counted
+            tensors[name] = average(whole, moved, held, sum(weights), self._setup.rule)
+            covered[name] = held > 0
+        return tensors, covered

@@ -1,0 +1,271 @@
+"""Putting the pieces together: guards, one streaming accumulator, the merge rules, projection.
+
+    delta_j = sum_i a_i m_i[j] (w_i[j] - w[j]) / D_j,
+    D_j = sum_i a_i (``fill_in``, the paper) or sum_i a_i m_i[j] (``selective``, HeteroFL).
+
+Floating-point sums depend on the order of their terms; ours do not. Every term is rounded once to
+a multiple of 2^-62 and split into a multiple of 2^-24 and a remainder, which both add in float64
+without error. So updates may arrive in any order, from any number of workers, and the result has
+the same bits; memory is that of the model, whatever the number of clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from submodel.model.cut import Cut, LastCut, Tensors
+
+Rule = Literal["fill_in", "selective"]
+
+LARGEST_VALUE = 2.0**14
+"""No weight of a sane model is larger; with the next bound it keeps every sum below 2^53: exact."""
+LARGEST_WEIGHT_SUM = 2.0**14
+"""The most that the client weights of one round may sum to, and the most clients it may have."""
+# x + 1.5 * 2^(52 - k) - 1.5 * 2^(52 - k) rounds a small float64 x to a multiple of 2^-k
+_TO_COARSE, _TO_FINE = 1.5 * 2.0**28, 1.5 * 2.0**-10
+_CHUNK = 1 << 16  # values at a time: as many as stay in the processor's cache
+_WAITING_VALUES = 1 << 21  # that updates may hold before they are added
+_WEIGHT_STEP = 2.0**-20
+
+
+def exact_weight(weight: float) -> float:
+    """A client weight rounded to a multiple of 2^-20, so that sums of weights are exact.
+
+    >>> exact_weight(1.0), exact_weight(0.1) * 2**20
+    (1.0, 104858.0)
+    """
+    return max(1, round(weight / _WEIGHT_STEP)) * _WEIGHT_STEP
+
+
+class Accumulator:
+    """The sums of one round, coordinate by coordinate; the order of additions leaves no trace."""
+
+    def __init__(self, whole: Tensors, rule: Rule) -> None:
+        self._whole = whole
+        self._rule = rule
+        # per tensor: the coarse and the fine part of the sum, and the weight of those who held it
+        self._sums = {n: t.new_zeros((3, *t.shape), dtype=torch.float64) for n, t in whole.items()}
+        self._weight = 0.0
+        self._added = 0
+        self._waiting: dict[Hashable, tuple[Cut, list[tuple[Tensors, float]]]] = {}
+        self._waiting_values = 0
+        self._shapes = LastCut(lambda cut: {n: cut.shape(n, t.shape) for n, t in whole.items()})
+
+    def refusal(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> str | None:
+        """Why an update must not be merged, in words; None if it may."""
+        if max(self._weight + weight, self._added + 1) > LARGEST_WEIGHT_SUM:
+            return f"a round takes clients up to a total weight of {LARGEST_WEIGHT_SUM:g}"
+        if missing := self._whole.keys() ^ tensors.keys():
+            return f"tensors do not match: {sorted(missing)[0]!r} is missing or unknown"
+        for name, shape in self._shapes(cut).items():
+            if tensors[name].shape != shape:
+                given = tuple(tensors[name].shape)
+                return f"{name} has shape {given}, which does not fit the cut"
+        return unsound(tensors)
+
+    def add(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> None:
+        """Add one client's tensors, as they came back.
+
+        Clients that hold the same are gathered and added at once: sums without order allow it.
+        """
+        self._weight += weight
+        self._added += 1
+        _, waiting = self._waiting.setdefault(cut.same_key, (cut, []))
+        waiting.append((tensors, weight))
+        self._waiting_values += sum(t.numel() for t in tensors.values())
+        if self._waiting_values > _WAITING_VALUES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Add what is waiting."""
+        for cut, waiting in self._waiting.values():
+            weights = torch.tensor([weight for _, weight in waiting], dtype=torch.float64)
+            for name, whole in self._whole.items():
+                new = torch.stack([tensors[name] for tensors, _ in waiting])
+                terms = _terms(new, cut.part(name, whole), cut.mask(name), weights.to(new.device))
+                cut.add(name, self._sums[name], terms, skip=1)
+        self._waiting.clear()
+        self._waiting_values = 0
+
+    def sums(self) -> list[Tensor]:
+        """What adds up over processes: all of it adds without error."""
+        self._flush()
+        counts = torch.tensor([self._weight, self._added], dtype=torch.float64)
+        return [*self._sums.values(), counts]
+
+    def set_sums(self, sums: Sequence[Tensor]) -> None:
+        """Take the sums over all processes, in the order of `sums`."""
+        self._sums = dict(zip(self._sums, sums[:-1], strict=True))
+        self._weight, self._added = float(sums[-1][0]), int(sums[-1][1])
+
+    @property
+    def added(self) -> int:
+        """How many updates were added."""
+        return self._added
+
+    @property
+    def weight(self) -> float:
+        """Their total weight."""
+        return self._weight
+
+    def held(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """The weight of the clients who held each weight of these tensors."""
+        self._flush()
+        return {name: self._sums[name][2] for name in names}
+
+    def covered(self) -> dict[str, Tensor]:
+        """Which weights at least one client held."""
+        return {name: held > 0 for name, held in self.held(self._sums).items()}
+
+    def coverage(self) -> float:
+        """The share of the weights that at least one client held."""
+        return coverage([self])
+
+    def merge(self) -> dict[str, Tensor]:
+        """The new tensors; what nobody held, or nobody moved, keeps its bits."""
+        self._flush()
+        merged = {}
+        for name, whole in self._whole.items():
+            coarse, fine, held = self._sums[name]
+            merged[name] = average(whole, coarse + fine, held, self._weight, self._rule)
+        return merged
+
+
+def unsound(tensors: Tensors) -> str | None:
+    """Which tensor holds a value that no sane model has, in words; None if none does.
+
+    >>> unsound({"w": torch.tensor([1.0, float("inf")])})
+    'w holds a value that is not finite'
+    """
+    norms = torch.stack(torch._foreach_norm(list(tensors.values()))).tolist()
+    if all(norm <= LARGEST_VALUE for norm in norms):
+        return None  # no value is larger than the norm
+    for name, tensor in tensors.items():
+        largest = max(map(abs, map(float, tensor.aminmax()))) if tensor.numel() else 0.0
+        if not math.isfinite(largest):
+            return f"{name} holds a value that is not finite"
+        if largest > LARGEST_VALUE:
+            return f"{name} holds a value of size {largest:.3g}: training diverged"
+    return None
+
+
+def coverage(accumulators: Sequence[Accumulator]) -> float:
+    """The share of the weights that at least one client held, whichever sums it went into."""
+    held: dict[str, Tensor] = {}
+    for accumulator in accumulators:
+        for name, covered in accumulator.covered().items():
+            held[name] = held[name] | covered if name in held else covered
+    return sum(int(t.sum()) for t in held.values()) / sum(t.numel() for t in held.values())
+
+
+def average(whole: Tensor, moved: Tensor, held: Tensor, weight: float, rule: Rule) -> Tensor:
+    """The merge rule: w + moved / D, where ``moved`` sums a_i m_i (w_i - w) over the clients.
+
+    ``held`` is the weight of those who held a coordinate, ``weight`` that of all.
+
+    >>> whole, moved, held = torch.tensor([[0.0, 0.0, 0.0], [2.0, 2.0, 0.0], [2.0, 1.0, 0.0]])
+    >>> average(whole, moved, held, 4.0, "fill_in")
+    tensor([0.5000, 0.5000, 0.0000])
+    >>> average(whole, moved, held, 4.0, "selective")
+    tensor([1., 2., 0.])
+    """
+    divisor = held if rule == "selective" else weight
+    new = (whole.double() + moved / divisor).to(whole.dtype)
+    return torch.where(moved == 0, whole, new)
+
+
+def _terms(new: Tensor, old: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
+    """The sum over clients of weight * (new - old), in two exact parts, and of the weights.
+
+    ``new`` is clients x shape. Each term is split before it is added, so nothing is rounded twice.
+    """
+    sums = torch.empty((3, *old.shape), dtype=torch.float64, device=new.device)
+    sums[2] = weights.sum()
+    flat = [old.reshape(-1), sums[0].view(-1), sums[1].view(-1)]
+    if mask is not None:
+        flat.append(mask.to(new.device).reshape(-1))
+    clients = new.reshape(len(new), -1)
+    chunk = max(1, _CHUNK // len(new))
+    uniform = bool((weights == 1).all())
+    for start in range(0, clients.shape[1], chunk):
+        o, coarse, fine, *held = (t[start : start + chunk] for t in flat)
+        term = clients[:, start : start + chunk].to(torch.float64, copy=True).sub_(o)
+        if held:
+            term *= held[0]
+        if not uniform:
+            term *= weights[:, None]
+        rounded = term + _TO_COARSE
+        rounded -= _TO_COARSE
+        term -= rounded
+        term += _TO_FINE
+        term -= _TO_FINE
+        torch.sum(rounded, 0, out=coarse)
+        torch.sum(term, 0, out=fine)
+    return sums
+
+
+class Projection(Protocol):
+    """The projection P_W onto a convex set W."""
+
+    def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
+        """The nearest point of the set."""
+        ...
+
+
+class NoProjection:
+    """W is the whole space."""
+
+    def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
+        """The point itself."""
+        return dict(parameters)
+
+
+class Ball:
+    """The ball of a radius around the origin, over all parameters together.
+
+    >>> Ball(1.0)({"w": torch.tensor([3.0, 4.0])})
+    {'w': tensor([0.6000, 0.8000])}
+    """
+
+    def __init__(self, radius: float) -> None:
+        self.radius = radius
+
+    def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
+        """Scale onto the sphere if outside."""
+        norm = math.sqrt(sum(float(t.double().square().sum()) for t in parameters.values()))
+        if norm <= self.radius:
+            return dict(parameters)
+        factor = float(shrinkage(torch.tensor(norm, dtype=torch.float64), self.radius))
+        return {name: t * factor for name, t in parameters.items()}
+
+
+def shrinkage(norms: Tensor, radius: float) -> Tensor:
+    """What points of these norms are multiplied with to lie in the ball.
+
+    >>> shrinkage(torch.tensor([0.5, 4.0]), 1.0)
+    tensor([1.0000, 0.2500])
+    """
+    return torch.where(norms <= radius, torch.ones_like(norms), radius / norms)
+
+
+class Box:
+    """Every weight within [-bound, bound].
+
+    >>> Box(1.0)({"w": torch.tensor([3.0, -0.5])})
+    {'w': tensor([ 1.0000, -0.5000])}
+    """
+
+    def __init__(self, bound: float) -> None:
+        self.bound = bound
+
+    def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
+        """Clamp every weight."""
+        return {name: t.clamp(-self.bound, self.bound) for name, t in parameters.items()}
+
+
+PROJECTIONS: Mapping[str, type[Ball] | type[Box]] = {"ball": Ball, "box": Box}

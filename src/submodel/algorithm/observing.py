@@ -1,0 +1,47 @@
+"""Before a round: what a scheme measures of its clients, for the books; nothing depends on it.
+
+Measuring is not part of the algorithm: its passes are in the round's seconds, but not among its
+FLOPs and bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from submodel.algorithm.gradients import WORK, gradients
+from submodel.algorithm.tally import Tally
+from submodel.algorithm.types import Engine, Failure, Setup, State, Task
+from submodel.errors import SilentRoundError
+from submodel.model.cut import WHOLE, gather
+from submodel.schemes import Observation
+
+
+def observe(setup: Setup, state: State, engine: Engine, task: Task, tally: Tally) -> None:
+    """Note what the scheme sees of one client and its sub-model, before it trains."""
+    whole = replace(
+        task,
+        assignment=replace(task.assignment, capacity=1.0),
+        cut=WHOLE,
+        tensors=gather(WHOLE, state.tensors),
+        scales={},
+    )
+    now = Observation(
+        gradient(setup, state, engine, whole), gradient(setup, state, engine, task), state.round
+    )
+    tally.note(setup.scheme.observe(now))
+    tally.lap("observe")
+
+
+def gradient(setup: Setup, state: State, engine: Engine, task: Task) -> dict[str, Tensor]:
+    """The gradient m (.) grad f(m (.) w) over all examples of a client, in whole shapes."""
+    (update,) = engine.run([replace(task, work=WORK)])
+    if isinstance(update, Failure):
+        raise SilentRoundError(f"nothing to observe: {update.reason}")
+    names = [name for name, _ in setup.module.named_parameters()]
+    found = {name: torch.zeros_like(state.tensors[name]) for name in names}
+    for name, own in gradients(task.tensors, update.tensors, names).items():
+        task.cut.add(name, found[name], own)
+    return found

@@ -1,0 +1,180 @@
+"""What goes over the wire: the values that a cut holds and, where it must, the mask as bits.
+
+A unit cut's tensors are dense already. Of a tensor under a coordinate mask only the held values
+travel, in row-major order. Who can repeat the draw knows where they belong; who cannot is sent the
+mask, one bit per weight. Packing and unpacking change no bit of `gather`'s tensors, and nothing is
+pickled: bytes are those of a safetensors file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from submodel.errors import PlanError
+from submodel.model.cut import CoordinateCut, Cut
+
+Transport = Literal["exact", "half"]
+"""Every bit, or float16 with one scale per tensor."""
+Shapes = Mapping[str, Sequence[int]]
+"""Of the whole model's tensors, which both sides know."""
+_VALUES, _MASKS = "values/", "masks/"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A cut's tensors as they travel."""
+
+    values: Mapping[str, Tensor]
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+    """Bits, eight to a byte; a tensor that is held whole needs none."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of values and masks, without names and shapes."""
+        return sum(
+            t.numel() * t.element_size()
+            for part in (self.values, self.masks)
+            for t in part.values()
+        )
+
+    def to_bytes(self) -> bytes:
+        """As a safetensors file, whose header adds names and shapes."""
+        return save(self.named())
+
+    def named(self) -> dict[str, Tensor]:
+        """Values and masks under names that tell them apart."""
+        values = {_VALUES + n: t for n, t in self.values.items()}
+        return values | {_MASKS + n: t for n, t in self.masks.items()}
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Packed:
+        """What `to_bytes` wrote.
+
+        >>> Packed.from_bytes(Packed({"w": torch.ones(2)}).to_bytes()).values
+        {'w': tensor([1., 1.])}
+        """
+        return cls.from_named(load(data))
+
+    @classmethod
+    def from_named(cls, found: Mapping[str, Tensor]) -> Packed:
+        """What `named` gave, among others perhaps."""
+        values, masks = (
+            {n.removeprefix(start): t for n, t in found.items() if n.startswith(start)}
+            for start in (_VALUES, _MASKS)
+        )
+        return cls(values, masks)
+
+
+def pack(cut: Cut, tensors: Mapping[str, Tensor], masks: bool = False) -> Packed:
+    """The tensors of a cut, as `gather` or a client has them; with ``masks``, its masks as well.
+
+    >>> cut = CoordinateCut({"w": torch.tensor([True, False, True])})
+    >>> packed = pack(cut, {"w": torch.tensor([1.0, 0.0, 2.0])}, masks=True)
+    >>> packed.values["w"], packed.masks["w"], packed.size
+    (tensor([1., 2.]), tensor([160], dtype=torch.uint8), 9)
+    """
+    values, bits = {}, {}
+    for name, tensor in tensors.items():
+        mask = _mask(cut, name, tensor.shape)
+        values[name] = (tensor if mask is None else tensor[mask]).contiguous()
+        if mask is not None and masks:
+            bits[name] = torch.from_numpy(np.packbits(mask.numpy()))
+    return Packed(values, bits)
+
+
+def unpack(packed: Packed, shapes: Shapes, cut: Cut | None = None) -> tuple[Cut, dict[str, Tensor]]:
+    """The cut and its tensors; without a given cut, that of the masks that were sent.
+
+    >>> packed = Packed({"w": torch.ones(1)}, {"w": torch.tensor([64], dtype=torch.uint8)})
+    >>> unpack(packed, {"w": [2]})[1]
+    {'w': tensor([0., 1.])}
+    """
+    known = cut if cut is not None else CoordinateCut(_unpacked(packed.masks, shapes))
+    tensors = {}
+    for name, values in packed.values.items():
+        mask = _mask(known, name, shapes[name])
+        if mask is None:
+            tensors[name] = values
+        elif values.shape != (held := int(mask.sum()),):
+            raise PlanError(f"{name}: values of shape {tuple(values.shape)} for {held:,} weights")
+        else:
+            tensors[name] = values.new_zeros(tuple(shapes[name]))
+            tensors[name][mask] = values
+    return known, tensors
+
+
+def mask_bytes(cut: Cut, shapes: Shapes) -> int:
+    """How many bytes the masks of a cut take, sent along.
+
+    >>> mask_bytes(CoordinateCut({"w": torch.arange(20) > 3}), {"w": [20], "b": [9]})
+    3
+    """
+    return sum(
+        -(-math.prod(shape) // 8)
+        for name, shape in shapes.items()
+        if _mask(cut, name, shape) is not None
+    )
+
+
+def element_size(tensor: Tensor, transport: Transport) -> int:
+    """The bytes that each value of a tensor takes on its way.
+
+    >>> element_size(torch.zeros(3), "exact"), element_size(torch.zeros(3), "half")
+    (4, 2)
+    """
+    halves = transport == "half" and tensor.is_floating_point()
+    return min(tensor.element_size(), 2) if halves else tensor.element_size()
+
+
+def halved(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Floating-point tensors as float16 between -1 and 1, and the power of two each was divided by.
+
+    >>> halved({"w": torch.tensor([3.0, 0.5])})
+    ({'w': tensor([0.7500, 0.1250], dtype=torch.float16)}, {'w': 4.0})
+    """
+    small, scales = dict(tensors), {}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.element_size() > 2 and tensor.numel():
+            largest = float(tensor.abs().max())
+            usual = math.isfinite(largest) and largest > 0
+            scales[name] = 2.0 ** math.frexp(largest)[1] if usual else 1.0
+            small[name] = (tensor / scales[name]).half()
+    return small, scales
+
+
+def restored(small: Mapping[str, Tensor], scales: Mapping[str, float]) -> dict[str, Tensor]:
+    """What `halved` made smaller, in float32.
+
+    >>> restored(*halved({"w": torch.tensor([3.0, 0.5])}))
+    {'w': tensor([3.0000, 0.5000])}
+    """
+    return {n: t.float() * scales[n] if n in scales else t for n, t in small.items()}
+
+
+def _mask(cut: Cut, name: str, shape: Sequence[int]) -> Tensor | None:
+    """The tensor's mask; None where the cut holds all of it, or a smaller tensor."""
+    mask = cut.mask(name)
+    if mask is None or cut.held(name, shape) == math.prod(shape):
+        return None
+    return mask.bool()
+
+
+def _unpacked(masks: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
+    found = {}
+    for name, bits in masks.items():
+        size = -(-math.prod(shapes[name]) // 8)
+        if bits.dtype != torch.uint8 or bits.shape != (size,):
+            raise PlanError(
+                f"{name}: a mask of {bits.dtype}, {tuple(bits.shape)}; want {size:,} bytes"
+            )
+        flat = np.unpackbits(bits.numpy(), count=math.prod(shapes[name])).astype(np.bool_)
+        found[name] = torch.from_numpy(flat).view(tuple(shapes[name]))
+    return found

@@ -1,0 +1,180 @@
+"""The books of one round: what was sent, merged and refused, what it cost and how long it took."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from submodel.algorithm.packing import Transport, element_size, mask_bytes
+from submodel.model.axes import Axes
+from submodel.model.cost import BACKWARD, CostModel
+from submodel.model.cut import WHOLE, Cut, LastCut, Tensors, UnitCut
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What happened in a round."""
+
+    train_loss: float  # the mean over all that counted in what clients trained on
+    clients: int
+    refused: dict[str, str]  # client -> why its update was not merged
+    missing: dict[str, str]  # client -> why there was none
+    units_covered: float
+    weights_covered: float
+    bytes_down: int
+    bytes_up: int
+    flops: int
+    seconds: dict[str, float]  # by phase
+    observed: dict[str, float]  # what the scheme measured: means over the clients
+
+
+class Tally:
+    """Counts while a round runs; `report` closes the books."""
+
+    def __init__(
+        self,
+        axes: Axes,
+        tensors: Tensors,
+        costs: CostModel,
+        sends_masks: bool = False,
+        transport: Transport = "exact",
+    ) -> None:
+        self._tensors = tensors
+        self._sizes = {name: element_size(t, transport) for name, t in tensors.items()}
+        self._masks = LastCut(
+            lambda cut: (
+                mask_bytes(cut, {n: t.shape for n, t in tensors.items()}) if sends_masks else 0
+            )
+        )
+        self.costs = costs
+        self._bytes = LastCut(self._count_bytes)
+        self._covered = {a: np.zeros(n, np.bool_) for a, n in axes.cut_by_capacity.items()}
+        self._bytes_down = self._bytes_up = self._flops = self._processed = 0
+        self._losses: list[tuple[float, float]] = []  # (what it counts, the loss) of every update
+        self._seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+        self.accepted = 0
+        self.refused: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
+        self._notes: dict[str, list[float]] = {}
+
+    def lap(self, phase: str) -> None:
+        """Book the time since the last lap on ``phase``."""
+        now = time.perf_counter()
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+    def _count_bytes(self, cut: Cut) -> int:
+        return sum(cut.held(n, t.shape) * self._sizes[n] for n, t in self._tensors.items())
+
+    def upload(self, cut: Cut) -> int:
+        """The bytes that come back from the client of a cut."""
+        return self._bytes(cut)
+
+    def send(self, cut: Cut) -> None:
+        """A task went out, with the masks that the client cannot make itself."""
+        self._bytes_down += self._bytes(cut) + self._masks(cut)
+        self.lap("gather")
+
+    def accept(
+        self,
+        cut: Cut,
+        processed: int,
+        loss: float,
+        passes: Sequence[tuple[Cut, int]] = (),
+        counted: float | None = None,
+    ) -> None:
+        """An update was merged; ``passes`` (cut, examples) where not all were of the whole cut.
+
+        Its loss is the mean over ``counted`` examples, or over all that were processed.
+        """
+        self.accepted += 1
+        self._bytes_up += self._bytes(cut)
+        for taken, examples in passes or [(cut, processed)]:
+            self._flops += BACKWARD * self.costs.forward_flops(taken) * examples
+        self._processed += processed
+        self._losses.append((processed if counted is None else counted, loss))
+        if isinstance(cut, UnitCut):
+            for axis, seen in self._covered.items():
+                seen[cut.units.get(axis, slice(None))] = True
+        self.lap("merge")
+
+    def measured(self, cut: Cut, names: Iterable[str], processed: int) -> None:
+        """A client got ``cut`` and sent the gradients of all of these parameters, untrained."""
+        self._bytes_down += self._bytes(cut) + self._masks(cut)
+        self._bytes_up += sum(self._tensors[n].numel() * self._sizes[n] for n in names)
+        self._flops += BACKWARD * self.costs.forward_flops(WHOLE) * processed
+
+    def note(self, values: Mapping[str, float]) -> None:
+        """The scheme measured this of a client."""
+        for name, value in values.items():
+            self._notes.setdefault(name, []).append(value)
+
+    def refuse(self, client: int, reason: str) -> None:
+        """An update was not merged."""
+        self.refused[str(client)] = reason
+        self.lap("merge")
+
+    def miss(self, client: int, reason: str) -> None:
+        """A device sent no update, or none that can be read."""
+        self.missing[str(client)] = reason
+
+    def why(self) -> str:
+        """Everyone whose update is not in the model, with the reason."""
+        everyone = {**self.missing, **self.refused}
+        return "; ".join(f"client {client}: {reason}" for client, reason in everyone.items())
+
+    def books(self) -> dict[str, Any]:
+        """What `merge` adds up over processes, as plain data."""
+        return {
+            "counts": [self._bytes_down, self._bytes_up, self._flops, self._processed],
+            "losses": self._losses,
+            "accepted": self.accepted,
+            "refused": self.refused,
+            "missing": self.missing,
+            "notes": self._notes,
+            "covered": {a: np.flatnonzero(seen).tolist() for a, seen in self._covered.items()},
+        }
+
+    def merge(self, books: Sequence[Mapping[str, Any]]) -> None:
+        """Take the books of all processes for one's own; times stay one's own."""
+        counts = np.sum([b["counts"] for b in books], axis=0).tolist()
+        self._bytes_down, self._bytes_up, self._flops, self._processed = counts
+        self._losses = [(count, loss) for b in books for count, loss in b["losses"]]
+        self.accepted = sum(b["accepted"] for b in books)
+        self.refused = {client: why for b in books for client, why in b["refused"].items()}
+        self.missing = {client: why for b in books for client, why in b["missing"].items()}
+        self._notes = {}
+        for b in books:
+            for name, values in b["notes"].items():
+                self._notes[name] = self._notes.get(name, []) + values
+            for axis, units in b["covered"].items():
+                self._covered[axis][units] = True
+
+    def _train_loss(self) -> float:
+        """The mean; the order in which updates came does not matter."""
+        total = math.fsum(count * loss for count, loss in self._losses)
+        return total / math.fsum(count for count, _ in self._losses)
+
+    def report(self, weights_covered: float) -> RoundReport:
+        """The round's books; at coordinate granularity the weights are the units."""
+        units = sum(len(seen) for seen in self._covered.values())
+        held = sum(int(seen.sum()) for seen in self._covered.values())
+        return RoundReport(
+            train_loss=self._train_loss(),
+            clients=self.accepted,
+            refused=self.refused,
+            missing=self.missing,
+            units_covered=held / units if held else weights_covered,
+            weights_covered=weights_covered,
+            bytes_down=self._bytes_down,
+            bytes_up=self._bytes_up,
+            flops=self._flops,
+            seconds=self._seconds,
+            observed={n: math.fsum(v) / len(v) for n, v in sorted(self._notes.items())},
+        )

@@ -1,0 +1,1 @@
+"""Clients of equal shape, trained together as stacks."""

@@ -1,0 +1,229 @@
+"""The batched engine: clients whose sub-models have equal shapes train together, step by step.
+
+A small sub-model is nearly all operator overhead; a stack of them pays it once. Results are those
+of the serial engine but for the order of floating-point sums.
+
+Ragged clients stay exact, batch statistics included, as every step is computed for clients with
+batches of one size only. Clients are independent, so they may wait for each other: all do batch b
+of pass e before any goes on. Sorted by their number of examples, those with equal batches are then
+always neighbours in the stack, and their share of it is a view.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, groupby
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from submodel.algorithm.types import Assignment, Bundle, Setup, Task, Update
+from submodel.engines.batched.forward import Forward, MappedForward, UnstackableError, WideForward
+from submodel.engines.batched.stack import Stack, StackedLoss
+from submodel.engines.device import move
+from submodel.engines.estimate import Estimate
+from submodel.engines.lone import explained
+from submodel.engines.serial import SerialEngine
+from submodel.local.training import mixed
+from submodel.local.work import batches, batches_per_pass
+from submodel.model.build import build, tensors_of
+from submodel.model.cut import WHOLE, Cut
+from submodel.model.norm import has_scaler, set_rate
+from submodel.tasks.counting import LossBook
+
+_log = logging.getLogger(__name__)
+
+COLLECTED_VALUES = 1 << 25
+"""Tasks are collected until their tensors hold so many values: 128 MB of float32."""
+STACKED_BYTES = 1 << 20
+"""The most bytes that one activation of a stack may have: as many as stay in a core's cache.
+
+Read off `benchmarks/results/stacking.json`: up to here a larger stack costs less per client, as
+overhead is shared; beyond, no less or more, as memory is touched more often than it is computed
+on. The rule looks at shapes alone, never at a clock, so a resumed run stacks as the first one did.
+"""
+_KEPT_SHAPES = 16
+
+
+class BatchedEngine:
+    """Trains tasks in stacks; what cannot be stacked goes through the serial engine."""
+
+    def __init__(
+        self, setup: Setup, device: torch.device | str = "cpu", always: bool = False
+    ) -> None:
+        self._setup = setup
+        self._device = torch.device(device)
+        self._always = always
+        self._serial = SerialEngine(setup, device)
+        self._estimate = Estimate(setup)
+        self._tensors = tensors_of(setup.module)
+        self._name = type(setup.module).__name__
+        self._scaled = has_scaler(setup.module)
+        data = setup.federation.dataset.train
+        self._x, self._y = data.x.to(self._device), data.y.to(self._device)
+        self._mapped_shapes: dict[object, MappedForward] = {}
+        self._refused: str | None = None  # why the module cannot be stacked at all
+        self._wide = self._make_wide()
+
+    def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
+        """Stacks: clients of one capacity, of about equal numbers of examples."""
+        bundles = []
+        for capacity in dict.fromkeys(a.capacity for a in assignments):
+            equal = [a for a in assignments if a.capacity == capacity]
+            equal.sort(key=lambda a: self._setup.federation.size(a.client))
+            cut = self._estimate.cut(capacity)
+            size = self._stack_size(cut, self._estimate.batch(equal[-1].client))
+            if self._setup.scheme.work(self._setup.work, capacity).widths:
+                size = 1  # clients at widths of their own do not share their steps
+            for part in np.array_split(np.arange(len(equal)), -(-len(equal) // size)):
+                bundles.append(self._estimate.bundle([equal[i] for i in part]))
+        return bundles
+
+    def _stack_size(self, cut: Cut, batch: int) -> int:
+        """How many clients of one shape train together."""
+        forward = self._wide or self._mapped(cut)
+        if forward is None:
+            return 1
+        shapes = {n: cut.shape(n, t.shape) for n, t in self._tensors.items()}
+        values = sum(map(math.prod, shapes.values()))
+        memory = max(1, COLLECTED_VALUES // values)
+        if self._always:
+            return memory
+        activation = forward.largest({n: s[0] if s else 1 for n, s in shapes.items()}) * batch
+        width = next(iter(self._tensors.values())).element_size()
+        return min(memory, max(1, STACKED_BYTES // max(activation * width, 1)))
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Update]:
+        """Train every task; updates come back stack by stack."""
+        waiting = iter(tasks)
+        while window := list(_collect(waiting)):
+            for key in dict.fromkeys(map(self._key, window)):
+                yield from self._train_equal([t for t in window if self._key(t) == key])
+
+    def _key(self, task: Task) -> tuple[object, ...]:
+        """Equal for tasks that may share a stack."""
+        classes = None if task.classes is None else len(task.classes)
+        capacity = task.assignment.capacity if self._scaled else None
+        return task.cut.shape_key, classes, task.work, capacity, tuple(task.scales)
+
+    def _train_equal(self, tasks: Sequence[Task]) -> Iterator[Update]:
+        """Tasks of one shape, as stacks of bounded size."""
+        forward = self._wide or self._mapped(tasks[0].cut)
+        if forward is None or tasks[0].work.widths:
+            yield from self._serial.run(tasks)
+            return
+        clients = [_Client.of(self._setup, task) for task in tasks]
+        clients.sort(key=lambda c: c.total)
+        size = self._stack_size(tasks[0].cut, clients[-1].largest_batch)
+        stacks = -(-len(clients) // size)
+        if forward is not self._wide and stacks == len(clients):
+            yield from self._serial.run(tasks)  # vmap over one client is nothing but overhead
+            return
+        for part in np.array_split(np.arange(len(clients)), stacks):  # stacks of even size
+            yield from self._train_stack(forward, [clients[i] for i in part])
+
+    def _make_wide(self) -> WideForward | None:
+        try:
+            module = build(self._setup.module, WHOLE).to(self._device).train()
+            forward = WideForward(module, self._x[:2])
+        except UnstackableError as error:
+            _log.info("%s is not stacked by channels: %s", self._name, error)
+            return None
+        module.to("meta")  # the graph needs its layers' settings, not their weights
+        return forward
+
+    def _mapped(self, cut: Cut) -> MappedForward | None:
+        """How vmap computes a stack of this shape; None if its clients must go one by one."""
+        key = cut.shape_key
+        if self._refused is None and key not in self._mapped_shapes:
+            while len(self._mapped_shapes) >= _KEPT_SHAPES:
+                self._mapped_shapes.pop(next(iter(self._mapped_shapes)))
+            module = build(self._setup.module, cut).to(self._device).train()
+            try:
+                self._mapped_shapes[key] = MappedForward(module, self._setup.module, self._x[:2])
+            except UnstackableError as error:
+                self._refused = str(error)
+                _log.warning("%s is trained one client after another: %s", self._name, error)
+        return None if self._refused is not None else self._mapped_shapes[key]
+
+    def _train_stack(self, forward: Forward, clients: Sequence[_Client]) -> Iterator[Update]:
+        tasks = [client.task for client in clients]
+        loss = StackedLoss(self._setup, tasks, self._device)
+        stack = Stack(self._setup.module, tasks, self._device)
+        set_rate(forward.module, tasks[0].assignment.capacity)
+        book = LossBook(len(clients), self._device)
+        for start, stop, positions in _schedule(clients):
+            rows = move(torch.from_numpy(positions), self._device)
+            x = self._x.index_select(0, rows).view(-1, stop - start, *self._x.shape[1:])
+            y = self._y.index_select(0, rows).view(-1, stop - start, *self._y.shape[1:])
+            share = stack.share(start, stop)
+            with explained(self._setup, tasks), mixed(x.device, tasks[0].work.precision):
+                values, counts = loss(forward(share.used(), stop - start, x), y, start, stop)
+            share.step(values, counts, tasks[0].work)
+            book.add(values, counts, start)
+        losses = zip(book.means(), book.counted, strict=True)
+        for client, (mean, counted), tensors in zip(clients, losses, stack.unstack(), strict=True):
+            where, cut, total = client.task.assignment, client.task.cut, client.total
+            processed = sum(map(len, client.batches))
+            yield Update(where, cut, tensors, total, processed, mean, counted=counted)
+
+
+def _collect(tasks: Iterator[Task]) -> Iterator[Task]:
+    """Tasks up to the bound on their memory, at least one."""
+    values = 0
+    for task in tasks:
+        values += sum(tensor.numel() for tensor in task.tensors.values())
+        yield task
+        if values >= COLLECTED_VALUES:
+            return
+
+
+@dataclass(frozen=True)
+class _Client:
+    """A task with its batches, as positions in the training set."""
+
+    task: Task
+    total: int
+    batches: list[NDArray[np.int64]]
+    per_pass: int  # batches in one pass over the examples
+
+    @classmethod
+    def of(cls, setup: Setup, task: Task) -> _Client:
+        where = task.assignment
+        own = setup.federation.indices(where.client)
+        order = batches(len(own), task.work, setup.seed, where.round, where.client)
+        per_pass = batches_per_pass(len(own), task.work)
+        return cls(task, len(own), [own[b] for b in order], per_pass)
+
+    @property
+    def largest_batch(self) -> int:
+        return max(map(len, self.batches), default=0)
+
+    def batch(self, number: int, step: int) -> NDArray[np.int64] | None:
+        """Batch ``step`` of pass ``number``, if there is one."""
+        position = number * self.per_pass + step
+        if step >= self.per_pass or position >= len(self.batches):
+            return None
+        return self.batches[position]
+
+
+def _schedule(clients: Sequence[_Client]) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+    """(start, stop, positions): neighbours with batches of one size, example by example."""
+    longest = max(client.per_pass for client in clients)
+    for number in count():
+        begun = False
+        for step in range(longest):
+            now = [client.batch(number, step) for client in clients]
+            sizes = [0 if batch is None else len(batch) for batch in now]
+            for size, members in groupby(range(len(clients)), key=sizes.__getitem__):
+                if size:
+                    begun = True
+                    group = list(members)
+                    together = np.stack([b for i in group if (b := now[i]) is not None], 1)
+                    yield group[0], group[-1] + 1, together.ravel()
+        if not begun:
+            return

@@ -1,0 +1,176 @@
+"""The tensors of a stack of clients: loading them, their losses, one SGD step, unloading them.
+
+Everything here keeps clients apart: losses, gradient norms and momenta are per client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from submodel.algorithm.types import Setup, Task
+from submodel.engines.device import move
+from submodel.local.sgd import Gradients, clipped, sgd
+from submodel.local.work import LocalWork
+from submodel.tasks.counting import value_of
+
+
+def widen(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Put the clients' tensors below each other; filters channels-last, as the kernels want them.
+
+    >>> widen([torch.zeros(2, 3), torch.ones(2, 3)], torch.device("cpu")).shape
+    torch.Size([4, 3])
+    """
+    wide = torch.stack(list(tensors)) if tensors[0].dim() == 0 else torch.cat(list(tensors))
+    wide = move(wide, device)
+    return wide.contiguous(memory_format=torch.channels_last) if wide.dim() == 4 else wide
+
+
+@dataclass(frozen=True)
+class Share:
+    """Some neighbouring clients of a stack: views of its tensors."""
+
+    clients: int
+    tensors: dict[str, Tensor]
+    parameters: list[Tensor]
+    momenta: list[Tensor]  # empty without momentum
+    masks: list[Tensor]  # empty without masks
+    scales: dict[str, Tensor]  # of unbiased sub-models
+
+    def used(self) -> dict[str, Tensor]:
+        """The tensors that clients compute with: s (.) w where there are scales."""
+        if not self.scales:
+            return self.tensors
+        return self.tensors | {n: self.tensors[n] * scale for n, scale in self.scales.items()}
+
+    def step(self, losses: Tensor, counts: Sequence[float], work: LocalWork) -> None:
+        """Take w <- w - eta m (.) grad of every client, as `submodel.local.training.train` does it.
+
+        Clients whose losses count nothing stay as they are.
+        """
+        still = [client for client, count in enumerate(counts) if not count]
+        if len(still) == self.clients:
+            return
+        moving = losses[[i for i, count in enumerate(counts) if count]] if still else losses
+        found: Gradients = torch.autograd.grad(moving.sum(), self.parameters, allow_unused=True)
+        if self.masks:
+            found = [
+                None if g is None else g * mask for g, mask in zip(found, self.masks, strict=True)
+            ]
+        if work.clip is not None:
+            found = clipped(found, work.clip, self.clients)
+        kept = [
+            tensor.detach()[client * (rows := len(tensor) // self.clients) :][:rows]
+            for tensor in (*self.parameters, *self.momenta)
+            for client in still
+        ]
+        before = [part.clone() for part in kept]
+        sgd(self.parameters, found, self.momenta, work)
+        for part, value in zip(kept, before, strict=True):
+            part.copy_(value)
+
+
+class Stack:
+    """Clients of equal shape; `share` gives those of a step, `unstack` the results."""
+
+    def __init__(self, module: nn.Module, tasks: Sequence[Task], device: torch.device) -> None:
+        self._clients = len(tasks)
+        self._shapes = {name: tensor.shape for name, tensor in tasks[0].tensors.items()}
+        self._trained = [n for n, p in module.named_parameters() if p.requires_grad]
+        self._tensors = {n: widen([t.tensors[n] for t in tasks], device) for n in self._shapes}
+        self._momenta = [
+            torch.zeros_like(self._tensors[n]) for n in self._trained if tasks[0].work.momentum
+        ]
+        self._masks = self._widen_masks(tasks, device)
+        self._scales = {
+            name: widen([t.scales[name].expand_as(t.tensors[name]) for t in tasks], device)
+            for name in tasks[0].scales
+        }
+        self._shares: dict[tuple[int, int], Share] = {}
+
+    def _widen_masks(self, tasks: Sequence[Task], device: torch.device) -> list[Tensor]:
+        """The masks as factors; none at all where the tensors themselves are smaller."""
+        if all(task.cut.mask(name) is None for task in tasks for name in self._trained):
+            return []
+
+        def factor(task: Task, name: str) -> Tensor:
+            mask, tensor = task.cut.mask(name), task.tensors[name]
+            return torch.ones_like(tensor) if mask is None else mask.to(tensor)
+
+        return [widen([factor(t, name) for t in tasks], device) for name in self._trained]
+
+    def share(self, start: int, stop: int) -> Share:
+        """The clients from ``start`` up to ``stop``."""
+        if (start, stop) not in self._shares:
+            tensors = {n: self._rows(t, start, stop) for n, t in self._tensors.items()}
+            parameters = [tensors[n].detach().requires_grad_() for n in self._trained]
+            tensors |= dict(zip(self._trained, parameters, strict=True))
+            self._shares[start, stop] = Share(
+                stop - start,
+                tensors,
+                parameters,
+                [self._rows(t, start, stop) for t in self._momenta],
+                [self._rows(t, start, stop) for t in self._masks],
+                {n: self._rows(t, start, stop) for n, t in self._scales.items()},
+            )
+        return self._shares[start, stop]
+
+    def _rows(self, wide: Tensor, start: int, stop: int) -> Tensor:
+        rows = len(wide) // self._clients
+        return wide[start * rows : stop * rows]
+
+    def unstack(self) -> Iterator[dict[str, Tensor]]:
+        """Every client's tensors, on the CPU."""
+        apart = {
+            name: wide.to("cpu").contiguous().view(self._clients, *self._shapes[name])
+            for name, wide in self._tensors.items()
+        }
+        for client in range(self._clients):
+            yield {name: tensor[client] for name, tensor in apart.items()}
+
+
+class StackedLoss:
+    """Every client's mean loss over its batch, and what it is the mean of.
+
+    The cross-entropy of all clients' labels is computed in one piece.
+    """
+
+    def __init__(self, setup: Setup, tasks: Sequence[Task], device: torch.device) -> None:
+        self._loss = setup.loss
+        self._present: Tensor | None = None
+        self._padding = 0
+        classes = setup.federation.dataset.classes
+        own = [t.classes for t in tasks if t.classes is not None]
+        if own and classes is not None:
+            self._present = torch.stack([torch.from_numpy(c) for c in own]).to(device)
+            if setup.absent_labels == "zero":
+                self._padding = classes - self._present.shape[1]
+
+    def __call__(
+        self, outputs: Tensor, targets: Tensor, start: int, stop: int
+    ) -> tuple[Tensor, list[float]]:
+        """Outputs and targets of shape (batch, clients, ...) to one loss and count per client."""
+        if self._present is not None:  # see `submodel.tasks.classification.MaskedCrossEntropy`
+            present = self._present[start:stop]
+            if outputs.shape[2] != present.shape[1]:
+                outputs = outputs.gather(2, present.expand(len(outputs), -1, -1))
+            if self._padding:
+                outputs = functional.pad(outputs, (0, self._padding))
+            targets = torch.searchsorted(present, targets.t().contiguous()).t()
+        elif (
+            self._loss is not functional.cross_entropy
+            or outputs.dim() != 3
+            or targets.dim() != 2
+            or targets.is_floating_point()
+        ):
+            apart = zip(outputs.unbind(1), targets.unbind(1), strict=True)
+            found = [value_of(self._loss, o, t) for o, t in apart]
+            return torch.stack([value.mean for value in found]), [v.count for v in found]
+        flat = functional.cross_entropy(
+            outputs.flatten(0, 1), targets.reshape(-1), reduction="none"
+        )
+        return flat.view(len(outputs), -1).mean(0), [len(outputs)] * (stop - start)

@@ -1,0 +1,191 @@
+"""Batches of a single example, on which norms over the batch cannot be trained.
+
+Where the clients' numbers of examples are known, this is told before the first round; elsewhere
+when the batch comes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import chain, islice
+
+import torch
+from torch import Tensor, nn
+
+from submodel.algorithm.types import Setup, Task
+from submodel.engines.estimate import Estimate
+from submodel.errors import DataError
+from submodel.local.work import LocalWork, batch_length, batches_per_pass
+from submodel.model.build import build
+
+_MOST_CLIENTS = 10_000
+"""So many are looked at before the first round: everyone, or those who will train first."""
+_SHOWN = 5
+_CANNOT = "the model cannot be trained on one example"
+
+
+def gets_one(total: int, work: LocalWork) -> bool:
+    """Whether a client of so many examples takes a step on a single one.
+
+    >>> work = LocalWork(lr=0.1, batch_size=10)
+    >>> [gets_one(total, work) for total in (1, 2, 20, 21)]
+    [True, False, False, True]
+    >>> gets_one(21, LocalWork(lr=0.1, epochs=None, steps=2, batch_size=10))
+    False
+    """
+    size = batch_length(total, work)
+    if size == 1:
+        return True
+    reached = work.steps is None or work.steps >= batches_per_pass(total, work)
+    return total % size == 1 and not work.drop_last and reached
+
+
+def refusal(module: nn.Module, example: Tensor) -> str | None:
+    """Why a module cannot be trained on one example though it can on two; None if it can.
+
+    The module is run, and is not the same afterwards.
+
+    >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    >>> refusal(net, torch.zeros(2, 1, 4, 4)) is None, refusal(net, torch.zeros(2, 1, 3, 3))[:31]
+    (True, '1 (BatchNorm2d): Expected more ')
+    """
+    inside: list[str] = []
+    for name, layer in module.named_modules():
+        label = f"{name} ({type(layer).__name__})" if name else type(layer).__name__
+        layer.register_forward_pre_hook(_entering(label, inside))
+        layer.register_forward_hook(_leaving(inside))
+    module.train()
+    if module_is_empty := any(p.is_meta for p in module.parameters()):
+        example = example.to("meta")
+    two, outputs = torch.cat([example, example])[:2], []
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for batch in (two, two[:1]):
+            inside.clear()
+            try:
+                outputs.append(module(batch))
+            except Exception as error:
+                if not outputs:
+                    return None  # it is not for the number of examples
+                text = str(error).splitlines() or [type(error).__name__]
+                return f"{inside[-1]}: {text[0]}"
+    if module_is_empty or not all(isinstance(out, Tensor) for out in outputs):
+        return None
+    finite = [bool(torch.isfinite(out).all()) for out in outputs]
+    return "its outputs are not finite" if finite == [True, False] else None
+
+
+def _entering(label: str, inside: list[str]) -> Callable[[nn.Module, object], None]:
+    return lambda _layer, _inputs: inside.append(label)
+
+
+def _leaving(inside: list[str]) -> Callable[[nn.Module, object, object], None]:
+    def leave(_layer: nn.Module, _inputs: object, _outputs: object) -> None:
+        inside.pop()
+
+    return leave
+
+
+def problems(setup: Setup, rounds: int) -> list[str]:
+    """What a configuration must change that gives clients such batches; empty if none does."""
+    size, work = setup.federation.size, setup.work
+    lone = [client for client in _trained(setup, rounds) if gets_one(size(client), work)]
+    why = {c: _why(setup, c) for c in set(setup.population.capacities)} if lone else {}
+    failing = [c for c in lone if any(why[share] for share in _capacities(setup, c))]
+    if not failing:
+        return []
+    reason = next(filter(None, why.values()))
+    if work.batch_size == 1:
+        return [f"local.batch_size: 1 given, but {_CANNOT}: {reason}"]
+    several = [client for client in failing if size(client) > 1]
+    single = [client for client in failing if size(client) == 1]
+    found = []
+    if several:
+        found.append(
+            f"local.batch_size: {work.batch_size} leaves a last batch of one example to "
+            f"{_named(several)}, but {_CANNOT}: {reason}; set local.drop_last = true, or another "
+            "batch size"
+        )
+    if single:
+        found.append(
+            f"clients.count: a single example is all of {_named(single)}, but {_CANNOT}: {reason}; "
+            "give everyone at least two"
+        )
+    return found
+
+
+def _trained(setup: Setup, rounds: int) -> Iterable[int]:
+    """The clients that will train: all, or, of very many, those of the first rounds."""
+    population = setup.population
+    if population.count <= _MOST_CLIENTS:
+        return range(population.count)
+    drawn = chain.from_iterable(population.sample(round_) for round_ in range(rounds))
+    return dict.fromkeys(islice(drawn, _MOST_CLIENTS))
+
+
+def _capacities(setup: Setup, client: int) -> Iterable[float]:
+    """What a client may come to hold."""
+    if setup.population.capacity_mode == "dynamic":
+        return setup.population.capacities
+    return [setup.population.capacity(client, 0)]
+
+
+def _why(setup: Setup, capacity: float) -> str | None:
+    """Why the sub-models of a capacity, or of its widths, cannot be trained on one example."""
+    cut, example = Estimate(setup).cut, setup.federation.dataset.example
+    widths = setup.scheme.work(setup.work, capacity).widths or (capacity,)
+    found = (refusal(build(setup.module, cut(width)), example) for width in widths)
+    return next((reason for reason in found if reason), None)
+
+
+def _named(clients: Sequence[int]) -> str:
+    """Clients, as many as one reads.
+
+    >>> _named([3]), _named(range(7))
+    ('client 3', 'clients 0, 1, 2, 3, 4 and 2 more')
+    """
+    if len(clients) == 1:
+        return f"client {clients[0]}"
+    rest = f" and {len(clients) - _SHOWN} more" if len(clients) > _SHOWN else ""
+    return f"clients {', '.join(map(str, clients[:_SHOWN]))}{rest}"
+
+
+class Singles:
+    """Which numbers of examples a run cannot take from a client; asks each capacity once."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._why = lru_cache(maxsize=None)(lambda capacity: _why(setup, capacity))
+
+    def problem(self, examples: int, capacity: float | None) -> str | None:
+        """Why a client of this capacity cannot train, in words; None: any of the run's."""
+        if not gets_one(examples, self._setup.work):
+            return None
+        capacities = set(self._setup.population.capacities) if capacity is None else {capacity}
+        for reason in filter(None, map(self._why, sorted(capacities))):
+            remedy = "it needs two" if examples == 1 else "local.drop_last = true leaves it out"
+            return f"{examples} examples make a batch of one, but {_CANNOT}: {reason}; {remedy}"
+        return None
+
+
+@contextmanager
+def explained(setup: Setup, tasks: Sequence[Task]) -> Iterator[None]:
+    """Let training that fails on a single example say so, whose it is, and what helps."""
+    try:
+        yield
+    except (ValueError, RuntimeError, IndexError) as error:
+        size = setup.federation.size
+        lone = [t for t in tasks if gets_one(size(t.assignment.client), t.work)]
+        if not lone:
+            raise
+        reason = refusal(build(setup.module, lone[0].cut), setup.federation.dataset.example)
+        if reason is None:
+            raise
+        raise DataError(
+            f"{_named([t.assignment.client for t in lone])}: a batch of one example came up, but "
+            f"{_CANNOT}: {reason}; local.drop_last = true leaves it out, unless a client has no "
+            "other"
+        ) from error

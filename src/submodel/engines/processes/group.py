@@ -1,0 +1,165 @@
+"""Several processes train one run, here or on many machines (SPMD over torch.distributed).
+
+Every process plans the same round from (seed, round), trains its share, adds it up, and one
+all-reduce finishes the round. The sums are exact (see `merge`), so the number of processes does not
+change the model: what one task computes does not depend on who computes it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # before there is a group, see `ProcessGroup.close`
+from torch import Tensor
+
+from submodel.algorithm.merge import Accumulator
+from submodel.algorithm.tally import Tally
+from submodel.algorithm.types import Bundle, State
+from submodel.engines.device import own_device
+from submodel.errors import LostProcessError, SubmodelError
+
+_PATIENCE = timedelta(minutes=30)  # others wait while one process evaluates
+
+
+def launched() -> bool:
+    """Whether this process is one of a group: torchrun, or our own launcher, says so.
+
+    >>> launched()
+    False
+    """
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def deal(bundles: Sequence[Bundle], processes: int) -> list[list[Bundle]]:
+    """Who trains what: the costliest first, each to whoever has least to do.
+
+    Bundles that are too large to be dealt evenly are split, if that lets everyone finish sooner.
+    """
+    total = sum(bundle.cost for bundle in bundles)
+    best: list[list[Bundle]] = []
+    shortest = math.inf
+    for pieces in (
+        0,
+        1,
+        2,
+        4,
+        8,
+        16,
+    ):  # the largest bundle is this part of a process's share; 0: any
+        hands: list[list[Bundle]] = [[] for _ in range(processes)]
+        loads = [0.0] * processes
+        for bundle in sorted(_split(bundles, total, pieces * processes), key=_by_cost):
+            least = loads.index(min(loads))
+            loads[least] += bundle.cost
+            hands[least].append(bundle)
+        if max(loads) < shortest:
+            best, shortest = hands, max(loads)
+    return best
+
+
+def _split(bundles: Sequence[Bundle], total: float, pieces: int) -> Iterator[Bundle]:
+    for bundle in bundles:
+        parts = max(1, math.ceil(bundle.cost / total * pieces)) if total else 1
+        yield from bundle.split(min(parts, len(bundle.assignments)))
+
+
+def _by_cost(bundle: Bundle) -> float:
+    return -bundle.cost
+
+
+class ProcessGroup:
+    """The own process among the others."""
+
+    def __init__(self, device: str) -> None:
+        self._device = own_device(device)
+        backend = "nccl" if self._device.type == "cuda" else "gloo"
+        try:
+            dist.init_process_group(backend, timeout=_PATIENCE)
+        except (RuntimeError, ValueError) as error:
+            raise SubmodelError(f"the processes did not find each other: {error}") from None
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def close(self) -> None:
+        """Leave the group, and end its threads.
+
+        They end when nobody holds the group any more. A module of torch whose functions have it as
+        a default keeps it forever if it is first imported while the group exists, which torch does
+        by itself: hence the import above. A thread left over may abort the interpreter as it exits.
+        """
+        dist.destroy_process_group()
+
+    def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
+        """A part of about equal cost."""
+        return deal(bundles, self.size)[self.rank]
+
+    def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
+        """One all-reduce of all sums, one exchange of the books."""
+        own = [accumulator.sums() for accumulator in accumulators]
+        sums = [s for part in own for s in part]
+        flat = torch.cat([s.reshape(-1) for s in sums]).to(self._device)
+        self._together(lambda: dist.all_reduce(flat))
+        parts = torch.split(flat.to(sums[0].device), [s.numel() for s in sums])
+        shaped = iter([p.view(s.shape) for p, s in zip(parts, sums, strict=True)])
+        for accumulator, part in zip(accumulators, own, strict=True):
+            accumulator.set_sums([next(shaped) for _ in part])
+        tally.merge(self._gather(tally.books()))
+
+    def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
+        """Every process does every so-many-th piece, and all get all."""
+        own = [work(number).to(self._device) for number in range(self.rank, count, self.size)]
+        like = own[0] if own else work(0).to(self._device)  # more processes than pieces
+        rows = -(-count // self.size)
+        mine = torch.stack(own + [torch.zeros_like(like)] * (rows - len(own)))
+        parts = [torch.zeros_like(mine) for _ in range(self.size)]
+        self._together(lambda: dist.all_gather(parts, mine))
+        return [parts[number % self.size][number // self.size] for number in range(count)]
+
+    def _gather(self, value: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The values of all processes, as JSON: nothing is unpickled."""
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        length = torch.tensor([len(text)], device=self._device)
+        lengths = [torch.zeros_like(length) for _ in range(self.size)]
+        self._together(lambda: dist.all_gather(lengths, length))
+        longest = max(int(n) for n in lengths)
+        padded = torch.zeros(longest, dtype=torch.uint8, device=self._device)
+        padded[: len(text)] = text.to(self._device)
+        texts = [torch.zeros_like(padded) for _ in range(self.size)]
+        self._together(lambda: dist.all_gather(texts, padded))
+        return [
+            json.loads(bytes(t[: int(n)].cpu().numpy()))
+            for t, n in zip(texts, lengths, strict=True)
+        ]
+
+    def agree(self, state: State) -> State:
+        """The state of the first process, everywhere."""
+        round_ = torch.tensor([state.round], device=self._device)
+        self._together(lambda: dist.broadcast(round_, 0))
+        return State(int(round_), self._same(state.tensors), self._same(state.memory))
+
+    def first(self, value: bool) -> bool:
+        """What the first process says, everywhere."""
+        said = torch.tensor([int(value)], device=self._device)
+        self._together(lambda: dist.broadcast(said, 0))
+        return bool(said)
+
+    def _same(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of the first process."""
+        own = {name: tensor.to(self._device) for name, tensor in tensors.items()}
+        for tensor in own.values():
+            self._together(lambda tensor=tensor: dist.broadcast(tensor, 0))  # type: ignore[misc]
+        return {name: tensor.to("cpu") for name, tensor in own.items()}
+
+    @staticmethod
+    def _together(exchange: Callable[[], Any]) -> None:
+        try:
+            exchange()
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise LostProcessError(f"another process of the run was lost ({reason})") from None

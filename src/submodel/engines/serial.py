@@ -1,0 +1,101 @@
+"""The serial engine: one task after another, in this process."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import nn
+
+from submodel.algorithm.types import Assignment, Bundle, Setup, Task, Update
+from submodel.data import Examples
+from submodel.engines.device import move
+from submodel.engines.estimate import Estimate
+from submodel.engines.lone import explained
+from submodel.local.training import Step, plain_step, train
+from submodel.local.work import batches
+from submodel.model.build import build, fill_local, load, load_local, tensors_of, to_device
+from submodel.model.cut import Cut
+from submodel.model.norm import set_rate
+from submodel.randomness import key
+from submodel.schemes.ordered.steps import NestedStep
+from submodel.schemes.unbiased.scaling import scaled_step
+from submodel.tasks.classification import MaskedCrossEntropy
+from submodel.tasks.counting import Counted
+
+_KEPT_MODULES = 16
+
+
+class SerialEngine:
+    """Trains tasks one by one; keeps the small modules of recent shapes, so they are built once."""
+
+    def __init__(self, setup: Setup, device: torch.device | str = "cpu") -> None:
+        self._setup = setup
+        self._device = torch.device(device)
+        self._estimate = Estimate(setup)
+        self._modules: OrderedDict[tuple[tuple[str, int], ...], nn.Module] = OrderedDict()
+
+    def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
+        """Everyone alone."""
+        return [self._estimate.bundle([assignment]) for assignment in assignments]
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Update]:
+        """Train every task, in the order given."""
+        for task in tasks:
+            yield self._train(task)
+
+    def _module(self, cut: Cut) -> nn.Module:
+        shapes = cut.shape_key
+        if shapes not in self._modules:
+            self._modules[shapes] = to_device(build(self._setup.module, cut), self._device)
+            if len(self._modules) > _KEPT_MODULES:
+                self._modules.popitem(last=False)
+        self._modules.move_to_end(shapes)
+        return self._modules[shapes]
+
+    def _train(self, task: Task) -> Update:
+        setup, where = self._setup, task.assignment
+        own = setup.federation.examples(where.client)
+        examples = Examples(move(own.x, self._device), move(own.y, self._device))
+        own_loss = setup.loss
+        if task.classes is not None and setup.federation.dataset.classes is not None:
+            present = torch.from_numpy(task.classes).to(self._device)
+            classes = setup.federation.dataset.classes
+            own_loss = MaskedCrossEntropy(present, classes, setup.absent_labels)
+        loss = Counted(own_loss)
+        module = self._module(task.cut)
+        load(module, {n: move(t, self._device, copy=True) for n, t in task.tensors.items()})
+        if task.local is None:
+            load_local(module, setup.module, task.cut)
+        else:
+            fill_local(module, task.local)
+        set_rate(module, where.capacity)  # capacities may share a shape
+        masks = {
+            name: mask.to(self._device)
+            for name in task.tensors
+            if (mask := task.cut.mask(name)) is not None
+        }
+        nested = None
+        if task.work.widths:
+            key_of = (setup.seed, where.round, where.client)
+            nested = NestedStep(
+                module, task.cut, self._module, task.work, loss, setup.least, key_of
+            )
+        step: Step = nested or plain_step(module, task.work, loss)
+        if task.scales:
+            factors = {name: factor.to(self._device) for name, factor in task.scales.items()}
+            step = scaled_step(step, module, factors)
+        with torch.random.fork_rng(devices=[]):  # dropout and the like draw from this task's key
+            torch.manual_seed(key(setup.seed, "torch", where.round, where.client) % 2**63)
+            order = batches(len(examples), task.work, setup.seed, where.round, where.client)
+            with explained(setup, [task]):
+                result = train(module, examples, order, task.work, loss, masks, step)
+        own_memory = dict(module.named_parameters()).keys()  # buffers are the next task's as well
+        trained = {
+            name: tensor.to("cpu", copy=name not in own_memory)
+            for name, tensor in tensors_of(module).items()
+        }
+        passes = () if nested is None else nested.passes
+        counts = len(examples), result.processed
+        return Update(where, task.cut, trained, *counts, result.loss, passes, result.counted)

@@ -1,0 +1,1 @@
+"""Experiments: many runs, their records and budgets, and what they show."""

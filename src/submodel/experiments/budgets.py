@@ -1,0 +1,119 @@
+"""How many rounds a budget buys: found by counting what rounds would cost, not by training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from itertools import count
+
+from submodel.algorithm.adapting import adapted
+from submodel.algorithm.rounds import cut_of, initial_state, known, plan
+from submodel.algorithm.tally import Tally
+from submodel.algorithm.types import ALONE, Setup, State
+from submodel.amounts import si
+from submodel.config import Config
+from submodel.engines.serial import SerialEngine
+from submodel.errors import ConfigError
+from submodel.experiments.kinds import UNITS, BudgetKind
+from submodel.local.work import batches
+from submodel.model.cost import CostModel
+from submodel.schemes.ordered.steps import narrower, passes_of, planned_passes
+
+_MOST_ROUNDS = 100_000  # that a slip of the keyboard may ask for
+
+
+def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -> int:
+    """What the round after ``state`` costs: bytes (down + up) or FLOPs, as a run books them.
+
+    Where a run refuses an update it books less. FLOPs are counted only where they are asked for:
+    every shape of a sub-model has to be built for them.
+    """
+    tally = Tally(setup.axes, state.tensors, costs, setup.scheme.sends_masks)
+    now, names = known(setup, state), [name for name, _ in setup.module.named_parameters()]
+    sent = 0
+    for assignment in plan(setup, state.round):
+        client, size = assignment.client, setup.federation.size(assignment.client)
+        classes = setup.federation.labels(client) if setup.absent_labels != "keep" else None
+        cut = cut_of(setup, assignment, classes, now)
+        if setup.scheme.adapts(state.round):
+            tally.measured(cut, names, size)
+        if kind is BudgetKind.BYTES:
+            tally.send(cut)
+            sent += tally.upload(cut)
+        else:
+            work = setup.scheme.work(setup.work, assignment.capacity)
+            lengths = [len(b) for b in batches(size, work, setup.seed, state.round, client)]
+            whole = [
+                w for w in work.widths if narrower(cut, w, setup.least).shape_key == cut.shape_key
+            ]
+            passes = planned_passes(work, lengths, (setup.seed, state.round, client), whole)
+            tally.accept(cut, sum(lengths), 0.0, passes_of(cut, passes, setup.least))
+    down, up, flops, _ = tally.books()["counts"]
+    return int(down + up + sent if kind is BudgetKind.BYTES else flops)
+
+
+def round_costs(setup: Setup, kind: BudgetKind) -> Iterator[int]:
+    """The cost of round after round, without end; the weights are those of the untrained model.
+
+    A scheme that adapts does so once, with its clients' real gradients; as its later masks are not
+    known before the run, its rounds are an estimate, and the run's own books are what it cost. So
+    are those of a scheme that ranks single weights of all layers, where clients lack labels.
+    """
+    costs = CostModel(setup.module, setup.federation.dataset.example)
+    state = initial_state(setup)
+    if setup.scheme.adapts(0):
+        tally = Tally(setup.axes, state.tensors, costs)
+        state = adapted(setup, state, SerialEngine(setup), costs, plan(setup, 0), ALONE, tally)
+    for round_ in count():
+        yield round_cost(setup, replace(state, round=round_), costs, kind)
+
+
+def cost_of(setup: Setup, kind: BudgetKind, rounds: int) -> int:
+    """What so many rounds cost."""
+    return sum(cost for cost, _ in zip(round_costs(setup, kind), range(rounds), strict=False))
+
+
+def rounds_within(setup: Setup, kind: BudgetKind, amount: int) -> int:
+    """How many whole rounds an amount buys; raises `ConfigError` where it buys none."""
+    spent = 0
+    for done, cost in enumerate(round_costs(setup, kind)):
+        if cost == 0:
+            raise ConfigError([f"--budget: a round costs no {kind.value} that could be counted"])
+        if done == 0 and cost > amount:
+            need, have = si(cost, UNITS[kind]), si(amount, UNITS[kind])
+            raise ConfigError([f"--amount: one round takes {need}, more than the {have} there are"])
+        if done == 0 and amount > cost * _MOST_ROUNDS:
+            raise ConfigError(
+                [
+                    f"--amount: {si(amount, UNITS[kind])} buys more than {_MOST_ROUNDS:,} rounds "
+                    f"of {si(cost, UNITS[kind])}; give less"
+                ]
+            )
+        spent += cost
+        if spent > amount:
+            rounds = done
+            while not setup.scheme.joins(rounds - 1) and rounds > 1:
+                rounds -= 1  # what cells do after their last join would be lost
+            return rounds
+    raise AssertionError("round_costs has no end")
+
+
+def with_rounds(config: Config, rounds: int) -> Config:
+    """The configuration at another length, its learning rate decaying at the same share of it.
+
+    A cosine follows the rounds by itself.
+
+    >>> local = {"schedule": "step", "milestones": [80, 150]}
+    >>> short = with_rounds(Config.model_validate({"local": local, "train": {"rounds": 200}}), 50)
+    >>> short.train.rounds, short.local.milestones
+    (50, [20, 38])
+    """
+    share = Fraction(rounds, config.train.rounds)
+    milestones = [max(1, round(milestone * share)) for milestone in config.local.milestones]
+    return config.model_copy(
+        update={
+            "train": config.train.model_copy(update={"rounds": rounds}),
+            "local": config.local.model_copy(update={"milestones": milestones}),
+        }
+    )

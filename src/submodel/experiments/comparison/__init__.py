@@ -1,0 +1,1 @@
+"""Comparing ways to train fairly: the same data, seeds and budget for all."""

@@ -1,0 +1,181 @@
+"""Comparing ways: everything is checked and counted first, then run, then reported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from submodel.algorithm.types import Setup
+from submodel.amounts import si
+from submodel.config import Config, override, parse, read
+from submodel.errors import ConfigError, SubmodelError
+from submodel.experiments.budgets import cost_of, rounds_within, with_rounds
+from submodel.experiments.comparison import report
+from submodel.experiments.comparison.findings import Compared, Findings
+from submodel.experiments.comparison.ways import Way, parse_ways, same
+from submodel.experiments.kinds import UNITS, BudgetKind, parse_budget
+from submodel.experiments.paper.plans import DATASETS, Scale, Variant
+from submodel.experiments.runner import Runner
+from submodel.prepare.setup import load_data, prepare
+
+Base = Callable[[Sequence[str]], Config]
+"""What all ways have in common: from ``key.path=value`` settings to a configuration."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will run: for every way a configuration per seed, all of them checked."""
+
+    ways: Sequence[Way]
+    configs: Mapping[str, Sequence[Config]]  # by the way's slug
+    budget: str  # in words
+
+    def rounds(self) -> str:
+        """How many each way has, in words."""
+        parts = []
+        for way in self.ways:
+            found = [config.train.rounds for config in self.configs[way.slug]]
+            several = "" if min(found) == max(found) else f" to {max(found)}"
+            parts.append(f"{way.title}: {min(found)}{several}")
+        return "; ".join(parts)
+
+
+def base_of(config: Config | Mapping[str, Any] | Path | str | None) -> Base:
+    """A configuration, its plain values, its file, or the defaults, as what ways are put into."""
+    if config is None or isinstance(config, str | Path):
+        return partial(read, None if config is None else Path(config))
+    plain = config.model_dump(exclude_none=True) if isinstance(config, Config) else dict(config)
+    return lambda settings: parse(override(plain, settings))
+
+
+def scale_base(scale: Scale) -> Base:
+    """The setting of `reproduce` at a scale: low heterogeneity, capacities 1 to 1/16.
+
+    >>> scale_base(Scale.PAPER)(["scheme.name=static"]).clients.capacities
+    [1.0, 0.5, 0.25, 0.125, 0.0625]
+    """
+    settings = Variant(DATASETS[scale][0], "low", "rolling").settings(scale, seed=0)
+    return base_of({**settings, "name": scale.value})
+
+
+def plan_comparison(
+    ways: Sequence[Way], base: Base, kind: BudgetKind, amount: int | None, seeds: int
+) -> Plan:
+    """Prepare every run, so that whatever cannot run is said now, and find its rounds."""
+    common = base([])
+    if common.train.output_step is not None:
+        raise ConfigError(["train.output_step: no book holds what it costs; compare without it"])
+    chosen = [way.config(base) for way in ways]
+    if problems := same(ways, chosen):
+        raise ConfigError(problems)
+    configs = {
+        way.slug: [_of_run(config, way, seed) for seed in range(common.seed, common.seed + seeds)]
+        for way, config in zip(ways, chosen, strict=True)
+    }
+    setups = _prepared(ways, configs, common)
+    if kind is BudgetKind.ROUNDS:
+        return Plan(ways, configs, f"{common.train.rounds} rounds each")
+    first, rounds = ways[0], common.train.rounds
+    if amount is None:
+        amounts = [cost_of(setup, kind, rounds) for setup in setups[first.slug]]
+        least, most = (si(found, UNITS[kind]) for found in (min(amounts), max(amounts)))
+        said = least if least == most else f"{least} to {most} by seed"
+        budget = f"equal {kind.value}: what {first.title} takes for {rounds} rounds, {said}"
+    else:
+        amounts = [amount] * seeds
+        budget = f"equal {kind.value}: {si(amount, UNITS[kind])}"
+    fitted = {way.slug: _fitted(way, configs, setups, kind, amounts) for way in ways}
+    return Plan(ways, fitted, budget)
+
+
+def _of_run(config: Config, way: Way, seed: int) -> Config:
+    """One run: alone on its core, as others run beside it, unless the configuration says more."""
+    engine = config.engine
+    if engine.name == "auto":
+        engine = engine.model_copy(update={"name": "local"})
+    return config.model_copy(update={"name": way.slug, "seed": seed, "engine": engine})
+
+
+def _prepared(
+    ways: Sequence[Way], configs: Mapping[str, Sequence[Config]], common: Config
+) -> dict[str, list[Setup]]:
+    """The setups of all runs, on one and the same dataset; raises with every way's problems."""
+    data = load_data(common)
+    setups: dict[str, list[Setup]] = {}
+    problems: list[str] = []
+    for way in ways:
+        try:
+            setups[way.slug] = [prepare(config, data=data) for config in configs[way.slug]]
+        except ConfigError as error:
+            problems += way.refused(error).problems
+        except SubmodelError as error:
+            problems.append(f"way {way.text!r}: {error}")
+    if problems:
+        raise ConfigError(problems)
+    return setups
+
+
+def _fitted(
+    way: Way,
+    configs: Mapping[str, Sequence[Config]],
+    setups: Mapping[str, Sequence[Setup]],
+    kind: BudgetKind,
+    amounts: Sequence[int],
+) -> list[Config]:
+    """The way's runs with as many rounds as their budgets buy."""
+    try:
+        return [
+            with_rounds(config, rounds_within(setup, kind, amount))
+            for config, setup, amount in zip(
+                configs[way.slug], setups[way.slug], amounts, strict=True
+            )
+        ]
+    except ConfigError as error:
+        raise way.refused(error) from None
+
+
+def run_plan(plan: Plan, out: Path, jobs: int | None, console: Console, command: str) -> Findings:
+    """Run what is not finished yet, and keep the records."""
+    runner = Runner(out, jobs or os.cpu_count() or 1, console)
+    records = runner.run(plan.configs)
+    ways = [Compared(w.text, w.title, r) for w, r in zip(plan.ways, records, strict=True)]
+    findings = Findings(ways, plan.budget, command)
+    findings.write(out / "records")
+    return findings
+
+
+def compare(
+    ways: str | Sequence[str],
+    config: Config | Mapping[str, Any] | Path | str | None = None,
+    *,
+    out: str | Path,
+    budget: str = "rounds",
+    amount: str | None = None,
+    seeds: int = 3,
+    jobs: int | None = None,
+) -> Findings:
+    """Compare ways to train as ``submodel compare`` does; called again, it goes on where it was.
+
+    ``out`` gets the runs, the records, a page and a figure.
+
+    >>> compare("rolling,sideways", out="never-made")
+    Traceback (most recent call last):
+    submodel.errors.ConfigError: way 'sideways': scheme.name: 'sideways' is not one of ...
+    """
+    if budget not in list(BudgetKind):
+        raise ConfigError([f"budget: {budget!r} is not one of {', '.join(BudgetKind)}"])
+    if seeds < 1:
+        raise ConfigError([f"seeds: {seeds} is less than 1"])
+    kind = BudgetKind(budget)
+    parsed = parse_ways(ways)
+    plan = plan_comparison(parsed, base_of(config), kind, parse_budget(kind, amount), seeds)
+    told = f"compare({', '.join(way.text for way in parsed)})"
+    findings = run_plan(plan, Path(out), jobs, Console(quiet=True), told)
+    report.write(findings, Path(out))
+    return findings

@@ -1,0 +1,167 @@
+"""Saying what came out of a comparison: a table, a page and a figure with bands over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes as Plot
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+from numpy.typing import NDArray
+from rich.table import Table
+
+from submodel.experiments.comparison.findings import Compared, Findings
+from submodel.experiments.paper.report import markdown_table, number
+from submodel.experiments.statistics import LEVEL, Standing, least_ratio
+
+_HEADINGS = (
+    *("way", "rounds", "GB (down + up)", "TFLOPs", "test accuracy", "test loss"),
+    *("difference to the best", "p (Holm)", "verdict"),
+)
+_COSTS = {
+    "round": ("round", None),
+    "bytes": ("traffic (down + up)", "B"),
+    "flops": ("clients' work, FLOPs", ""),
+}
+_COLORS, _STYLES = 10, ("-", "--", ":", "-.")  # as many colours as matplotlib has before it repeats
+_COLUMNS = 3  # of the legend
+
+
+def rows(findings: Findings) -> list[list[str]]:
+    """The table's cells, way by way."""
+    found = findings.standings()
+    return [_row(way, found[way.text]) for way in findings.ways]
+
+
+def _row(way: Compared, standing: Standing) -> list[str]:
+    least, most = min(way.rounds), max(way.rounds)
+    scores = [number(m, list(way.record.final(m).values())) for m in ("accuracy", "loss")]
+    return [
+        way.title,
+        f"{least}" if least == most else f"{least} to {most}",
+        f"{way.cost('bytes') / 1e9:.3g}",
+        f"{way.cost('flops') / 1e12:.3g}",
+        *scores,
+        number("accuracy", standing.differences, sign=True) if standing.differences else "",
+        "" if standing.p is None else _p(standing.p),
+        standing.verdict,
+    ]
+
+
+def _p(value: float) -> str:
+    """A p-value.
+
+    >>> _p(0.0314), _p(0.00001)
+    ('0.031', '< 0.001')
+    """
+    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
+
+
+def table(findings: Findings) -> Table:
+    """The comparison, for the terminal."""
+    shown = Table(title=f"{_seeds(findings)}, {findings.budget}")
+    for place, heading in enumerate(_HEADINGS):
+        right = 0 < place < len(_HEADINGS) - 1
+        shown.add_column(heading, justify="right" if right else "left", overflow="fold")
+    for row in rows(findings):
+        shown.add_row(*row)
+    return shown
+
+
+def _seeds(findings: Findings) -> str:
+    count = len(findings.seeds)
+    return "one seed" if count == 1 else f"{count} seeds"
+
+
+def remarks(findings: Findings) -> str:
+    """How to read the verdicts, in words."""
+    seeds, tests = len(findings.seeds), len(findings.ways) - 1
+    if seeds == 1 or tests == 0:
+        why = "one seed says nothing of chance" if tests else "there is one way alone"
+        return f"Nothing was tested: {why}."
+    ratio, several = least_ratio(seeds, tests), "tests" if tests > 1 else "test"
+    return (
+        f"'worse': a paired t-test over the {seeds} seeds against the best finds p < {LEVEL:g}, "
+        f"corrected for {tests} {several} (Holm). With few seeds it has little power: here nothing "
+        f"counts before one of the differences is {ratio:.1f} times its own standard deviation "
+        "over seeds. 'Not distinguishable' does not mean equal, and the best was chosen by these "
+        "same runs, which flatters it."
+    )
+
+
+def draw(findings: Findings, path: Path) -> None:
+    """Test accuracy against rounds, bytes and FLOPs, in one PNG."""
+    lines = -(-len(findings.ways) // _COLUMNS)
+    figure = Figure(figsize=(13, 4.2 + 0.17 * lines), layout="constrained")
+    plots: Sequence[Plot] = figure.subplots(1, len(_COSTS), sharey=True)
+    for (cost, (label, unit)), plot in zip(_COSTS.items(), plots, strict=True):
+        for place, way in enumerate(findings.ways):
+            x, values = shared_grid(way.record.against(cost, "accuracy"))
+            mark = "o" if len(x) == 1 else None
+            style = _STYLES[place // _COLORS % len(_STYLES)]
+            (line,) = plot.plot(x, values.mean(0), style, label=way.title, marker=mark)
+            band, color = (values.min(0), values.max(0)), line.get_color()
+            plot.fill_between(x, *band, color=color, alpha=0.15, linewidth=0)
+        plot.set_xlabel(label)
+        plot.set_xlim(left=0)
+        plot.xaxis.set_major_locator(MaxNLocator(5, integer=unit is None))
+        if unit is not None:
+            plot.xaxis.set_major_formatter(EngFormatter(unit))
+        plot.grid(alpha=0.3)
+    plots[0].set_ylabel("test accuracy (global model)")
+    handles, labels = plots[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=_COLUMNS, fontsize=8)
+    figure.suptitle(
+        f"{findings.budget}\nline: mean over {_seeds(findings)}, band: least to most", fontsize=10
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+Curve = tuple[Sequence[float], Sequence[float]]
+
+
+def shared_grid(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Curves over the stretch that all of them cover, in between interpolated: x, and y by curve.
+
+    The same round costs different bytes with different seeds.
+
+    >>> x, y = shared_grid([([1, 3], [0.0, 1.0]), ([2, 4], [0.0, 1.0])])
+    >>> x.tolist(), y.tolist()
+    ([2.0, 3.0], [[0.5, 1.0], [0.0, 0.5]])
+    """
+    first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    if first > last:  # one evaluation each, at different costs
+        places = np.array([np.mean([x[-1] for x, _ in curves])])
+    else:
+        every = np.unique(np.concatenate([np.asarray(x, np.float64) for x, _ in curves]))
+        places = every[(every >= first) & (every <= last)]
+    return places, np.array([np.interp(places, x, y) for x, y in curves])
+
+
+def write(findings: Findings, folder: Path) -> Path:
+    """The figure and the table as one Markdown page; returns its path."""
+    picture, page = folder / "comparison.png", folder / "comparison.md"
+    draw(findings, picture)
+    seconds = sum(run.seconds for way in findings.ways for run in way.record.runs)
+    lines = [
+        f"# {', '.join(way.title.partition(',')[0] for way in findings.ways)}: a comparison",
+        "",
+        f"`{findings.command}`: {_seeds(findings)}, {findings.budget}; "
+        f"{seconds / 3600:.2f} hours of one core in all.",
+        "",
+        f"![test accuracy against rounds, traffic and work]({picture.name})",
+        "",
+        *markdown_table(_HEADINGS, rows(findings)),
+        "",
+        remarks(findings),
+        "",
+        "Means ± standard deviations over seeds, after the last round of each way; curves go as "
+        "far as all seeds went. The same seed means the same data at the same clients, and the "
+        "same sampling and initial model unless a way sets them itself.",
+        "",
+    ]
+    page.write_text("\n".join(lines), "utf-8")
+    return page

@@ -1,0 +1,155 @@
+"""The engine over devices: a round closes at its deadline, or when enough have answered."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from submodel.algorithm.types import Assignment, Bundle, Failure, Outcome, Task
+from submodel.config import Config
+from submodel.federation.post import Kind, Post, Reply
+from submodel.federation.roster import Roster
+from submodel.federation.wire import (
+    Limits,
+    Parcel,
+    Spent,
+    WireError,
+    moments_limits,
+    plain,
+    read_as,
+    read_update,
+    task_parcel,
+    update_limits,
+)
+
+_PAUSE = 0.1
+
+
+@dataclass(frozen=True)
+class _Sent:
+    task: Task
+    at: float
+    size: int
+    answer: Limits
+
+
+class DeviceEngine:
+    """Sends tasks to the devices of a roster and brings their updates back."""
+
+    def __init__(
+        self,
+        config: Config,
+        module: nn.Module,
+        sends_masks: bool,
+        briefing: Mapping[str, Any],
+        post: Post,
+        roster: Roster,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._module, self._masks = config.devices, module, sends_masks
+        self._briefing, self._post, self._roster = briefing, post, roster
+        self._clock = clock
+        self._seen: dict[str, dict[str, float]] = {}
+
+    def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
+        """All at once: devices work at the same time."""
+        return [Bundle(assignments, 0.0, 0.0)]
+
+    def books(self) -> dict[str, dict[str, dict[str, float]]]:
+        """What was measured of every device since the last time: seconds, bytes, memory."""
+        seen, self._seen = self._seen, {}
+        return {"devices": seen} if seen else {}
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        """Send every task, then collect; whoever does not answer is a failure with its reason."""
+        for task, reply in self.ask(tasks, "train"):
+            try:
+                if isinstance(reply, Failure):
+                    yield reply
+                    continue
+                if "problem" in reply.head:
+                    raise WireError(plain(reply.head["problem"]))
+                update = read_update(reply, task)
+                self._roster.heard(task.assignment.client)
+                yield update
+            except WireError as error:
+                reason = f"its answer: {error}"
+                self._roster.missed(task.assignment.client, reason, silent=False)
+                yield Failure(task.assignment, reason)
+
+    def ask(self, tasks: Iterable[Task], kind: Kind) -> Iterator[tuple[Task, Parcel | Failure]]:
+        """Send every task as a question of some kind; the answers as they come."""
+        open_, failed = self._send(tasks, kind)
+        yield from ((task, Failure(task.assignment, why)) for task, why in failed)
+        wanted = math.ceil(self._config.quorum * (len(open_) + len(failed)))
+        end, heard = self._clock() + self._config.deadline, 0
+        while open_ and heard < wanted and self._clock() < end:
+            replies = self._post.replies(list(open_))
+            for reply in replies:
+                sent = open_.pop(reply.ticket)
+                answer = self._open(sent, reply)
+                heard += not isinstance(answer, Failure)
+                yield sent.task, answer
+            if not replies:
+                time.sleep(_PAUSE)
+        for sent in open_.values():
+            closed = self._clock() < end
+            seconds = self._clock() - sent.at
+            reason = f"no answer in {seconds:.0f} s" + (", when enough had answered" * closed)
+            self._roster.missed(sent.task.assignment.client, reason, silent=True)
+            yield sent.task, Failure(sent.task.assignment, reason)
+
+    def _send(
+        self, tasks: Iterable[Task], kind: Kind
+    ) -> tuple[dict[str, _Sent], list[tuple[Task, str]]]:
+        """Everything that goes out, by ticket, and what could not."""
+        open_: dict[str, _Sent] = {}
+        failed = []
+        masks = self._masks or kind == "moments"  # those are not of a client's own draw
+        for task in tasks:
+            parcel = task_parcel(task, self._module, masks, self._config.transport)
+            payload = replace(parcel, head={**self._briefing, **parcel.head}).to_bytes()
+            topic = str(task.assignment.round + 1)
+            node = self._roster.entry(task.assignment.client).node
+            ticket = self._post.send(node, kind, payload, self._config.deadline, topic)
+            if ticket is None:
+                self._roster.missed(task.assignment.client, "it cannot be reached", silent=True)
+                failed.append((task, "it cannot be reached"))
+            else:
+                open_[ticket] = _Sent(task, self._clock(), len(payload), self._limits(task, kind))
+        return open_, failed
+
+    def _limits(self, task: Task, kind: Kind) -> Limits:
+        """What an honest answer can have, by the cut that it is for."""
+        return (
+            moments_limits(task)
+            if kind == "moments"
+            else update_limits(task, self._config.transport)
+        )
+
+    def _open(self, sent: _Sent, reply: Reply) -> Parcel | Failure:
+        """Read an answer, and note what it took."""
+        client = sent.task.assignment.client
+        if reply.problem:
+            self._roster.missed(client, reply.problem, silent=True)
+            return Failure(sent.task.assignment, reply.problem)
+        try:
+            parcel = Parcel.from_bytes(reply.payload, sent.answer)
+            spent = read_as(Spent, parcel.head)
+        except WireError as error:
+            self._roster.missed(client, f"its answer: {error}", silent=False)
+            return Failure(sent.task.assignment, f"its answer: {error}")
+        self._seen[str(client)] = {
+            "capacity": sent.task.assignment.capacity,
+            "seconds": round(self._clock() - sent.at, 3),
+            "bytes_down": sent.size,
+            "bytes_up": len(reply.payload),
+        }
+        told = {name: value for name, value in asdict(spent).items() if value is not None}
+        self._seen[str(client)].update(told)
+        return parcel

@@ -1,0 +1,97 @@
+"""What a device must know of a run beside its task: the configuration and facts about the data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from submodel.config import Config, parse, to_toml
+from submodel.data import Dataset
+from submodel.data.sources import Examples
+from submodel.federation.wire import Count, WireError, plain, read_as
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of the data as the server knows it; devices shape their own alike."""
+
+    inputs: tuple[Count, ...]
+    dtype: str
+    classes: Count | None
+    names: tuple[str, ...]  # of the classes; empty: they are numbers
+    mean: tuple[float, ...]  # of every channel; empty: inputs come as they are
+    deviation: tuple[float, ...]
+
+    @classmethod
+    def of(cls, data: Dataset) -> Facts:
+        """What a server tells.
+
+        >>> from submodel.data import digits
+        >>> Facts.of(digits()).inputs
+        (1, 8, 8)
+        """
+        about = data.about
+        return cls(
+            data.inputs,
+            str(data.example.dtype).removeprefix("torch."),
+            data.classes,
+            about.names if about else (),
+            about.mean if about else (),
+            about.deviation if about else (),
+        )
+
+    @property
+    def example(self) -> Tensor:
+        """A batch of two inputs without values."""
+        return torch.empty(2, *self.inputs, dtype=getattr(torch, self.dtype), device="meta")
+
+    @property
+    def dataset(self) -> Dataset:
+        """A dataset of this kind, with nothing in it."""
+        nothing = Examples(self.example, torch.empty(2, dtype=torch.int64, device="meta"))
+        return Dataset(nothing, nothing, self.classes)
+
+
+def briefing(config: Config, facts: Facts) -> dict[str, Any]:
+    """What the head of every message to a device says of the run."""
+    return {"config": to_toml(config), "facts": asdict(facts)}
+
+
+def digest(head: Mapping[str, Any]) -> str:
+    """Equal for heads that brief alike.
+
+    >>> digest({"config": "", "facts": {}, "units": 1}) == digest({"config": "", "facts": {}})
+    True
+    """
+    told = json.dumps([head.get("config"), head.get("facts")], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def briefed(head: Mapping[str, Any]) -> tuple[Config, Facts]:
+    """What `briefing` said; raises `WireError`, or `ConfigError`, for anything else."""
+    facts = read_as(Facts, head.get("facts"))
+    if not isinstance(getattr(torch, facts.dtype, None), torch.dtype):
+        raise WireError(f"facts.dtype: {plain(facts.dtype, 60)!r} is no type of tensors")
+    if math.prod(facts.inputs) > _LARGEST_INPUT or len(facts.inputs) > _MOST_DIMENSIONS:
+        raise WireError(f"facts.inputs: {plain(facts.inputs, 60)} is no shape of an example")
+    try:
+        told = tomllib.loads(read_as(_Told, head).config)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"config: {plain(error)}") from None
+    return parse(told), facts
+
+
+@dataclass(frozen=True)
+class _Told:
+    config: str
+
+
+_LARGEST_INPUT, _MOST_DIMENSIONS = 1 << 31, 16

@@ -1,0 +1,227 @@
+"""The one adapter to Flower's internals: submit, follow and stop runs; register and list devices.
+
+Flower offers these only as commands of a second each; the modules behind them move from version to
+version. An upgrade of Flower changes this file (and the start of a SuperLink in guard.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.cli.build import build_fab_from_disk
+from flwr.common.config import flatten_dict, get_fab_config
+from flwr.common.constant import HEARTBEAT_PATIENCE
+from flwr.common.serde import fab_to_proto, user_config_to_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+)
+from flwr.supercore.control.control_http_client import ControlHttpClient
+from flwr.supercore.error import ApiErrorCode, FlowerError
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+from submodel.errors import SubmodelError
+from submodel.federation.flower.environment import past_proxies
+
+
+class UnreachableError(SubmodelError):
+    """A SuperLink that does not answer."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A device as the SuperLink knows it.
+
+    The status is ``registered`` (never seen), ``online`` or ``offline``. A device that crashed is
+    online until two heartbeats, a minute, are missing; that is then when it was last seen.
+    """
+
+    id: int
+    fingerprint: str
+    status: str
+    last_seen: datetime | None
+
+
+def thin_app() -> Path:
+    """The folder of the app that is submitted: names of installed modules, no code."""
+    return Path(__file__).with_name("app")
+
+
+def bundle(app: Path) -> tuple[bytes, dict[str, Any]]:
+    """An app as Flower sends it, and the settings that a run may change, with their defaults."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a library, in Flower's code
+            content = build_fab_from_disk(app)
+        config = get_fab_config(content)["tool"]["flwr"]["app"].get("config")
+        return content, flatten_dict(config)
+    except (ValueError, OSError, click.ClickException) as error:
+        raise SubmodelError(f"{app} is not a Flower app: {error}") from None
+
+
+def fingerprint(public_key: bytes) -> str:
+    """The fingerprint of an OpenSSH public key, as ``ssh-keygen -l`` shows it.
+
+    >>> fingerprint(b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA== somebody")
+    'SHA256:xGib3+FptS+cITct2V7iFK9qKkm/QSPPdJstK0JtCps'
+    """
+    try:
+        blob = base64.b64decode(public_key.split()[1], validate=True)
+    except (IndexError, ValueError):
+        raise SubmodelError(f"{public_key[:40]!r} is not a public key in OpenSSH format") from None
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+class Control:
+    """A connection to a SuperLink on this machine; ``ca`` is its CA, None for plain HTTP."""
+
+    def __init__(self, address: str, ca: Path | None) -> None:
+        self._address = address
+        try:
+            certificates = None if ca is None else ca.read_bytes()
+            with _past_proxies():
+                self._client = ControlHttpClient.from_server_address(
+                    server_address=address,
+                    insecure=ca is None,
+                    root_certificates=certificates,
+                    interceptors=[RuntimeVersionHttpInterceptor(component_name="submodel")],
+                )
+        except (OSError, ValueError) as error:
+            raise SubmodelError(f"{ca} is not a CA certificate: {error}") from None
+
+    def submit(self, app: Path, run_config: Mapping[str, str | int | float | bool]) -> int:
+        """Send an app to be run; returns the run's id."""
+        content, known = bundle(app)
+        unknown = sorted(run_config.keys() - known.keys())
+        if unknown:  # Flower says only that something is invalid
+            raise SubmodelError(
+                f"{app}: no setting {', '.join(unknown)} of a run; allowed: {', '.join(known)}"
+            )
+        fab = fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {}))
+        config = user_config_to_proto(dict(run_config))
+        request = StartRunRequest(fab=fab, override_config=config)
+        reply = self._ask("start the run", self._client.StartRun, request)
+        if not reply.HasField("run_id"):
+            raise SubmodelError(f"the SuperLink on {self._address} did not start the run")
+        return int(reply.run_id)
+
+    def status(self, run_id: int) -> str:
+        """``pending``, ``starting``, ``running`` or ``finished:completed|failed|stopped``."""
+        request = ListRunsRequest(run_id=run_id)
+        status = self._ask("show the run", self._client.ListRuns, request).run_dict[run_id].status
+        return f"{status.status}:{status.sub_status}" if status.sub_status else str(status.status)
+
+    def details(self, run_id: int) -> str:
+        """What Flower tells about the end of a run; often nothing."""
+        request = ListRunsRequest(run_id=run_id)
+        reply = self._ask("show the run", self._client.ListRuns, request)
+        return str(reply.run_dict[run_id].status.details)
+
+    def stop(self, run_id: int) -> None:
+        """Stop a run; one that has ended stays as it is."""
+        request = StopRunRequest(run_id=run_id)
+        finished = ApiErrorCode.RUN_ALREADY_FINISHED
+        reply = self._ask("stop the run", self._client.StopRun, request, fine=finished)
+        if reply is not None and not reply.success:
+            raise SubmodelError(f"the SuperLink on {self._address} could not stop run {run_id}")
+
+    def register(self, public_key: bytes) -> None:
+        """Let the device with this key (EC P-384, OpenSSH format) join; twice is fine."""
+        try:
+            key = serialization.load_ssh_public_key(public_key)
+            if not isinstance(key, ec.EllipticCurvePublicKey):
+                raise ValueError(f"it is a {type(key).__name__}")
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise SubmodelError(
+                f"{public_key[:40]!r} is not a public EC P-384 key in OpenSSH format: {error}"
+            ) from None
+        text = key.public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        known = ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE
+        request = RegisterNodeRequest(public_key=text)
+        self._ask("register the key", self._client.RegisterNode, request, fine=known)
+
+    def nodes(self) -> list[Node]:
+        """The devices that are registered, whether they are there or not."""
+        reply = self._ask("list the devices", self._client.ListNodes, ListNodesRequest())
+        return [_node(info) for info in reply.nodes_info if info.status != "unregistered"]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _ask(
+        self,
+        what: str,
+        call: Callable[[Any], Any],
+        request: Any,
+        fine: ApiErrorCode | None = None,
+    ) -> Any:
+        """Flower's reply, or None where its refusal is fine."""
+        try:
+            return call(request)
+        except httpx.HTTPStatusError as error:
+            refusal = FlowerError.from_json(error.response.text)
+            if refusal is not None and refusal.code == fine:
+                return None
+            reason = str(error)
+            if refusal is not None:
+                reason = " ".join(filter(None, [refusal.message, refusal.public_details]))
+            raise SubmodelError(
+                f"the SuperLink on {self._address} refused to {what}: {reason}"
+            ) from None
+        except (httpx.HTTPError, ValueError) as error:
+            raise UnreachableError(
+                f"the SuperLink on {self._address} could not be asked to {what}: {error}"
+            ) from None
+
+
+def _node(info: Any) -> Node:
+    key = serialization.load_pem_public_key(info.public_key) if info.public_key else None
+    openssh = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    seen = None
+    if info.HasField("online_until"):
+        # a heartbeat promises so much time; an end, clean or not, is noted as the promise's end
+        ahead = HEARTBEAT_PATIENCE * info.heartbeat_interval if info.status == "online" else 0.0
+        seen = datetime.fromtimestamp(info.online_until - ahead, UTC)
+    return Node(
+        id=info.node_id,
+        fingerprint=fingerprint(key.public_bytes(*openssh)) if key else "",
+        status=info.status,
+        last_seen=seen,
+    )
+
+
+@contextlib.contextmanager
+def _past_proxies() -> Iterator[None]:
+    """Flower's client reads the proxies of the environment when it is made."""
+    changes = past_proxies(os.environ)
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,272 @@
+"""The folder of a federation: who may speak as its server and as each of its devices.
+
+::
+
+    ca.crt ca.key                          the federation's own authority
+    server/{ca.crt,server.crt,server.key}  what the server shows and keeps
+    devices/NAME/{ca.crt,device.key,device.pub}   what goes to one device, and nothing else
+
+The key of the authority is needed for new certificates of the server only; a device's private key
+only on the device.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from submodel.errors import SubmodelError
+from submodel.federation.flower import certificates
+from submodel.federation.flower.files import DeviceFiles, ServerFiles
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A federation's folder and the names of its devices, in order."""
+
+    folder: Path
+    devices: tuple[str, ...]
+
+    @property
+    def server(self) -> ServerFiles:
+        """The server's files."""
+        home = self.folder / "server"
+        return ServerFiles(home / "ca.crt", home / "server.crt", home / "server.key")
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names and addresses that the server's certificate is for."""
+        return certificates.hosts_of(_certificate(self.server.certificate))
+
+    @property
+    def expires(self) -> datetime:
+        """When the server's certificate ends."""
+        return _certificate(self.server.certificate).not_valid_after_utc
+
+    def public_keys(self) -> dict[str, bytes]:
+        """Every device's public key by its name, in OpenSSH format."""
+        keys: dict[str, bytes] = {}
+        owners: dict[bytes, str] = {}
+        for name in self.devices:
+            path = self.folder / "devices" / name / "device.pub"
+            content = _read(path)
+            with _about(path):
+                key = certificates.registered_form(content)
+            if key in owners:
+                raise SubmodelError(
+                    f"{path}: the same key as that of {owners[key]}; every device needs its own"
+                )
+            keys[name], owners[key] = content, name
+        return keys
+
+    def check(self, host: str, when: datetime | None = None) -> None:
+        """Refuse a server certificate that devices would refuse under this host, by now or then."""
+        now, path, mend = when or datetime.now(UTC), self.server.certificate, "federation renew"
+        host = str(certificates.parse_host(host).value)
+        found = _certificate(path)
+        if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
+            raise SubmodelError(
+                f"{path}: valid from {found.not_valid_before_utc:%Y-%m-%d} to "
+                f"{found.not_valid_after_utc:%Y-%m-%d}, not on {now:%Y-%m-%d}; "
+                f"'submodel {mend}' makes a new one"
+            )
+        if host not in self.hosts:
+            raise SubmodelError(
+                f"{path}: not for {host} but for {', '.join(self.hosts)}; "
+                f"'submodel {mend} --host {host}' makes one that is"
+            )
+        if not certificates.issued_by(found, _certificate(self.server.ca)):
+            raise SubmodelError(f"{path}: not signed by {self.server.ca}, which devices trust")
+        _pair(path, self.server.key)
+
+
+def create(folder: Path, hosts: Sequence[str], devices: Sequence[str]) -> Federation:
+    """Make the folder of a new federation; ``hosts`` are where devices reach its server."""
+    if not hosts:
+        raise SubmodelError("give at least one host under which devices reach the server")
+    _check_names(devices)
+    now = datetime.now(UTC)
+    authority = certificates.new_authority(now)
+    server = certificates.new_server(authority, hosts, now)
+    with _sentences():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise SubmodelError(f"{folder}: exists and is not an empty folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        # private keys have no place in a repository
+        _write(folder, {".gitignore": b"*\n", "ca.crt": authority.certificate})
+        _write(folder, {"ca.key": authority.key})
+        (folder / "server").mkdir(mode=0o700)
+        _write(folder / "server", {"ca.crt": authority.certificate, **_server_files(server)})
+        (folder / "devices").mkdir(mode=0o700)
+        _write_devices(folder, authority.certificate, devices)
+    return load(folder)
+
+
+def add(folder: Path, names: Sequence[str]) -> Federation:
+    """Make credentials for new devices of an existing federation."""
+    federation = load(folder)
+    _check_names(names)
+    with _sentences():
+        for name in names:
+            if (folder / "devices" / name).exists():
+                raise SubmodelError(f"{folder / 'devices' / name}: there is a device of this name")
+        _write_devices(folder, federation.server.ca.read_bytes(), names)
+    return load(folder)
+
+
+def renew(folder: Path, hosts: Sequence[str] = ()) -> Federation:
+    """A new key and certificate of the server, by the same authority, so devices need not change.
+
+    Without hosts it is for those of the present certificate.
+    """
+    federation = load(folder)
+    key = folder / "ca.key"
+    if not key.exists():
+        raise SubmodelError(f"{key}: no such file; only with it can a certificate be signed")
+    authority = _pair(federation.server.ca, key)
+    server = certificates.new_server(authority, hosts or federation.hosts, datetime.now(UTC))
+    home = folder / "server"
+    with _sentences():
+        files = _server_files(server)
+        for name in files:
+            (home / f"{name}.new").unlink(missing_ok=True)
+        _write(home, {f"{name}.new": content for name, content in files.items()})
+        for name in files:
+            (home / f"{name}.new").replace(home / name)
+    return load(folder)
+
+
+def load(folder: Path) -> Federation:
+    """The federation in a folder, with every file that a server needs, private keys private.
+
+    The private keys of the authority and of devices need not be there.
+    """
+    with _sentences():
+        if not (folder / "server").is_dir():
+            raise SubmodelError(
+                f"{folder}: not the folder of a federation; make one with "
+                f"'submodel federation init {folder} --host NAME'"
+            )
+        homes = sorted(path for path in (folder / "devices").glob("[!.]*") if path.is_dir())
+        federation = Federation(folder, tuple(home.name for home in homes))
+        server = federation.server
+        publics = [home / "device.pub" for home in homes]
+        _check_present([server.ca, server.certificate, server.key, *publics])
+        keys = [folder / "ca.key", server.key, *(home / "device.key" for home in homes)]
+        _check_private([key for key in keys if key.exists()])
+    return federation
+
+
+def load_device(folder: Path) -> DeviceFiles:
+    """The credentials of a device: a copy of ``devices/NAME`` of its federation."""
+    files = DeviceFiles(folder / "ca.crt", folder / "device.key")
+    with _sentences():
+        if not folder.is_dir():
+            raise SubmodelError(
+                f"{folder}: no such folder; copy devices/NAME of the federation here, as {folder}"
+            )
+        _check_present([files.ca, files.key])
+        _check_private([files.key])
+        _certificate(files.ca)
+        content = _read(files.key)
+    with _about(files.key):
+        certificates.check_device_key(content)
+    return files
+
+
+def _write_devices(folder: Path, ca: bytes, names: Sequence[str]) -> None:
+    for name in names:
+        # a server that looks meanwhile sees the whole folder or none of it
+        home = Path(tempfile.mkdtemp(prefix=".", dir=folder / "devices"))
+        keys = certificates.new_device()
+        _write(home, {"ca.crt": ca, "device.key": keys.private, "device.pub": keys.public})
+        home.rename(folder / "devices" / name)
+
+
+def _server_files(server: certificates.Pair) -> dict[str, bytes]:
+    return {"server.key": server.key, "server.crt": server.certificate}
+
+
+def _write(home: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        # private from its first byte on; open() obeys the umask as for any file
+        mode = 0o600 if ".key" in name else 0o644
+        number = os.open(home / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(number, "wb") as file:
+            file.write(content)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for index, name in enumerate(names):
+        if not _NAME.fullmatch(name):
+            raise SubmodelError(
+                f"{name!r} is not the name of a device: at most 64 letters, digits, '.', '_' and "
+                "'-', a letter or digit first"
+            )
+        if name in names[:index]:
+            raise SubmodelError(f"{name}: given twice; every device needs its own name")
+
+
+def _check_present(paths: Sequence[Path]) -> None:
+    for path in paths:
+        if not path.is_file():
+            raise SubmodelError(f"{path}: no such file; the credentials are not complete")
+
+
+def _check_private(paths: Sequence[Path]) -> None:
+    for path in paths:
+        mode = path.stat().st_mode & 0o777
+        if mode & 0o077:
+            raise SubmodelError(
+                f"{path}: a private key that others can reach (mode {mode:04o}): chmod 600 {path}"
+            )
+
+
+def _certificate(path: Path) -> x509.Certificate:
+    content = _read(path)
+    with _about(path):
+        return certificates.read_certificate(content)
+
+
+def _pair(certificate: Path, key: Path) -> certificates.Pair:
+    pair = certificates.Pair(_read(certificate), _read(key))
+    with _about(key):
+        if not certificates.belongs(pair):
+            raise SubmodelError(f"not the private key of {certificate}")
+    return pair
+
+
+def _read(path: Path) -> bytes:
+    with _sentences():
+        return path.read_bytes()
+
+
+@contextmanager
+def _about(path: Path) -> Iterator[None]:
+    """Say which file an error is about."""
+    try:
+        yield
+    except SubmodelError as error:
+        raise SubmodelError(f"{path}: {error}") from None
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """Say what the system refused in a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise SubmodelError(f"{error.filename}: {error.strerror}") from None

@@ -1,0 +1,162 @@
+"""A SuperLink that takes orders from its own machine only; others reach the devices' door.
+
+Flower serves three interfaces on one port: control (submit a run, which is code that every device
+executes), runtime (for its own helper processes) and fleet (for devices, which sign with their
+keys). Its account login is a no-op, so the guard stands before all of them: from another machine
+only the fleet interface and the health check answer. Whatever else is served, now or after an
+upgrade of Flower, is closed. What devices may send is bounded (bounds.py).
+
+This file is run by its path (see launcher.py) and so imports nothing of the package, but for
+bounds.py, which lies beside it and does neither.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+import json
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from submodel.federation.flower import bounds
+else:
+    _spec = importlib.util.spec_from_file_location("bounds", Path(__file__).with_name("bounds.py"))
+    bounds = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(bounds)
+
+FLEET = "/v1/fleet/"
+HEALTH = "/health"
+_SHUTDOWN = 2  # seconds that an open request has to end when the SuperLink stops
+# Switches of Flower's for interfaces of the past, on ports of their own that nothing guards.
+_UNGUARDED = ("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can be at, or reach, the address.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.5")]
+    [True, True, True, False]
+    """
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def allowed(scope: Scope) -> bool:
+    """Whether a request may pass: the fleet's for all, every other from this machine.
+
+    >>> allowed({"type": "http", "path": "/v1/control/start-run", "client": ("10.0.0.5", 1)})
+    False
+    """
+    if scope["type"] == "lifespan":
+        return True
+    path = scope["path"]
+    if scope["type"] == "http" and (path == HEALTH or path.startswith(FLEET)):
+        return True
+    client, server = scope.get("client"), scope.get("server")
+    if not client:
+        return False
+    # A SuperLink bound to one address is reached on it by its helpers too: from that address.
+    return is_loopback(client[0]) or bool(server and client[0] == server[0])
+
+
+Known = Callable[[Scope], Awaitable[bool]]
+"""Whether a request is signed with a registered key."""
+
+
+async def _nobody(_: Scope) -> bool:
+    return False
+
+
+class Guard:
+    """Answers 403 to whatever is not allowed and 413 to what is too long, before Flower sees it."""
+
+    def __init__(
+        self, app: Application, known: Known = _nobody, chunk: int = bounds.UNKNOWN
+    ) -> None:
+        self._app, self._known, self._chunk = app, known, chunk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if not allowed(scope):
+            if scope["type"] == "http":
+                await _refuse(send, 403, "Only the server's own machine may do this.")
+            else:
+                await receive()
+                await send({"type": "websocket.close", "code": 1008})
+        elif scope["type"] == "http" and scope["path"].startswith(FLEET):
+            await self._fleet(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _fleet(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A request by a device, or by whoever says so."""
+        most = bounds.largest_body(scope["path"], self._chunk)
+        body, length = None, bounds.declared_length(scope)
+        if length <= bounds.UNKNOWN or (length <= most and await self._known(scope)):
+            body = await bounds.whole_body(receive, max(length, bounds.UNKNOWN))
+        if body is None:
+            await _refuse(send, 413, "This is more than may be sent with this key, or without one.")
+        else:
+            await self._app(scope, bounds.replayed(body, receive), send)
+
+
+async def _refuse(send: Send, status: int, detail: str) -> None:
+    text = json.dumps({"detail": detail}).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(text)).encode()),
+        (b"connection", b"close"),  # whatever else it sends is not read
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text})
+
+
+def main() -> None:
+    """``flower-superlink`` with the guard around its application; takes its arguments."""
+    for name in _UNGUARDED:
+        os.environ.pop(name, None)
+
+    import uvicorn
+    from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
+    from flwr.supercore.http_logging import get_uvicorn_log_config
+    from flwr.supercore.logger import console_handler
+    from flwr.superlink.cli.flower_superlink import (
+        SuperLinkLifespan,
+        _parse_superlink_lifespan_config,
+    )
+    from flwr.superlink.main import create_app
+
+    bounds.guard_answers()
+    config = _parse_superlink_lifespan_config()
+    app = create_app(config, SuperLinkLifespan)
+    uvicorn.run(
+        Guard(app, bounds.Keys(app), FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE),
+        host=config.host,
+        port=config.port,
+        ssl_keyfile=config.ssl_keyfile,
+        ssl_certfile=config.ssl_certfile,
+        workers=1,
+        log_config=get_uvicorn_log_config(console_handler.level),
+        http="h11",  # which bounds the head of a request; the other implementation does not
+        # with them a header could claim that a request comes from this machine
+        proxy_headers=False,
+        timeout_graceful_shutdown=_SHUTDOWN,
+    )
+
+
+if __name__ == "__main__":
+    main()

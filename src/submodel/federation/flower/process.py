@@ -1,0 +1,135 @@
+"""A Flower process as our child: its log, its end, and no relative of it left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from submodel.errors import SubmodelError
+from submodel.federation.flower.environment import environment
+from submodel.federation.flower.family import Relative, relatives, runs
+
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+_STOP = 15.0  # seconds for a clean end; Flower's own limit is 5
+# Seconds for Flower's helpers to notice that they are alone. A ServerApp whose SuperLink is gone
+# never does: it tries to report its end there for ever.
+_ALONE = 1.0
+_KILLED = 5.0  # seconds that the system may take to end a process that was killed
+_LOOK = 0.5  # seconds between two looks at what it has started
+_LAST_LINES = 12
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+
+
+class Child:
+    """A SuperLink or a SuperNode (``kind``) with its arguments. It ends when this process does."""
+
+    def __init__(self, kind: str, arguments: Sequence[str], home: Path, log: Path) -> None:
+        self._command = [sys.executable, "-P", str(_LAUNCHER), kind, *arguments]
+        self._home, self.log = home, log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._family: set[Relative] = set()
+        self._look_again = 0.0
+        self._log_start = self._log_read = 0
+
+    def start(self) -> None:
+        """Start it, again if need be; what it says is added to the log."""
+        self.stop()
+        try:
+            self._home.mkdir(parents=True, exist_ok=True)
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("ab") as log:
+                self._log_start = self._log_read = log.tell()
+                self._process = subprocess.Popen(
+                    self._command,
+                    env=environment(self._home),
+                    stdin=subprocess.PIPE,  # never written to: its end is the sign of ours
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    process_group=0,  # Ctrl-C is ours to pass on
+                )
+        except OSError as error:
+            raise SubmodelError(f"cannot start Flower: {error}") from None
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+        if self._process is None or self._process.poll() is not None:
+            return False
+        if time.monotonic() > self._look_again:  # so they are known if it dies without a word
+            known = {one for one in self._family if runs(one)}
+            self._family = known | relatives(self._process.pid)
+            self._look_again = time.monotonic() + _LOOK
+        return True
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status once it has ended, negative for a signal."""
+        return None if self._process is None else self._process.poll()
+
+    def said(self) -> str:
+        """What it has said since its last start."""
+        return _plain(self._logged(self._log_start))
+
+    def news(self) -> str:
+        """What it has said since the last call, in whole lines."""
+        text, newline, _ = self._logged(self._log_read).rpartition(b"\n")
+        self._log_read += len(text + newline)
+        return _plain(text)
+
+    def last_lines(self) -> str:
+        """The end of that, for an error message."""
+        lines = [line.rstrip() for line in self.said().splitlines() if line.strip()]
+        return "\n".join(lines[-_LAST_LINES:]) or "(it said nothing)"
+
+    def _logged(self, start: int) -> bytes:
+        try:
+            with self.log.open("rb") as log:
+                log.seek(start)
+                return log.read()
+        except OSError:
+            return b""
+
+    def stop(self) -> None:
+        """End it and everything below it; nothing happens if it does not run."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        self._family |= relatives(process.pid)
+        process.terminate()
+        try:
+            process.wait(_STOP)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+        end(self._family)
+        self._family = set()
+
+
+def _plain(text: bytes) -> str:
+    return _COLOUR.sub("", text.decode(errors="replace"))
+
+
+def end(family: set[Relative]) -> None:
+    """Wait a little for these processes to end by themselves, then make them."""
+    for one in _left(family, _ALONE):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one.pid, signal.SIGKILL)
+    _left(family, _KILLED)
+
+
+def _left(family: set[Relative], seconds: float) -> set[Relative]:
+    """Those that still run after so many seconds."""
+    deadline = time.monotonic() + seconds
+    left = {one for one in family if runs(one)}
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left = {one for one in left if runs(one)}
+    return left

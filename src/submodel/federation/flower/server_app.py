@@ -1,0 +1,97 @@
+"""The app of the server: Flower starts it for every run, beside the SuperLink.
+
+Its run configuration names a folder. One that holds a run goes on with it, so a server that was
+killed is resumed by submitting the same run again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from submodel.config import read
+from submodel.errors import ConfigError, SubmodelError
+from submodel.federation.flower.messages import GridPost, wait_no_longer
+from submodel.federation.server import over_devices
+from submodel.prepare.setup import prepare
+from submodel.runs.loop import RunFolder, new_folder, train
+from submodel.runs.progress import scores
+
+app = ServerApp()
+_log = logging.getLogger("submodel")
+
+
+def folder_of(run_config: Mapping[str, object]) -> RunFolder:
+    """The run's folder, made if it is new, from a configuration file and settings."""
+    given = {key: str(value).strip() for key, value in run_config.items()}
+    problems = [
+        f"{key}: {given[key]} must be absolute: this app runs where the SuperLink was started"
+        for key in ("folder", "config")
+        if given.get(key) and not Path(given[key]).is_absolute()
+    ]
+    if problems:
+        raise ConfigError(problems)
+    folder = RunFolder(Path(given["folder"])) if given.get("folder") else None
+    if folder is not None and folder.config_file.is_file():
+        return folder
+    file = Path(given["config"]) if given.get("config") else None
+    settings = [*given.get("settings", "").splitlines(), "engine.name=flower"]
+    config = read(file, [s for s in settings if s.strip()])
+    folder = folder or new_folder(config.name)
+    folder.create(config)
+    return folder
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train the run of a folder over the nodes of the grid."""
+    folder = folder_of(context.run_config)
+    with _logged(folder), folder.locked():
+        folder.stopped_file.unlink(missing_ok=True)
+        try:
+            _train(folder, grid)
+        except SubmodelError as error:
+            folder.stopped_file.write_text(f"{error}\n", encoding="utf-8")
+            raise
+
+
+def _train(folder: RunFolder, grid: Grid) -> None:
+    config, done = folder.config(), folder.rounds()
+    _log.info("%s: round %d of %d", folder.path.resolve(), done, config.train.rounds)
+
+    def tell(line: dict[str, Any]) -> None:
+        if line["round"] > done:
+            _log.info("round %d of %d: %s", line["round"], config.train.rounds, scores(line))
+
+    wait_no_longer(config.devices.deadline)
+    setup, engine = over_devices(config, prepare(config), GridPost(grid), folder.devices_file)
+    train(config, setup, folder, tell, resume=True, devices=engine)
+
+
+@contextmanager
+def _logged(folder: RunFolder) -> Iterator[None]:
+    """What the run says, in its folder and, as Flower streams it, on the error output."""
+    handlers = logging.FileHandler(folder.log_file), logging.StreamHandler()
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    try:
+        yield
+        _log.info("finished")
+    except SubmodelError as error:
+        _log.error("%s", error)
+        raise
+    except Exception:
+        _log.exception("the run failed")
+        raise
+    finally:
+        for handler in handlers:
+            _log.removeHandler(handler)
+            handler.close()

@@ -1,0 +1,185 @@
+"""The SuperNode of a device: Flower's client, kept running, its failures told in sentences."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from submodel.engines.processes.launch import free_port
+from submodel.errors import SubmodelError
+from submodel.federation.flower import probe
+from submodel.federation.flower.files import DeviceFiles
+from submodel.federation.flower.guard import is_loopback
+from submodel.federation.flower.process import Child
+
+_POLL = 0.2
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_JOINED = re.compile(r"SuperNode ID: (\d+)")
+_FORGOTTEN = "the server does not know this device any more"
+_SIGNATURE = "the server did not accept this device's signature"
+_LOST, _FOUND = "Connection attempt failed", "Connection successful"
+
+
+def node_config(values: Mapping[str, str | int | float | bool]) -> str:
+    r"""What ``--node-config`` takes, with any text in the values.
+
+    Flower cuts it at the quotation marks before it reads it as TOML, so there is none inside.
+
+    >>> print(node_config({"data": 'C:\\my "own" data', "memory": 2, "verbose": True}))
+    data="C:\\my \u0022own\u0022 data" memory=2 verbose=true
+    """
+    for key in values:
+        if not _KEY.fullmatch(key):
+            raise SubmodelError(f"{key!r} is not a name for a setting: letters, digits, _ and -")
+    return " ".join(f"{key}={_toml(value)}" for key, value in values.items())
+
+
+def _toml(value: str | int | float | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    # JSON's escapes are TOML's, but for DEL; characters outside ASCII stand for themselves
+    text = json.dumps(value, ensure_ascii=False)[1:-1].replace("\x7f", r"\u007f")
+    return '"' + re.sub(r"\\(.)", lambda m: r"\u0022" if m[1] == '"' else m[0], text) + '"'
+
+
+class Supernode:
+    """A device's connection to the SuperLink; ``config`` is what the ClientApp is told about it."""
+
+    def __init__(
+        self,
+        superlink: str,
+        home: Path,
+        log: Path,
+        credentials: DeviceFiles | None,
+        config: Mapping[str, str | int | float | bool],
+    ) -> None:
+        host, _ = probe.split(superlink)
+        if credentials is None and not is_loopback(host):
+            raise SubmodelError(
+                f"a server on {host} is joined with credentials; without them only 127.0.0.1 is"
+            )
+        self.superlink, self._credentials = superlink, credentials
+        self._home, self._log = home, log
+        self._arguments = ["--superlink", superlink]
+        if credentials is None:
+            self._arguments += ["--insecure"]
+        else:
+            self._arguments += ["--root-certificates", str(credentials.ca.absolute())]
+            self._arguments += ["--auth-supernode-private-key", str(credentials.key.absolute())]
+        if config:
+            self._arguments += ["--node-config", node_config(config)]
+        self._child: Child | None = None
+
+    def start(self) -> None:
+        """Start it; it connects by itself, however long that takes."""
+        files = self._credentials
+        for path in (files.ca, files.key) if files else ():
+            if not path.is_file():
+                raise SubmodelError(f"{path}: no such file, and the device's credentials name it")
+        self.stop()
+        own = ["--host", "127.0.0.1", "--port", str(free_port())]
+        self._child = Child("supernode", [*self._arguments, *own], self._home, self._log)
+        self._child.start()
+
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self._child is not None and self._child.alive()
+
+    def stop(self) -> None:
+        """Take leave of the SuperLink, and end it and the processes it started."""
+        if self._child is not None:
+            self._child.stop()
+
+    def news(self) -> str:
+        """What it has said since the last call."""
+        return self._child.news() if self._child else ""
+
+    def health(self) -> probe.Health:
+        """How the SuperLink answers to this device."""
+        return probe.check(self.superlink, self._credentials.ca if self._credentials else None)
+
+    def exit_reason(self) -> str:
+        """Why it ended, in one sentence."""
+        if self._child is None:
+            return "it was not started"
+        reason = explain(self._child.said(), self._child.returncode)
+        if reason in (_FORGOTTEN, _SIGNATURE):
+            return self.health().clock_trouble or reason
+        return reason
+
+
+def explain(said: str, returncode: int | None) -> str:
+    """The reason for the end of a SuperNode, from its log and exit status."""
+    if "[code: 2004]" in said:
+        return (
+            "the server refused this device's key: it is not registered there, or the device "
+            "crashed and still counts as online (then it is accepted after about a minute)"
+        )
+    if "[code: 2001]" in said:
+        return "the server asks for a key, and this device has none"
+    if refused := re.search(r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.*)", said):
+        reason = refused[1].partition(" (_ssl.c")[0]
+        return f"the server's certificate does not pass with this device's CA: {reason}"
+    if "SSL/TLS handshake error" in said:
+        return "the server does not speak TLS"
+    if "Exit Code: 302" in said:
+        return "the device's private key is not an EC key in OpenSSH format"
+    if "401 Unauthorized" in said or (returncode == 0 and _JOINED.search(said)):
+        return _FORGOTTEN
+    if returncode == 0:  # Flower ends itself without a word when a signature is refused
+        return _SIGNATURE
+    if returncode is not None and returncode < 0:
+        return f"it was ended by {signal.Signals(-returncode).name}"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return f"it failed: {lines[-1]}" if lines else "it failed without a word"
+
+
+def keep_running(
+    node: Supernode, on_event: Callable[[str], None], stopped: Callable[[], bool]
+) -> None:
+    """Run a SuperNode until ``stopped``; start it again, after growing pauses, when it ends."""
+    pause = _FIRST_PAUSE
+    try:
+        while not stopped():
+            started = time.monotonic()
+            node.start()
+            _follow(node, on_event, stopped)
+            if stopped():
+                return
+            reason = node.exit_reason()
+            node.stop()
+            if time.monotonic() - started > _LONGEST_PAUSE:  # it had worked
+                pause = _FIRST_PAUSE
+            on_event(f"{reason}; trying again in {pause:g} s")
+            over = time.monotonic() + pause
+            while time.monotonic() < over and not stopped():
+                time.sleep(_POLL)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+    finally:
+        node.stop()
+
+
+def _follow(node: Supernode, on_event: Callable[[str], None], stopped: Callable[[], bool]) -> None:
+    """Until it ends; tell when it joins, loses the server and finds it again."""
+    lost = False
+    while node.alive() and not stopped():
+        said = node.news()
+        if joined := _JOINED.search(said):
+            on_event(f"joined {node.superlink} as device {joined[1]}")
+            lost = False
+        elif _FOUND in said:
+            on_event(f"connected to {node.superlink} again")
+            lost = False
+        elif _LOST in said and not lost:
+            health = node.health()
+            trouble = health.trouble or "it answers, but not to Flower (is a proxy between them?)"
+            on_event(f"no connection to {node.superlink}: {trouble}; trying on")
+            lost = True
+        time.sleep(_POLL)

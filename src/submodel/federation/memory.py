@@ -1,0 +1,109 @@
+"""How much memory a device has for training, and the largest sub-model that fits it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from submodel.amounts import si
+from submodel.config import Config
+from submodel.errors import ConfigError
+from submodel.federation.facts import Facts
+from submodel.model.axes import Axes
+from submodel.model.budget import Budget
+
+_SHARE = 0.5
+"""Of what is free now: other programs of the device want memory too."""
+COPIES = 3
+"""Of a sub-model's values beside those that are trained: as received, and the answer on its way."""
+RUNNING = 50_000_000
+"""Bytes that torch and Flower take on top when they are at work."""
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that a training process may take: half of what the device has free now."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free * _SHARE)
+    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        free = min(free, int(text))
+    return int(free * _SHARE)
+
+
+def own_memory() -> int:
+    """Bytes that this process holds now."""
+    status = Path("/proc/self/statm")
+    if status.is_file():
+        return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return peak_memory()
+
+
+def peak_memory() -> int:
+    """The most bytes that this process ever held."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def fitting(
+    config: Config,
+    module: nn.Module,
+    axes: Axes,
+    facts: Facts,
+    memory: int,
+    taken: int = 0,
+    copies: int = 0,
+) -> float:
+    """The largest of the run's capacities that trains in ``memory`` bytes.
+
+    ``taken`` are those that the process (the interpreter, torch, the data) has already, ``copies``
+    are of the sub-model's values, beside what training takes. What a device really takes,
+    `benchmarks/devices.py` measures.
+    """
+    offered = sorted(set(config.clients.capacities), reverse=True)
+    if config.scheme.granularity == "coordinate":
+        raise ConfigError(
+            [
+                "--memory: at scheme.granularity = 'coordinate' every device holds whole tensors; "
+                "say --capacity"
+            ]
+        )
+    batch = config.local.batch_size or 1
+    budget = Budget(
+        module, axes, facts.example, batch, config.local.momentum > 0, config.axes.least
+    )
+    needs = {capacity: budget.needs(capacity) for capacity in offered}
+    for capacity, need in needs.items():
+        if taken + need.memory + copies * need.parameters <= memory:
+            return capacity
+    least = needs[offered[-1]]
+    raise ConfigError(
+        [
+            f"--memory: {si(memory, 'B')} hold none of the run's sub-models: the smallest, "
+            f"{offered[-1]:g}, needs {least.arithmetic()}, {si(copies * least.parameters, 'B')} "
+            f"to be received and sent, and this process has {si(taken, 'B')} already"
+        ]
+    )
+
+
+def offered(config: Config, capacity: float) -> float:
+    """The largest of the run's capacities that is no larger than ``capacity``.
+
+    >>> offered(Config(), 0.3)
+    0.25
+    """
+    fitting = [c for c in config.clients.capacities if c <= capacity]
+    if not fitting:
+        least = min(config.clients.capacities)
+        raise ConfigError([f"--capacity: {capacity:g} is less than the run's smallest, {least:g}"])
+    return max(fitting)

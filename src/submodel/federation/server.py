@@ -1,0 +1,194 @@
+"""A run over devices: the same setup, with clients that are somewhere else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from submodel.algorithm.types import Assignment, Failure, Model, Setup, Task
+from submodel.config import Config
+from submodel.data import Dataset, Examples, Population
+from submodel.engines.lone import Singles
+from submodel.errors import ConfigError, SubmodelError
+from submodel.federation.device import Report
+from submodel.federation.engine import DeviceEngine
+from submodel.federation.facts import Facts, briefing
+from submodel.federation.post import Post
+from submodel.federation.roster import Roster
+from submodel.federation.wire import WireError, plain, read_moments
+from submodel.model.axes.saved import axes_fingerprint
+from submodel.model.build import tensors_of
+from submodel.model.capacity import prefix_cut
+from submodel.model.cut import Cut, gather, held
+from submodel.model.norm import StaticBatchNorm
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicePopulation(Population):
+    """The devices that are there; when all are, and they say no capacity, it is its parent."""
+
+    roster: Roster
+    least: int
+
+    def sample(self, round_: int, present: Collection[int] | None = None) -> list[int]:
+        """Those of a round, drawn from whoever is free; waits until enough are."""
+        while True:
+            free = set(self.roster.wait(self.least))
+            chosen = super().sample(round_, free if present is None else free & set(present))
+            if chosen:
+                return chosen
+            self.roster.wait(len(free) + 1)  # nobody of the round's group is there
+
+    def capacity(self, client: int, round_: int) -> float:
+        """What its device said, or what is configured."""
+        said = self.roster.entry(client).report.capacity
+        return super().capacity(client, round_) if said is None else said
+
+    def everyone(self) -> Sequence[int]:
+        """All who are free."""
+        return self.roster.wait(self.least)
+
+
+class DeviceFederation:
+    """The clients' data, which stays where it is; what is known of it, devices have said."""
+
+    def __init__(self, setup: Setup, roster: Roster, engine: DeviceEngine, most: int) -> None:
+        self._setup, self._roster, self._engine, self._most = setup, roster, engine, most
+
+    @property
+    def dataset(self) -> Dataset:
+        """What the server has itself, to test on."""
+        return self._setup.federation.dataset
+
+    def size(self, client: int) -> int:
+        """As its device said."""
+        return self._roster.entry(client).report.examples
+
+    def labels(self, client: int) -> NDArray[np.int64]:
+        """As its device said."""
+        return np.asarray(self._roster.entry(client).report.labels, dtype=np.int64)
+
+    def indices(self, client: int) -> NDArray[np.int64]:
+        """Nobody here knows."""
+        self._not_here(client)
+
+    def examples(self, client: int) -> Examples:
+        """They do not leave their device."""
+        self._not_here(client)
+
+    def _not_here(self, client: int) -> NoReturn:
+        raise SubmodelError(f"the examples of client {client} are on its own device")
+
+    def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
+        """What the static norms of the models see, taken by free devices that can hold them.
+
+        All are asked at once. A model goes to the smallest devices that can hold it, of which the
+        run has enough, so that they share the work.
+        """
+        free = sorted(self._roster.free(), key=self._values)
+        tasks, number = [], {}
+        for i, (tensors, cut) in enumerate(models):
+            able = [c for c in free if held(cut, tensors) <= self._values(c)][: self._most]
+            values = gather(cut, tensors)
+            for client in able:
+                # the round tells the models apart: a device may be asked about several
+                task = Task(Assignment(i, client, 1.0), cut, values, self._setup.work, None)
+                tasks.append(task)
+            number[i] = len(able)
+        rows: dict[int, list[Tensor]] = {i: [] for i in number}
+        for task, reply in self._engine.ask(tasks, "moments") if tasks else ():
+            i, client = task.assignment.round, task.assignment.client
+            try:
+                if isinstance(reply, Failure):
+                    raise WireError(reply.reason)
+                if "problem" in reply.head:
+                    raise WireError(plain(reply.head["problem"]))
+                rows[i].append(read_moments(reply, self._columns(task.cut)))
+            except WireError as error:
+                _log.warning("client %d measured nothing: %s", client, error)
+        for i, found in rows.items():
+            if not found:
+                _log.warning(
+                    "no device measured for the static norms of a model of %d values (%d can hold "
+                    "it): the server's own %d training examples do instead",
+                    held(models[i][1], models[i][0]), number[i], len(self.dataset.train),
+                )  # fmt: skip
+        return [torch.cat(found) if found else None for found in rows.values()]
+
+    def _columns(self, cut: Cut) -> int:
+        layers = self._setup.module.named_modules()
+        names = [f"{n}.weight" for n, layer in layers if isinstance(layer, StaticBatchNorm)]
+        parameters = dict(self._setup.module.named_parameters())
+        return sum(1 + 2 * cut.held(name, parameters[name].shape) for name in names)
+
+    def _values(self, client: int) -> int:
+        """How many values a client's device can hold."""
+        setup = self._setup
+        said = self._roster.entry(client).report.capacity
+        capacity = setup.population.capacity(client, 0) if said is None else said
+        own = prefix_cut(setup.axes, capacity, least=setup.least)
+        return held(own, tensors_of(setup.module))
+
+
+def over_devices(
+    config: Config, setup: Setup, post: Post, file: Path | None = None
+) -> tuple[Setup, DeviceEngine]:
+    """The setup with devices for clients, and the engine that reaches them.
+
+    ``file`` keeps who is who, so that a resumed run numbers its devices as before.
+    """
+    problems = problems_over_devices(config)
+    if problems:
+        raise ConfigError(problems)
+    told = briefing(config, Facts.of(setup.federation.dataset))
+    fingerprint, classes = axes_fingerprint(setup.axes), setup.federation.dataset.classes
+    singles = Singles(setup)
+
+    def accepts(report: Report) -> str:
+        if report.axes != fingerprint:
+            return "it finds other axes in the model: has it the same submodel and torch?"
+        if report.capacity is not None and report.capacity not in config.clients.capacities:
+            return f"capacity {report.capacity:g} is not one of the run's"
+        if report.part is not None and not 0 <= report.part < config.clients.count:
+            return f"part {report.part}: the run has clients 0 to {config.clients.count - 1}"
+        if config.local.absent_labels != "keep" and (
+            not report.labels or max(report.labels) >= (classes or 0)
+        ):
+            return f"labels {plain(report.labels, 100)} are not those of {classes} classes"
+        if config.local.absent_labels == "keep" and report.labels:
+            return "it tells labels, which nobody asked for"
+        return singles.problem(report.examples, report.capacity) or ""
+
+    roster = Roster(post, told, accepts, config.clients.count, file)
+    engine = DeviceEngine(config, setup.module, setup.scheme.sends_masks, told, post, roster)
+    base = setup.population
+    population = DevicePopulation(
+        **{name: getattr(base, name) for name in Population.__dataclass_fields__},
+        roster=roster,
+        least=min(config.devices.least, config.clients.count),
+    )
+    federation = DeviceFederation(setup, roster, engine, config.clients.sampled)
+    return replace(setup, population=population, federation=federation), engine
+
+
+def problems_over_devices(config: Config) -> list[str]:
+    """What does not work over devices, with the reason."""
+    problems = []
+    if config.model.name == "own":
+        problems.append(
+            "model.name: devices make the model themselves; give a built-in name or "
+            "package.module:factory"
+        )
+    if config.scheme.name == "masked-sgd":
+        problems.append("scheme.name: 'masked-sgd' is training on a single machine")
+    return problems

@@ -1,0 +1,93 @@
+"""What a client does in a round, in numbers: how many steps, on which batches, at which rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from submodel.randomness import generator
+
+Precision = Literal["float32", "bfloat16"]
+"""Of products and convolutions; weights, sums and everything exchanged stay as they are."""
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """How a client trains in one round. Exactly one of ``epochs`` and ``steps`` is given."""
+
+    lr: float
+    epochs: int | None = 1
+    steps: int | None = None
+    batch_size: int | None = None  # None: all examples at once
+    drop_last: bool = False  # leave out a pass's last batch where it is smaller than the others
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None  # the largest norm of a gradient
+    precision: Precision = "float32"
+    widths: tuple[
+        float, ...
+    ] = ()  # ascending; each step draws one of them (`submodel.schemes.ordered.steps`)
+    distill: float = 0.0  # the weight of what narrower widths learn from the widest
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate as a function of the round."""
+
+    name: Literal["constant", "step", "cosine"] = "constant"
+    milestones: tuple[int, ...] = ()
+    decay: float = 0.1
+    rounds: int = 1
+
+    def factor(self, round_: int) -> float:
+        """What the learning rate is multiplied with.
+
+        >>> Schedule("step", milestones=(10, 20), decay=0.1).factor(15)
+        0.1
+        """
+        if self.name == "step":
+            return self.decay ** sum(round_ >= m for m in self.milestones)
+        if self.name == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * round_ / self.rounds))
+        return 1.0
+
+
+def batch_length(total: int, work: LocalWork) -> int:
+    """How many examples a client's batches have, but for the last of a pass."""
+    return min(work.batch_size or total, total)
+
+
+def batches_per_pass(total: int, work: LocalWork) -> int:
+    """How many batches a pass over so many examples has: at least one.
+
+    >>> work = LocalWork(lr=0.1, batch_size=3, drop_last=True)
+    >>> [batches_per_pass(total, work) for total in (1, 2, 3, 7)]
+    [1, 1, 1, 2]
+    """
+    size = batch_length(total, work)
+    return total // size if work.drop_last else -(-total // size)
+
+
+def batches(
+    total: int, work: LocalWork, seed: int, round_: int, client: int
+) -> Iterator[NDArray[np.int64]]:
+    """The positions of every batch: pass after pass over the shuffled examples.
+
+    >>> [len(b) for b in batches(7, LocalWork(lr=0.1, batch_size=3), 0, 0, 0)]
+    [3, 3, 1]
+    """
+    size, step, epoch = batch_length(total, work), 0, 0
+    stop = batches_per_pass(total, work) * size
+    while work.steps is not None or epoch < (work.epochs or 0):
+        order = generator(seed, "batches", round_, client, epoch).permutation(total)
+        for start in range(0, stop, size):
+            if step == work.steps:
+                return
+            yield order[start : start + size]
+            step += 1
+        epoch += 1

@@ -1,0 +1,255 @@
+"""The algebra of dimensions: how two expressions become one, and how one is taken apart.
+
+Operators make expressions equal (`Algebra.unify`) and take them apart (`Algebra.factor`,
+`Algebra.pieces`); an atom that must be taken apart is *bound* to its parts, everywhere at once.
+What does not fit together is frozen, with the reason, and never guessed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from submodel.model.axes.expression import (
+    ONE,
+    Atom,
+    Concatenation,
+    Expression,
+    Fixed,
+    Product,
+    atoms,
+    concatenation,
+    product,
+)
+
+REPEATS = 4096
+"""How many repetitions are written out to cut through them; beyond that they are frozen."""
+
+
+class Algebra:
+    """What is known about the atoms of one trace.
+
+    >>> algebra = Algebra()
+    >>> hidden, heads, width = algebra.fresh(12), algebra.fresh(3), algebra.fresh(4)
+    >>> algebra.unify(hidden, product([heads, width]), "a view")
+    Product(parts=(Atom(number=1, size=3), Atom(number=2, size=4)), size=12)
+    >>> algebra.freeze(width, "an output")
+    >>> algebra.resolve(hidden).parts
+    (Atom(number=1, size=3), Fixed(size=4, reason='an output'))
+    """
+
+    def __init__(self) -> None:
+        self._bound: dict[int, Expression] = {}
+        self._count = 0
+        self.located: Callable[[str], str] = str  # adds to a reason where it comes from
+
+    def fresh(self, size: int) -> Expression:
+        """A new atom; a dimension of at most one unit has nothing to cut and is fixed."""
+        if size < 2:
+            return Fixed(size)
+        self._count += 1
+        return Atom(self._count - 1, size)
+
+    def resolve(self, expression: Expression) -> Expression:
+        """The expression as it is known by now, in its simplest form."""
+        if isinstance(expression, Fixed):
+            return expression
+        if isinstance(expression, Atom):
+            bound = self._bound.get(expression.number)
+            if bound is None:
+                return expression
+            known = self.resolve(bound)
+            self._bound[expression.number] = known
+            return known
+        parts = tuple(self.resolve(p) for p in expression.parts)
+        if all(new is old for new, old in zip(parts, expression.parts, strict=True)):
+            return expression
+        return product(parts) if isinstance(expression, Product) else concatenation(parts)
+
+    def freeze(self, expression: Expression, reason: str) -> None:
+        """Fix every atom of the expression."""
+        for atom in atoms(self.resolve(expression)):
+            reason = self.located(reason)
+            self._bound[atom.number] = Fixed(atom.size, reason)
+
+    def unify(self, one: Expression, other: Expression, reason: str) -> Expression:
+        """Make two expressions of one size equal, refining or freezing where they differ.
+
+        ``reason`` says why, in words: it is kept where the two do not fit and freeze.
+        """
+        a, b = self.resolve(one), self.resolve(other)
+        if a is b or a == b:
+            return a
+        if a.size != b.size:
+            raise ValueError(f"cannot unify {a.size} units with {b.size}: {reason}")
+        if isinstance(a, Fixed) or isinstance(b, Fixed):
+            fixed, free = (a, b) if isinstance(a, Fixed) else (b, a)
+            assert isinstance(fixed, Fixed)
+            self.freeze(free, fixed.reason or reason)
+            return fixed
+        if isinstance(a, Atom) or isinstance(b, Atom):
+            younger, known = self._order(a, b)
+            self._bound[younger.number] = known
+            return known
+        if isinstance(a, Product) and isinstance(b, Product):
+            self._unify_products(a, b, reason)
+        else:
+            self._unify_concatenations(a, b, reason)
+        return self.resolve(a)
+
+    @staticmethod
+    def _order(a: Expression, b: Expression) -> tuple[Atom, Expression]:
+        """Which atom is bound to what: the younger to the older, an atom to its parts."""
+        if isinstance(a, Atom) and (not isinstance(b, Atom) or b.number < a.number):
+            return a, b
+        assert isinstance(b, Atom)
+        return b, a
+
+    def _misfit(self, expressions: Iterable[Expression], reason: str) -> None:
+        for expression in expressions:
+            self.freeze(expression, f"{reason}: its parts do not line up")
+
+    def _unify_products(self, a: Product, b: Product, reason: str) -> None:
+        """From the fastest factor on; the longer of two factors is split by the shorter."""
+        left, right = list(a.parts), list(b.parts)
+
+        def take(parts: list[Expression]) -> Expression:
+            last = self.resolve(parts.pop())
+            while isinstance(last, Product):
+                parts.extend(last.parts)
+                last = parts.pop()
+            return last
+
+        while left and right:
+            x, y = take(left), take(right)
+            if x.size < y.size:
+                x, y, left, right = y, x, right, left
+            split = self._split_inner(x, y.size, reason)
+            if split is None:
+                return self._misfit((a, b), reason)
+            outer, inner = split
+            self.unify(inner, y, reason)
+            if outer.size > 1:
+                left.append(outer)
+        return None
+
+    def _unify_concatenations(self, a: Expression, b: Expression, reason: str) -> None:
+        """From the first part on; the longer of two parts is cut at the end of the shorter."""
+        left, right = [a], [b]
+
+        def take(parts: list[Expression]) -> Expression:
+            first = self.resolve(parts.pop())
+            while isinstance(first, Concatenation):
+                parts.extend(reversed(first.parts))
+                first = parts.pop()
+            return first
+
+        while left and right:
+            x, y = take(left), take(right)
+            if x.size < y.size:
+                x, y, left, right = y, x, right, left
+            head, *rest = self.pieces(x, [y.size, x.size - y.size], reason)
+            self.unify(head, y, reason)
+            left.extend(r for r in rest if r.size)
+
+    def factor(self, expression: Expression, sizes: Sequence[int], reason: str) -> list[Expression]:
+        """Take a dimension apart as a view does: its row-major factors of the given sizes."""
+        if math.prod(sizes) != expression.size:
+            raise ValueError(f"{expression.size} units are not {sizes}: {reason}")
+        if expression.size == 0:
+            return [Fixed(n) for n in sizes]
+        rest, factors = expression, []
+        for size in reversed(sizes):
+            split = self._split_inner(self.resolve(rest), size, reason)
+            if split is None:
+                self._misfit((expression,), reason)
+                return [Fixed(n, f"{reason}: its parts do not line up") for n in sizes]
+            rest, inner = split
+            factors.append(inner)
+        return factors[::-1]
+
+    def _split_inner(
+        self, e: Expression, size: int, reason: str
+    ) -> tuple[Expression, Expression] | None:
+        """``e`` as (outer, inner) with the inner of this size; None if it cannot be."""
+        if size == 1 or size == e.size:
+            return (e, ONE) if size == 1 else (ONE, e)
+        if e.size % size:
+            return None
+        if isinstance(e, Fixed):
+            return Fixed(e.size // size, e.reason), Fixed(size, e.reason)
+        if isinstance(e, Atom):
+            outer, inner = self.fresh(e.size // size), self.fresh(size)
+            self._bound[e.number] = product([outer, inner])
+            return outer, inner
+        if isinstance(e, Product):
+            return self._split_product(e, size, reason)
+        outers, inners = [], []
+        for part in e.parts:
+            split = self._split_inner(self.resolve(part), size, reason)
+            if split is None:
+                return None
+            outers.append(split[0])
+            inners.append(split[1])
+        for inner in inners[1:]:
+            self.unify(inners[0], inner, reason)
+        return concatenation(map(self.resolve, outers)), self.resolve(inners[0])
+
+    def _split_product(
+        self, e: Product, size: int, reason: str
+    ) -> tuple[Expression, Expression] | None:
+        before, last = product(e.parts[:-1]), e.parts[-1]
+        if last.size >= size:
+            split = self._split_inner(last, size, reason)
+            return split and (product([before, split[0]]), split[1])
+        if size % last.size:
+            return None
+        split = self._split_inner(before, size // last.size, reason)
+        return split and (split[0], product([split[1], last]))
+
+    def pieces(self, expression: Expression, sizes: Sequence[int], reason: str) -> list[Expression]:
+        """Take a dimension apart as a split does: consecutive pieces of the given sizes."""
+        e = self.resolve(expression)
+        if sum(sizes) != e.size:
+            raise ValueError(f"{e.size} units are not {sizes} one after another: {reason}")
+        if sum(n > 0 for n in sizes) < 2:
+            return [e if n else Fixed(0) for n in sizes]
+        if isinstance(e, Fixed):
+            return [Fixed(n, e.reason) for n in sizes]
+        if isinstance(e, Atom):
+            alone = self.located(f"{reason}: one unit") if 1 in sizes else ""
+            made = [self.fresh(n) if n > 1 else Fixed(n, alone) for n in sizes]
+            self._bound[e.number] = concatenation(made)
+            return made
+        if isinstance(e, Concatenation):
+            return self._cut(e.parts, sizes, reason)
+        first, rest = e.parts[0], product(e.parts[1:])
+        if all(n % rest.size == 0 for n in sizes):
+            outer = self.pieces(first, [n // rest.size for n in sizes], reason)
+            return [product([o, rest]) if o.size else Fixed(0) for o in outer]
+        if isinstance(first, Fixed) and first.size <= REPEATS:  # a fixed factor repeats the rest
+            return self._cut((rest,) * first.size, sizes, reason)
+        self._misfit((e,), reason)
+        return [Fixed(n, f"{reason}: its parts do not line up") for n in sizes]
+
+    def _cut(
+        self, parts: Sequence[Expression], sizes: Sequence[int], reason: str
+    ) -> list[Expression]:
+        """Cut a row of parts into pieces of the given sizes."""
+        ahead = list(reversed(parts))
+        pieces = []
+        for size in sizes:
+            piece: list[Expression] = []
+            missing = size
+            while missing:
+                part = self.resolve(ahead.pop())
+                if isinstance(part, Concatenation):
+                    ahead.extend(reversed(part.parts))
+                    continue
+                if part.size > missing:
+                    part, after = self.pieces(part, [missing, part.size - missing], reason)
+                    ahead.append(after)
+                piece.append(part)
+                missing -= part.size
+            pieces.append(concatenation(map(self.resolve, piece)))
+        return [self.resolve(p) for p in pieces]

@@ -1,0 +1,196 @@
+"""Measuring what a trace can only reason about: whether a sub-model is the masked model.
+
+Sub-models of random cuts are built and run beside the full model whose dropped units are zeroed. An
+axis that its operators call exact and that differs is not exact, whatever the way by which its size
+has reached the arithmetic. Then the units that a sub-model keeps are put in another order, which
+must not move its outputs: a cut that is not aligned shows, and is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from submodel.model.axes.declare import Axes
+from submodel.model.axes.forward import undisturbed
+from submodel.model.axes.trial import Example, Trial, distance, double
+from submodel.model.axes.verify import TOLERANCE, AxesError, complaint
+from submodel.model.build import build
+from submodel.model.capacity import units_held
+from submodel.model.cut import UnitCut, copy_part
+from submodel.randomness import generator
+
+CAPACITIES = (0.5, 0.25)
+"""What is measured if nobody says what capacities there are."""
+
+CLOSE = {torch.float64: 1e-9, torch.float32: 1e-5}
+"""A larger difference is looked at again, in double precision."""
+
+
+class NotMeasuredError(Exception):
+    """A sub-model that cannot be built, or does not run: whoever builds it will be told."""
+
+
+def measure(
+    examples: Sequence[Example], axes: Axes, capacities: Iterable[float] = CAPACITIES
+) -> Axes:
+    """The axes, with what sub-models of these capacities are found to be on the examples.
+
+    Raises `AxesError` where a sub-model depends on the order of the units that it keeps.
+
+    >>> from submodel.model.axes import trace
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+    >>> axes = trace(net, torch.ones(1, 4), verify=False)
+    >>> measure([Example(net, torch.ones(1, 4))], axes).measured
+    (0.5, 0.25)
+    """
+    capacities = tuple(capacities)
+    if not capacities:
+        return axes
+    measured: list[float] = []
+    doubts: list[str] = []
+    for number, capacity in enumerate(capacities if axes.cut_by_capacity else ()):
+        # units drawn one by one leave different shares of every axis, unless a layer forbids it
+        for singly in (True, False) if number == 0 else (False,):
+            cut = _random_cut(axes, capacity, number, singly)
+            try:
+                with torch.no_grad(), undisturbed(examples[0].module):
+                    found = [_compare(e, cut, capacity, not measured) for e in examples]
+            except NotMeasuredError as problem:
+                doubts.append(f"at capacity {capacity:g}: {problem}")
+                continue
+            for notes in found:
+                axes = replace(axes, inexact={**axes.inexact, **notes})
+            measured.append(capacity)
+            break
+    unsure = bool(axes.cut_by_capacity) and not measured
+    return replace(axes, measured=tuple(measured), doubt="; ".join(doubts) if unsure else "")
+
+
+def _random_cut(axes: Axes, capacity: float, number: int, singly: bool) -> UnitCut:
+    """Random units of every axis: each with the capacity as its chance, or exactly that share."""
+    units = {}
+    for axis, size in axes.cut_by_capacity.items():
+        rng = generator(0, "mask", number, 0, axis)
+        kept = (
+            np.flatnonzero(rng.random(size) < capacity)
+            if singly
+            else np.sort(rng.choice(size, units_held(capacity, size), replace=False))
+        )
+        if not len(kept):
+            kept = generator(0, "spare", number, 0, axis).integers(size, size=1)
+        if len(kept) < size:
+            units[axis] = kept
+    return UnitCut(axes, units)
+
+
+def _compare(
+    example: Example, cut: UnitCut, capacity: float, reorder: bool
+) -> dict[str, tuple[str, ...]]:
+    """What one example shows of the axes that are cut: those that are not exact, with the words."""
+    subs = Subs(example)
+    exact = [axis for axis in cut.units if axis not in cut.axes.inexact]
+    words = f"measured at capacity {capacity:g}: the sub-model is not the masked model, by"
+    found: dict[str, tuple[str, ...]] = {
+        axis: (f"{words} {gap:.1g} of the largest output",)
+        for axis, gap in subs.guilty(_only(cut, exact), Sub.from_masked).items()
+    }
+    if reorder and (guilty := subs.guilty(cut, Sub.from_reordered)):
+        where = f" in a sub-model of capacity {capacity:g}"
+        raise AxesError("\n".join(complaint(cut.axes, axis, where) for axis in guilty))
+    return found
+
+
+class Sub:
+    """The sub-model of a cut of the values of a trial, and what it gives out."""
+
+    def __init__(self, trial: Trial, cut: UnitCut) -> None:
+        self.trial, self.cut = trial, cut
+        try:
+            with trial.holding(trial.values):
+                self.module = build(trial.module, cut)
+        except Exception as problem:  # a copy may fail in any way
+            raise NotMeasuredError(f"no sub-model could be built: {problem}") from problem
+        self.outputs = self._run()
+
+    def _run(self) -> list[Tensor]:
+        try:
+            with undisturbed(self.module, ours=True):
+                return self.trial.results(self.module)
+        except Exception as problem:  # of the user's code, with other shapes than it knows
+            raise NotMeasuredError(f"the sub-model does not run: {problem}") from problem
+
+    def from_masked(self) -> float:
+        """How far its outputs are from those of the full model with all other units zeroed."""
+        values = dict(self.trial.values)
+        for name, entries in self.cut.plan.items():
+            values[name] = values[name].clone()
+            for d, kept in entries:
+                dropped = np.setdiff1d(np.arange(values[name].shape[d]), kept)
+                values[name].index_fill_(d, torch.from_numpy(dropped).to(values[name].device), 0)
+        return distance(self.trial.forward(values), self.outputs)
+
+    def from_reordered(self) -> float:
+        """How far its outputs move when the units that it keeps change places."""
+        order = {
+            axis: generator(0, "permute kept units", axis).permutation(kept)
+            for axis, kept in self.cut.units.items()
+        }
+        other = UnitCut(self.cut.axes, order)
+        tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
+        own = [tensor.data for _, tensor in tensors]
+        for name, tensor in tensors:
+            tensor.data = copy_part(other, name, self.trial.values[name])
+        moved = distance(self.outputs, self._run())
+        for (_, tensor), data in zip(tensors, own, strict=True):
+            tensor.data = data
+        return moved
+
+
+class Subs:
+    """Sub-models on one example, looked at in double precision where that decides."""
+
+    def __init__(self, example: Example) -> None:
+        self._example = example
+        self._last: Sub | None = None
+
+    def guilty(self, cut: UnitCut, compare: Callable[[Sub], float]) -> dict[str, float]:
+        """The axes of a cut that make a difference, by halving; all, if only all together do."""
+        gap = self._gap(cut, compare) if cut.units else 0.0
+        if gap == 0 or len(cut.units) < 2:
+            return dict.fromkeys(cut.units, gap) if gap else {}
+        names = list(cut.units)
+        found: dict[str, float] = {}
+        for half in (names[: len(names) // 2], names[len(names) // 2 :]):
+            with contextlib.suppress(NotMeasuredError):
+                found |= self.guilty(_only(cut, half), compare)
+        return found or dict.fromkeys(names, gap)
+
+    def _gap(self, cut: UnitCut, compare: Callable[[Sub], float]) -> float:
+        """The difference, zero if it is one of rounding."""
+        before = self._example.plain.before
+        kind = next((r.dtype for r in before if r.is_floating_point()), torch.float32)
+        gap = compare(self._of(self._example.plain, cut))
+        if gap <= CLOSE.get(kind, TOLERANCE.get(kind, 0)):
+            return 0.0
+        with contextlib.suppress(RuntimeError, NotMeasuredError), double():
+            exactly = compare(self._of(self._example.double, cut))
+            return exactly if exactly > TOLERANCE[torch.float64] else 0.0
+        return gap if gap > TOLERANCE.get(kind, 1e-4) else 0.0
+
+    def _of(self, trial: Trial, cut: UnitCut) -> Sub:
+        if self._last is None or self._last.trial is not trial or self._last.cut is not cut:
+            self._last = Sub(trial, cut)
+        return self._last
+
+
+def _only(cut: UnitCut, axes: Collection[str]) -> UnitCut:
+    """The cut of some axes alone."""
+    if len(axes) == len(cut.units):
+        return cut
+    return UnitCut(cut.axes, {axis: kept for axis, kept in cut.units.items() if axis in axes})

@@ -1,0 +1,266 @@
+"""Everything that a module holds, however it is kept, with the way that leads there.
+
+Attributes and hooks, containers and the objects in them, what functions enclose and default to,
+partials, bound methods and weak references; and what all instances share: containers of the
+module's class, and global ones that its code names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import types
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+MOST = 200_000
+"""How many things are looked at; beyond, a module holds a whole data set."""
+
+_CONTAINERS = (dict, list, set, deque)
+_CLOSED: tuple[type, ...] = (
+    *(str, bytes, bytearray, range, slice, complex, bool, int, float, type, type(None)),
+    *(types.ModuleType, types.CodeType, np.ndarray, np.generic),
+    *(torch.dtype, torch.device, torch.UntypedStorage, torch.TypedStorage),
+)
+
+Owner = Literal["module", "class", "global"]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One thing that a module holds."""
+
+    path: str  # in words, from the module on
+    value: Any
+    owner: Owner = "module"  # all instances share what belongs to their class, or to no one
+    direct: bool = True  # attributes, containers and objects alone lead there: a copy has its own
+
+    def below(self, path: str, value: Any) -> Held:
+        """What attributes and containers hold."""
+        return Held(path, value, self.owner, self.direct)
+
+    def through(self, path: str, value: Any) -> Held:
+        """What functions, methods and references lead to."""
+        return Held(path, value, self.owner, False)
+
+
+def reach(root: object) -> Iterator[Held]:
+    """All that can be reached from ``root``, each once, nearest first; but for `empty_tables`.
+
+    >>> net, hidden = nn.Module(), nn.Linear(2, 2)
+    >>> net.scale = (lambda layer: lambda x: layer(x))(hidden)
+    >>> [held.path for held in reach(net) if isinstance(held.value, nn.Module)]
+    ['', "scale, which encloses 'layer'"]
+    """
+    waiting = deque([Held("", root)])
+    seen = {id(root)}
+    kept_alive = []  # what is made on the way, so that no two get the same id
+    while waiting and len(seen) < MOST:
+        held = waiting.popleft()
+        kept_alive.append(held.value)
+        yield held
+        for below in _inside(held):
+            if not isinstance(below.value, _CLOSED) and id(below.value) not in seen:
+                seen.add(id(below.value))
+                waiting.append(below)
+
+
+def aliases(module: nn.Module) -> dict[int, tuple[str, str]]:
+    """Tensors that are no parameter or buffer but share memory with one: id -> path, that one.
+
+    >>> net = nn.Linear(2, 2)
+    >>> net.scale = net.bias.data
+    >>> list(aliases(net).values())
+    [('scale', 'bias')]
+    """
+    weights = {id(t): n for n, t in (*module.named_parameters(), *module.named_buffers())}
+    tensors = [
+        held
+        for held in reach(module)
+        if isinstance(held.value, Tensor) and held.value.layout is torch.strided
+    ]
+    memories = {
+        held.value.untyped_storage()._cdata: weights[id(held.value)]
+        for held in tensors
+        if id(held.value) in weights and held.value.numel()
+    }
+    return {
+        id(held.value): (held.path, memories[memory])
+        for held in tensors
+        if id(held.value) not in weights
+        and (memory := held.value.untyped_storage()._cdata) in memories
+    }
+
+
+def alias_problem(path: str, weight: str) -> str:
+    """Why a model that reads such a tensor cannot be cut."""
+    return (
+        f"{path}: the forward reads it, and it lies in the memory of {weight}; a sub-model's would "
+        f"not follow the training: read {weight} itself"
+    )
+
+
+def _inside(held: Held) -> Iterator[Held]:
+    value, path = held.value, held.path
+    if held.owner != "module" and not isinstance(value, (*_CONTAINERS, tuple, Tensor, nn.Module)):
+        return  # other people's code: only what is plainly kept there counts
+    if isinstance(value, nn.Module):
+        yield from _of_module(held)
+    elif isinstance(value, Tensor):
+        for name, item in value.__dict__.items():
+            yield held.below(_dotted(path, name), item)
+    elif isinstance(value, dict):
+        for key, item in list(value.items()):
+            yield held.below(f"{path}[{key!r}]", item)
+    elif isinstance(value, list | tuple | deque):
+        for place, item in enumerate(list(value)):
+            yield held.below(f"{path}[{place}]", item)
+    elif isinstance(value, set | frozenset):
+        for item in list(value):
+            yield held.below(f"{path}[...]", item)
+    elif isinstance(value, functools.partial):
+        for item in (value.func, *value.args, *value.keywords.values()):
+            yield held.through(f"{path} (a partial)", item)
+    elif isinstance(value, types.MethodType):
+        yield held.through(f"{path} (a method)", value.__self__)
+        yield held.through(f"{path} (a method)", value.__func__)
+    elif isinstance(value, types.BuiltinMethodType):
+        yield held.through(f"{path} (a method)", value.__self__)
+    elif isinstance(value, types.FunctionType):
+        yield from _of_function(held)
+    elif isinstance(value, weakref.ref):
+        yield held.through(f"{path} (a weak reference)", value())
+    else:
+        for name, item in list(attributes_of(value).items()):
+            yield held.below(_dotted(path, name), item)
+
+
+def attributes_of(value: object) -> dict[str, Any]:
+    """What an object of any type keeps under names.
+
+    >>> attributes_of(types.SimpleNamespace(heads=4))
+    {'heads': 4}
+    """
+    found = dict(table_of(value) or {})
+    for kind in type(value).__mro__:
+        for name, slot in vars(kind).items():
+            if isinstance(slot, types.MemberDescriptorType) and "__slots__" in vars(kind):
+                with contextlib.suppress(AttributeError):
+                    found[name] = slot.__get__(value)
+    return found
+
+
+def table_of(value: object) -> dict[str, Any] | None:
+    """An object's own dictionary of attributes; not that of something it stands for."""
+    try:
+        table = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return table if isinstance(table, dict) else None
+
+
+def empty_tables(module: nn.Module) -> list[str]:
+    """The tables of hooks and members that torch gives every module, where they hold nothing.
+
+    They are nine in ten of the containers of a model, so whoever looks at all of them is slow.
+
+    >>> "_forward_hooks" in empty_tables(nn.Identity()), "_parameters" in empty_tables(nn.ReLU())
+    (True, True)
+    """
+    own = vars(module)
+    return [name for name in _TABLES if name in own and not own[name]]
+
+
+_TABLES = [name for name, item in vars(nn.Module()).items() if isinstance(item, dict | set)]
+
+
+def _of_module(held: Held) -> Iterator[Held]:
+    module: nn.Module = held.value
+    plain = dict(vars(module))
+    for table in empty_tables(module):
+        del plain[table]
+    for table in ("_parameters", "_buffers", "_modules"):
+        children = plain.pop(table, None)
+        if isinstance(children, dict):
+            yield held.below(_dotted(held.path, table), children)
+            for name, item in list(children.items()):
+                yield held.below(_dotted(held.path, name), item)
+    for name, item in plain.items():
+        yield held.below(_dotted(held.path, name), item)
+    for kind in type(module).__mro__:
+        if not kind.__module__.startswith("torch.") and issubclass(kind, nn.Module):
+            yield from _of_class(kind)
+
+
+def _of_class(kind: type) -> Iterator[Held]:
+    """Containers of a class, and global ones that its methods name."""
+    for name, item in list(vars(kind).items()):
+        if isinstance(item, (*_CONTAINERS, Tensor)) and not name.startswith("__"):
+            yield Held(f"{kind.__name__}.{name}", item, "class", False)
+        elif isinstance(item, types.FunctionType):
+            yield from _globals_of(item)
+
+
+def _of_function(held: Held) -> Iterator[Held]:
+    function: types.FunctionType = held.value
+    if held.path:
+        encloses, defaults = f"{held.path}, which encloses {{!r}}", f"{held.path} (as a default)"
+    else:
+        encloses, defaults = "{!r}, which it encloses", "a default"
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if (item := content(cell)) is not None:
+            yield held.through(encloses.format(name), item)
+    for item in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+        yield held.through(defaults, item)
+    for name, item in vars(function).items():
+        yield held.through(_dotted(held.path, name), item)
+    yield from _globals_of(function)
+
+
+def _globals_of(function: types.FunctionType) -> Iterator[Held]:
+    known = function.__globals__
+    for name in _names(function.__code__):
+        item = known.get(name)
+        kept_there = isinstance(item, (*_CONTAINERS, Tensor, nn.Module))
+        if kept_there and name in _read_globals(function.__code__):
+            yield Held(f"the global {name}", item, "global", False)
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    """All names in a piece of code and in the functions written in it."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return tuple(dict.fromkeys((*code.co_names, *(n for one in inner for n in _names(one)))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _read_globals(code: types.CodeType) -> frozenset[str]:
+    """Those of the names that are global, not attributes."""
+    found = {i.argval for i in dis.get_instructions(code) if i.opname in _GLOBAL}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= _read_globals(constant)
+    return frozenset(found)
+
+
+_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
+
+
+def content(cell: types.CellType) -> Any:
+    """What a function encloses in a cell; None if nothing yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _dotted(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

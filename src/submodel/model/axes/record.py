@@ -1,0 +1,156 @@
+"""What a trace knows: the dimensions of every tensor it has seen, and remarks about axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from submodel.model.axes.algebra import Algebra
+from submodel.model.axes.expression import Atom, Expression, Fixed, atoms
+
+Dimensions = tuple[Expression, ...]
+SHARED = "it shares a part of its memory with another tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One tensor: its dimensions, and what tracing needs to know besides."""
+
+    tensor: Tensor  # held, so that its id is not given to another tensor during the trace
+    dimensions: Dimensions
+    weight: bool = False  # a parameter, a buffer or a view of one: zero wherever it is masked
+    constant: bool = False  # made from one value or several, not from an input or a parameter
+    pending: tuple[tuple[Expression, str], ...] = ()  # reading it freezes these, for a reason
+
+
+@dataclass
+class Record:
+    """The tensors, the algebra of their dimensions, and remarks collected on the way."""
+
+    algebra: Algebra = field(default_factory=Algebra)
+    tensors: dict[int, Known] = field(default_factory=dict)
+    weights: set[int] = field(default_factory=set)  # ids of the parameters and buffers
+    storages: dict[int, list[Tensor]] = field(default_factory=dict)  # of parameters and buffers
+    read: dict[int, int] = field(default_factory=dict)  # id of a tensor -> when it was first read
+    mixes: list[tuple[Expression, str]] = field(default_factory=list)
+    groups: list[Expression] = field(default_factory=list)
+    products: list[Expression] = field(default_factory=list)  # of the dimensions of activations
+    copies: set[Expression] = field(default_factory=set)  # along which a tensor repeats itself
+    steps: set[int] = field(default_factory=set)  # sizes of what was read one position at a time
+    joined: set[int] = field(default_factory=set)  # ids of tensors that were put together
+    starts: list[Expression] = field(default_factory=list)  # of constants that weights were read by
+
+    def add(
+        self,
+        tensor: Tensor,
+        dimensions: Sequence[Expression],
+        weight: bool = False,
+        constant: bool = False,
+        pending: Sequence[tuple[Expression, str]] = (),
+    ) -> None:
+        """Remember a tensor; the sizes must be its own."""
+        sizes = tuple(d.size for d in dimensions)
+        if sizes != tuple(tensor.shape):
+            raise ValueError(f"dimensions of sizes {sizes} for a tensor {tuple(tensor.shape)}")
+        self.tensors[id(tensor)] = Known(
+            tensor, tuple(dimensions), weight, constant, tuple(pending)
+        )
+
+    def add_weight(self, tensor: Tensor) -> None:
+        """Remember a parameter or buffer; whole numbers are positions or counts and stay fixed.
+
+        Two that share memory are one; if they overlap in another way, both are fixed.
+        """
+        self.weights.add(id(tensor))
+        if id(tensor) in self.tensors:
+            return
+        dense = tensor.layout is torch.strided
+        free = dense and (tensor.is_floating_point() or tensor.is_complex())
+        fixed = "it holds whole numbers" if dense else "it is sparse"
+        dimensions = [self.algebra.fresh(n) if free else Fixed(n, fixed) for n in tensor.shape]
+        self.add(tensor, self._owned(tensor) or dimensions, weight=True)
+        if dense and tensor.numel():
+            self.storages.setdefault(storage(tensor), []).append(tensor)
+
+    def add_fixed(self, tensor: Tensor, reason: str) -> None:
+        """Remember a tensor whose dimensions all keep their order."""
+        self.add(tensor, [Fixed(n, reason) for n in tensor.shape])
+
+    def of(self, tensor: Tensor) -> Known:
+        """What is known of a tensor that an operator reads.
+
+        One that no operator made and that is not a parameter holds constants, so it is fixed. If it
+        shares memory with a parameter (``weight.data``), it is that parameter, or freezes it.
+        """
+        known = self.tensors.get(id(tensor))
+        if known is None:
+            known = self._unknown(tensor)
+        for expression, reason in known.pending:
+            self.algebra.freeze(expression, reason)
+        self.read.setdefault(id(known.tensor), len(self.read))
+        return known
+
+    def seen(self, tensor: Tensor) -> Dimensions | None:
+        """The dimensions of a tensor that some operator made or read; this is not reading it."""
+        known = self.tensors.get(id(tensor))
+        return None if known is None else known.dimensions
+
+    def starting(self) -> set[Atom]:
+        """Axes that only ever held constants, as a state does before its first step."""
+        met = {a for start in self.starts for a in atoms(self.algebra.resolve(start))}
+        for known in self.tensors.values() if met else ():
+            if not (known.weight or known.constant or id(known.tensor) in self.joined):
+                met.difference_update(
+                    a for d in known.dimensions for a in atoms(self.algebra.resolve(d))
+                )
+        return met
+
+    def _unknown(self, tensor: Tensor) -> Known:
+        dimensions = self._owned(tensor, read=True)
+        if dimensions is None:
+            self.add_fixed(tensor, "a constant that is no parameter and no buffer")
+        else:
+            self.add(tensor, dimensions, weight=True)
+        return self.tensors[id(tensor)]
+
+    def _owned(self, tensor: Tensor, read: bool = False) -> Dimensions | None:
+        """The dimensions of the parameter whose memory a tensor shares; None if there is none."""
+        if tensor.layout is not torch.strided:
+            return None
+        for owner in self.storages.get(storage(tensor), ()):
+            if not _overlap(tensor, owner):
+                continue  # pieces of one buffer, as recurrent layers have them on accelerators
+            known = self.of(owner) if read else self.tensors[id(owner)]
+            if _geometry(tensor) == _geometry(owner):
+                return known.dimensions
+            for expression in known.dimensions:
+                self.algebra.freeze(expression, SHARED)
+            return tuple(Fixed(n, SHARED) for n in tensor.shape)
+        return None
+
+    def mix(self, expression: Expression, words: str) -> None:
+        """Note that an operator combines the units of these axes, so that masking is not exact."""
+        self.mixes.append((expression, words))
+
+
+def storage(tensor: Tensor) -> int:
+    """A number that tells the memory of a tensor, on every device."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _geometry(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether the spans of memory from the first to the last value of each meet."""
+    spans = []
+    for t in (one, other):
+        steps = zip(t.shape, t.stride(), strict=True)
+        start = t.storage_offset()
+        spans.append((start, start + sum((n - 1) * step for n, step in steps)))
+    (a, b), (c, d) = spans
+    return a <= d and c <= b

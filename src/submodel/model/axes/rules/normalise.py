@@ -1,0 +1,76 @@
+"""Rules for normalisations: their weights share the axis, their statistics may mix it."""
+
+from __future__ import annotations
+
+from submodel.model.axes.expression import Expression
+from submodel.model.axes.rules.call import Call, Results, rule
+
+
+def share(call: Call, dimensions: list[Expression], *names: str) -> None:
+    """Weight, bias and running statistics lie along the normalised dimensions."""
+    for name in names:
+        if call.get(name) is not None:
+            for one, other in zip(dimensions, call.dimensions(name), strict=True):
+                call.unify(one, other)
+
+
+@rule(
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+    "_batch_norm_with_update",
+    "_batch_norm_no_update",
+    "cudnn_batch_norm",
+    "miopen_batch_norm",
+)
+def batch_norm(call: Call) -> Results:
+    """Statistics of each channel, over everything else; in evaluation they are given."""
+    own = call.dimensions("input")
+    share(call, [own[1]], "weight", "bias", "running_mean", "running_var")
+    for dimension in (own[0], *own[2:]):
+        call.mix(dimension, "takes statistics over it in training")
+    return [own]
+
+
+@rule("native_layer_norm", "_fused_rms_norm")
+def layer_norm(call: Call) -> Results:
+    """Statistics over the last dimensions."""
+    own = call.dimensions("input")
+    last = list(own[len(own) - len(call["normalized_shape"]) :])
+    share(call, last, "weight", "bias")
+    for dimension in last:
+        call.mix(dimension, "takes statistics over it")
+    return [own]
+
+
+@rule("native_group_norm")
+def group_norm(call: Call) -> Results:
+    """Statistics of each group of channels: whole groups can go, channels within one mix."""
+    batch, channels, *space = call.dimensions("input")
+    share(call, [channels], "weight", "bias")
+    groups, within = call.factor(channels, [call["group"], channels.size // call["group"]])
+    call.record.groups.append(groups)
+    for dimension in (within, *space):
+        call.mix(dimension, "takes statistics over it")
+    return [[batch, call.record.algebra.resolve(channels), *space]]
+
+
+@rule("_weight_norm_interface")
+def weight_norm(call: Call) -> Results:
+    """A length and a direction for each unit of one dimension."""
+    own = list(call.dimensions("v"))
+    dim = call["dim"] % len(own)
+    own[dim] = call.unify(own[dim], call.dimensions("g")[dim])
+    for d, dimension in enumerate(own):
+        if d != dim:
+            call.mix(dimension, "takes a norm over it")
+    return [own]
+
+
+@rule("_softmax", "_log_softmax", "_safe_softmax")
+def softmax(call: Call) -> Results:
+    """Shares that sum to one along a dimension."""
+    own = call.dimensions("self")
+    if own:
+        call.mix(own[call["dim"]], "takes a softmax over it")
+    return [own]

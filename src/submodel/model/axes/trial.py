@@ -1,0 +1,168 @@
+"""Forwards of a module with other values in its tensors, for comparing what comes out."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from submodel.model.axes.forward import Inputs, outputs_of, run, undisturbed, weights_of
+from submodel.model.axes.keep import kept
+from submodel.model.axes.memory import Memory
+from submodel.randomness import key
+
+Outputs = Callable[[Any], Any]
+"""What of a model's result counts."""
+
+
+class Trial:
+    """A module whose tensors hold values of the scale that keeps signals alive.
+
+    Fresh layers of zeros or ones, or a branch that starts at a millionth, would hide a mistake. If
+    no output is finite then, the values are the module's own. Use it within `undisturbed`.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        inputs: Inputs,
+        outputs: Outputs | None,
+        convert: Callable[[Any], Any],
+    ) -> None:
+        self.module, self.inputs, self.outputs = module, convert(inputs), outputs
+        self.weights = weights_of(module)
+        first: dict[int, str] = {}  # a tensor of several names has one value
+        names = {name: first.setdefault(id(t), name) for name, t in self.weights.items()}
+        own = {name: convert(self.weights[names[name]].detach()) for name in names}
+        lively = {name: _lively(name, own[name]) for name in first.values()}
+        self.values = {name: lively[alias] for name, alias in names.items()}
+        self.before = self.forward(self.values)
+        if not self.finite:
+            self.values = own
+            self.before = self.forward(own)
+
+    @property
+    def finite(self) -> bool:
+        """Whether every output of the module holds finite values."""
+        return all(bool(r.isfinite().any()) for r in self.before if r.numel())
+
+    def forward(self, values: Mapping[str, Tensor]) -> list[Tensor]:
+        """What the module gives out with these values in its tensors."""
+        with self.holding(values):
+            return self.results(self.module)
+
+    def results(self, module: nn.Module) -> list[Tensor]:
+        """The outputs of this or another module; if it leaves a state, of a second call too."""
+        memory = Memory(module)
+        with kept(module):
+            found = outputs_of(run(module, self.inputs), self.outputs)
+            found = [result.detach().clone() for result in found]
+            if memory.changed():
+                again = outputs_of(run(module, self.inputs), self.outputs)
+                found += [result.detach().clone() for result in again]
+            return found
+
+    @contextlib.contextmanager
+    def holding(self, values: Mapping[str, Tensor]) -> Iterator[None]:
+        """The module's own tensors hold other values in here."""
+        own = [(tensor, tensor.data) for tensor in self.weights.values()]
+        try:
+            for name, tensor in self.weights.items():
+                written = not isinstance(tensor, nn.Parameter)  # a forward may write in a buffer
+                tensor.data = values[name].clone() if written else values[name]
+            yield
+        finally:
+            for tensor, data in own:
+                tensor.data = data
+
+
+class Example:
+    """An example input of a module, with trials of both in their own and in double precision."""
+
+    def __init__(self, module: nn.Module, inputs: Inputs, outputs: Outputs | None = None) -> None:
+        self.module, self.inputs, self.outputs = module, inputs, outputs
+
+    @cached_property
+    def plain(self) -> Trial:
+        """With values of the types that the module has."""
+        return self._trial(lambda value: value)
+
+    @cached_property
+    def double(self) -> Trial:
+        """In double precision: it tells a mistake from rounding errors that a net amplifies."""
+        with double():
+            return self._trial(as_double)
+
+    def _trial(self, convert: Callable[[Any], Any]) -> Trial:
+        with torch.no_grad(), undisturbed(self.module):
+            return Trial(self.module, self.inputs, self.outputs, convert)
+
+
+def _lively(name: str, value: Tensor) -> Tensor:
+    """Weights of the same kind, at which every unit matters and no two are alike."""
+    if not value.is_floating_point() or value.numel() == 0 or value.layout is not torch.strided:
+        return value
+    if value.numel() == 1:
+        return value if value.item() else torch.full_like(value, 0.5)
+    random = torch.Generator().manual_seed(key(0, "verify", name) % 2**63)
+    scale = math.sqrt(value.shape[0] / value.numel())
+    if value.dim() > 1:
+        size = value.float().square().mean().sqrt().item()
+        if value.min() != value.max() and math.isfinite(size):
+            return value * (scale / size)
+        return (torch.randn(value.shape, generator=random) * scale).to(value)
+    if value.min() != value.max():
+        return value
+    return (torch.rand(value.shape, generator=random) + (0.5 if value[0] else -0.5)).to(value)
+
+
+@contextlib.contextmanager
+def double() -> Iterator[None]:
+    """Constants made in here have double precision."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def as_double(value: Any) -> Any:
+    """The same values in double precision, in nested containers too."""
+    if isinstance(value, Tensor):
+        return value.double() if value.is_floating_point() else value
+    if isinstance(value, Mapping):
+        return {key: as_double(item) for key, item in value.items()}
+    return type(value)(map(as_double, value)) if type(value) in (list, tuple) else value
+
+
+def distance(before: list[Tensor], after: list[Tensor]) -> float:
+    """The largest difference between outputs, relative to the largest value of each.
+
+    It is infinite if they differ in number, in shape, or in what is finite.
+
+    >>> distance([torch.tensor([2.0, 4.0])], [torch.tensor([2.0, 3.0])])
+    0.25
+    """
+    if len(before) != len(after):
+        return math.inf
+    found = 0.0
+    for old, new in zip(before, after, strict=True):
+        if old.shape != new.shape or old.dtype != new.dtype:
+            return math.inf
+        if not (old.is_floating_point() or old.is_complex()):
+            if not torch.equal(old, new):
+                return math.inf
+            continue
+        finite = old.isfinite()
+        if not torch.equal(finite, new.isfinite()):
+            return math.inf
+        gap, scale = (new - old)[finite].abs(), old[finite].abs()
+        if gap.numel() and (largest := gap.max().item()) > 0:
+            found = max(found, largest / size if (size := scale.max().item()) else math.inf)
+    return found

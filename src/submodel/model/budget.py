@@ -1,0 +1,155 @@
+"""From a device's budget to the largest capacity that fits it, with the arithmetic shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from submodel.amounts import si
+from submodel.model.axes import Axes
+from submodel.model.axes.forward import Inputs, run
+from submodel.model.build import build
+from submodel.model.capacity import prefix_cut
+from submodel.model.cost import BACKWARD, CostModel
+from submodel.model.cut import UnitCut
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What training one sub-model takes of a device."""
+
+    parameters: int  # bytes
+    gradients: int
+    optimizer: int
+    activations: int  # bytes that the backward pass keeps, at the batch size
+    flops: int  # per step
+    traffic: int  # bytes per round, down and up
+
+    @property
+    def memory(self) -> int:
+        """Bytes in all."""
+        return self.parameters + self.gradients + self.optimizer + self.activations
+
+    def arithmetic(self) -> str:
+        """The memory, term by term.
+
+        >>> Needs(4000, 4000, 0, 8000, flops=10**6, traffic=8000).arithmetic()
+        '4 kB parameters + 4 kB gradients + 8 kB activations = 16 kB'
+        """
+        terms = {
+            "parameters": self.parameters,
+            "gradients": self.gradients,
+            "momentum": self.optimizer,
+            "activations": self.activations,
+        }
+        shown = [f"{si(count, 'B')} {what}" for what, count in terms.items() if count]
+        return f"{' + '.join(shown)} = {si(self.memory, 'B')}"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The largest capacity that fits, and what it and the next larger one would need."""
+
+    capacity: float | None  # None: not even one unit of every axis fits
+    needs: Needs | None
+    too_large: Needs | None  # None: the whole model fits
+
+
+class Budget:
+    """Counts what sub-models of one model need, without touching its weights."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        axes: Axes,
+        example_inputs: Inputs,
+        batch_size: int,
+        momentum: bool = True,
+        least: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        self._costs = CostModel(module, example_inputs)
+        self._axes = axes
+        self._batch = batch_size
+        self._momentum = momentum
+        self._least = least
+        self._inputs = _of_batch(self._costs.inputs, batch_size)
+
+    def cut(self, capacity: float) -> UnitCut:
+        """A cut of the nominal size of a capacity."""
+        return prefix_cut(self._axes, capacity, least=self._least)
+
+    def needs(self, capacity: float) -> Needs:
+        """What a capacity needs."""
+        cut = self.cut(capacity)
+        cost = self._costs.of(cut)
+        return Needs(
+            parameters=cost.bytes,
+            gradients=cost.bytes,
+            optimizer=cost.bytes if self._momentum else 0,
+            activations=activation_bytes(build(self._costs.module, cut), self._inputs),
+            flops=BACKWARD * cost.forward_flops * self._batch,
+            traffic=2 * cost.bytes,
+        )
+
+    def largest(self, fits: Callable[[Needs], bool]) -> Fit:
+        """The largest capacity whose needs pass ``fits``: all grow with the capacity.
+
+        Capacities that differ hold another number of units of the largest axis.
+        """
+        steps = max(self._axes.cut_by_capacity.values(), default=1)
+        low, high = 0, steps + 1  # low fits (or is nothing), high does not (or is beyond all)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if fits(self.needs(middle / steps)):
+                low = middle
+            else:
+                high = middle
+        return Fit(
+            low / steps if low else None,
+            self.needs(low / steps) if low else None,
+            self.needs(high / steps) if high <= steps else None,
+        )
+
+
+def _of_batch(inputs: Inputs, batch_size: int) -> Inputs:
+    """Example inputs with the first dimension of every tensor repeated to the batch size."""
+
+    def resized(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        times = -(-batch_size // len(value))
+        return value.repeat(times, *(1 for _ in value.shape[1:]))[:batch_size]
+
+    if isinstance(inputs, Mapping):
+        return {key: resized(value) for key, value in inputs.items()}
+    return tuple(map(resized, inputs)) if isinstance(inputs, tuple) else resized(inputs)
+
+
+def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
+    """The bytes that one forward keeps for the backward pass, beside the parameters.
+
+    >>> activation_bytes(nn.Linear(4, 8, device="meta"), torch.empty(10, 4, device="meta"))
+    160
+    """
+    own = {p.untyped_storage()._cdata for p in module.parameters()}
+    kept: dict[int, int] = {}
+    held = []  # keeps the storages alive, so that no identity is used twice
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            kept[storage._cdata] = storage.nbytes()
+            held.append(storage)
+        return tensor
+
+    module.train()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = run(module, inputs)
+    total = sum(kept.values())
+    del result
+    return total

@@ -1,0 +1,111 @@
+"""Whether a sub-model gives outputs of the full model's shapes, and keeps to its own tensors.
+
+Both models run once. A constant in a view, such as `x.view(-1, 12, 2)`, can swallow a change of
+width into the batch: the sub-model runs, and computes something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from torch import nn
+
+from submodel.errors import SubmodelError
+from submodel.model.axes import CLASSES
+from submodel.model.axes.failure import ForwardError
+from submodel.model.axes.forward import Inputs, outputs_of, run, undisturbed
+from submodel.model.axes.keep import kept
+from submodel.model.axes.source import failing_line
+from submodel.model.build.foreign import aliases_refused, reads_refused
+from submodel.model.cut import Cut, UnitCut
+
+Outputs = Callable[[Any], Any]
+"""What of a model's result counts."""
+
+
+def check_outputs(
+    module: nn.Module,
+    small: nn.Module,
+    cut: Cut,
+    example_inputs: Inputs,
+    outputs: Outputs | None = None,
+) -> None:
+    """Raise unless ``small`` runs and its outputs have the shapes that the full model's have.
+
+    Where the classes are cut, a dimension of all classes may shrink to those kept. What ``small``
+    reads must be its own (see `foreign`).
+    """
+    allowed = set()
+    if isinstance(cut, UnitCut) and CLASSES in cut.units:
+        allowed.add((cut.axes.sizes[CLASSES], len(cut.units[CLASSES])))
+    try:
+        full = _shapes(module, example_inputs, outputs)
+    except _FailedInsideError as problem:
+        raise problem.error from problem.__cause__
+    try:
+        cut_shapes = _shapes(small, example_inputs, outputs, module)
+    except _FailedInsideError as problem:
+        raise SubmodelError(
+            f"cannot build the sub-model: {problem.path or 'the model'} "
+            f"({type(small.get_submodule(problem.path)).__name__}) does not run with the cut "
+            f"tensors: {problem.__cause__}{_where(problem.__cause__)}. A size is computed or "
+            "written out there; make it an attribute or read it from a shape, register `resizes`, "
+            "give `factory` or `resize`, or keep the axis whole"
+        ) from problem.__cause__
+    for before, after in zip(full, cut_shapes, strict=True):
+        same = len(before) == len(after) and all(
+            b == a or (b, a) in allowed for b, a in zip(before, after, strict=True)
+        )
+        if not same:
+            raise SubmodelError(
+                f"cannot build the sub-model: it gives an output of shape {after}, the full model "
+                f"{before}. A size is written out in a view somewhere, which took the change of "
+                "width for another batch; or a hidden width is part of the outputs: name the "
+                "ones that count by `outputs`"
+            )
+
+
+def _where(problem: BaseException | None) -> str:
+    line = "" if problem is None else failing_line(problem)
+    return f", at {line}" if line else ""
+
+
+class _FailedInsideError(Exception):
+    """Carries the innermost module that was running."""
+
+    def __init__(self, path: str, error: ForwardError) -> None:
+        self.path, self.error = path, error
+        super().__init__(path)
+
+
+def _shapes(
+    module: nn.Module,
+    inputs: Inputs,
+    outputs: Outputs | None,
+    original: nn.Module | None = None,
+) -> list[tuple[int, ...]]:
+    """The shapes of what a forward returns; nothing of ``original`` may be read."""
+    running: list[str] = []
+    with ExitStack() as around, undisturbed(module), ExitStack() as hooks:
+        if original is None:
+            hooks.enter_context(aliases_refused(module))
+        else:
+            around.enter_context(kept(original))
+            hooks.enter_context(reads_refused(original, module, running))
+        for path, layer in module.named_modules():
+
+            def enter(*_: object, path: str = path) -> None:
+                running.append(path)
+
+            def leave(*_: object) -> None:
+                running.pop()
+
+            hooks.callback(layer.register_forward_pre_hook(enter).remove)
+            hooks.callback(layer.register_forward_hook(leave).remove)
+        try:
+            result = run(module, inputs)
+        except ForwardError as problem:
+            raise _FailedInsideError(running[-1] if running else "", problem) from problem.__cause__
+    return [tuple(tensor.shape) for tensor in outputs_of(result, outputs)]

@@ -1,0 +1,210 @@
+"""A deep copy of a module that is one with its own: nothing in it leads back to the original.
+
+`copy.deepcopy` takes functions and weak references for values, so a lambda in an attribute, a hook
+or a weak reference to a parent would go on reading the full model. What they enclose of the
+original is exchanged for its copy here; what cannot be reached so (global registries, classes,
+objects that refuse to be copied) shows when the sub-model runs, see `foreign`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import sys
+import types
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from torch import Tensor, nn
+
+from submodel.errors import SubmodelError
+from submodel.model.axes.reach import reach, table_of
+
+Memo = dict[int, Any]
+
+
+def copy_module(
+    module: nn.Module, parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tensor]
+) -> nn.Module:
+    """A deep copy that finds the given tensors in place of the module's own.
+
+    >>> import torch
+    >>> net = nn.Linear(2, 2)
+    >>> net.double = (lambda layer: lambda x: 2 * layer(x))(net)
+    >>> zeros = {n: nn.Parameter(torch.zeros_like(p)) for n, p in net.named_parameters()}
+    >>> small = copy_module(net, zeros, {})
+    >>> small.double(torch.ones(1, 2)).tolist()
+    [[0.0, 0.0]]
+    """
+    memo: Memo = {id(p): parameters[name] for name, p in module.named_parameters()}
+    memo |= {id(b): buffers[name] for name, b in module.named_buffers()}
+    try:
+        copied = _deepcopy(module, memo)
+        _Rebinding(memo).run()
+    except Exception as problem:
+        raise SubmodelError(_uncopied(module, problem)) from problem
+    return copied
+
+
+class _Rebinding:
+    """Exchanges what functions and weak references hold of the original for its copy."""
+
+    def __init__(self, memo: Memo) -> None:
+        self._memo = memo
+        self._kept: list[Any] = memo.setdefault(id(memo), [])  # all that was copied
+        self._cells: dict[int, types.CellType] = {}
+
+    def run(self) -> None:
+        """Correct all copies in place."""
+        memo, originals, done = self._memo, self._kept, 0
+        while done < len(originals):  # what is copied on the way joins the list
+            for original in originals[done:]:
+                done += 1
+                copied = memo[id(original)]
+                if isinstance(copied, dict):
+                    self._table(copied)
+                elif isinstance(copied, list | deque):
+                    self._items(copied)
+                elif isinstance(copied, functools.partial):
+                    self._partial(copied)
+                elif not isinstance(copied, Tensor) and (table := table_of(copied)) is not None:
+                    self._table(table)
+
+    def _table(self, table: dict[Any, Any]) -> None:
+        for key, value in table.items():
+            if type(value) in _LEADING and (new := self.rebound(value)) is not value:
+                table[key] = new
+
+    def _items(self, items: list[Any] | deque[Any]) -> None:
+        for place, value in enumerate(items):
+            if type(value) in _LEADING and (new := self.rebound(value)) is not value:
+                items[place] = new
+
+    def _partial(self, partial: functools.partial[Any]) -> None:
+        function = self.rebound(partial.func)
+        args = tuple(map(self.rebound, partial.args))
+        keywords = {name: self.rebound(value) for name, value in partial.keywords.items()}
+        partial.__setstate__((function, args, keywords, partial.__dict__ or None))  # type: ignore[attr-defined]
+
+    def rebound(self, value: Any) -> Any:
+        """The value, or what stands for it in the copy."""
+        if id(value) in self._memo:
+            return self._memo[id(value)]
+        if isinstance(value, types.FunctionType):
+            return value if _importable(value) else self._function(value)
+        if isinstance(value, types.MethodType):
+            function, owner = self.rebound(value.__func__), self.rebound(value.__self__)
+            same = function is value.__func__ and owner is value.__self__
+            return value if same else types.MethodType(function, owner)
+        if isinstance(value, types.BuiltinMethodType):
+            owner = self.rebound(value.__self__)
+            return value if owner is value.__self__ else getattr(owner, value.__name__)
+        if type(value) is weakref.ref:
+            target = value()
+            return weakref.ref(self._memo[id(target)]) if id(target) in self._memo else value
+        if type(value) is tuple:
+            items = tuple(map(self.rebound, value))
+            return value if all(map(_is, items, value)) else items
+        return value
+
+    def _function(self, function: types.FunctionType) -> types.FunctionType:
+        """One of the same code, whose variables are copies: functions that share one still do."""
+        before = function.__closure__ or ()
+        fresh = [cell for cell in before if id(cell) not in self._cells]
+        self._cells |= {id(cell): types.CellType() for cell in fresh}
+        new = types.FunctionType(
+            function.__code__,
+            function.__globals__,
+            function.__name__,
+            closure=tuple(self._cells[id(cell)] for cell in before) or None,
+        )
+        self._memo[id(function)] = new  # it may enclose itself
+        self._kept.append(function)
+        for cell in fresh:
+            with contextlib.suppress(ValueError):  # nothing in it yet
+                self._cells[id(cell)].cell_contents = self._variable(cell.cell_contents)
+        new.__defaults__ = function.__defaults__ and tuple(
+            map(self._variable, function.__defaults__)
+        )
+        new.__kwdefaults__ = function.__kwdefaults__ and {
+            name: self._variable(value) for name, value in function.__kwdefaults__.items()
+        }
+        new.__qualname__, new.__doc__ = function.__qualname__, function.__doc__
+        new.__module__, new.__annotations__ = function.__module__, function.__annotations__
+        new.__dict__.update({name: self._variable(v) for name, v in vars(function).items()})
+        return new
+
+    def _variable(self, value: Any) -> Any:
+        """What a function's variable holds in the copy: containers, and all that leads back.
+
+        Everything else is nobody's state, and may be large, or impossible to copy.
+        """
+        new = self.rebound(value)
+        if new is not value or isinstance(value, _CLOSED):
+            return new
+        if not isinstance(value, _CONTAINERS) and not self._leads_back(value):
+            return value
+        try:
+            return copy.deepcopy(value, self._memo)
+        except Exception:  # if it matters, it shows when the sub-model runs
+            return value
+
+    def _leads_back(self, value: object) -> bool:
+        """Whether something of the original is in there."""
+        found = islice(reach(value), NEAR)
+        return any(id(held.value) in self._memo for held in found if held.owner == "module")
+
+
+def _importable(function: types.FunctionType) -> bool:
+    """Whether a function is one of a file of code: then it is the same for everyone."""
+    known = sys.modules.get(function.__module__)
+    return getattr(known, function.__qualname__, None) is function
+
+
+_LEADING = {types.FunctionType, types.MethodType, types.BuiltinMethodType, weakref.ref, tuple}
+"""Types that `copy.deepcopy` takes for values, or whose parts it does."""
+_CLOSED = (str, bytes, int, float, complex, type(None), type, types.ModuleType, Tensor, nn.Module)
+_CONTAINERS = (list, dict, set, deque, functools.partial)
+NEAR = 2000
+"""How many things that a function encloses are looked at; what is farther shows when it runs."""
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _deepcopy(module: nn.Module, memo: Memo) -> nn.Module:
+    """`copy.deepcopy`, which refuses results of computations; a model may remember some."""
+    given = dict(memo)
+    try:
+        copied: nn.Module = copy.deepcopy(module, memo)
+    except RuntimeError:
+        computed = [h.value for h in reach(module) if isinstance(h.value, Tensor)]
+        computed = [t for t in computed if not t.is_leaf and id(t) not in given]
+        if not computed:
+            raise
+        memo.clear()
+        memo.update(given)
+        for tensor in computed:
+            memo[id(tensor)] = tensor.detach().clone()
+            memo.setdefault(id(memo), []).append(tensor)  # it lives as long as its id counts
+        copied = copy.deepcopy(module, memo)
+    return copied
+
+
+def _uncopied(module: nn.Module, problem: Exception) -> str:
+    """Which attribute of which module cannot be copied, in words."""
+    parts = [*module.modules(), *module.parameters(), *module.buffers()]
+    for path, layer in module.named_modules():
+        for name, value in vars(layer).items():
+            try:
+                copy.deepcopy(value, {id(part): part for part in parts})
+            except Exception as cause:
+                where = f"{path or 'the model'} ({type(layer).__name__})"
+                what = f"its attribute {name!r}, a {type(value).__name__}, cannot be copied"
+                return f"cannot build the sub-model: {where}: {what}: {cause}"
+    return f"cannot build the sub-model: {type(module).__name__} cannot be copied: {problem}"

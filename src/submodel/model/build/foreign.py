@@ -1,0 +1,168 @@
+"""Whether a sub-model keeps to itself: it must not read the full model it was cut from.
+
+A layer kept in a global registry, in its class, or in an object that refuses to be copied is that
+of the full model still. The sub-model would train it, at full size. So where there is an example,
+the sub-model's forward is watched: every operator must find tensors of its own, every call a layer
+of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as global_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from submodel.errors import SubmodelError
+from submodel.model.axes.reach import Held, alias_problem, aliases, reach
+from submodel.model.axes.record import storage
+
+T = TypeVar("T")
+ADVICE = (
+    "Building copies what a module holds in attributes, containers, functions and weak references, "
+    "but cannot follow this; keep what the layer needs in an attribute of its own"
+)
+
+
+def refuse_parts(module: nn.Module, small: nn.Module) -> None:
+    """Raise if layers or parameters of the full model stand in the sub-model itself."""
+    own = {id(part) for part in (*module.modules(), *module.parameters())}
+    for name, part in (*small.named_modules(), *small.named_parameters()):
+        if id(part) in own:
+            raise SubmodelError(
+                f"cannot build the sub-model: {name or 'the model'} is that of the full model, as "
+                f"its {type(part).__name__} was not copied. It may define `__deepcopy__`, or come "
+                "from `factory`, with itself in place of a copy"
+            )
+
+
+@contextmanager
+def reads_refused(module: nn.Module, small: nn.Module, running: Sequence[str]) -> Iterator[None]:
+    """Raise when this block ends if a forward of ``small`` in here read or called ``module``.
+
+    ``running`` are the paths of the layers that run at a time, the innermost last. What was found
+    is said even if the forward failed, as that may be why.
+    """
+    held = list(reach(module))
+    layers = {id(h.value): h for h in held if isinstance(h.value, nn.Module)}
+    layers = {key: h for key, h in layers.items() if h.owner == "module"}
+    found: dict[str, tuple[str, object]] = {}  # what was read -> in which layer
+
+    def note(one: Held) -> None:
+        found.setdefault(one.path or "the model", (running[-1] if running else "", one.value))
+
+    def enter(layer: nn.Module, _: object) -> None:
+        if id(layer) in layers:
+            note(layers[id(layer)])
+
+    before = _cached(small)
+    hook = global_hooks.register_module_forward_pre_hook(enter)
+    try:
+        with Reads(_memories(module, held), note):
+            yield
+    finally:
+        hook.remove()
+        if found:
+            raise _refusal(small, found)
+    if added := [path for one, path in _cached(small).items() if one not in before]:
+        raise SubmodelError(
+            f"cannot build the sub-model: its forward keeps tensors in {', '.join(added)}, which "
+            "all instances share: sub-models of other sizes would find them there. Keep them in an "
+            "attribute of the module"
+        )
+
+
+@contextmanager
+def aliases_refused(module: nn.Module) -> Iterator[None]:
+    """Raise if a forward of ``module`` in here reads a tensor that lies in a parameter's memory.
+
+    In a copy it would not: neither cut nor trained with the parameter.
+    """
+    found: list[tuple[str, str]] = []
+    second = aliases(module)
+    with Reads(second, found.append, id) if second else nullcontext():
+        yield
+    for path, weight in found:
+        raise SubmodelError(f"cannot build the sub-model: {alias_problem(path, weight)}")
+
+
+def _refusal(small: nn.Module, found: Mapping[str, tuple[str, object]]) -> SubmodelError:
+    names, values = list(found), {id(value) for _, value in found.values()}
+    where = found[names[0]][0]
+    way = next((h.path for h in reach(small) if id(h.value) in values), None)
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    reached = f", which it reaches by {way}" if way else ""
+    return SubmodelError(
+        f"cannot build the sub-model: {where or 'the model'} "
+        f"({type(small.get_submodule(where)).__name__}) reads {', '.join(names[:4])}{more} of the "
+        f"full model{reached}. {ADVICE}"
+    )
+
+
+def _memories(module: nn.Module, held: Sequence[Held]) -> dict[int, Held]:
+    """The memory of the tensors that belong to a module; constants that code shares do not."""
+    weights = {id(t) for t in (*module.parameters(), *module.buffers())}
+    return {
+        storage(h.value): h
+        for h in reversed(held)  # the nearest name is the last one entered
+        if isinstance(h.value, Tensor) and h.value.layout is torch.strided and h.value.numel()
+        if h.direct or h.value.requires_grad or id(h.value) in weights
+    }
+
+
+def _cached(module: nn.Module) -> dict[int, str]:
+    """The tensors in containers of classes and files, by their ids."""
+    return {
+        id(h.value): h.path
+        for h in reach(module)
+        if h.owner != "module" and isinstance(h.value, Tensor)
+    }
+
+
+class Reads(TorchDispatchMode, Generic[T]):  # type: ignore[no-untyped-call]
+    """Calls ``note`` with what stands for a memory whenever an operator reads it.
+
+    >>> table, found = torch.ones(2), []
+    >>> with Reads({storage(table): "table"}, found.append):
+    ...     _ = torch.ones(2) + table.view(1, 2)
+    >>> found
+    ['table', 'table']
+    """
+
+    def __init__(
+        self,
+        memories: Mapping[int, T],
+        note: Callable[[T], object],
+        key: Callable[[Tensor], int] = storage,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._memories, self._note, self._key = memories, note, key
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; True would import the compiler, which takes a second."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        for tensor in _tensors((*args, *(kwargs or {}).values())):
+            if tensor.layout is torch.strided and (key := self._key(tensor)) in self._memories:
+                self._note(self._memories[key])
+        return func(*args, **(kwargs or {}))
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)

@@ -1,0 +1,275 @@
+"""Building the small module of a unit cut out of the full one.
+
+The copy shares no storage with the original: every parameter is replaced by its cut while the
+module is copied, so weight tying survives and the full weights are never duplicated. Layers that
+store their sizes as plain numbers are then corrected from the shapes of their weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
+
+from submodel.errors import SubmodelError
+from submodel.model.axes.forward import Inputs
+from submodel.model.axes.kinds import refuse_kinds
+from submodel.model.build.attributes import follow_integers, misfits
+from submodel.model.build.check import Outputs, check_outputs
+from submodel.model.build.copying import copy_module
+from submodel.model.build.foreign import refuse_parts
+from submodel.model.build.grouped import pad_groups
+from submodel.model.build.layers import LayerCut, fix_of
+from submodel.model.build.sizes import Sizes
+from submodel.model.build.solve import settle
+from submodel.model.cut import Cut, PlannedCut, UnitCut, copy_part, laid_out
+
+Factory = Callable[[Mapping[str, int]], nn.Module]
+"""The kept size of every axis -> an empty module of those sizes."""
+Resize = Callable[[nn.Module, Mapping[str, int]], None]
+"""Corrects the copied module in place, given the kept size of every axis."""
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """What is exchanged: the parameters and the persistent floating-point buffers.
+
+    Such buffers (running statistics) are cut and merged like weights; integer buffers stay local.
+    """
+    tensors: dict[str, Tensor] = {n: p.detach() for n, p in module.named_parameters()}
+    persistent = module.state_dict().keys()
+    for name, buffer in module.named_buffers():
+        if name in persistent and buffer.is_floating_point():
+            tensors[name] = buffer
+    return tensors
+
+
+def build(
+    module: nn.Module,
+    cut: Cut,
+    *,
+    factory: Factory | None = None,
+    resize: Resize | None = None,
+    example_inputs: Inputs | None = None,
+    outputs: Outputs | None = None,
+) -> nn.Module:
+    """The sub-model of ``module`` that ``cut`` keeps, as a module of its own.
+
+    Without help, layers of torch are corrected by `resizes`, and plain integers of other modules
+    where there is no doubt what they become; doubt is an error. Floats stay: a scale such as
+    1/sqrt(size of a head) that a module stored is that of the full model (see `attributes`).
+    ``resize(module, sizes)`` comes last and may settle what is in doubt. ``factory(sizes)``
+    replaces all of this: it makes a module of its own, with its own scales, into which the cut
+    tensors go by name.
+
+    Nothing in it leads back to ``module``. With ``example_inputs`` both run once to see to that;
+    the shapes of their ``outputs`` must agree.
+
+    >>> from submodel.model.axes import declare
+    >>> import numpy as np
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> table = {"0.weight": ("hidden",), "0.bias": ("hidden",), "2.weight": (None, "hidden")}
+    >>> axes = declare(tensors_of(net), table)
+    >>> build(net, UnitCut(axes, {"hidden": np.array([1, 5])}))[0]
+    Linear(in_features=4, out_features=2, bias=True)
+    """
+    refuse_kinds(module)
+    parameters = {
+        name: nn.Parameter(copy_part(cut, name, parameter.detach()), parameter.requires_grad)
+        for name, parameter in module.named_parameters()
+    }
+    buffers = {name: copy_part(cut, name, buffer) for name, buffer in module.named_buffers()}
+    if isinstance(cut, PlannedCut) and cut.like is not None:
+        cut = cut.like  # from here on only its shapes count
+    small: nn.Module
+    if not isinstance(cut, UnitCut):
+        small = copy_module(module, parameters, buffers)
+    else:
+        sizes = Sizes(module, cut)
+        if factory is not None:
+            small = _fill(factory(sizes.kept), module, parameters, buffers)
+        else:
+            small = copy_module(module, parameters, buffers)
+            _correct(module, small, cut, sizes, in_doubt_to_user=resize is not None)
+            if resize is not None:
+                resize(small, sizes.kept)
+            if cut.axes.stored is not None:
+                _refuse(misfits(small, sizes, cut.axes.stored))
+                pad_groups(module, small, cut.axes.stored.grouped)
+    refuse_parts(module, small)
+    if example_inputs is not None:
+        check_outputs(module, small, cut, example_inputs, outputs)
+    return small
+
+
+def skeleton(module: nn.Module) -> nn.Module:
+    """A copy without values, on the meta device; what is tied stays tied, unlike after ``.to``.
+
+    >>> skeleton(nn.Linear(2, 3)).weight.device
+    device(type='meta')
+    """
+    parameters = {
+        name: nn.Parameter(p.detach().to("meta"), p.requires_grad)
+        for name, p in module.named_parameters()
+    }
+    return copy_module(module, parameters, {n: b.to("meta") for n, b in module.named_buffers()})
+
+
+def to_device(module: nn.Module, device: torch.device | str) -> nn.Module:
+    """The module on a device; what has no values yet gets memory, to be filled by `load`.
+
+    >>> to_device(skeleton(nn.Linear(2, 3)), "cpu").weight.shape
+    torch.Size([3, 2])
+    """
+    if not any(p.is_meta for p in module.parameters()):
+        return module.to(device)
+
+    def room(
+        tensor: Tensor,
+    ) -> Tensor:  # `empty_like` of a meta tensor loads half of torch's compiler
+        shape, strides = tensor.shape, tensor.stride()
+        return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=device)
+
+    parameters = {
+        name: nn.Parameter(room(p), p.requires_grad) for name, p in module.named_parameters()
+    }
+    return copy_module(module, parameters, {n: room(b) for n, b in module.named_buffers()})
+
+
+def _correct(
+    module: nn.Module, small: nn.Module, cut: UnitCut, sizes: Sizes, *, in_doubt_to_user: bool
+) -> None:
+    """Set the plain numbers that the copy still has from the full model."""
+    names = {id(p): name for name, p in module.named_parameters()}
+    names |= {id(b): name for name, b in module.named_buffers()}
+    doubts = []
+    settled = settle(cut.axes.stored, sizes) if cut.axes.stored is not None else {}
+    pairs = list(zip(module.named_modules(), small.modules(), strict=True))
+    with _computed_weights(module, small):
+        for (path, original), layer in reversed(pairs):  # layers before those that contain them
+            if (fix := fix_of(original)) is not None:
+                fix(layer, LayerCut(path, original, cut, sizes, names))
+            elif not type(layer).__module__.startswith("torch."):
+                where = f"{path or 'the model'} ({type(layer).__name__})"
+                found = follow_integers(layer, path, sizes, cut.axes.stored, settled)
+                doubts += [f"{where}: {doubt}" for doubt in found]
+    if not in_doubt_to_user:
+        _refuse(doubts)
+
+
+@contextmanager
+def _computed_weights(module: nn.Module, small: nn.Module) -> Iterator[None]:
+    """Weights that a layer computes when they are read can be read in here without a trace.
+
+    Spectral norm, for one, takes a step of its power iteration whenever it is read while training.
+    Weights that torch's hooks compute before a forward are computed anew, from what is cut.
+    """
+    found = [
+        part
+        for one in (module, small)
+        for layer in one.modules()
+        if isinstance(layer, ParametrizationList) or _weight_hooks(layer)
+        for part in layer.modules()
+    ]
+    modes = [(part, part.training) for part in found]
+    try:
+        for part in found:
+            part.training = False
+        with torch.no_grad():
+            for layer in small.modules() if found else ():
+                for hook in _weight_hooks(layer):
+                    hook(layer, ())
+            yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def _weight_hooks(layer: nn.Module) -> list[Callable[..., Any]]:
+    """What weight norm, spectral norm and pruning let run before a forward."""
+    hooks = layer._forward_pre_hooks.values()
+    return [hook for hook in hooks if type(hook).__module__.startswith("torch.nn.utils.")]
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
+        raise SubmodelError(
+            "cannot build the sub-model: " + "; ".join(problems) + ". Register how this type is "
+            "corrected with `resizes`, give `resize` or `factory`, or keep the axis whole"
+        )
+
+
+def _fill(
+    small: nn.Module,
+    module: nn.Module,
+    parameters: Mapping[str, nn.Parameter],
+    buffers: Mapping[str, Tensor],
+) -> nn.Module:
+    """Let a module from a factory hold the cut tensors, which must fit it by name and shape."""
+    own: dict[str, Tensor] = {**dict(small.named_parameters()), **dict(small.named_buffers())}
+    given: dict[str, Tensor] = {**parameters, **buffers}
+    problems = [f"{name}: only the full model has it" for name in given.keys() - own.keys()]
+    problems += [f"{name}: only the factory's module has it" for name in own.keys() - given.keys()]
+    problems += [
+        f"{name}: the factory's module has {tuple(own[name].shape)}, the cut {tuple(t.shape)}"
+        for name, t in given.items()
+        if name in own and own[name].shape != t.shape
+    ]
+    if problems:
+        raise SubmodelError("the factory's module does not fit the cut: " + "; ".join(problems))
+    replaced: dict[int, Any] = {id(own[name]): tensor for name, tensor in given.items()}
+    for layer in small.modules():
+        tables: tuple[dict[str, Any], ...] = (layer._parameters, layer._buffers)
+        for table in tables:
+            table |= {name: replaced[id(t)] for name, t in table.items() if t is not None}
+        if isinstance(layer, nn.RNNBase):
+            layer._init_flat_weights()
+    return small.train(module.training)
+
+
+def load(module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Let ``module`` hold these tensors, without copying those that lie in memory as its own do."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            given = tensors[name]
+            same = given.stride() == parameter.stride() or given.dim() < 2
+            parameter.data = given if same else laid_out(given, parameter)
+        for name, buffer in module.named_buffers():
+            if name in tensors:
+                buffer.copy_(tensors[name])
+
+
+@torch.no_grad()
+def load_local(small: nn.Module, module: nn.Module, cut: Cut) -> None:
+    """Let ``small`` hold the cut of what is never exchanged: all buffers that `tensors_of` omits.
+
+    A module built for one cut serves another of the same shapes after `load`, and this: rotary
+    frequencies, for one, are no weights, but go with the units.
+
+    >>> from submodel.model.cut import WHOLE
+    >>> net = nn.Linear(2, 2)
+    >>> net.register_buffer("scale", torch.tensor([1.0, 2.0]), persistent=False)
+    >>> small = build(net, WHOLE)
+    >>> _ = small.scale.zero_()
+    >>> load_local(small, net, WHOLE)
+    >>> small.scale
+    tensor([1., 2.])
+    """
+    fill_local(small, {name: cut.part(name, whole) for name, whole in local_of(module).items()})
+
+
+def local_of(module: nn.Module) -> dict[str, Tensor]:
+    """The buffers that are never exchanged."""
+    exchanged = tensors_of(module).keys()
+    return {name: buffer for name, buffer in module.named_buffers() if name not in exchanged}
+
+
+@torch.no_grad()
+def fill_local(small: nn.Module, local: Mapping[str, Tensor]) -> None:
+    """Let ``small`` hold these buffers."""
+    for name, buffer in small.named_buffers():
+        if name in local:
+            buffer.copy_(local[name])

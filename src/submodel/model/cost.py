@@ -1,0 +1,122 @@
+"""What a cut costs: parameters, bytes on the wire, floating-point operations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from submodel.model.axes.forward import Inputs, run, tensors_in, undisturbed
+from submodel.model.build import build, skeleton, tensors_of
+from submodel.model.cut import WHOLE, Cut
+
+BACKWARD = 3
+"""Training an example costs about three forward passes: one forward, two for the gradients."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one sub-model."""
+
+    parameters: int
+    bytes: int  # one way
+    forward_flops: int  # per example
+
+
+def on_meta(inputs: Any) -> Any:
+    """Example inputs without values: enough to count with."""
+    if isinstance(inputs, Tensor):
+        return inputs.to("meta")
+    if isinstance(inputs, Mapping):
+        return {key: on_meta(value) for key, value in inputs.items()}
+    if isinstance(inputs, tuple):
+        return tuple(on_meta(value) for value in inputs)
+    return inputs
+
+
+class CostModel:
+    """Counts what cuts of one model cost, without touching its weights.
+
+    Counting needs shapes alone, so the meta device does. A forward that looks at values (some make
+    their masks so) runs for real instead.
+    """
+
+    def __init__(self, module: nn.Module, example_inputs: Inputs) -> None:
+        self.examples = next(tensors_in(example_inputs)).shape[0]
+        self._flops: dict[tuple[tuple[str, int], ...], int] = {}
+        self.module, self.inputs = skeleton(module), on_meta(example_inputs)
+        self._tensors = tensors_of(self.module)
+        try:
+            self.forward_flops(WHOLE)
+        except (NotImplementedError, RuntimeError):
+            self.module, self.inputs = module, example_inputs
+
+    def of(self, cut: Cut) -> Cost:
+        """The cost of ``cut``.
+
+        >>> import torch
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> CostModel(net, torch.empty(1, 4)).of(WHOLE)
+        Cost(parameters=58, bytes=232, forward_flops=96)
+        """
+        counts = {n: cut.held(n, t.shape) for n, t in self._tensors.items()}
+        parameters = sum(counts[name] for name, _ in self.module.named_parameters())
+        size = sum(count * self._tensors[name].element_size() for name, count in counts.items())
+        return Cost(parameters, size, self.forward_flops(cut))
+
+    def flops_per_weight(self) -> dict[str, float]:
+        """What one weight of each parameter costs in a forward pass of one example.
+
+        The operations that a layer does itself, not by layers inside it, are shared evenly by its
+        parameters of two or more dimensions. What does none that are counted (a norm, a bias, an
+        embedding) is given the least that occurs.
+
+        >>> import torch
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> CostModel(net, torch.empty(1, 4)).flops_per_weight()["0.weight"]
+        2.0
+        """
+        small = build(self.module, WHOLE)
+        with undisturbed(small), FlopCounterMode(display=False) as counter:
+            run(small, self.inputs)
+        counts = {
+            name.partition(".")[2]: sum(by_operator.values())
+            for name, by_operator in counter.get_flop_counts().items()
+        }
+        own = dict(counts)
+        for layer, count in counts.items():
+            if layer:
+                own[_around(layer, counts)] -= count
+        large = {name: p for name, p in small.named_parameters() if p.dim() > 1}
+        sharing = Counter[str]()
+        for name, parameter in large.items():
+            sharing[name.rpartition(".")[0]] += parameter.numel()
+        flops = {}
+        for name in large:
+            layer = name.rpartition(".")[0]
+            flops[name] = own.get(layer, 0) / sharing[layer] / self.examples
+        least = min((f for f in flops.values() if f > 0), default=1.0)
+        return {name: flops.get(name) or least for name, _ in small.named_parameters()}
+
+    def forward_flops(self, cut: Cut) -> int:
+        """Multiply-adds, two operations each, of one example; a masked weight still costs."""
+        if cut.shape_key not in self._flops:
+            small = build(self.module, cut)
+            with undisturbed(small), FlopCounterMode(display=False) as counter:
+                run(small, self.inputs)
+            self._flops[cut.shape_key] = counter.get_total_flops() // self.examples
+        return self._flops[cut.shape_key]
+
+
+def _around(layer: str, layers: Container[str]) -> str:
+    """The nearest layer of ``layers`` that ``layer`` lies in.
+
+    >>> _around("blocks.0.conv", {"", "blocks.0"}), _around("blocks.0", {"", "head"})
+    ('blocks.0', '')
+    """
+    outer = layer.rpartition(".")[0]
+    return outer if not outer or outer in layers else _around(outer, layers)

@@ -1,0 +1,32 @@
+"""Cuts: what one client holds in one round, and how it is gathered from and added to the whole.
+
+A *unit* cut keeps whole units of every axis, so the client's tensors are really smaller. A
+*coordinate* cut keeps single weights: the tensors keep their shape and the rest is zero.
+Both are immutable and know nothing of schemes, engines or rounds.
+"""
+
+from submodel.model.cut.base import COORDINATES, Cut, Granularity, Plan, Tensors, held
+from submodel.model.cut.coordinates import WHOLE, CoordinateCut
+from submodel.model.cut.gather import LastCut, copy_part, gather, laid_out
+from submodel.model.cut.planned import PlannedCut, from_runs, read_runs, runs
+from submodel.model.cut.units import UnitCut
+
+__all__ = [
+    "COORDINATES",
+    "WHOLE",
+    "CoordinateCut",
+    "Cut",
+    "Granularity",
+    "LastCut",
+    "Plan",
+    "PlannedCut",
+    "Tensors",
+    "UnitCut",
+    "copy_part",
+    "from_runs",
+    "gather",
+    "held",
+    "laid_out",
+    "read_runs",
+    "runs",
+]

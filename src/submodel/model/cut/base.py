@@ -1,0 +1,57 @@
+"""What a cut is."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from submodel.model.axes.layout import Indices
+
+Tensors = Mapping[str, Tensor]
+Granularity = Literal["unit", "coordinate"]
+Where = slice | Tensor
+Plan = Mapping[str, tuple[tuple[int, Indices], ...]]
+"""Tensor -> (dimension, kept positions), for each dimension that is cut."""
+COORDINATES = "coordinates"
+"""The name of the one axis at coordinate granularity: all weights as a flat vector."""
+
+
+class Cut(Protocol):
+    """What a client holds of the whole."""
+
+    def part(self, name: str, whole: Tensor) -> Tensor:
+        """What the client holds of one tensor; may share its memory."""
+        ...
+
+    def add(self, name: str, whole: Tensor, value: Tensor | float, skip: int = 0) -> None:
+        """Add ``value`` to the held part of ``whole``, in place; ``skip`` leading dimensions."""
+        ...
+
+    def mask(self, name: str) -> Tensor | None:
+        """The 0/1 mask that training must respect; None where the tensor itself is smaller."""
+        ...
+
+    def shape(self, name: str, whole: Sequence[int]) -> tuple[int, ...]:
+        """The shape that a tensor of the shape ``whole`` has at the client."""
+        ...
+
+    def held(self, name: str, shape: Sequence[int]) -> int:
+        """How many values of a tensor of this shape the client holds."""
+        ...
+
+    @property
+    def shape_key(self) -> tuple[tuple[str, int], ...]:
+        """Equal for cuts whose sub-models have equal shapes."""
+        ...
+
+    @property
+    def same_key(self) -> Hashable:
+        """Equal for cuts that are known to hold the same."""
+        ...
+
+
+def held(cut: Cut, whole: Tensors) -> int:
+    """How many values ``cut`` holds in all."""
+    return sum(cut.held(name, tensor.shape) for name, tensor in whole.items())

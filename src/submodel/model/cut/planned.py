@@ -1,0 +1,205 @@
+"""Cuts by a plan: for each tensor that is cut, the positions kept along its dimensions."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+from torch import Tensor
+
+from submodel.errors import PlanError
+from submodel.model.axes.layout import Indices
+from submodel.model.cut.base import Plan, Where
+
+if TYPE_CHECKING:
+    from submodel.model.cut.units import UnitCut
+
+
+class ByPlan:
+    """A cut by a plan: for each tensor that is cut, the positions kept along its dimensions."""
+
+    plan: Plan
+
+    @cached_property
+    def _where(self) -> dict[str, tuple[tuple[int, Where], ...]]:
+        """The plan with runs as slices, which need no index arithmetic, and the rest as tensors."""
+        made: dict[int, Where] = {}
+
+        def where(kept: Indices) -> Where:
+            if id(kept) not in made:
+                run = len(kept) and bool((np.diff(kept) == 1).all())  # not so [0, 2, 1, 3]
+                made[id(kept)] = (
+                    slice(int(kept[0]), int(kept[-1]) + 1) if run else torch.from_numpy(kept)
+                )
+            return made[id(kept)]
+
+        return {name: tuple((d, where(k)) for d, k in e) for name, e in self.plan.items()}
+
+    def part(self, name: str, whole: Tensor) -> Tensor:
+        """The kept rows, columns, ... of one tensor; a view where they are contiguous."""
+        for d, where in self._where.get(name, ()):
+            if isinstance(where, slice):
+                whole = whole.narrow(d, where.start, where.stop - where.start)
+            else:
+                whole = whole.index_select(d, where.to(whole.device))
+        return whole
+
+    def add(self, name: str, whole: Tensor, value: Tensor | float, skip: int = 0) -> None:
+        """Add ``value`` to the kept rows, columns, ... of ``whole``, in place."""
+        view, lists = whole, {}
+        for own, where in self._where.get(name, ()):
+            d = own + skip
+            if isinstance(where, slice):
+                view = view.narrow(d, where.start, where.stop - where.start)
+            else:
+                lists[d] = where.to(whole.device)
+        if not lists:
+            view.add_(value)
+            return
+        first, last = min(lists), max(lists)
+        index: list[slice | Tensor] = [slice(None)] * first
+        for d in range(first, last + 1):  # index lists that broadcast against each other
+            kept = lists.get(d)
+            if kept is None:
+                kept = torch.arange(view.shape[d], device=whole.device)
+            index.append(kept.view(-1, *(1 for _ in range(last - d))))
+        view[tuple(index)] += value
+
+    @cached_property
+    def same_key(self) -> Hashable:
+        """The plan itself."""
+        return tuple((n, d, kept.tobytes()) for n, e in self.plan.items() for d, kept in e)
+
+    def mask(self, name: str) -> Tensor | None:  # noqa: ARG002 - the tensors are really smaller
+        """None: everything that the client has, it may train."""
+        return None
+
+    def shape(self, name: str, whole: Sequence[int]) -> tuple[int, ...]:
+        """The kept sizes."""
+        sizes = list(whole)
+        for d, kept in self.plan.get(name, ()):
+            sizes[d] = len(kept)
+        return tuple(sizes)
+
+    def held(self, name: str, shape: Sequence[int]) -> int:
+        """The product of the kept sizes."""
+        return math.prod(self.shape(name, shape))
+
+
+@dataclass(frozen=True)
+class PlannedCut(ByPlan):
+    """A cut as plain data: it gathers and adds without a model, and travels as JSON.
+
+    Positions may come in any order. Building its module takes ``like``, a cut by axes that has the
+    same shapes; it does not travel.
+    """
+
+    plan: Plan
+    like: UnitCut | None = None
+
+    @property
+    def shape_key(self) -> tuple[tuple[str, int], ...]:
+        """The kept size of every dimension that is cut, or of every axis."""
+        if self.like is not None:
+            return self.like.shape_key
+        return tuple((f"{n}[{d}]", len(kept)) for n, e in self.plan.items() for d, kept in e)
+
+    def to_json(self) -> str:
+        """The plan as text: tensor -> [[dimension, runs of kept positions]].
+
+        >>> PlannedCut({"w": ((0, np.array([0, 1, 2, 7])),)}).to_json()
+        '{"w": [[0, [[0, 3], [7, 8]]]]}'
+        """
+        return json.dumps({n: [[d, runs(k)] for d, k in e] for n, e in self.plan.items()})
+
+    @classmethod
+    def from_json(cls, text: str, most: int = 1 << 24) -> PlannedCut:
+        """The cut that `to_json` wrote; raises `PlanError` for anything else.
+
+        ``most`` bounds the positions that it may hold (each set once, however many dimensions it
+        is kept of): forty bytes can name a thousand million.
+
+        >>> PlannedCut.from_json('{"w": [[0, [[0, 3], [7, 8]]]]}').plan["w"][0][1]
+        array([0, 1, 2, 7])
+        """
+        try:
+            given = _plan_text().validate_json(text, strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))[:100]
+            raise PlanError(f"not a plan: {where or 'it'}: {first['msg'][:100]}") from None
+        except ValueError as error:
+            raise PlanError(f"not a plan: {str(error)[:100]}") from None
+        made: dict[tuple[tuple[int, int], ...], Indices] = {}
+        plan = {}
+        for name, entries in given.items():
+            if len({d for d, _ in entries}) < len(entries):
+                raise PlanError(f"not a plan: {name[:100]!r} is cut twice along a dimension")
+            for _, pairs in entries:
+                key = tuple((a, b) for a, b in pairs)
+                if key not in made:
+                    most -= _positions(key, most, f"{name[:100]!r}")
+                    made[key] = from_runs(key)
+            plan[name] = tuple((d, made[tuple((a, b) for a, b in own)]) for d, own in entries)
+        return cls(plan)
+
+
+_Place = Annotated[int, Field(ge=0, lt=1 << 53)]
+
+
+_PlanText = dict[str, list[tuple[_Place, list[tuple[_Place, _Place]]]]]
+
+
+@cache
+def _plan_text() -> TypeAdapter[_PlanText]:
+    return TypeAdapter(_PlanText)
+
+
+def _positions(pairs: Sequence[tuple[int, int]], most: int, where: str) -> int:
+    """How many there are in the runs, none of them twice, and not more than ``most``."""
+    count = sum(b - a for a, b in pairs)
+    if any(a >= b for a, b in pairs) or count > most:
+        raise PlanError(f"not a plan: {where} keeps {count:,} positions; at most {most:,} may be")
+    ordered = sorted(pairs)
+    if any(b > c for (_, b), (c, _) in pairwise(ordered)):
+        raise PlanError(f"not a plan: {where} keeps a position twice")
+    return count
+
+
+def runs(kept: Indices) -> list[list[int]]:
+    """Positions, in their order, as [start, stop) pairs of neighbours.
+
+    >>> runs(np.array([0, 1, 2, 7])), from_runs([[0, 3], [7, 8]])
+    ([[0, 3], [7, 8]], array([0, 1, 2, 7]))
+    """
+    if not len(kept):
+        return []
+    breaks = np.flatnonzero(np.diff(kept) != 1) + 1
+    return [[int(run[0]), int(run[-1]) + 1] for run in np.split(kept, breaks)]
+
+
+def read_runs(pairs: Sequence[tuple[int, int]], size: int, where: str) -> Indices:
+    """`from_runs` of what a stranger wrote: positions below ``size``, none of them twice.
+
+    >>> read_runs([(0, 3), (5, 9)], 8, "w")
+    Traceback (most recent call last):
+    submodel.errors.PlanError: not a plan: w keeps 5 to 8 of 8 positions
+    """
+    for a, b in pairs:
+        if not 0 <= a < b <= size:
+            raise PlanError(f"not a plan: {where} keeps {a} to {b - 1} of {size} positions")
+    _positions(pairs, size, where)
+    return from_runs(pairs)
+
+
+def from_runs(pairs: Sequence[Sequence[int]]) -> Indices:
+    """The positions that `runs` wrote."""
+    return np.concatenate([np.arange(0), *(np.arange(a, b) for a, b in pairs)])

@@ -1,0 +1,114 @@
+"""Looking at a model before training it: its axes, what is frozen and why, its cost by capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from submodel.errors import ConfigError
+from submodel.model.axes import Axes, trace
+from submodel.model.axes.forward import Inputs
+from submodel.model.cost import on_meta
+from submodel.model.zoo import DEFAULT_WIDTHS, make_model
+from submodel.model.zoo.own import make
+from submodel.plugins import is_path
+
+_BATCH = 2
+_SMALL_IMAGES = (1, 8, 8)
+_IMAGES = (3, 32, 32)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, something to feed it, and which of its outputs count."""
+
+    module: nn.Module
+    inputs: Inputs
+    outputs: Callable[[Any], Any] | None
+
+
+def subject(
+    name: str,
+    options: Mapping[str, Any],
+    shape: Sequence[int] | None = None,
+    on_meta_device: bool = False,
+) -> Subject:
+    """The model of a built-in name, a ``package.module:factory`` or a Hugging Face config class.
+
+    ``shape`` is that of one input; Hugging Face models and modules with ``dummy_inputs`` bring
+    their own. On the meta device nothing is allocated, so that no model is too big.
+
+    >>> subject("cnn", {"width": 4}).inputs.shape
+    torch.Size([2, 1, 8, 8])
+    """
+    with torch.device("meta") if on_meta_device else nullcontext():
+        if is_path(name):
+            module = make(name, options)
+        elif name in DEFAULT_WIDTHS:
+            shape = shape or (_IMAGES if name.startswith("preresnet") else _SMALL_IMAGES)
+            try:
+                module = make_model(name, shape, **{"classes": 10, **options})
+            except TypeError as error:
+                raise ConfigError(
+                    [f"--set: {error}; built-in models take width, classes"]
+                ) from None
+        else:
+            names = ", ".join(DEFAULT_WIDTHS)
+            raise ConfigError([f"{name!r} is not one of {names} and not package.module:factory"])
+    inputs: Inputs
+    if shape is not None:
+        inputs = torch.randn(_BATCH, *shape, generator=torch.Generator().manual_seed(0))
+    elif isinstance(own := getattr(module, "dummy_inputs", None), Mapping):
+        inputs = dict(own)
+    else:
+        raise ConfigError([f"{name}: give the shape of one input, as in --input 3,32,32"])
+    if on_meta_device:
+        inputs = on_meta(inputs)
+        if isinstance(inputs, dict) and inputs.keys() == {"input_ids"}:
+            # given the whole mask, causal language models need no values to make one
+            batch, tokens = inputs["input_ids"].shape
+            inputs["attention_mask"] = torch.ones(batch, 1, tokens, tokens, device="meta")
+    config: Any = getattr(module, "config", None)
+    if getattr(config, "use_cache", False):
+        config.use_cache = False  # a cache would put hidden widths among the outputs
+    return Subject(module, inputs, _main_output if config is not None else None)
+
+
+def _main_output(result: Any) -> Any:
+    """The logits, or the last hidden state, of a Hugging Face output."""
+    for name in ("logits", "last_hidden_state"):
+        if getattr(result, name, None) is not None:
+            return getattr(result, name)
+    return result
+
+
+def inspect(found: Subject, **overrides: Any) -> Axes:
+    """The axes of a subject; overrides as for `submodel.trace`."""
+    return trace(found.module, found.inputs, outputs=found.outputs, **overrides)
+
+
+def findings(axes: Axes, verified: bool) -> str:
+    """What to know of the axes beyond their table, in words."""
+    lines = []
+    lines += [f"kept whole: {axis}: {reason}" for axis, reason in axes.kept.items()]
+    if axes.exact:
+        at = ", ".join(f"{capacity:g}" for capacity in axes.measured)
+        how = f"measured at capacities {at}" if at else "by its operators; not measured"
+        lines.append(f"sub-model = masked model: yes, exactly ({how})")
+    elif axes.exact is None:
+        lines.append(f"sub-model = masked model: not known; {axes.doubt}")
+    else:
+        mixed = {axis: why for axis, why in axes.inexact.items() if axis in axes.cut_by_capacity}
+        lines.append("sub-model = masked model: no; statistics or sizes depend on the units kept:")
+        lines += [f"  {axis}: {', '.join(why)}" for axis, why in mixed.items()]
+    lines.append(
+        "verified: permuting every axis leaves the outputs unchanged"
+        if verified
+        else "not verified: the meta device holds no values"
+    )
+    return "\n".join(lines)

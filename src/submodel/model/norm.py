@@ -1,0 +1,234 @@
+"""Static batch norm, with batch statistics while training and others afterwards; the scaler.
+
+Running averages of sub-models of different width cannot be merged; HeteroFL (Diao et al. 2021)
+therefore keeps none while training and has the server compute them once for evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from submodel.errors import SubmodelError
+
+Source = Literal["clients", "test_batch"]
+"""Pooled over the clients' examples (HeteroFL), or of each batch that is scored (FedRolex)."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What static batch norm normalises by when a model is evaluated."""
+
+    source: Source = "clients"
+    examples: int | None = None
+    """How many of the clients' examples they are taken from; None: all."""
+
+
+class StaticBatchNorm(nn.Module):
+    """Batch norm over dimension 1 without running statistics; see `calibrate`.
+
+    >>> layer = StaticBatchNorm(3)
+    >>> abs(layer(torch.randn(8, 3, 4, 4)).mean().item()) < 1e-6
+    True
+    """
+
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.statistics: tuple[Tensor, Tensor] | None = None  # never exchanged, never merged
+        self.collecting: list[tuple[int, Tensor, Tensor]] | None = None
+        self.always_by_batch = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise by the batch in training, by the calibrated statistics otherwise."""
+        if self.collecting is not None:
+            dims = [d for d in range(x.dim()) if d != 1]
+            mean, variance = x.mean(dims), x.var(dims, correction=0)
+            self.collecting.append((x.numel() // x.shape[1], mean, variance))
+        if self.training or self.always_by_batch or self.collecting is not None:
+            # torch.batch_norm, as F.batch_norm refuses a last batch of one example
+            return torch.batch_norm(
+                x, self.weight, self.bias, None, None, True, 0.0, self.eps, False
+            )
+        if self.statistics is None:
+            raise SubmodelError(
+                "static batch norm has no statistics: call submodel.model.norm.calibrate first"
+            )
+        return torch.batch_norm(
+            x, self.weight, self.bias, *self.statistics, False, 0.0, self.eps, False
+        )
+
+
+def needs_calibration(module: nn.Module) -> bool:
+    """Whether the module has static batch norms."""
+    return any(isinstance(layer, StaticBatchNorm) for layer in module.modules())
+
+
+def always_by_batch(module: nn.Module) -> None:
+    """Let static norms use each batch's own statistics in evaluation too, as FedRolex's code does.
+
+    >>> net = nn.Sequential(StaticBatchNorm(1)).eval()
+    >>> always_by_batch(net)
+    >>> net(torch.tensor([[1.0], [3.0]])).round().flatten().tolist()
+    [-1.0, 1.0]
+    """
+    for layer in module.modules():
+        if isinstance(layer, StaticBatchNorm):
+            layer.always_by_batch = True
+
+
+class Scaler(nn.Module):
+    """Divides by the client's capacity while training; the identity in evaluation (HeteroFL).
+
+    >>> layer = Scaler()
+    >>> layer.rate = 0.25
+    >>> layer(torch.ones(2)), layer.eval()(torch.ones(2))
+    (tensor([4., 4.]), tensor([1., 1.]))
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate = 1.0  # of the whole model; an engine sets it with `set_rate`
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale."""
+        return x / self.rate if self.training and self.rate != 1 else x
+
+
+def has_scaler(module: nn.Module) -> bool:
+    """Whether training the module depends on the capacity itself, beyond the shapes.
+
+    >>> has_scaler(nn.Sequential(nn.Linear(1, 1), Scaler()))
+    True
+    """
+    return any(isinstance(layer, Scaler) for layer in module.modules())
+
+
+def set_rate(module: nn.Module, capacity: float) -> None:
+    """Let all scalers of a client's module divide by its capacity."""
+    for layer in module.modules():
+        if isinstance(layer, Scaler):
+            layer.rate = float(capacity)  # a float: an integer might be taken for a size
+
+
+class Batches(Protocol):
+    """Batches of inputs, by number: a list, or something that makes them when they are needed."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Tensor: ...
+
+
+Spread = Callable[[int, Callable[[int], Tensor]], list[Tensor]]
+"""(count, work) -> work(0), work(1), ...: all of one shape, perhaps computed in many places."""
+
+
+def in_order(count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
+    """One after another, here."""
+    return [work(i) for i in range(count)]
+
+
+@torch.no_grad()
+def calibrate(module: nn.Module, batches: Batches, spread: Spread = in_order) -> None:
+    """Compute the statistics of every static batch norm over ``batches``.
+
+    Each layer sees what it sees in training (batch-normalised inputs from the layers below) and
+    keeps the mean over all examples and the matching total variance.
+    """
+    settle(module, moments(module, batches, spread))
+
+
+@torch.no_grad()
+def moments(module: nn.Module, batches: Batches, spread: Spread = in_order) -> Tensor:
+    """What every static batch norm sees of each batch: a row of counts, means and variances.
+
+    Rows of different clients, stacked, are what `settle` takes: no example leaves its owner.
+    """
+    layers = _static(module)
+    module.eval()
+
+    def statistics(number: int) -> Tensor:
+        for layer in layers:
+            layer.collecting = []
+        module(batches[number])
+        return torch.cat([_pooled(layer.collecting or []) for layer in layers])
+
+    try:
+        return torch.stack(spread(len(batches), statistics))
+    finally:
+        for layer in layers:
+            layer.collecting = None
+
+
+def settle(module: nn.Module, rows: Tensor) -> None:
+    """Let static batch norms normalise by what all rows of `moments` come to together."""
+    layers = _static(module)
+    for layer, own in zip(layers, _by_layer(rows, layers), strict=True):
+        _, mean, variance = _pooled_rows(own)
+        layer.statistics = (mean.to(layer.weight), variance.to(layer.weight))
+
+
+def pooled(module: nn.Module, rows: Tensor) -> Tensor:
+    """The rows of `moments` as one, which settles the module just as they do.
+
+    >>> net = nn.Sequential(StaticBatchNorm(1))
+    >>> rows = moments(net, [torch.tensor([[1.0]]), torch.tensor([[3.0]])])
+    >>> pooled(net, rows).tolist()
+    [[2.0, 2.0, 1.0]]
+    """
+    parts = [_pooled_rows(own) for own in _by_layer(rows, _static(module))]
+    return torch.cat([torch.cat([n.reshape(1), m, v]) for n, m, v in parts])[None]
+
+
+def _static(module: nn.Module) -> list[StaticBatchNorm]:
+    return [layer for layer in module.modules() if isinstance(layer, StaticBatchNorm)]
+
+
+def _pooled(parts: list[tuple[int, Tensor, Tensor]]) -> Tensor:
+    """What one layer saw of one batch, as (count, mean ..., variance ...)."""
+    if not parts:
+        raise SubmodelError("a static batch norm saw no data: the forward pass leaves it out")
+    rows = [torch.cat([m.new_tensor([n]), m, v]).double() for n, m, v in parts]
+    count, mean, variance = _pooled_rows(torch.stack(rows))
+    return torch.cat([count.reshape(1), mean, variance])
+
+
+def _pooled_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Counts, means and variances of parts -> those of the whole."""
+    counts, (means, variances) = rows[:, 0], rows[:, 1:].chunk(2, dim=1)
+    share = (counts / counts.sum())[:, None]
+    mean = (share * means).sum(0)
+    return counts.sum(), mean, (share * (variances + (means - mean) ** 2)).sum(0)
+
+
+def _by_layer(found: Tensor, layers: Sequence[StaticBatchNorm]) -> Sequence[Tensor]:
+    return torch.split(found, [1 + 2 * len(layer.weight) for layer in layers], dim=1)
+
+
+def as_batch_norm(module: nn.Module) -> nn.Module:
+    """Replace calibrated static norms by torch's own, in place: what is exported needs no submodel.
+
+    >>> net = nn.Sequential(StaticBatchNorm(3))
+    >>> calibrate(net, [torch.randn(8, 3, 2, 2)])
+    >>> as_batch_norm(net)[0]
+    BatchNorm2d(3, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)
+    """
+    for path, layer in list(module.named_modules()):
+        if not isinstance(layer, StaticBatchNorm):
+            continue
+        if layer.statistics is None:
+            raise SubmodelError(f"{path}: static batch norm has no statistics: calibrate it first")
+        plain = nn.BatchNorm2d(len(layer.weight), eps=layer.eps).to(layer.weight)
+        with torch.no_grad():
+            plain.weight.copy_(layer.weight)
+            plain.bias.copy_(layer.bias)
+        plain.running_mean, plain.running_var = layer.statistics
+        parent, _, name = path.rpartition(".")
+        setattr(module.get_submodule(parent), name, plain.eval())
+    return module

@@ -1,0 +1,1 @@
+"""From a configuration to a setup: everything made, tried and found to fit."""

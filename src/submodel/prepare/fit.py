@@ -1,0 +1,257 @@
+"""Whether a model, data and a loss fit together: tried on a few examples before anything runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parameter import is_lazy
+
+from submodel.data import Dataset, Examples
+from submodel.errors import ConfigError, DataError, SubmodelError
+from submodel.model.axes.failure import ForwardError
+from submodel.model.axes.forward import run, undisturbed
+from submodel.tasks.counting import value_of
+from submodel.tasks.loss import Loss
+
+_FEW = 2  # examples that a trial takes
+
+
+def check_kinds(module: object, data: object, loss: object) -> None:
+    """Raise unless these are a module (or none), data (or none) and a loss."""
+    problems = []
+    if isinstance(module, type) and issubclass(module, nn.Module):
+        problems.append(f"model: {module.__name__} is a class; give an instance of it")
+    elif module is not None and not isinstance(module, nn.Module):
+        problems.append(f"model: a {type(module).__name__} is not an nn.Module")
+    if data is not None and not isinstance(data, Dataset):
+        given = repr(data) if isinstance(data, str) else f"a {type(data).__name__}"
+        problems.append(
+            f"data: {given} is not a dataset; make one by submodel.dataset((x, y), (test_x, "
+            "test_y)), or take submodel.digits()"
+        )
+    if isinstance(loss, type) and issubclass(loss, nn.Module):
+        problems.append(f"loss: {loss.__name__} is a class; give an instance, {loss.__name__}()")
+    elif not callable(loss):
+        problems.append(f"loss: {loss!r} is not a function of (outputs, targets)")
+    elif getattr(loss, "reduction", "mean") in ("none", "sum"):
+        problems.append(
+            f"loss: {type(loss).__name__} has reduction = {loss.reduction!r}; "  # type: ignore[attr-defined]
+            "it must be the mean over the batch"
+        )
+    if problems:
+        raise ConfigError(problems)
+
+
+def simplified(loss: Loss, data: Dataset) -> Loss:
+    """The plain cross-entropy where ``loss`` is nothing else.
+
+    >>> from submodel.data import digits
+    >>> simplified(nn.CrossEntropyLoss(), digits()) is functional.cross_entropy
+    True
+    """
+    return functional.cross_entropy if not cross_entropy_options(loss, data) else loss
+
+
+def cross_entropy_options(loss: Loss, data: Dataset) -> list[str]:
+    """What makes a loss another one than the plain cross-entropy; empty if nothing does."""
+    if loss is functional.cross_entropy:
+        return []
+    if type(loss) is not nn.CrossEntropyLoss:
+        return [getattr(loss, "__name__", type(loss).__name__)]
+    options = []
+    if loss.weight is not None:
+        options.append("weight")
+    if loss.label_smoothing:
+        options.append(f"label_smoothing = {loss.label_smoothing:g}")
+    never = data.classes is not None and not 0 <= loss.ignore_index < data.classes
+    if loss.ignore_index != nn.CrossEntropyLoss().ignore_index and not never:
+        options.append(f"ignore_index = {loss.ignore_index}")
+    return options
+
+
+def check_model(module: nn.Module) -> None:
+    """Raise unless the model has something to train, with values, on the CPU."""
+    parameters = dict(module.named_parameters())
+    if lazy := [name for name, p in parameters.items() if is_lazy(p)]:
+        raise ConfigError(
+            [f"model: {lazy[0]} has no shape yet; run the module once, as model(x[:2]), before"]
+        )
+    problems = []
+    if not parameters:
+        problems.append(f"model: {type(module).__name__} has no parameters to train")
+    elif not any(p.requires_grad for p in parameters.values()):
+        problems.append(
+            "model: all its parameters are frozen (requires_grad is False), so there is nothing to "
+            "train; model.requires_grad_(True) thaws them"
+        )
+    for name, tensor in (*parameters.items(), *module.named_buffers()):
+        if tensor.device.type == "meta":
+            problems.append(f"model: {name} is on the meta device, which holds no values")
+        elif tensor.device.type != "cpu":
+            problems.append(
+                f"model: {name} is on {tensor.device}; give the model on the cpu: engine.device "
+                "says where to train"
+            )
+        elif tensor.is_inference():
+            problems.append(f"model: {name} was made in inference mode and cannot be trained")
+        elif name in parameters and not bool(tensor.isfinite().all()):
+            problems.append(f"model: {name} holds a value that is not finite")
+        if problems:
+            break  # the others are likely to be alike
+    if problems:
+        raise ConfigError(problems)
+
+
+def check_fit(module: nn.Module, data: Dataset, loss: Loss) -> None:
+    """Raise unless the model runs on the inputs and the loss takes its outputs and the targets."""
+    with torch.inference_mode(False), torch.enable_grad():  # wherever it is called
+        _check_part(module, data, data.train, loss, "training")
+        _check_part(module, data, data.test, loss, "test")
+
+
+def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, name: str) -> None:
+    x, y = part.x[:_FEW], part.y[:_FEW]
+    outputs = _outputs(module, x, name)
+    if not cross_entropy_options(loss, data):
+        _check_labels(outputs, part.y, data, name)
+    value = _loss(loss, outputs, y, name)
+    if not bool(value.isfinite()):
+        found = value_of(loss, outputs, y)
+        if found.known and found.count > 0:  # or these targets do not count, but others may
+            raise DataError(
+                f"{name} data: the loss of the first {len(y)} examples is {value.item()} before "
+                "anything is trained"
+            )
+    if not value.requires_grad:
+        raise ConfigError(
+            [
+                "loss: it does not depend on the model's parameters; something is detached, "
+                "turned into a number, or computed under no_grad"
+            ]
+        )
+    _check_extremes(module, part.x, name)
+
+
+def _outputs(module: nn.Module, x: Tensor, name: str) -> Tensor:
+    try:
+        with undisturbed(module), torch.enable_grad():
+            outputs: Any = run(module, x)
+    except ForwardError as error:
+        raise ForwardError(f"{name} data: {error}") from error.__cause__
+    if not isinstance(outputs, Tensor):
+        raise ConfigError(
+            [
+                f"model: its forward returns a {type(outputs).__name__}; training needs one tensor "
+                "of outputs: wrap the model in a module that returns it"
+            ]
+        )
+    return outputs
+
+
+def _check_labels(outputs: Tensor, y: Tensor, data: Dataset, name: str) -> None:
+    """Whether there is an output for every label; for the cross-entropy."""
+    if data.classes == 1:
+        raise DataError("class labels: all are 0; the cross-entropy needs at least two classes")
+    if data.classes is not None and outputs.dim() != 2:
+        raise ConfigError(
+            [
+                f"model: its outputs have the shape {tuple(outputs.shape)} for {_FEW} examples; "
+                "class labels need one output for each class, (examples, classes)"
+            ]
+        )
+    if y.is_floating_point() or outputs.dim() < 2:
+        return  # probabilities, or something that the loss itself will refuse
+    ignored = -100  # as functional.cross_entropy
+    told = y[y != ignored]
+    if not told.numel():
+        return
+    least, most, count = int(told.min()), int(told.max()), outputs.shape[1]
+    if least >= 0 and most < count:
+        return
+    begin = "; the labels begin at 1: give y - 1" if least == 1 and most == count else ""
+    raise DataError(
+        f"{name} data: labels go from {least} to {most}, but the model has {count} outputs, for "
+        f"labels 0 to {count - 1}{begin}"
+    )
+
+
+def _loss(loss: Loss, outputs: Tensor, y: Tensor, name: str) -> Tensor:
+    """The loss of some examples, if it is one number."""
+    try:
+        with warnings.catch_warnings():
+            # of a broadcast of outputs against targets: every pair would count
+            warnings.filterwarnings("error", message="Using a target size", category=UserWarning)
+            value: object = loss(outputs, y)
+    except SubmodelError:
+        raise
+    except Exception as error:  # whatever the loss's own code raises
+        reason = next(iter(str(error).splitlines()), "")
+        text = (
+            f"loss: it does not take outputs of shape {tuple(outputs.shape)} and targets of shape "
+            f"{tuple(y.shape)} and type {str(y.dtype).removeprefix('torch.')} ({name} data): "
+            f"{type(error).__name__}: {reason.partition(' This will likely')[0]}"
+        )
+        for change, changed in _changes(outputs, y):
+            if _is_taken(loss, outputs, changed):
+                text += f"; it would take {change}"
+                break
+        raise ConfigError([text]) from error
+    if not isinstance(value, Tensor) or value.dim():
+        given = f"a {type(value).__name__}"
+        if isinstance(value, Tensor):
+            given = f"a tensor of shape {tuple(value.shape)}"
+        raise ConfigError([f"loss: it returns {given}; want a tensor of one number, the mean"])
+    return value
+
+
+def _changes(outputs: Tensor, y: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """What people forget to do to targets."""
+    if y.dtype != torch.int64:
+        yield "y.long()", y.long()
+    if y.dim() == 2 and y.shape == outputs.shape:
+        yield "y.argmax(1)", y.argmax(1)
+    if y.dim() >= 2 and y.shape[1] == 1:
+        yield "y.squeeze(1)", y.squeeze(1)
+    if y.dtype != outputs.dtype:
+        yield f"y.to({outputs.dtype})", y.to(outputs.dtype)
+    yield "y.unsqueeze(1)", y.unsqueeze(1)
+
+
+def _is_taken(loss: Loss, outputs: Tensor, y: Tensor) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            value = loss(outputs, y)
+    except Exception:
+        return False
+    return isinstance(value, Tensor) and value.dim() == 0
+
+
+def _check_extremes(module: nn.Module, x: Tensor, name: str) -> None:
+    """Whether the model takes the largest and the smallest whole numbers: tokens, categories.
+
+    One made-up pair of examples tells that it does. It may be one that data never hold (a text of
+    nothing but padding), so before anything is said, an example that does hold them must fail.
+    """
+    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool or x.dim() < 2:
+        return
+    if _takes(module, torch.stack([x.amin(0), x.amax(0)])) is None:
+        return
+    flat = x.flatten(1)
+    for row in dict.fromkeys([*flat.argmax(0).tolist(), *flat.argmin(0).tolist()]):
+        if (error := _takes(module, x[[row, row]])) is not None:
+            raise DataError(f"{name} data: example {row}: {error}") from error.__cause__
+
+
+def _takes(module: nn.Module, x: Tensor) -> ForwardError | None:
+    try:
+        with undisturbed(module):
+            run(module, x)
+    except ForwardError as error:
+        return error
+    return None

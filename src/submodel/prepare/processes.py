@@ -1,0 +1,39 @@
+"""Choosing how a run is computed here: by an estimate of its work, never by a clock.
+
+The estimate needs shapes alone, so a choice is the same every time; it is written into the run's
+configuration, and a resumed run keeps it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from submodel.algorithm.types import Setup
+from submodel.config import Config
+from submodel.engines.device import own_device
+from submodel.engines.estimate import Estimate
+from submodel.engines.processes.group import launched
+
+_WORTH_PROCESSES = 60.0  # seconds of work that starting more processes is worth
+
+
+def choose(config: Config, setup: Setup) -> Config:
+    """The configuration with ``engine.name = "auto"`` settled.
+
+    A group that torchrun has started is used; more than a minute of work is shared among one
+    process per core; less is done here.
+    """
+    cores = os.cpu_count() or 1
+    on_cpu = own_device(config.engine.device).type == "cpu"
+    settled: dict[str, object]
+    if launched():
+        settled = {"name": "torchrun", "processes": int(os.environ["WORLD_SIZE"])}
+    elif config.engine.name != "auto":
+        return config
+    elif not on_cpu:
+        settled = {"name": "local"}
+    elif cores > 1 and Estimate(setup).seconds(config.train.rounds) > _WORTH_PROCESSES:
+        settled = {"name": "torchrun", "processes": cores}
+    else:
+        settled = {"name": "local"}
+    return config.model_copy(update={"engine": config.engine.model_copy(update=settled)})

@@ -1,0 +1,241 @@
+"""Checkpoints: a folder per saved round, complete or not there at all.
+
+A checkpoint is written beside its final place, flushed to disk and renamed, which is atomic; the
+one before it is kept. Its JSON part holds hashes of the tensors, so damage is found, and what it
+belongs to: the configuration and the fingerprints of data and module (`subject`). One of another
+run is refused, with what differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from submodel.algorithm.types import State
+from submodel.config import Config, override, parse, to_toml
+from submodel.config.meaning import fingerprint, refusals
+from submodel.config.plain import MOST_BYTES, read_toml
+from submodel.errors import CheckpointError, ConfigError, plain
+from submodel.files import UnreadableError, read_json, read_text, write_text
+from submodel.runs.subject import Subject, differing
+
+__all__ = ["DamagedError", "fingerprint", "flush", "latest", "model_sha256", "read", "renew",
+           "save", "saved", "saved_round"]  # fmt: skip
+_KEPT = 2
+_TENSORS, _MEMORY, _STATE = "model.safetensors", "memory.safetensors", "state.json"
+_MOST_STATE = 2**23  # bytes; a tenth of it describes two thousand layers
+_NAME = re.compile(r"round-(\d{6,15})")
+
+
+class DamagedError(CheckpointError):
+    """A checkpoint that is not whole; an earlier one may be."""
+
+
+def model_sha256(tensors: Mapping[str, Tensor]) -> str:
+    """The hash of the tensors' names, types, shapes and bytes, in name order."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def flush(path: Path) -> None:
+    """Wait until a file or a folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def save(folder: Path, state: State, config: Config, subject: Subject | None = None) -> Path:
+    """Write the checkpoint of a state; returns its folder."""
+    final = folder / f"round-{state.round:06d}"
+    if final.exists():
+        return final
+    partial = folder / f".{final.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    files = {_TENSORS: state.tensors}
+    meta = {"round": state.round, "model_sha256": model_sha256(state.tensors)}
+    if state.memory:
+        files[_MEMORY] = state.memory
+        meta["memory_sha256"] = model_sha256(state.memory)
+    for name, tensors in files.items():
+        save_file({n: t.contiguous() for n, t in tensors.items()}, partial / name)
+    (partial / _STATE).write_text(_state(meta, config, subject), encoding="utf-8")
+    for path in (*(partial / name for name in files), partial / _STATE, partial):
+        flush(path)
+    partial.rename(final)
+    flush(folder)
+    for old in saved(folder)[_KEPT:]:
+        shutil.rmtree(old)
+    return final
+
+
+def saved(folder: Path) -> list[Path]:
+    """The checkpoints' folders, newest first."""
+    found = {path: _NAME.fullmatch(path.name) for path in folder.glob("round-*")}
+    named = [(int(match[1]), path) for path, match in found.items() if match]
+    return [path for _, path in sorted(named, reverse=True)]
+
+
+def saved_round(folder: Path) -> int:
+    """The round of the newest checkpoint, whole or not; 0 if there is none."""
+    return max((int(path.name.partition("-")[2]) for path in saved(folder)[:1]), default=0)
+
+
+def read(path: Path, config: Config, like: State, subject: Subject | None = None) -> State:
+    """One checkpoint, checked; ``like`` gives the names and shapes that it must have.
+
+    Raises `DamagedError` where it is not whole, `CheckpointError` where it is another run's.
+    """
+    meta = _meta(path)
+    then = _config(path, meta, config)
+    if problems := refusals(then, config, meta["round"]):
+        raise CheckpointError(
+            "\n".join([f"{path}: belongs to a run with another config.toml", *problems])
+        )
+    tensors = _load(path / _TENSORS, like.tensors)
+    if any(tensor.dtype != like.tensors[name].dtype for name, tensor in tensors.items()):
+        raise DamagedError(f"{path}: its tensors are not those of this model, but of another type")
+    memory = _load(path / _MEMORY, like.memory) if like.memory else {}
+    hashes = model_sha256(tensors), model_sha256(memory) if memory else None
+    if hashes != (meta["model_sha256"], meta.get("memory_sha256") if memory else None):
+        raise DamagedError(f"{path}: damaged (the tensors do not match their hash)")
+    known = meta.get("subject")
+    if known and subject and (problems := differing(known, subject)):
+        raise CheckpointError(
+            "\n".join([f"{path}: belongs to a run with another model or other data", *problems])
+        )
+    return State(meta["round"], tensors, memory)
+
+
+def latest(
+    folder: Path, config: Config, like: State, subject: Subject | None = None
+) -> tuple[State, list[str]]:
+    """The newest checkpoint that is whole, and what was wrong with newer ones, which are removed.
+
+    Raises `CheckpointError` where there is none, or the newest is another run's.
+    """
+    damaged: dict[Path, str] = {}
+    for path in saved(folder):
+        try:
+            state = read(path, config, like, subject)
+        except DamagedError as error:
+            damaged[path] = str(error)
+            continue
+        for old in damaged:
+            shutil.rmtree(old, ignore_errors=True)  # its round will be saved again
+        return state, list(damaged.values())
+    raise CheckpointError("\n".join([f"{folder}: no usable checkpoint", *damaged.values()]))
+
+
+def renew(folder: Path, config: Config, subject: Subject) -> None:
+    """Let checkpoints that earlier versions wrote say whose they are.
+
+    They hold no more than a hash of the run's config.toml, which may be about to change.
+    """
+    for path in saved(folder):
+        try:
+            meta = _meta(path)
+            if _is_old(meta):
+                then = _config(path, meta, config)
+                write_text(path / _STATE, _state(meta, then, subject))
+        except CheckpointError:
+            continue  # it stays what it is
+
+
+def _state(meta: Mapping[str, Any], config: Config, subject: Subject | None) -> str:
+    """The JSON part of a checkpoint."""
+    content = {
+        **meta,
+        "config_sha256": fingerprint(config),
+        "config": to_toml(config),
+        "subject": dict(subject or {}),
+    }
+    return json.dumps({**content, "state_sha256": _hash(content)}, indent=2) + "\n"
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _is_old(meta: Mapping[str, Any]) -> bool:
+    """Whether an earlier version wrote it, which kept a hash of config.toml and no more."""
+    return not {"state_sha256", "config", "subject"} & meta.keys()
+
+
+def _meta(path: Path) -> dict[str, Any]:
+    """The JSON part, checked."""
+    try:
+        meta = read_json(path / _STATE, _MOST_STATE)
+        if not isinstance(meta, dict):
+            raise UnreadableError("not a table")
+        kinds: dict[str, type] = {"round": int, "config_sha256": str, "model_sha256": str}
+        if not _is_old(meta):
+            kinds |= {"config": str, "subject": dict}
+            content = {key: value for key, value in meta.items() if key != "state_sha256"}
+            if meta.get("state_sha256") != _hash(content):
+                raise UnreadableError("it does not match its hash")
+        for key, kind in kinds.items():
+            if type(meta.get(key)) is not kind:
+                raise UnreadableError(f"no {key}")
+        subject = meta.get("subject", {})  # an old one may have none, or anything so named
+        if not isinstance(subject, dict) or not all(isinstance(t, str) for t in subject.values()):
+            raise UnreadableError("no subject")
+        name = _NAME.fullmatch(path.name)
+        if name is None or int(name[1]) != meta["round"]:
+            raise UnreadableError("of another round")
+    except (UnreadableError, RecursionError) as error:
+        raise DamagedError(f"{path}: damaged ({_STATE}: {error})") from None
+    return meta
+
+
+def _config(path: Path, meta: Mapping[str, Any], now: Config) -> Config:
+    """The configuration that a checkpoint was made with."""
+    try:
+        if not _is_old(meta):
+            return parse(read_toml(meta["config"]))
+        if meta["config_sha256"] == _text_hash(to_toml(now)):
+            return now
+        values = read_toml(read_text(path.parent.parent / "config.toml", MOST_BYTES))
+        # read back, the number of clients became a fraction there
+        spellings = values, override(values, [f"clients.per_round={now.clients.per_round}"])
+        if meta["config_sha256"] in [_text_hash(tomli_w.dumps(v)) for v in spellings]:
+            return parse(values)
+    except (ConfigError, UnreadableError) as error:
+        raise CheckpointError(f"{path}: its config.toml cannot be read: {error}") from None
+    raise CheckpointError(f"{path}: belongs to a run with another config.toml")
+
+
+def _text_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _load(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a file, if they have the names, types and shapes of others."""
+    try:
+        if not path.is_file():
+            raise FileNotFoundError(f"{path.name} is missing")
+        with safe_open(path, framework="pt") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            if shapes == {name: tuple(tensor.shape) for name, tensor in like.items()}:
+                return {name: file.get_tensor(name) for name in like}
+    except Exception as error:  # whatever the reader of a damaged file comes to
+        raise DamagedError(f"{path.parent}: damaged ({plain(error)})") from None
+    raise DamagedError(f"{path.parent}: its tensors are not those of this model")

@@ -1,0 +1,110 @@
+"""What a device needs to use the result: a trained model, or a sub-model of it, as files.
+
+``safetensors``: the weights, with a JSON file that says what they are. ``program``: a
+`torch.export` program that runs without this package. ``onnx``: for other runtimes (an extra).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from submodel.algorithm.evaluation import EVALUATOR, Score, assemble, score
+from submodel.algorithm.rounds import cut_of, initial_state, known
+from submodel.algorithm.scaling import scaled
+from submodel.algorithm.types import Assignment, Setup, State
+from submodel.errors import SubmodelError
+from submodel.model.build import tensors_of
+from submodel.model.cut import WHOLE, UnitCut
+from submodel.model.norm import as_batch_norm
+from submodel.prepare.setup import prepare
+from submodel.runs.checkpoint import model_sha256
+from submodel.runs.loop import RunFolder
+
+Format = Literal["safetensors", "program", "onnx"]
+
+
+def trained_state(folder: RunFolder, setup: Setup) -> State:
+    """The final model of a finished run, checked against the model of its configuration."""
+    if folder.summary() is None:
+        raise SubmodelError(f"{folder.path}: not finished; 'submodel resume {folder.path}' first")
+    try:
+        tensors = load_file(folder.model_file)
+        like = initial_state(setup)
+        memory = load_file(folder.memory_file) if like.memory else {}
+    except (OSError, SafetensorError) as error:
+        raise SubmodelError(f"{folder.model_file}: cannot be read ({error})") from None
+    if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in like.tensors.items()}:
+        raise SubmodelError(f"{folder.model_file}: its tensors are not those of the run's model")
+    if model_sha256(tensors) != (folder.summary() or {})["model_sha256"]:
+        raise SubmodelError(f"{folder.model_file}: damaged, it does not match its hash")
+    return State(folder.config().train.rounds, tensors, memory)
+
+
+def trained_module(
+    folder: RunFolder, setup: Setup, capacity: float
+) -> tuple[nn.Module, Score, dict[str, Any]]:
+    """The sub-model of a capacity in torch's own layers, its test score, and what it is."""
+    config = folder.config()
+    where = Assignment(config.train.rounds, EVALUATOR, capacity)
+    state = trained_state(folder, setup)
+    cut = WHOLE if capacity == 1 else cut_of(setup, where, known=known(setup, state))
+    module = assemble(setup, scaled(setup, state.tensors, capacity), cut)
+    measured = score(module, setup.federation.dataset.test, setup)
+    about = {
+        "run": config.name,
+        "capacity": capacity,
+        "scheme": config.scheme.name,
+        "score": asdict(measured),
+        "inputs": list(setup.federation.dataset.inputs),
+        "units": {a: k.tolist() for a, k in cut.units.items()} if isinstance(cut, UnitCut) else {},
+        "config": config.model_dump(exclude_none=True),
+    }
+    return as_batch_norm(module).eval(), measured, about
+
+
+def export(folder: RunFolder, capacity: float, kind: Format, out: Path) -> tuple[Path, Score]:
+    """Write the model of a run; returns the file and its measured test score."""
+    setup = prepare(folder.config())
+    module, measured, about = trained_module(folder, setup, capacity)
+    example = setup.federation.dataset.test.x[:2]
+    out.mkdir(parents=True, exist_ok=True)
+    if kind == "safetensors":
+        path = out / "model.safetensors"
+        save_file({n: t.contiguous() for n, t in tensors_of(module).items()}, path)
+    elif kind == "program":
+        path = out / "model.pt2"
+        batch = torch.export.Dim("batch", min=1)
+        program = torch.export.export(module, (example,), dynamic_shapes=({0: batch},))
+        torch.export.save(program, path)
+    else:
+        path = out / "model.onnx"
+        _to_onnx(module, example, path)
+    (out / "model.json").write_text(json.dumps(about, indent=2) + "\n")
+    return path, measured
+
+
+def _to_onnx(module: nn.Module, example: Tensor, path: Path) -> None:
+    try:
+        importlib.import_module("onnxscript")  # torch's exporter needs it
+    except ImportError:
+        raise SubmodelError("ONNX export needs an extra: pip install 'submodel[onnx]'") from None
+    batch = torch.export.Dim("batch", min=1)
+    program = torch.onnx.export(
+        module,
+        (example,),
+        dynamo=True,
+        dynamic_shapes=({0: batch},),
+        external_data=False,
+        verbose=False,
+    )
+    assert program is not None
+    program.save(path)

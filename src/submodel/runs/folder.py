@@ -1,0 +1,155 @@
+"""The folder of a run: config, metrics, checkpoints, final model, summary, picture."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from submodel.config import Config, read, to_toml
+from submodel.config.meaning import differences
+from submodel.errors import SubmodelError
+from submodel.files import UnreadableError, read_json, write_text
+from submodel.runs import checkpoint
+from submodel.runs.metrics import Lines, Metrics, said
+
+_MOST_SUMMARY = 2**20  # bytes
+_SUMMARISED: dict[str, type | tuple[type, ...]] = {
+    "rounds": int,
+    "model_sha256": str,
+    **dict.fromkeys(("test_loss", "seconds"), (int, float)),
+}
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.toml"
+        self.metrics_file = path / "metrics.jsonl"
+        self.damaged_metrics_file = path / "metrics.damaged.jsonl"  # as they were found
+        self.checkpoints = path / "checkpoints"
+        self.model_file = path / "model.safetensors"
+        self.memory_file = path / "memory.safetensors"  # of schemes and server steps that have one
+        self.summary_file = path / "summary.json"
+        self.curves_file = path / "curves.png"
+        self.devices_file = path / "devices.json"  # over devices: who is who
+        self.log_file = path / "server.log"
+        self.stopped_file = path / "stopped.txt"  # why the server's app gave up
+        self.serving_file = path / "serving.json"  # where it is served
+        self.link_log_file = path / "superlink.log"
+
+    def create(self, config: Config) -> None:
+        """Begin a run: refuses a folder that holds anything."""
+        try:
+            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+                hint = f": continue it with 'submodel resume {self.path}'"
+                raise SubmodelError(
+                    f"{self.path} exists already{hint if self.config_file.exists() else ''}"
+                )
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_text(self.config_file, to_toml(config))
+        except OSError as error:
+            raise SubmodelError(f"{self.path}: cannot be made: {error.strerror}") from None
+
+    def config(self) -> Config:
+        """The resolved configuration that the run began with."""
+        if not self.config_file.is_file():
+            raise SubmodelError(f"{self.path}: not a run (it has no config.toml)")
+        return read(self.config_file)
+
+    def go_on_as(self, config: Config) -> None:
+        """Keep the configuration that the run goes on with; one that was finished is so no more."""
+        try:
+            changed = bool(differences(self.config(), config))
+        except SubmodelError:  # damaged, but a checkpoint says that it belongs to this one
+            changed = True
+        if changed:  # in this order: a kill in between leaves an unfinished run
+            self.summary_file.unlink(missing_ok=True)
+            write_text(self.config_file, to_toml(config))
+
+    def metrics(self) -> list[Metrics]:
+        """One entry per completed round, ascending; what is damaged is left out."""
+        return list(Lines.read(self.metrics_file).kept)
+
+    def rounds(self) -> int:
+        """How many rounds are behind the run, by its metrics."""
+        lines = Lines.read(self.metrics_file).kept
+        return int(lines[-1]["round"]) if lines else 0
+
+    def lost(self) -> str:
+        """What is damaged of the metrics, in words; empty if nothing is."""
+        lines = Lines.read(self.metrics_file)
+        return said(lines.damage, lines.lost(self.rounds()))
+
+    def summary(self) -> Metrics | None:
+        """The summary of a finished run; raises `SubmodelError` where it is damaged."""
+        if not self.summary_file.is_file():
+            return None
+        again = f"'submodel resume {self.path}' writes it again"
+        try:
+            summary = read_json(self.summary_file, _MOST_SUMMARY)
+        except UnreadableError as error:
+            raise SubmodelError(f"{self.summary_file}: damaged: {error}; {again}") from None
+        for key, kind in _SUMMARISED.items():
+            given = summary.get(key) if isinstance(summary, dict) else None
+            if not isinstance(given, kind):
+                raise SubmodelError(f"{self.summary_file}: damaged: no {key}; {again}")
+        if not isinstance(summary.get("test_accuracy", 0.0), int | float):
+            raise SubmodelError(f"{self.summary_file}: damaged: no test_accuracy; {again}")
+        found: Metrics = summary
+        return found
+
+    def finished(self) -> bool:
+        """Whether all rounds of the configuration are done, and summed up."""
+        try:
+            summary = self.summary()
+        except SubmodelError:
+            return False
+        return summary is not None and summary["rounds"] == self.config().train.rounds
+
+    def keep_metrics(self, rounds: int) -> str:
+        """Forget the lines after ``rounds``: they will be written again. Says what is lost."""
+        lines = Lines.read(self.metrics_file).until(rounds)
+        what = said(lines.damage, lines.lost(rounds))
+        if lines.damage:
+            shutil.copyfile(self.metrics_file, self.damaged_metrics_file)
+        write_text(self.metrics_file, lines.text())
+        return what
+
+    def replace_metrics(self, history: Sequence[Metrics]) -> None:
+        """Write all lines anew."""
+        write_text(self.metrics_file, Lines(history, []).text())
+
+    def flush_metrics(self) -> None:
+        """Have the lines on the disk before the checkpoint that they lead to."""
+        if self.metrics_file.exists():
+            checkpoint.flush(self.metrics_file)
+
+    def add_metrics(self, line: Metrics) -> None:
+        """Append one round's line."""
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process out of the folder; a killed process leaves no lock behind."""
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SubmodelError(f"{self.path}: another process is training this run") from None
+            yield
+
+
+def new_folder(name: str, base: Path = Path("runs")) -> RunFolder:
+    """The first of NAME, NAME-2, NAME-3, ... that is free."""
+    number, path = 1, base / name
+    while path.exists():
+        number += 1
+        path = base / f"{name}-{number}"
+    return RunFolder(path)

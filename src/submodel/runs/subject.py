@@ -1,0 +1,130 @@
+"""What a run is about besides its configuration: fingerprints of the data, the module, the axes.
+
+A checkpoint keeps them, so that a run does not go on with other examples or another net without a
+word. Of the examples every byte counts. Of an own module its layers, their settings and the values
+that are not trained count, not its weights, which the checkpoint has; a built-in one follows from
+the configuration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from submodel.algorithm.types import Setup
+from submodel.config import Config
+from submodel.config.plain import shortened
+from submodel.data import Dataset
+from submodel.model.axes.saved import axes_fingerprint
+from submodel.model.build import tensors_of
+from submodel.plugins import is_path
+
+Subject = Mapping[str, str]
+"""Fingerprints by what they are of, each a text for people, those of values with a hash."""
+_PIECE = 2**24  # values to hash at a time, where they are not contiguous in memory
+_MOST_LAYERS, _MOST_SHOWN = 2000, 8
+_HASH = " sha256:"
+
+
+def subject_of(config: Config, setup: Setup) -> Subject:
+    """The fingerprints of a run; over devices, of what the server has and is sure to need."""
+    data = setup.federation.dataset
+    on_devices = config.engine.name == "flower"
+    found = {"axes": f"{len(setup.axes.sizes)}{_HASH}{axes_fingerprint(setup.axes)}"}
+    found |= _of_data(data, ("test",) if on_devices else ("train", "test"))
+    if config.model.name == "own" or is_path(config.model.name):
+        found["loss"] = getattr(setup.loss, "__name__", type(setup.loss).__name__)
+        found |= _of_module(setup.module)
+    return found
+
+
+def differing(then: Subject, now: Subject) -> list[str]:
+    """What is not as it was, a sentence each.
+
+    >>> differing({"loss": "cross_entropy"}, {"loss": "nll_loss"})
+    ['loss: cross_entropy then, nll_loss now']
+    """
+    problems = []
+    for name in {**then, **now}:
+        old, new = then.get(name, "none"), now.get(name, "none")
+        if old == new:
+            continue
+        if old.partition(_HASH)[0] == new.partition(_HASH)[0]:
+            problems.append(f"{name}: {old.partition(_HASH)[0]} as then, but not the same ones")
+        else:
+            old, new = (shortened(text.partition(_HASH)[0]) for text in (old, new))
+            problems.append(f"{name}: {old} then, {new} now")
+    if more := problems[_MOST_SHOWN:]:
+        problems[_MOST_SHOWN:] = [f"and {len(more)} more"]
+    return problems
+
+
+def hash_of(tensor: Tensor) -> str:
+    """The hash of a tensor's values, wherever they are: of their bytes in order, copied in pieces.
+
+    >>> hash_of(torch.zeros(3)) == hash_of(torch.zeros(3, 2)[:, 0]) != hash_of(torch.ones(3))
+    True
+    """
+    digest = hashlib.sha256()
+    for piece in _pieces(tensor.detach()):
+        flat = piece.cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _pieces(tensor: Tensor) -> Iterator[Tensor]:
+    in_place = tensor.is_contiguous() and tensor.device.type == "cpu"
+    if in_place or tensor.numel() <= _PIECE:
+        yield tensor
+    else:
+        rows = max(1, _PIECE * len(tensor) // tensor.numel())
+        for start in range(0, len(tensor), rows):
+            yield tensor[start : start + rows]
+
+
+def _of_data(data: Dataset, parts: tuple[str, ...]) -> dict[str, str]:
+    found = {"classes": str(data.classes)}
+    for name in parts:
+        part = getattr(data, name)
+        found |= {f"{name} inputs": _described(part.x), f"{name} targets": _described(part.y)}
+    return found
+
+
+def _described(tensor: Tensor, values: bool = True) -> str:
+    kind = str(tensor.dtype).removeprefix("torch.")
+    text = f"{kind} {' x '.join(map(str, tensor.shape))}"
+    return f"{text}{_HASH}{hash_of(tensor)}" if values else text
+
+
+def _of_module(module: nn.Module) -> dict[str, str]:
+    found = {f"module {name}".rstrip(): _layer(layer) for name, layer in module.named_modules()}
+    exchanged = tensors_of(module)
+    for name, buffer in module.named_buffers():
+        if name not in exchanged and buffer.dim():  # those of no dimension count batches
+            # fractions, say of a table of sines, may differ in the last digit between machines
+            found[f"buffer {name}"] = _described(buffer, not buffer.is_floating_point())
+    if len(found) > _MOST_LAYERS:
+        digest = hashlib.sha256("\n".join(f"{k}={v}" for k, v in found.items()).encode())
+        return {"module": f"{len(found)} layers{_HASH}{digest.hexdigest()}"}
+    return found
+
+
+def _layer(layer: nn.Module) -> str:
+    """Its class and its settings: what it says of itself, and its plain attributes."""
+    try:
+        said = layer.extra_repr()
+    except Exception:  # somebody else's code, which nothing else here needs
+        said = ""
+    settings = {
+        name: value
+        for name, value in sorted(vars(layer).items())
+        if type(value) in (bool, int, float, str)
+        and not name.startswith("_")
+        and name != "training"
+        and f"{name}=" not in said
+    }
+    text = f"{type(layer).__name__}({said})"
+    return text + "".join(f" {name}={value!r}" for name, value in settings.items())

@@ -1,0 +1,1 @@
+"""Ordered dropout (FjORD): nested prefixes, and the steps that clients take at each width."""

@@ -1,0 +1,207 @@
+"""Steps at widths below a client's own: ordered dropout, on prefixes of the client's tensors.
+
+A step at width q loads the prefix of the client's weights into a small module of that width, and
+puts its gradient back: outside the prefix it is zero, inside that of the small module alone. No
+tensor of a module is swapped during its forward pass, so tied weights and layers that stand in two
+places need no care.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from submodel.local.sgd import Gradients
+from submodel.local.training import mixed, trained
+from submodel.local.work import LocalWork
+from submodel.model.axes import CLASSES
+from submodel.model.cut import Cut, Plan, PlannedCut, Tensors, UnitCut, copy_part
+from submodel.model.norm import set_rate
+from submodel.randomness import generator
+from submodel.schemes import Draw, Static
+from submodel.schemes.draw import draw_units
+from submodel.tasks.classification import MaskedCrossEntropy
+from submodel.tasks.counting import Counted
+from submodel.tasks.loss import Loss
+
+Passes = Sequence[tuple[float, int]]
+"""(width, examples) of training passes that were not all of the client's whole cut."""
+
+
+def narrower(cut: Cut, width: float, least: Mapping[str, float]) -> UnitCut:
+    """The prefix cut of a width, with the classes that ``cut`` has."""
+    assert isinstance(cut, UnitCut)  # `Ordered.problems` refuses others
+    return draw_units(Static(), cut.axes, width, Draw(0, 0, 0), cut.units.get(CLASSES), least)
+
+
+def within(inner: Plan, outer: Plan) -> PlannedCut:
+    """Where what ``inner`` keeps of the whole lies in what ``outer`` keeps of it.
+
+    >>> outer = {"w": ((0, np.array([1, 4, 5, 7])),)}
+    >>> within({"w": ((0, np.array([1, 5])), (1, np.array([0])))}, outer).plan["w"]
+    ((0, array([0, 2])), (1, array([0])))
+    """
+    plan = {}
+    for name, entries in inner.items():
+        held = dict(outer.get(name, ()))
+        plan[name] = tuple((d, np.searchsorted(held[d], k) if d in held else k) for d, k in entries)
+    return PlannedCut(plan)
+
+
+def passes_of(cut: Cut, passes: Passes, least: Mapping[str, float]) -> list[tuple[Cut, int]]:
+    """The passes of an update by the cuts that they took."""
+    return [(narrower(cut, width, least), examples) for width, examples in passes]
+
+
+def drawn_width(widths: Sequence[float], where: tuple[int, int, int], step: int) -> float:
+    """The width q of a client's step, uniform over its widths; ``where``: seed, round, client."""
+    seed, round_, client = where
+    return widths[int(generator(seed, "width", round_, client, step).integers(len(widths)))]
+
+
+def planned_passes(
+    work: LocalWork, lengths: Sequence[int], where: tuple[int, int, int], whole: Sequence[float]
+) -> Passes:
+    """The passes that steps on batches of these lengths will take, before any is taken.
+
+    ``whole`` are the widths that come to the client's whole sub-model.
+    """
+    examples: Counter[float] = Counter()
+    for step, length in enumerate(lengths if work.widths else ()):
+        width = drawn_width(work.widths, where, step)
+        examples[width] += length
+        if work.distill and width not in whole:
+            examples[work.widths[-1]] += length
+    return tuple(sorted(examples.items()))
+
+
+def divergence(loss: Loss, student: Tensor, teacher: Tensor) -> Tensor:
+    """KL(teacher || student) of the distributions over classes, the mean over the batch.
+
+    >>> same = torch.tensor([[1.0, 2.0]])
+    >>> float(divergence(functional.cross_entropy, same, same))
+    0.0
+    """
+    loss = loss.loss if isinstance(loss, Counted) else loss
+    if isinstance(loss, MaskedCrossEntropy):
+        student, teacher = loss.logits(student), loss.logits(teacher)
+    return functional.kl_div(
+        student.log_softmax(1), teacher.log_softmax(1), reduction="none", log_target=True
+    ).sum(1).mean()  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Narrow:
+    """A small module, and the cut of the client's tensors that it computes with."""
+
+    module: nn.Module
+    cut: PlannedCut
+
+    def load(self, parameters: Tensors, buffers: Tensors) -> None:
+        for name, parameter in self.module.named_parameters():
+            parameter.data = copy_part(self.cut, name, parameters[name].detach())
+        for name, buffer in self.module.named_buffers():
+            buffer.copy_(self.cut.part(name, buffers[name]))
+
+    def store(self, buffers: Tensors) -> None:
+        """Put running statistics back; a difference of equal numbers is exactly zero."""
+        for name, buffer in self.module.named_buffers():
+            before = self.cut.part(name, buffers[name])
+            if not torch.equal(before, buffer):
+                self.cut.add(name, buffers[name], -before)
+                self.cut.add(name, buffers[name], buffer)
+
+    def widened(self, name: str, gradient: Tensor, like: Tensor) -> Tensor:
+        """The gradient in the shape of the client's tensor."""
+        whole = torch.zeros_like(like)
+        self.cut.add(name, whole, gradient)
+        return whole
+
+
+class NestedStep:
+    """The loss of a batch and its gradient, at a width that is drawn for every step.
+
+    Without distillation the loss is that of the prefix of width q. With weight alpha it is
+    (1 - alpha) CE(q) + alpha KL(widest || q) + CE(widest), the widest being the client's own
+    sub-model, detached in the divergence. A step that draws the widest is plain.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        cut: Cut,
+        small: Callable[[Cut], nn.Module],
+        work: LocalWork,
+        loss: Loss,
+        least: Mapping[str, float],
+        where: tuple[int, int, int],
+    ) -> None:
+        self._module, self._work, self._loss, self._where = module, work, loss, where
+        self._parameters = trained(module)
+        self._buffers = dict(module.named_buffers())
+        self._all = dict(module.named_parameters())
+        self._narrow: dict[float, _Narrow] = {}
+        assert isinstance(cut, UnitCut)
+        for width in work.widths:
+            inner = narrower(cut, width, least)
+            if inner.shape_key != cut.shape_key:  # else the whole sub-model, by rounding
+                self._narrow[width] = _Narrow(small(inner).train(), within(inner.plan, cut.plan))
+        self._examples: Counter[float] = Counter()
+
+    @property
+    def passes(self) -> Passes:
+        """What was computed so far."""
+        return tuple(sorted(self._examples.items()))
+
+    def width(self, number: int) -> float:
+        """The width q of a step, uniform over the client's."""
+        return drawn_width(self._work.widths, self._where, number)
+
+    def __call__(self, number: int, x: Tensor, y: Tensor) -> tuple[Tensor, Gradients]:
+        """The loss, and the gradient in the shapes of the client's tensors."""
+        width = self.width(number)
+        narrow = self._narrow.get(width)
+        with mixed(x.device, self._work.precision):
+            value = self._value(narrow, width, x, y)
+        own = list(self._parameters.values())
+        inner = [] if narrow is None else list(trained(narrow.module).values())
+        found: Gradients = torch.autograd.grad(value, [*own, *inner], allow_unused=True)
+        if narrow is not None:
+            narrow.store(self._buffers)  # not before: the widest's graph holds them as they were
+            widened = self._widened(narrow, found[len(own) :])
+            found = [b if a is None else a if b is None else a + b
+                     for a, b in zip(found[: len(own)], widened, strict=True)]  # fmt: skip
+        return value.detach(), found
+
+    def _value(self, narrow: _Narrow | None, width: float, x: Tensor, y: Tensor) -> Tensor:
+        if narrow is None:
+            return self._loss(self._outputs(self._module, width, x), y)
+        alpha, widest = self._work.distill, self._work.widths[-1]
+        if not alpha:
+            return self._loss(self._of_prefix(narrow, width, x), y)
+        teacher = self._outputs(self._module, widest, x)
+        student = self._of_prefix(narrow, width, x)
+        value = self._loss(teacher, y) + alpha * divergence(self._loss, student, teacher.detach())
+        return value if alpha == 1 else value + (1 - alpha) * self._loss(student, y)
+
+    def _outputs(self, module: nn.Module, width: float, x: Tensor) -> Tensor:
+        self._examples[width] += len(x)
+        set_rate(module, width)
+        outputs: Tensor = module(x)
+        return outputs
+
+    def _of_prefix(self, narrow: _Narrow, width: float, x: Tensor) -> Tensor:
+        narrow.load(self._all, self._buffers)
+        return self._outputs(narrow.module, width, x)
+
+    def _widened(self, narrow: _Narrow, found: Gradients) -> list[Tensor | None]:
+        return [
+            None if gradient is None else narrow.widened(name, gradient, like)
+            for (name, like), gradient in zip(self._parameters.items(), found, strict=True)
+        ]

@@ -1,0 +1,1 @@
+"""Unbiased sub-models (MAST): fresh draws, divided by their chances."""

@@ -1,0 +1,1 @@
+"""What is learned: losses, and what they count."""

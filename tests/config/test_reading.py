@@ -1,0 +1,92 @@
+"""The configuration: every mistake at once, each with its key path; what is written is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from submodel.config import Config, override, parse, read, to_toml
+from submodel.errors import ConfigError
+from submodel.prepare.setup import prepare
+
+MISTAKES: dict[str, dict[str, Any]] = {
+    "clients.capacities[0]: 0 is not in (0, 1]": {"clients": {"capacities": [0]}},
+    "clients.capacities[1]: 1.5 is not in (0, 1]": {"clients": {"capacities": [1, 1.5]}},
+    "clients.proportions: 1 given for 4 capacities": {"clients": {"proportions": [1]}},
+    "clients.per_round: 60 is more than the 50 clients": {"clients": {"per_round": 60}},
+    "clients.count: 0 is less than 1": {"clients": {"count": 0}},
+    "scheme.name: 'roling' is not one of": {"scheme": {"name": "roling"}},
+    "scheme.nmae: no such key; allowed here: name, order": {"scheme": {"nmae": "full"}},
+    "colour: no such key; allowed here: name, seed, model": {"colour": 1},
+    "local.lr: 'fast' is not a number": {"local": {"lr": "fast"}},
+    "local.steps: give epochs or steps, not both": {"local": {"steps": 1, "epochs": 1}},
+    "local.milestones: go with schedule = step": {"local": {"milestones": [3]}},
+    "merge.radius: goes with projection": {"merge": {"projection": "ball"}},
+    "train.rounds: 2.5 is not a whole number": {"train": {"rounds": 2.5}},
+    "train: 3 is not a table of keys": {"train": 3},
+    "name: '../x' holds characters other than": {"name": "../x"},
+    "seed: -1 is less than 0": {"seed": -1},
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_is_named_with_its_path_and_what_is_allowed(message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(MISTAKES[message])
+    assert str(caught.value).startswith(message)
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({"seed": -1, "local": {"lr": 0}, "data": {"name": "mnist"}, "x": 1})
+    assert len(caught.value.problems) == 4
+
+
+MISFITS: dict[str, dict[str, Any]] = {
+    "data.labels_per_client: 11 is more than the 10 classes": {"data": {"labels_per_client": 11}},
+    "scheme.windows: 4096 windows are more than the 128 units": {"scheme": {"windows": 4096}},
+    "clients.count: 5000 clients with 3 labels": {"clients": {"count": 5000}},
+    "engine.device: 'abacus' is not a device": {"engine": {"device": "abacus"}},
+    "model.name: 'own'": {"model": {"name": "own"}},
+}
+
+
+@pytest.mark.parametrize("message", MISFITS)
+def test_what_does_not_fit_the_data_or_the_model_is_named_too(message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        prepare(parse(MISFITS[message]))
+    assert message in str(caught.value)
+
+
+def test_misfits_are_reported_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        prepare(parse({"data": {"labels_per_client": 11}, "scheme": {"windows": 4096}}))
+    assert len(caught.value.problems) == 2
+
+
+def test_the_resolved_config_reads_back_as_itself(tmp_path: Path) -> None:
+    config = parse({"clients": {"capacities": ["1/16", 1]}, "local": {"steps": 3}})
+    assert config.clients.capacities == [0.0625, 1]
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(config))
+    assert read(path) == config
+    assert read(path, ["seed=4", "scheme.name=static"]).scheme.name == "static"
+
+
+def test_settings_must_be_settings() -> None:
+    for bad in ("seed", "=3"):
+        with pytest.raises(ConfigError, match=r"want key\.path=value"):
+            override({}, [bad])
+    with pytest.raises(ConfigError, match="seed is not a table"):
+        override({"seed": 1}, ["seed.x=3"])
+
+
+def test_every_key_has_a_default_and_a_description() -> None:
+    for name, field in Config.model_fields.items():
+        section = field.annotation
+        inner = getattr(section, "model_fields", None)
+        for key, leaf in (inner or {name: field}).items():
+            assert leaf.description, f"{name}.{key}"
+            assert not leaf.is_required(), f"{name}.{key}"

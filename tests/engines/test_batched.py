@@ -1,0 +1,428 @@
+"""Contract 6, serial = batched: the same updates within the stated tolerance, for all work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from submodel.algorithm.rounds import Dispatcher, initial_state, plan
+from submodel.algorithm.types import Engine, Federation, Setup, State, Task, Update
+from submodel.config import parse
+from submodel.data import Dataset, dataset
+from submodel.engines.batched import engine as batched
+from submodel.engines.batched.engine import BatchedEngine
+from submodel.engines.batched.forward import MappedForward, UnstackableError, WideForward
+from submodel.engines.serial import SerialEngine
+from submodel.model.norm import StaticBatchNorm
+from submodel.prepare.setup import prepare
+from submodel.runs.loop import train
+from tests.support.common import SCHEMES, WIDTHS, tiny_images
+
+TOLERANCE = 1e-5
+"""For float32: sums of some hundred terms of size 1 in another order, over a handful of steps."""
+EXACT_TOLERANCE = 1e-10  # for float64
+MODELS = ("mlp", "cnn", "preresnet18")
+
+
+def setup_of(
+    model: str | nn.Module = "cnn",
+    images: Dataset | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
+    /,
+    **sections: dict[str, Any],
+) -> Setup:
+    """Seven clients with 8 to 9 examples of three labels each, in batches of 4: 4, 4 and 0 or 1."""
+    config: dict[str, dict[str, Any]] = {
+        "data": {"partition": "labels", "labels_per_client": 3},
+        "clients": {"count": 7, "per_round": 7, "capacities": [1, 0.5]},
+        "local": {"lr": 0.05, "batch_size": 4, "absent_labels": "keep"},
+    }
+    if isinstance(model, str):
+        config["model"] = {"name": model, "width": WIDTHS[model]}
+    for name, section in sections.items():
+        config[name] = {**config.get(name, {}), **section}
+    own = None if isinstance(model, str) else model
+    return prepare(parse(config), own, images or tiny_images(), loss=loss)
+
+
+def doubled(images: Dataset) -> Dataset:
+    train, test = images.train, images.test
+    return dataset((train.x.double(), train.y), (test.x.double(), test.y))
+
+
+def tasks_of(setup: Setup, round_: int = 0) -> Iterator[Task]:
+    state = State(round_, initial_state(setup).tensors)
+    dispatcher = Dispatcher(setup, state, setup.work)
+    return (dispatcher.task(a) for a in plan(setup, 0))
+
+
+def updates(engine: Engine, setup: Setup) -> dict[int, Update]:
+    found = engine.run(tasks_of(setup))
+    return {u.assignment.client: u for u in found if isinstance(u, Update)}
+
+
+def assert_equal_updates(setup: Setup, tolerance: float = TOLERANCE) -> None:
+    expected, found = updates(SerialEngine(setup), setup), updates(BatchedEngine(setup), setup)
+    assert expected.keys() == found.keys()
+    for client, update in expected.items():
+        other = found[client]
+        assert (other.examples, other.processed) == (update.examples, update.processed)
+        assert other.loss == pytest.approx(update.loss, rel=tolerance, abs=tolerance)
+        assert other.tensors.keys() == update.tensors.keys()
+        for name, tensor in update.tensors.items():
+            torch.testing.assert_close(other.tensors[name], tensor, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("granularity", ["unit", "coordinate"])
+def test_batched_is_serial_for_every_scheme(model: str, scheme: str, granularity: str) -> None:
+    choice = {**SCHEMES[scheme], "granularity": granularity}
+    setup = setup_of(model, doubled(tiny_images()), scheme=choice, local={"clip": 1.0})
+    setup.module.double()
+    assert_equal_updates(setup, EXACT_TOLERANCE)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("granularity", ["unit", "coordinate"])
+def test_single_precision_agrees_where_batch_norm_is_well_conditioned(
+    model: str, granularity: str
+) -> None:
+    """On a batch of one, it divides differences of rounding errors by its epsilon."""
+    parts = {"partition": "iid"}
+    scheme = {"granularity": granularity}
+    setup = setup_of(model, tiny_images(108), data=parts, scheme=scheme, local={"batch_size": 10})
+    assert_equal_updates(setup)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("absent", ["keep", "zero", "leave_out"])
+@pytest.mark.parametrize("granularity", ["unit", "coordinate"])
+def test_batched_is_serial_for_absent_labels(model: str, absent: str, granularity: str) -> None:
+    local = {"absent_labels": absent}
+    assert_equal_updates(setup_of(model, local=local, scheme={"granularity": granularity}))
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        {"momentum": 0.0},
+        {"weight_decay": 0.1},
+        {"clip": 0.1},
+        {"clip": 0.5, "weight_decay": 0.1, "epochs": 2},
+        {"steps": 5},
+        {"steps": 1},
+        {"batch_size": 0, "epochs": 2},
+        {"batch_size": 1},
+    ],
+)
+def test_batched_is_serial_for_local_work(local: dict[str, Any]) -> None:
+    for granularity in ("unit", "coordinate"):
+        assert_equal_updates(setup_of("cnn", local=local, scheme={"granularity": granularity}))
+
+
+class VeryRagged:
+    """Clients of 1, 2, 3, ... examples."""
+
+    def size(self, client: int) -> int:
+        return client + 1
+
+    def indices(self, client: int) -> Any:
+        return np.arange(client + 1) * 5 % 60
+
+
+@pytest.mark.parametrize("local", [{"epochs": 3}, {"steps": 7}, {"batch_size": 0}])
+def test_clients_of_very_different_sizes_are_exact(local: dict[str, Any]) -> None:
+    setup = setup_of("cnn", clients={"count": 12, "per_round": 12}, local=local)
+    ragged = Federation(setup.federation.dataset, VeryRagged())
+    assert_equal_updates(replace(setup, federation=ragged))
+
+
+def test_the_batched_engine_repeats_itself_bit_for_bit() -> None:
+    setup = setup_of("preresnet18")
+    first = updates(BatchedEngine(setup), setup)
+    engine = BatchedEngine(setup)
+    for again in (updates(engine, setup), updates(engine, setup)):
+        for client, update in first.items():
+            for name, tensor in update.tensors.items():
+                assert torch.equal(again[client].tensors[name], tensor)
+
+
+def test_results_do_not_depend_on_how_many_tasks_are_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = setup_of("cnn")
+    expected = updates(BatchedEngine(setup), setup)
+    monkeypatch.setattr(batched, "COLLECTED_VALUES", 1)
+    for client, update in updates(BatchedEngine(setup), setup).items():
+        for name, tensor in update.tensors.items():
+            torch.testing.assert_close(
+                expected[client].tensors[name], tensor, rtol=TOLERANCE, atol=TOLERANCE
+            )
+
+
+def test_tasks_are_pulled_only_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = setup_of("cnn", clients={"capacities": [1.0]})
+    one = sum(t.numel() for t in next(tasks_of(setup)).tensors.values())
+    monkeypatch.setattr(batched, "COLLECTED_VALUES", 2 * one)
+    pulled, most = 0, 0
+
+    def counted() -> Iterator[Task]:
+        nonlocal pulled
+        for task in tasks_of(setup):
+            pulled += 1
+            yield task
+
+    for done, _ in enumerate(BatchedEngine(setup).run(counted())):
+        most = max(most, pulled - done)
+    assert (pulled, most) == (7, 2)
+
+
+def test_stacks_are_bounded_by_their_activations(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = setup_of("cnn", clients={"capacities": [1.0]})
+    seen: list[int] = []
+    call = WideForward.__call__
+
+    def spy(self: WideForward, wide: Any, clients: int, x: Tensor) -> Tensor:
+        seen.append(clients)
+        return call(self, wide, clients, x)
+
+    monkeypatch.setattr(WideForward, "__call__", spy)
+    values = 4 * 8 * 8 * 8  # batch x channels x image
+    monkeypatch.setattr(batched, "STACKED_BYTES", 3 * 4 * values)
+    updates(BatchedEngine(setup), setup)
+    assert max(seen) == 3
+    seen.clear()
+    updates(BatchedEngine(setup, always=True), setup)
+    assert max(seen) == 7
+
+
+class Residual(nn.Module):
+    """Layers of torch's own with a skip, a strided 1 x 1 filter and running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.skip = nn.Conv2d(4, 6, 1, stride=2, bias=False)
+        self.second = nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2)
+        self.last = nn.Linear(6, 10, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.relu(self.norm(self.first(x)))
+        x = self.second(x) + self.skip(x)
+        logits: Tensor = self.last(torch.flatten(functional.adaptive_avg_pool2d(x, 1), 1))
+        return logits
+
+
+def own(module: nn.Module, **sections: Any) -> Setup:
+    scheme = {"granularity": "coordinate"}
+    return setup_of(module, scheme=scheme, **sections)
+
+
+def test_torch_layers_and_running_statistics_are_stacked_by_channels() -> None:
+    setup = own(Residual())
+    assert BatchedEngine(setup)._wide is not None
+    assert_equal_updates(setup)
+
+
+def test_an_own_loss_and_targets_that_are_no_labels() -> None:
+    x = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+    pairs = dataset((x, x[:, :2].sin()), (x, x[:, :2]))
+    net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
+    scheme, partition = {"granularity": "coordinate"}, {"partition": "iid"}
+    assert_equal_updates(setup_of(net, pairs, functional.mse_loss, scheme=scheme, data=partition))
+
+
+class LayerNormed(nn.Module):
+    """Takes each image as eight tokens: nothing here has a wide form, vmap takes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm = nn.Linear(8, 6), nn.LayerNorm(6)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.last = nn.Linear(6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(functional.gelu(self.inner(x.squeeze(1)))) * self.scale
+        logits: Tensor = self.last(x.mean(1))
+        return logits
+
+
+def test_what_has_no_wide_form_goes_through_vmap() -> None:
+    setup = own(LayerNormed(), local={"clip": 0.5})
+    engine = BatchedEngine(setup)
+    assert engine._wide is None
+    assert_equal_updates(setup)
+    updates(engine, setup)
+    assert engine._refused is None
+
+
+def test_a_buffer_that_is_cut_but_not_exchanged_keeps_clients_apart() -> None:
+    class Shifted(nn.Module):
+        def __init__(self, units: int) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, units)
+            self.register_buffer("shift", torch.arange(units).float(), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.layer(x) + self.shift
+            return out
+
+    MappedForward(Shifted(6), Shifted(6), torch.zeros(2, 4))
+    with pytest.raises(UnstackableError, match="shift"):
+        MappedForward(Shifted(3), Shifted(6), torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("kind", ["dropout", "control flow", "recurrent"])
+def test_what_cannot_be_stacked_is_trained_one_by_one_and_said_so(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinds: dict[str, Callable[[], nn.Module]] = {
+        "dropout": dropped,
+        "control flow": Branching,
+        "recurrent": Recurrent,
+    }
+    setup = own(kinds[kind]())
+    with caplog.at_level(logging.WARNING):
+        found = updates(BatchedEngine(setup), setup)
+    assert len(caplog.messages) == 1
+    assert "one client after another" in caplog.messages[0]
+    for client, update in updates(SerialEngine(setup), setup).items():
+        for name, tensor in update.tensors.items():
+            assert torch.equal(found[client].tensors[name], tensor)
+
+
+def dropped() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.5), nn.Linear(8, 10))
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x.flatten(1))
+        return out if float(out.sum().detach()) > 0 else 2 * out
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.last = nn.GRU(8, 6, batch_first=True), nn.Linear(6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last(self.cells(x.squeeze(1))[0][:, -1])
+        return logits
+
+
+class Mixing(nn.Module):
+    """Looks stackable, but mixes channels."""
+
+    def __init__(self, mix: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.mix, self.last = nn.Conv2d(1, 4, 3), mix, nn.LazyLinear(10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last(self.mix(self.layer(x)).flatten(1))
+        return logits
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda x: x.softmax(1),
+        lambda x: x - x.mean(1, keepdim=True),
+        lambda x: x - x.mean(-3, keepdim=True),
+        lambda x: x.mean(),
+        lambda x: torch.cat([x, x.relu()], 1),
+        lambda x: x.flip(1),
+        lambda x: x[:, :2],
+        lambda x: x + x.mean((2, 3)).sum(),
+        lambda x: x.transpose(1, 2),
+    ],
+)
+def test_operators_that_may_mix_clients_are_refused(mix: Callable[[Tensor], Tensor]) -> None:
+    x = torch.randn(2, 1, 8, 8)
+    module = Mixing(lambda x: x)
+    module(x)
+    module.mix = mix
+    with pytest.raises(UnstackableError):
+        WideForward(module, x)
+
+
+def test_one_client_with_a_strided_point_filter_of_few_channels_is_safe() -> None:
+    """In channels-last order, oneDNN's own gradient would write past its memory."""
+    alone = {"count": 1, "per_round": 1}
+    setup = setup_of("preresnet18", clients=alone, data={"partition": "iid"}, local={"steps": 40})
+    (update,) = updates(BatchedEngine(setup), setup).values()
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in update.tensors.values())
+
+
+@pytest.mark.parametrize("batching", ["auto", "always", "never"])
+def test_a_run_takes_the_engine_that_its_configuration_names(batching: str) -> None:
+    config = parse(
+        {
+            "model": {"name": "mlp", "width": 8},
+            "clients": {"count": 6, "per_round": 6, "capacities": [1, 0.5]},
+            "train": {"rounds": 2},
+            "engine": {"batching": batching},
+        }
+    )
+    state, history = train(config, prepare(config))
+    never = config.engine.model_copy(update={"batching": "never"})
+    reference, _ = train(config.model_copy(update={"engine": never}), prepare(config))
+    assert len(history) == 2
+    for name, tensor in reference.tensors.items():
+        torch.testing.assert_close(state.tensors[name], tensor, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_static_norm_alone_is_stacked() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), StaticBatchNorm(6), nn.Linear(6, 10))
+    assert_equal_updates(own(net))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_mixed_precision_is_the_same_training_with_shorter_numbers(model: str) -> None:
+    exact, mixed = (setup_of(model, local={"precision": p}) for p in ("float32", "bfloat16"))
+    expected = updates(SerialEngine(exact), exact)
+    for engine in (SerialEngine(mixed), BatchedEngine(mixed)):
+        for client, update in updates(engine, mixed).items():
+            assert update.loss != expected[client].loss
+            assert update.loss == pytest.approx(expected[client].loss, rel=0.05)
+            assert all(t.dtype == torch.float32 for t in update.tensors.values())
+
+
+def test_stacks_hold_every_client_once_and_the_costliest_work_costs_most() -> None:
+    setup = setup_of("preresnet18", clients={"count": 7, "per_round": 7, "capacities": [1, 0.25]})
+    assignments = plan(setup, 0)
+    for engine in (SerialEngine(setup), BatchedEngine(setup)):
+        bundles = engine.bundles(assignments)
+        together = [a for bundle in bundles for a in bundle.assignments]
+        assert sorted(a.client for a in together) == sorted(a.client for a in assignments)
+        each = {b.assignments[0].capacity: b.work / len(b.assignments) for b in bundles}
+        assert each[1] > 3 * each[0.25]  # up to 16 times the arithmetic, 4 times the bytes
+        for bundle in bundles:
+            assert len({a.capacity for a in bundle.assignments}) == 1
+
+
+def test_a_round_trained_bundle_by_bundle_is_the_round_trained_at_once() -> None:
+    setup = setup_of("cnn")
+    engine, dispatcher = BatchedEngine(setup), Dispatcher(setup, initial_state(setup), setup.work)
+    expected = updates(engine, setup)
+    for bundle in engine.bundles(plan(setup, 0)):
+        before = dispatcher.task(bundle.assignments[0])
+        kept = {n: t.clone() for n, t in before.tensors.items()}
+        for update in engine.run([dispatcher.task(a) for a in bundle.assignments]):
+            for name, tensor in expected[update.assignment.client].tensors.items():
+                torch.testing.assert_close(update.tensors[name], tensor, rtol=1e-5, atol=1e-5)
+        assert all(torch.equal(before.tensors[n], t) for n, t in kept.items())

@@ -1,0 +1,545 @@
+"""Comparing ways: what may be compared, that budgets are equal, that it goes on, what is said."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from submodel import compare
+from submodel.algorithm.rounds import initial_state, plan
+from submodel.algorithm.types import Setup
+from submodel.cli import main
+from submodel.config import Config, parse, read
+from submodel.errors import ConfigError, SubmodelError
+from submodel.experiments import runner
+from submodel.experiments.budgets import cost_of, round_costs, rounds_within, with_rounds
+from submodel.experiments.comparison import plan as comparison
+from submodel.experiments.comparison.findings import Compared, Findings
+from submodel.experiments.comparison.plan import Plan, base_of, plan_comparison, scale_base
+from submodel.experiments.comparison.report import rows, shared_grid, write
+from submodel.experiments.comparison.ways import parse_ways
+from submodel.experiments.kinds import BudgetKind, parse_budget
+from submodel.experiments.paper.plans import Scale
+from submodel.experiments.records import Record, SeedRun
+from submodel.experiments.statistics import holm, least_ratio, paired_p, standings
+from submodel.prepare.setup import prepare
+from submodel.runs.loop import Interrupted, RunFolder, train
+
+RESULTS = Path(__file__).parents[2] / "results"
+TINY: dict[str, Any] = {
+    "model": {"name": "mlp", "width": 8},
+    "data": {"examples": 200, "test_examples": 100},
+    "clients": {"count": 10, "per_round": 4},
+    "train": {"rounds": 6, "evaluate_every": 2, "evaluate_capacities": False},
+}
+SETTINGS = [
+    f"{section}.{key}={json.dumps(value)}"
+    for section, keys in TINY.items()
+    for key, value in keys.items()
+]
+
+
+def tiny(**sections: dict[str, Any]) -> Config:
+    return parse(
+        {name: {**TINY.get(name, {}), **sections.get(name, {})} for name in {**TINY, **sections}}
+    )
+
+
+def planned(ways: str, kind: str = "rounds", seeds: int = 2, amount: int | None = None) -> Plan:
+    return plan_comparison(parse_ways(ways), base_of(TINY), BudgetKind(kind), amount, seeds)
+
+
+# ways
+
+
+def test_values_are_read_as_set_reads_them() -> None:
+    (way,) = parse_ways('random:sampling=fixed:clients.capacities=[1, "1/4"]:local.lr=0.5')
+    config = way.config(base_of(TINY))
+    assert (config.scheme.name, config.scheme.sampling) == ("random", "fixed")
+    assert (config.clients.capacities, config.local.lr) == ([1, 0.25], 0.5)
+    assert config.model.width == 8
+    assert way.title == 'random, sampling = fixed, clients.capacities = [1, "1/4"], local.lr = 0.5'
+
+
+def test_folders_are_named_apart_even_if_their_names_would_be_equal() -> None:
+    ways = parse_ways('rolling:axes.whole=["a"],rolling:axes.whole=["a" ],rolling:axes.whole="a"')
+    assert [way.slug for way in ways] == ["rolling-axes.whole-a", "rolling-axes.whole-a-2",
+                                          "rolling-axes.whole-a-3"]  # fmt: skip
+    (long,) = parse_ways("rolling:axes.whole=[" + ", ".join(f"'axis{i}'" for i in range(99)) + "]")
+    assert len(long.slug) == 100
+    parse({"name": long.slug})  # is allowed as the name of a run
+
+
+REFUSED = {
+    "twice": ("rolling,static,rolling", "way 'rolling' is given twice"),
+    "in other words": (
+        "rolling,rolling:order=shuffled",
+        "way 'rolling:order=shuffled' is the same as 'rolling'",
+    ),
+    "no such scheme": ("rolling,sideways", "way 'sideways': scheme.name: 'sideways' is not one of"),
+    "no such key": ("random:smapling=fixed", "scheme.smapling: no such key; allowed here: name"),
+    "no such section": ("random:servr.lr=1", "way 'random:servr.lr=1': servr: no such key"),
+    "no value": ("random:sampling", "'sampling' is not key=value"),
+    "no scheme": ("rolling,,static", "way '': begins with no scheme's name"),
+    "set twice": ("random:sampling=fixed:scheme.sampling=fixed", "scheme.sampling is set twice"),
+    "another scheme": ("random:name=static", "the scheme's name stands first, here 'random'"),
+    "other data": ("random:data.partition=iid", "data.partition is the same for all ways"),
+    "other clients": ("random:clients.count=5", "clients.count is the same for all ways"),
+    "other rounds": ("random:train.rounds=5", "train.rounds is the same for all ways"),
+    "not a table": ("random:scheme.name.x=5", "scheme.name.x=5: scheme.name is not a table"),
+    "not defined": ("static,rolling:windows=999", "way 'rolling:windows=999': scheme.windows: 999"),
+    "independent": (
+        "random:alignment=independent:sampling=fixed",
+        "scheme.alignment: 'independent' needs preresnet18",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_compared_is_refused_before_anything_runs(case: str, tmp_path: Path) -> None:
+    ways, message = REFUSED[case]
+    with pytest.raises(SubmodelError) as caught:
+        compare(ways, TINY, out=tmp_path / "out", seeds=1)
+    assert message in str(caught.value)
+    assert "--set scheme" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_ways_that_are_wrong_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        planned("rolling:windows=999,static,rolling:windows=998")
+    assert len(caught.value.problems) == 2  # whatever the number of seeds
+
+
+def test_what_fails_with_one_seed_alone_is_found_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def picky(config: Config, **own: Any) -> Setup:
+        if (config.seed, config.scheme.name) == (1, "full"):
+            raise ConfigError(["data.partition: client 3 has no examples"])
+        return prepare(config, **own)
+
+    monkeypatch.setattr(comparison, "prepare", picky)
+    planned("static,full", seeds=1)
+    with pytest.raises(ConfigError, match=r"way 'full': data\.partition: client 3"):
+        planned("static,full", seeds=2)
+
+
+def test_the_same_seed_means_the_same_data_clients_and_initial_model() -> None:
+    made = planned("rolling,static,random:merge.rule=fill_in", seeds=2).configs
+    for seed in (0, 1):
+        setups = [prepare(own[seed]) for own in made.values()]
+        first = setups[0]
+        assert [own[seed].seed for own in made.values()] == [seed] * 3
+        for other in setups[1:]:
+            assert [plan(other, r) for r in range(6)] == [plan(first, r) for r in range(6)]
+            for client in range(10):
+                assert np.array_equal(
+                    other.federation.indices(client), first.federation.indices(client)
+                )
+            ours, theirs = initial_state(first).tensors, initial_state(other).tensors
+            assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    one, two = (prepare(config).federation.indices(0) for config in made["rolling"])
+    assert not np.array_equal(one, two)
+
+
+def test_scales_are_those_of_the_reproduction() -> None:
+    config = scale_base(Scale.SMALL)(["scheme.name=static"])
+    assert (config.name, config.scheme.name, config.data.name) == ("small", "static", "cifar10")
+    assert (config.data.labels_per_client, config.train.rounds) == (5, 30)
+    assert config.clients.capacities == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16]
+
+
+# budgets
+
+COUNTED: dict[str, dict[str, dict[str, Any]]] = {
+    "full": {"scheme": {"name": "full"}},
+    "static": {"scheme": {"name": "static"}},
+    "rolling": {"scheme": {"name": "rolling"}},
+    "bernoulli": {"scheme": {"name": "random"}, "clients": {"capacity_mode": "dynamic"}},
+    "fixed": {"scheme": {"name": "random", "sampling": "fixed"}},
+    "coordinate": {"scheme": {"name": "random", "granularity": "coordinate"}},
+    "steps": {"local": {"steps": 7, "batch_size": 8}},
+    "all labels": {"local": {"absent_labels": "keep", "epochs": 2, "batch_size": 0}},
+    "norms": {"model": {"name": "preresnet18", "width": 2}, "data": {"examples": 100}},
+    "partition": {"scheme": {"name": "partition"}, "clients": {"capacities": [0.25]}},
+    # with rows of absent labels, how many are held depends on where the largest weights are
+    "importance": {
+        "scheme": {"name": "importance", "granularity": "coordinate"},
+        "local": {"absent_labels": "keep"},
+    },
+    "ordered": {"scheme": {"name": "ordered"}},
+    "distilled": {"scheme": {"name": "ordered", "distill": 0.5}},
+    "hierarchical": {
+        "scheme": {"name": "hierarchical", "cells": 2, "every": 3},
+        "clients": {"capacities": [0.5]},
+    },
+    "unbiased": {"scheme": {"name": "unbiased"}},
+    "unequal": {"data": {"partition": "dirichlet", "alpha": 1.0}, "local": {"steps": 9}},
+}
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_counted_rounds_cost_what_a_run_books(case: str) -> None:
+    config = tiny(
+        **COUNTED[case], train={"rounds": 3, "evaluate_every": 3, "evaluate_capacities": False}
+    )
+    setup = prepare(config)
+    _, history = train(config, setup)
+    assert not any(line["refused"] for line in history)
+    sent = [line["bytes_down"] + line["bytes_up"] for line in history]
+    flops = [line["flops"] for line in history]
+    for kind, booked in ((BudgetKind.BYTES, sent), (BudgetKind.FLOPS, flops)):
+        assert [c for c, _ in zip(round_costs(setup, kind), booked, strict=False)] == booked
+        assert cost_of(setup, kind, 3) == sum(booked)
+
+
+@pytest.mark.parametrize("kind", [BudgetKind.BYTES, BudgetKind.FLOPS])
+def test_a_budget_buys_whole_rounds_to_the_byte(kind: BudgetKind) -> None:
+    setup = prepare(tiny())
+    one, five = cost_of(setup, kind, 1), cost_of(setup, kind, 5)
+    assert (rounds_within(setup, kind, five), rounds_within(setup, kind, five - 1)) == (5, 4)
+    assert rounds_within(setup, kind, one) == 1
+    with pytest.raises(ConfigError, match=r"one round takes .* more than"):
+        rounds_within(setup, kind, one - 1)
+    with pytest.raises(ConfigError, match="more than 100,000 rounds"):
+        rounds_within(setup, kind, one * 10**6)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "flops"])
+def test_every_way_gets_what_the_first_takes_and_not_a_round_more(kind: str) -> None:
+    made = planned("static,full,random", kind, seeds=2)
+    kind = BudgetKind(kind)
+    for seed in (0, 1):
+        amount = cost_of(prepare(made.configs["static"][seed]), kind, 6)
+        for way, own in made.configs.items():
+            setup, rounds = prepare(own[seed]), own[seed].train.rounds
+            assert cost_of(setup, kind, rounds) <= amount < cost_of(setup, kind, rounds + 1)
+            assert (way == "static") == (rounds == 6) or way == "random"
+        assert made.configs["full"][seed].train.rounds < 6
+    assert "what static takes for 6 rounds" in made.budget
+    assert made.rounds().startswith("static: 6; full: ")
+
+
+def test_an_amount_is_for_all_and_more_seeds_change_nothing() -> None:
+    setup = prepare(planned("full").configs["full"][0])
+    amount = cost_of(setup, BudgetKind.BYTES, 9)
+    few, many = (planned("static,full", "bytes", n, amount) for n in (1, 3))
+    assert few.configs["full"][0].train.rounds == 9
+    assert all(many.configs[way][0] == few.configs[way][0] for way in ("static", "full"))
+    with pytest.raises(ConfigError, match="way 'full': --amount: one round takes"):
+        planned("static,full", "bytes", 1, amount // 10)
+
+
+def test_learning_rates_decay_at_the_same_share_of_the_budget() -> None:
+    step = {"schedule": "step", "milestones": [10, 45], "decay": 0.1}
+    long = tiny(local=step, train={"rounds": 60})
+    assert with_rounds(long, 60) == long
+    short = with_rounds(long, 24)
+    assert (short.train.rounds, short.local.milestones) == (24, [4, 18])
+    assert with_rounds(long, 1).local.milestones == [1, 1]
+    assert parse(short.model_dump(exclude_none=True)) == short
+    cosine = tiny(local={"schedule": "cosine"}, train={"rounds": 60})
+    factors = [
+        [prepare(config).schedule.factor(config.train.rounds * part // 4) for part in range(5)]
+        for config in (cosine, with_rounds(cosine, 24))
+    ]
+    assert factors[0] == pytest.approx(factors[1], abs=1e-15)  # pi times a rounded quotient
+
+
+def test_amounts_belong_to_their_budget() -> None:
+    assert parse_budget(BudgetKind.BYTES, "1.5 MB") == 1_500_000
+    assert parse_budget(BudgetKind.FLOPS, "2 GFLOPs") == parse_budget(BudgetKind.FLOPS, "2e9")
+    for kind, amount in (("rounds", "20"), ("flops", "2GB"), ("bytes", "2 GFLOPs"), ("bytes", "x")):
+        with pytest.raises(ConfigError, match="amount"):
+            parse_budget(BudgetKind(kind), amount)
+
+
+def test_the_output_step_has_no_place_in_a_budget() -> None:
+    with pytest.raises(ConfigError, match=r"train\.output_step"):
+        compare("static", {"train": {"output_step": 1.0}}, out="never-made")
+
+
+# significance
+
+
+def test_p_values_are_those_of_the_closed_forms() -> None:
+    # Student's distribution function is elementary for one and two degrees of freedom
+    two = [0.03, 0.01]
+    t = 0.02 / (math.sqrt(0.0002) / math.sqrt(2))
+    assert t == pytest.approx(2)
+    assert paired_p(two) == pytest.approx(1 - 2 / math.pi * math.atan(2), abs=1e-12)
+    three = [-1.0, -2.0, -3.0]
+    t = 2 / (1 / math.sqrt(3))
+    assert paired_p(three) == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-12)
+    assert paired_p([0.5, 0.5, 0.5]) == 0.0
+    assert paired_p([0.1 + 0.2, 0.3, 0.3]) == 0.0
+    assert paired_p([0.0, 0.0]) == 1.0
+
+
+def test_holm_corrects_for_the_number_of_tests() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_standings_compare_with_the_best_seed_by_seed() -> None:
+    scores = {
+        "low": {0: 0.70, 1: 0.79, 2: 0.75},
+        "best": {0: 0.80, 1: 0.90, 2: 0.85},
+        "near": {0: 0.81, 1: 0.86, 2: 0.82},
+    }
+    found = standings(scores)
+    assert list(found) == ["low", "best", "near"]
+    assert found["best"].verdict == "best"
+    assert found["best"].p is None
+    assert found["low"].differences == pytest.approx([-0.10, -0.11, -0.10])
+    # mean -31/300, deviation 1/sqrt(3) points: t = 31, p = 1 - 31/sqrt(963), doubled by Holm
+    assert found["low"].p == pytest.approx(2 * (1 - 31 / math.sqrt(963)), rel=1e-6)
+    assert found["low"].verdict == "worse"
+    # differences 1, -4, -3: mean -2, variance 7, t^2 = 12/7, p = 1 - sqrt(12/26), the last of two
+    assert found["near"].p == pytest.approx(1 - math.sqrt(12 / 26), rel=1e-6)
+    assert found["near"].verdict == "not distinguishable from the best"
+
+
+def test_one_seed_is_not_tested() -> None:
+    found = standings({"a": {3: 0.5}, "b": {3: 0.7}})
+    assert (found["a"].p, found["b"].verdict) == (None, "best")
+    assert "not tested" in found["a"].verdict
+    assert standings({"alone": {0: 0.5, 1: 0.6}})["alone"].verdict == "best"
+
+
+def test_the_least_difference_that_counts_is_where_p_is_the_level() -> None:
+    ratio = least_ratio(3, 2)
+    differences = [ratio - 1, ratio, ratio + 1]  # of standard deviation 1
+    assert paired_p(differences) == pytest.approx(0.05 / 2)
+
+
+# reports
+
+
+def made_up(accuracies: dict[str, list[float]]) -> Findings:
+    def runs(values: list[float]) -> list[SeedRun]:
+        return [
+            SeedRun(
+                seed,
+                [
+                    {"round": r, "test_loss": 1 - a, "test_accuracy": a * r / (2 + seed),
+                     "bytes": r * (1 + seed) * 10**9, "flops": r * 10**12}
+                    for r in range(1, 3 + seed)
+                ],
+                3600.0,
+                "0" * 64,
+            )
+            for seed, a in enumerate(values)
+        ]  # fmt: skip
+
+    ways = [Compared(n, n, Record(n, {"name": n}, runs(v))) for n, v in accuracies.items()]
+    return Findings(ways, "some budget", "a command")
+
+
+def test_the_table_says_what_each_way_took_and_reached() -> None:
+    findings = made_up({"static": [0.5, 0.7], "full": [0.8, 0.8]})
+    static, full = rows(findings)
+    assert static[:5] == ["static", "2 to 3", "4", "2.5", "60.0 % ± 14.1"]
+    assert full[:1] + full[4:] == ["full", "80.0 % ± 0.0", "0.2000 ± 0.0000", "", "", "best"]
+    # differences -30 and -10 points: t = -20 / 10, one degree of freedom
+    assert static[6:] == ["-20.0 points ± 14.1", "0.295", "not distinguishable from the best"]
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_page_has_the_figure_and_says_how_sure_it_is(seeds: int, tmp_path: Path) -> None:
+    findings = made_up({"static": [0.5, 0.7][:seeds], "full": [0.8, 0.8][:seeds]})
+    text = write(findings, tmp_path).read_text()
+    assert (tmp_path / "comparison.png").stat().st_size > 10_000
+    assert "| static | 2" in text
+    assert "`a command`" in text
+    assert ("little power" in text) == (seeds == 2)
+    assert ("Nothing was tested: one seed" in text) == (seeds == 1)
+
+
+def test_curves_are_averaged_where_all_seeds_have_been() -> None:
+    x, values = shared_grid([([2, 4, 6], [0.0, 0.2, 0.4]), ([3, 5], [0.3, 0.5])])
+    assert x.tolist() == [3, 4, 5]
+    assert values[0] == pytest.approx([0.1, 0.2, 0.3])
+    assert values[1] == pytest.approx([0.3, 0.4, 0.5])
+    x, values = shared_grid([([2], [0.1]), ([4], [0.3])])
+    assert (x.tolist(), values.tolist()) == ([3], [[0.1], [0.3]])
+
+
+def test_records_made_before_there_were_costs_can_be_read() -> None:
+    paths = sorted(RESULTS.glob("small/*.json"))
+    assert paths
+    for path in paths:
+        record = Record.read(path)
+        assert [x[-1] for x, _ in record.against("round", "accuracy")] == [30] * len(record.runs)
+
+
+# runs
+
+
+@dataclass(frozen=True)
+class Done:
+    """A comparison of which two runs were finished and one was stopped when it went on."""
+
+    out: Path
+    findings: Findings
+    untouched: bool
+    log: str  # of the run that had been stopped
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    out, ways = tmp_path_factory.mktemp("compare"), "static,full:local.lr=0.05"
+    made = planned(ways, "bytes", seeds=2).configs
+
+    def stop(line: dict[str, Any]) -> None:
+        if line["round"] == 3:
+            raise KeyboardInterrupt
+
+    def begun(config: Config) -> RunFolder:
+        folder = RunFolder(out / "runs" / config.name / f"seed-{config.seed}")
+        folder.create(config)
+        return folder
+
+    finished = [begun(own[0]) for own in made.values()]
+    for folder in finished:
+        train(folder.config(), prepare(folder.config()), folder)
+    stopped = begun(made["static"][1])
+    setup = prepare(made["static"][1])
+    with pytest.raises(Interrupted):
+        train(made["static"][1], setup, stopped, stop)
+    before = [folder.summary_file.stat().st_mtime_ns for folder in finished]
+    findings = compare(ways, TINY, out=out, budget="bytes", seeds=2, jobs=2)
+    untouched = [folder.summary_file.stat().st_mtime_ns for folder in finished] == before
+    log = stopped.path.with_suffix(".log").read_text("utf-8")
+    return Done(out, findings, untouched, log)
+
+
+def test_what_was_stopped_goes_on_and_every_run_can_be_repeated(done: Done) -> None:
+    assert done.untouched
+    assert done.log.startswith("resuming")
+    assert not (done.out / "runs/static/seed-0.log").exists()
+    for way in done.findings.ways:
+        assert [run.seed for run in way.record.runs] == [0, 1]
+        for run, rounds in zip(way.record.runs, way.rounds, strict=True):
+            config = read(done.out / "runs" / way.record.slug / f"seed-{run.seed}/config.toml")
+            assert (config.seed, config.train.rounds) == (run.seed, rounds)
+            state, history = train(config, prepare(config))
+            folder = RunFolder(done.out / "runs" / way.record.slug / f"seed-{run.seed}")
+            assert run.lines[-1]["test_loss"] == history[-1]["test_loss"]
+            assert len(folder.metrics()) == state.round == rounds
+            sent = [line["bytes_down"] + line["bytes_up"] for line in history]
+            assert [line["bytes"] for line in run.lines] == [
+                sum(sent[: int(line["round"])]) for line in run.lines
+            ]
+            assert run.lines[-1]["flops"] == sum(line["flops"] for line in history)
+
+
+def test_budgets_are_kept_by_the_runs_themselves(done: Done) -> None:
+    static, full = (
+        [run.lines[-1]["bytes"] for run in way.record.runs] for way in done.findings.ways
+    )
+    assert all(f <= s for f, s in zip(full, static, strict=True))
+    assert done.findings.ways[0].rounds == [6, 6]
+    assert max(done.findings.ways[1].rounds) < 6
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    """The exit status of the command, run here."""
+    monkeypatch.setattr(sys, "argv", ["submodel", "compare", *map(str, arguments)])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return int(caught.value.code or 0)
+
+
+def test_records_redraw_the_same_page_without_training(
+    done: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert Findings.read(done.out / "records") == done.findings
+    assert command(monkeypatch, "--records", done.out / "records", "--out", tmp_path) == 0
+    assert (tmp_path / "comparison.md").read_text() == (done.out / "comparison.md").read_text()
+    assert not (tmp_path / "runs").exists()
+    said = capsys.readouterr().out
+    assert "│ static" in said
+    assert "little power" in said
+    redraw = ("--records", done.out / "records", "--out", tmp_path)
+    assert command(monkeypatch, "static", *redraw) == 0
+    assert "there is one way alone" in (tmp_path / "comparison.md").read_text()
+    assert command(monkeypatch, "rolling", *redraw) == 2
+    assert "way 'rolling' has no record there" in capsys.readouterr().err
+
+
+def test_records_of_something_else_are_refused(tmp_path: Path, done: Done) -> None:
+    with pytest.raises(SubmodelError, match="not the records of a comparison"):
+        Findings.read(tmp_path)
+    shutil.copy(done.out / "records/comparison.json", tmp_path)
+    with pytest.raises(SubmodelError, match="not a record of runs"):
+        Findings.read(tmp_path)
+
+
+def test_another_configuration_in_the_folder_is_refused(done: Done) -> None:
+    with pytest.raises(SubmodelError, match="another configuration"):
+        compare("static", {**TINY, "local": {"lr": 0.5}}, out=done.out, seeds=1)
+
+
+CLI = {
+    "no ways": ([], "give the ways to compare"),
+    "two bases": (["static", "--config", "a.toml", "--scale", "smoke"], "or a scale, not both"),
+    "missing file": (["static", "--config", "nowhere.toml"], "nowhere.toml: No such file"),
+    "bad setting": (["static", "--set", "train.rounds=x"], "train.rounds: 'x' is not a whole"),
+    "bad way": (["rolling:windows=999"], "way 'rolling:windows=999': scheme.windows: 999 windows"),
+    "amount": (["static", "--amount", "2GB"], "--amount: goes with a budget of bytes or flops"),
+    "too little": (
+        ["static", "--budget", "bytes", "--amount", "1kB", "--out", "x"],
+        "way 'static': --amount: one round takes",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CLI)
+def test_mistakes_on_the_command_line_are_sentences(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments, message = CLI[case]
+    assert command(monkeypatch, *arguments) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert message in errors[0]
+    assert all(line.startswith("error: ") for line in errors)
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_ends_the_command_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[runner.Job] = []
+    start = runner._start
+
+    def first_only(job: runner.Job) -> subprocess.Popen[str]:
+        if started:
+            raise KeyboardInterrupt  # as if the user pressed it now
+        started.append(job)
+        return start(job)
+
+    monkeypatch.setattr(runner, "_start", first_only)
+    settings = [word for text in SETTINGS for word in ("--set", text)]
+    out = tmp_path / "out"
+    assert command(monkeypatch, "static,full", *settings, "--jobs", "2", "--out", out) == 130
+    assert "the same command goes on from here" in capsys.readouterr().out
+    begun = sorted(str(path.relative_to(out)) for path in out.rglob("*.toml"))
+    assert "runs/static/seed-0.toml" in begun
+    assert not list(out.rglob("summary.json"))
+    assert not (out / "records").exists()

@@ -1,0 +1,108 @@
+"""The real thing on loopback: a SuperLink with TLS and node keys, `serve`, and two that `join`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from safetensors.torch import load_file
+
+from submodel.config import read
+from submodel.engines.processes.launch import free_port
+from submodel.federation.flower.credentials import create
+from submodel.federation.flower.process import Child
+from submodel.federation.flower.supernode import explain
+from submodel.prepare.setup import prepare
+from submodel.runs.loop import train
+from tests.support.processes import House
+
+CONFIG = """
+name = "devices"
+seed = 3
+[model]
+name = "cnn"
+width = 8
+[data]
+examples = 200
+test_examples = 100
+[clients]
+count = 2
+per_round = 2
+capacities = [1.0, 0.25]
+[train]
+rounds = 2
+evaluate_every = 2
+evaluate_capacities = false
+[engine]
+batching = "never"
+device = "cpu"
+[devices]
+least = 2
+deadline = 120
+"""
+
+
+def pretender(house: House, name: str, *credentials: str) -> Child:
+    """A SuperNode of Flower's own that tries to get in."""
+    home = house.folder / name
+    where = ["--superlink", f"127.0.0.1:{house.port}", "--host", "127.0.0.1"]
+    child = Child(
+        "supernode", [*where, "--port", str(free_port()), *credentials], home, home / "log"
+    )
+    child.start()
+    return child
+
+
+def child_ended(child: Child) -> Callable[[], bool]:
+    return lambda: not child.alive()
+
+
+def refused(house: House) -> None:
+    """Whom the server does not know, it lets in under no pretence."""
+    other = create(house.folder / "other", ["127.0.0.1"], ["stranger"]).folder / "devices/stranger"
+    own = house.folder / "federation" / "devices" / "big"
+    trust, key = "--root-certificates", "--auth-supernode-private-key"
+    pretenders = {
+        "the server asks for a key": pretender(house, "no-key", trust, f"{own}/ca.crt"),
+        "refused this device's key": pretender(
+            house, "unregistered", trust, f"{own}/ca.crt", key, f"{other}/device.key"
+        ),
+        "certificate does not pass": pretender(
+            house, "wrong-ca", trust, f"{other}/ca.crt", key, f"{own}/device.key"
+        ),
+    }
+    plain = pretender(house, "plaintext", "--insecure")  # which tries for ever
+    try:
+        for reason, child in pretenders.items():
+            house.wait(f"the end of {child.log}", child_ended(child))
+            assert reason in explain(child.said(), child.returncode)
+        house.wait("a refused connection", lambda: "attempt failed" in plain.said())
+        for child in (*pretenders.values(), plain):
+            assert "SuperNode ID" not in child.said()
+    finally:
+        for child in (*pretenders.values(), plain):
+            child.stop()
+
+
+def test_two_devices_train_over_tls_what_one_process_trains(house: House) -> None:
+    house.serve(CONFIG, ["big", "small"])
+    for part, name in enumerate(["big", "small"]):
+        house.join(name, "--part", str(part))
+    house.wait("both devices", lambda: "reported" in house.said("big") + house.said("small"))
+
+    refused(house)
+    assert house.finish("serve") == 0, house.everything()
+    assert "test accuracy" in house.said("serve")
+
+    expected, _ = train(read(house.run / "config.toml"), prepare(read(house.run / "config.toml")))
+    found = load_file(house.run / "model.safetensors")
+    assert found.keys() == expected.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(tensor, found[name]), name
+    lines = house.metrics()
+    assert [line["clients"] for line in lines] == [2, 2]
+    for line in lines:
+        for device in line["devices"].values():
+            assert device["peak_memory"] > 0
+        down = sum(device["bytes_down"] for device in line["devices"].values())
+        assert line["bytes_down"] < down < line["bytes_down"] + 2 * 6000

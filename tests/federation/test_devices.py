@@ -1,0 +1,856 @@
+"""Training over devices, all in one process: what travels, who answers, who is left out."""
+
+from __future__ import annotations
+
+import json
+import time
+import tracemalloc
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+from submodel.algorithm.evaluation import evaluate
+from submodel.algorithm.rounds import Dispatcher, cut_of, initial_state, output_step, step
+from submodel.algorithm.types import Assignment, State
+from submodel.config import Config, parse
+from submodel.data import Examples
+from submodel.engines.serial import SerialEngine
+from submodel.errors import CheckpointError, ConfigError, DataError, SilentRoundError
+from submodel.federation.device import Device, Means, Report, empty_module
+from submodel.federation.facts import Facts, briefing
+from submodel.federation.memory import fitting, offered
+from submodel.federation.own_data import OwnData
+from submodel.federation.post import Kind, Reply
+from submodel.federation.roster import Roster, read_roster
+from submodel.federation.server import DevicePopulation, over_devices
+from submodel.federation.wire import Parcel, WireError, read_update, task_parcel, update_limits
+from submodel.model.budget import Budget
+from submodel.model.cost import CostModel
+from submodel.model.cut import held
+from submodel.prepare.setup import prepare
+from submodel.report.tables import cost_rows
+from submodel.runs.loop import Interrupted, RunFolder, train
+
+
+class Neighbours:
+    """A post whose nodes are in this process; each answers when it is asked for the answer.
+
+    ``spoil`` may replace a node's answer: None is silence.
+    """
+
+    def __init__(self, means: dict[int, Means]) -> None:
+        self.means = means
+        self.spoil: dict[int, Callable[[Kind, bytes], bytes | None]] = {}
+        self.mute: set[int] = set()  # say nothing, not even who they are
+        self.sent: list[tuple[int, Kind, bytes]] = []
+        self._waiting: dict[str, tuple[int, Kind, bytes]] = {}
+
+    def present(self) -> Collection[int]:
+        return set(self.means)
+
+    def send(
+        self,
+        node: int,
+        kind: Kind,
+        payload: bytes,
+        seconds: float,  # noqa: ARG002
+        topic: str,  # noqa: ARG002
+    ) -> str | None:
+        if node not in self.means:
+            return None
+        self.sent.append((node, kind, payload))
+        ticket = str(len(self.sent))
+        self._waiting[ticket] = (node, kind, payload)
+        return ticket
+
+    def replies(self, tickets: Collection[str]) -> list[Reply]:
+        found = []
+        for ticket in reversed(list(tickets)):  # in no particular order
+            if ticket not in self._waiting or self._waiting[ticket][0] not in self.means:
+                continue
+            if self._waiting[ticket][0] in self.mute:
+                continue
+            node, kind, payload = self._waiting[ticket]
+            answer: bytes | None
+            if node in self.spoil and kind != "report":
+                answer = self.spoil[node](kind, payload)
+            else:
+                answer = self.honest(node, kind, payload)
+            if answer is not None:
+                del self._waiting[ticket]
+                found.append(Reply(ticket, answer))
+        return found
+
+    def honest(self, node: int, kind: Kind, payload: bytes) -> bytes:
+        parcel = Parcel.from_bytes(payload)
+        return Device(parcel.head, self.means[node]).answer(kind, parcel).to_bytes()
+
+
+def silence(*_: object) -> None:
+    """What a hanging device says."""
+
+
+def config_of(**sections: Any) -> Config:
+    values: dict[str, Any] = {
+        "model": {"name": "cnn", "width": 4},
+        "data": {"examples": 120, "test_examples": 40},
+        "clients": {"count": 4, "per_round": 3, "capacities": [1, 0.5, 0.25]},
+        "train": {"rounds": 2, "evaluate_every": 2},
+        "engine": {"name": "flower", "batching": "never", "device": "cpu"},
+        "devices": {"least": 4, "deadline": 0.5},
+    }
+    for name, section in sections.items():
+        values[name] = {**values.get(name, {}), **section} if isinstance(section, dict) else section
+    return parse(values)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUBMODEL_DATA", str(tmp_path / "cache"))
+
+
+def parts(count: int = 4) -> dict[int, Means]:
+    """Nodes whose numbers, like Flower's, say nothing, each with a part of the run's data."""
+    return {2**63 + 17 * part: Means(OwnData(part=part)) for part in range(count)}
+
+
+def rounds_over(config: Config, post: Neighbours, rounds: int = 2) -> tuple[State, list[Any]]:
+    setup, engine = over_devices(config, prepare(config), post)
+    costs = CostModel(setup.module, setup.federation.dataset.example)
+    state, reports = initial_state(setup), []
+    for _ in range(rounds):
+        state, report = step(setup, state, engine, costs)
+        reports.append(report)
+    return state, reports
+
+
+def rounds_here(config: Config, rounds: int = 2) -> tuple[State, list[Any]]:
+    setup = prepare(config)
+    costs = CostModel(setup.module, setup.federation.dataset.example)
+    state, reports = initial_state(setup), []
+    for _ in range(rounds):
+        state, report = step(setup, state, SerialEngine(setup), costs)
+        reports.append(report)
+    return state, reports
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "rolling": {},
+    "random, fill in": {"scheme": {"name": "random"}, "merge": {"rule": "fill_in"}},
+    "coordinates": {"scheme": {"name": "random", "granularity": "coordinate"}},
+    "importance of weights": {"scheme": {"name": "importance", "granularity": "coordinate"}},
+    "importance": {"scheme": {"name": "importance"}},
+    "ordered": {"scheme": {"name": "ordered", "distill": 0.5}},
+    "unbiased": {
+        "scheme": {"name": "unbiased", "sampling": "fixed"},
+        "merge": {"rule": "fill_in"},
+    },
+    "hierarchical": {
+        "scheme": {"name": "hierarchical", "cells": 2, "every": 2},
+        "clients": {"capacities": [0.5]},
+    },
+    "pruned": {
+        "scheme": {"name": "pruned", "granularity": "coordinate", "every": 1},
+        "clients": {"capacities": [0.25]},
+    },
+    "factorised": {"model": {"factorised": True}},
+    "static batch norm and scaler": {"model": {"name": "preresnet18", "width": 2, "scaler": True}},
+    "all labels, examples count": {
+        "local": {"absent_labels": "keep"},
+        "merge": {"weights": "examples"},
+    },
+    "server momentum": {"server": {"name": "momentum"}},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_devices_train_the_same_model_as_this_process_bit_for_bit(case: str) -> None:
+    config = config_of(**CASES[case])
+    here, expected = rounds_here(config)
+    there, found = rounds_over(config, Neighbours(parts()))
+    for name, tensor in here.tensors.items():
+        assert torch.equal(tensor, there.tensors[name]), name
+    for name, tensor in here.memory.items():
+        assert torch.equal(tensor, there.memory[name]), name
+    for a, b in zip(expected, found, strict=True):
+        assert replace(a, seconds={}) == replace(b, seconds={})
+
+
+def test_the_output_step_is_the_same_too() -> None:
+    config = config_of()
+    here = prepare(config)
+    there, engine = over_devices(config, here, Neighbours(parts()))
+    costs = CostModel(here.module, here.federation.dataset.example)
+    expected = output_step(here, initial_state(here), SerialEngine(here), costs, 10.0)
+    found = output_step(there, initial_state(there), engine, costs, 10.0)
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(tensor, found.tensors[name]), name
+
+
+def test_the_output_step_is_taken_without_those_who_fail(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A device that sends no number, and one that sends nothing: once, not for every window."""
+    config = config_of(clients={"per_round": 4}, devices={"least": 2, "deadline": 0.3})
+    bad, silent = sorted(parts())[1:3]
+    post = Neighbours(parts())
+    there, engine = over_devices(config, prepare(config), post)
+    costs = CostModel(there.module, there.federation.dataset.example)
+    assert there.population.sample(0) == [0, 1, 2, 3]
+    post.spoil |= {bad: spoiled_by(_nan)(post, bad), silent: silence}
+    windows = len(list(there.scheme.output_passes()))
+    assert windows > 2
+    found = output_step(there, initial_state(there), engine, costs, 10.0)
+    sent = [node for node, kind, _ in post.sent if kind == "train"]
+    assert (sent.count(bad), sent.count(silent)) == (windows, 1)
+    assert "client 1: " in caplog.text
+    assert "client 2: no answer" in caplog.text
+    others = Neighbours({n: means for n, means in parts().items() if n not in (bad, silent)})
+    here, other = over_devices(config, prepare(config), others)
+    expected = output_step(here, initial_state(here), other, costs, 10.0)
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(tensor, found.tensors[name]), name
+
+
+def test_half_precision_costs_half_and_leaves_what_nobody_moved() -> None:
+    exact, half = config_of(), config_of(devices={"transport": "half"})
+    post = Neighbours(parts())
+    here, full = rounds_here(exact)
+    there, found = rounds_over(half, post)
+    assert [2 * r.bytes_down for r in found] == [r.bytes_down for r in full]
+    assert [2 * r.bytes_up for r in found] == [r.bytes_up for r in full]
+    for name, tensor in here.tensors.items():
+        # a weight was sent with 11 bits, a change came back with 11
+        assert torch.allclose(tensor, there.tensors[name], atol=4e-3), name
+    start = initial_state(prepare(half))
+    still = config_of(devices={"transport": "half"}, local={"lr": 1e-30, "momentum": 0.0})
+    unmoved, _ = rounds_over(still, Neighbours(parts()))
+    for name, tensor in start.tensors.items():
+        assert torch.equal(tensor, unmoved.tensors[name]), name
+
+
+def test_a_device_gets_the_bytes_of_its_cut_and_little_else() -> None:
+    config = config_of(model={"width": 32}, local={"absent_labels": "keep"})
+    post = Neighbours(parts())
+    setup, engine = over_devices(config, prepare(config), post)
+    costs = CostModel(setup.module, setup.federation.dataset.example)
+    state = initial_state(setup)
+    _, report = step(setup, state, engine, costs)
+    promised = {row["capacity"]: row["bytes"] / 2 for row in cost_rows(setup)}  # submodel cost
+    total = 0
+    for _, kind, payload in post.sent:
+        if kind == "train":
+            parcel = Parcel.from_bytes(payload)
+            values = sum(t.nbytes for t in parcel.tensors.values())
+            assert values == promised[parcel.head["assignment"]["capacity"]]
+            assert len(payload) - values < 6000  # the configuration and the tensors' names
+            total += values
+    assert total == report.bytes_down
+
+
+def test_who_is_silent_is_named_and_gets_no_work_until_it_answers() -> None:
+    config = config_of(clients={"per_round": 4}, devices={"least": 3})
+    post = Neighbours(parts())
+    asleep = 2**63 + 17
+    post.spoil[asleep] = silence
+    setup, engine = over_devices(config, prepare(config), post)
+    costs = CostModel(setup.module, setup.federation.dataset.example)
+    state, report = step(setup, initial_state(setup), engine, costs)
+    assert report.clients == 3
+    assert list(report.missing) == ["1"]
+    assert report.missing["1"].startswith("no answer in")
+    trained = [node for node, kind, _ in post.sent if kind == "train"]
+    # its answer to the old task never came, so it is not asked to train again: a hanging device
+    # answers nothing at all, not even who it is
+    silent = post.means.pop(asleep)
+    _, report = step(setup, state, engine, costs)
+    assert report.clients == 3
+    assert not report.missing
+    assert [n for n, kind, _ in post.sent if kind == "train"][len(trained) :].count(asleep) == 0
+    post.means[asleep] = silent
+    del post.spoil[asleep]
+    state, report = step(setup, state, engine, costs)
+    assert report.clients == 4
+    without, _ = rounds_here(config, 1)
+    assert not torch.equal(without.tensors["0.weight"], state.tensors["0.weight"])
+
+
+class Clock:
+    """Time passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def roster_over(post: Neighbours, clock: Clock) -> Roster:
+    config = config_of()
+    told = briefing(config, Facts.of(prepare(config).federation.dataset))
+    return Roster(post, told, lambda _: "", config.clients.count, clock=clock)
+
+
+def asked(post: Neighbours, node: int) -> int:
+    return sum(1 for to, kind, _ in post.sent if to == node and kind == "report")
+
+
+def test_a_device_gets_no_work_however_long_it_hangs() -> None:
+    post, clock = Neighbours(parts(2)), Clock()
+    node = 2**63 + 17
+    roster = roster_over(post, clock)
+    assert roster.wait(2) == [0, 1]
+    post.mute.add(node)
+    roster.missed(1, "no answer in 40 s", silent=True)
+    for clock.now in (1.0, 119.0, 121.0, 170.0, 190.0, 1000.0):
+        assert roster.wait(1) == [0], clock.now  # nor does anybody wait for it
+    assert roster.entry(1).last_problem == "it did not say in 120 s who it is"
+    assert asked(post, node) == 3  # at the beginning, when it missed, a minute after that was over
+    post.mute.clear()
+    clock.now = 1060.0
+    assert roster.wait(2) == [0, 1]
+
+
+def test_a_newcomer_that_does_not_answer_is_waited_for_once() -> None:
+    post, clock = Neighbours(parts(2)), Clock()
+    post.mute.add(2**63 + 17)
+    roster = roster_over(post, clock)
+
+    def pass_on(tickets: Collection[str]) -> list[Reply]:
+        clock.now += 25.0
+        return Neighbours.replies(post, tickets)
+
+    post.replies = pass_on  # type: ignore[method-assign]
+    assert roster.wait(1) == [0]
+    assert clock.now == 150.0
+    clock.now = 300.0  # it is asked once more, and the round begins without it
+    assert roster.wait(1) == [0]
+    assert (clock.now, asked(post, 2**63 + 17)) == (300.0, 2)
+
+
+def test_who_comes_back_is_asked_again_what_it_has_and_holds() -> None:
+    post, clock = Neighbours(parts(2)), Clock()
+    node = 2**63 + 17
+    roster = roster_over(post, clock)
+    assert roster.wait(2) == [0, 1]
+    del post.means[node]
+    assert roster.wait(1) == [0]
+    post.means[node] = Means(OwnData(part=1), capacity=0.25)
+    assert roster.wait(2) == [0, 1]
+    assert roster.entry(1).report.capacity == 0.25
+
+
+def test_a_device_that_says_it_cannot_gets_no_work() -> None:
+    post, clock = Neighbours(parts(2)), Clock()
+    node = 2**63 + 17
+    roster = roster_over(post, clock)
+    assert roster.wait(2) == [0, 1]
+    post.means[node] = Means(OwnData(Path("/nowhere/x.npz")), capacity=1.0)
+    roster.missed(1, "its app failed", silent=True)
+    assert roster.wait(1) == [0]
+    assert roster.wait(1) == [0]  # also when it has been turned away
+    assert "/nowhere/x.npz" in roster.entry(1).last_problem
+
+
+def test_a_server_that_starts_again_waits_for_the_devices_that_it_knew(tmp_path: Path) -> None:
+    config, file = config_of(devices={"least": 3}), tmp_path / "devices.json"
+    post = Neighbours(parts(3))
+    over_devices(config, prepare(config), post, file)[0].population.sample(0)
+    post = Neighbours(parts(3))
+    config = config_of(devices={"least": 1}, clients={"per_round": 4})
+    setup, _ = over_devices(config, prepare(config), post, file)
+    assert setup.population.sample(0) == [0, 1, 2]
+    assert [kind for _, kind, _ in post.sent] == ["report"] * 3
+
+
+def spoiled_by(edit: Callable[[dict[str, Any], dict[str, torch.Tensor]], None]) -> Any:
+    """A node that changes its honest answer before it is sent."""
+
+    def make(post: Neighbours, node: int) -> Callable[[Kind, bytes], bytes]:
+        def answer(kind: Kind, payload: bytes) -> bytes:
+            parcel = Parcel.from_bytes(post.honest(node, kind, payload))
+            head, tensors = dict(parcel.head), dict(parcel.tensors)
+            edit(head, tensors)
+            return Parcel(head, tensors).to_bytes()
+
+        return answer
+
+    return make
+
+
+def says(answer: bytes) -> Any:
+    """A node that always says the same."""
+    return lambda *_: lambda *_: answer
+
+
+def _nan(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    tensors["values/0.weight"][0] = float("nan")
+
+
+def _shape(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    tensors["values/0.weight"] = torch.zeros(1, 2, 3)
+
+
+def _type(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    tensors["values/0.weight"] = tensors["values/0.weight"].double()
+
+
+def _less(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    del tensors["values/0.weight"]
+
+
+def _old(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["assignment"]["round"] -= 1
+
+
+def _other(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["assignment"]["client"] += 1
+
+
+def _greedy(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["examples"] = -5
+
+
+def _loss(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["loss"] = "low"
+
+
+def _unreadable(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["assignment"]["round"] = "first"
+
+
+def _endless(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["loss"] = 10**400
+
+
+def _costly(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["training"] = float("inf")
+
+
+def _coloured(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["problem"] = "\x1b[31m\nred"
+
+
+def _headless(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head.clear()
+
+
+def _huge(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    tensors["values/0.weight"] *= 1e30
+
+
+def _long_text(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["problem"] = "no " * 500_000
+
+
+def _long_name(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["halved"] = {"x" * 10_000: "y"}
+
+
+def _long_shape(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    tensors["values/0.weight"] = torch.zeros((1,) * 2_000)
+
+
+def _long_passes(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["passes"] = [[0.5, 1]] * 1000
+
+
+def _large_head(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    head["beside"] = [[]] * 1_000_000
+
+
+def _large_body(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    tensors["beside"] = torch.zeros(1_000_000)
+
+
+WITHOUT_END = {
+    "a long text": (spoiled_by(_long_text), "at most"),
+    "a long name": (spoiled_by(_long_name), "halved.xxx"),
+    "a long shape": (spoiled_by(_long_shape), "does not fit the cut"),
+    "many widths": (spoiled_by(_long_passes), "it tells of 1,000 widths"),
+    "a large head": (spoiled_by(_large_head), "bytes; at most"),
+    "a large body": (spoiled_by(_large_body), "bytes; at most"),
+}
+BAD = {
+    "a large head": WITHOUT_END["a large head"],
+    "a long shape": WITHOUT_END["a long shape"],
+    "not a number": (spoiled_by(_nan), "not finite"),
+    "shape": (spoiled_by(_shape), "does not fit the cut"),
+    "type": (spoiled_by(_type), "torch.float64"),
+    "a tensor too few": (spoiled_by(_less), "missing or unknown"),
+    "an old round": (spoiled_by(_old), "it answers for round 0"),
+    "another client": (spoiled_by(_other), "client 2"),
+    "a round that is none": (spoiled_by(_unreadable), "assignment.round: input should be"),
+    "examples": (spoiled_by(_greedy), "examples: input should be greater than 0, not -5"),
+    "loss": (spoiled_by(_loss), "loss: input should be a valid number"),
+    "a number without end": (spoiled_by(_endless), "loss: input should be a"),
+    "a cost without end": (spoiled_by(_costly), "training: input should be a finite number"),
+    "no head": (spoiled_by(_headless), "assignment: field required"),
+    "terminal codes": (spoiled_by(_coloured), "its answer: [31m red"),
+    "huge": (spoiled_by(_huge), "0.weight"),
+    "garbage": (says(b"\xff" * 999), "cut short"),
+    "nothing": (says(b""), "cut short"),
+    "pickle": (says(b"\x80\x04cos\nsystem\n."), "cut short"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_answers_are_refused_by_name_and_the_rest_is_merged(fault: str) -> None:
+    """The model is that of a round without the device that answered badly."""
+    config = config_of(clients={"per_round": 4}, devices={"least": 3})
+    make, reason = BAD[fault]
+    post, bad = Neighbours(parts()), 2**63 + 17
+    post.spoil[bad] = make(post, bad)
+    found, reports = rounds_over(config, post, rounds=1)
+    why = {**reports[0].missing, **reports[0].refused}
+    assert list(why) == ["1"]
+    assert reason in why["1"]
+    assert len(why["1"]) < 600
+    assert reports[0].clients == 3
+    others = Neighbours({node: means for node, means in parts().items() if node != bad})
+    expected, _ = rounds_over(config, others, rounds=1)
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(tensor, found.tensors[name]), name
+
+
+@pytest.mark.parametrize("fault", WITHOUT_END)
+def test_an_answer_is_bounded_by_the_cut_that_it_is_for(fault: str) -> None:
+    """Whatever a device sends, reading it takes no more memory than an honest answer."""
+    config = config_of()
+    setup = prepare(config)
+    post, node = Neighbours(parts()), 2**63
+    task = Dispatcher(setup, initial_state(setup), setup.work).task(Assignment(0, 0, 0.5))
+    told = briefing(config, Facts.of(setup.federation.dataset))
+    parcel = task_parcel(task, setup.module, False, "exact")
+    payload = replace(parcel, head={**told, **parcel.head}).to_bytes()
+    limits = update_limits(task, "exact")
+    right = post.honest(node, "train", payload)
+    assert len(right) < limits.whole
+    assert int.from_bytes(right[:8], "little") < limits.head
+    wrong = WITHOUT_END[fault][0](post, node)("train", payload)
+    started = time.process_time()
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError) as caught:
+            read_update(Parcel.from_bytes(wrong, limits), task)
+        assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - started < 1
+    assert len(str(caught.value)) <= 500
+
+
+def test_what_a_device_says_of_itself_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    said: dict[str, Any] = {
+        "many labels": {"labels": list(range(10**6))},
+        "labels that are none": {"labels": list(range(1000, 3000))},
+        "a part without end": {"part": 10**400},
+        "a long name": {"name": "x" * 10**7},
+        "another problem": {"problem": "x" * 10**4},
+    }
+    config = config_of()
+
+    class Boasting(Neighbours):
+        def honest(self, node: int, kind: Kind, payload: bytes) -> bytes:
+            head = Parcel.from_bytes(super().honest(1, kind, payload)).head
+            return Parcel({**head, **list(said.values())[node - 1]}, {}).to_bytes()
+
+    post = Boasting({number: Means(OwnData(part=0)) for number in range(1, 1 + len(said))})
+    setup, _ = over_devices(config, prepare(config), post)
+    assert isinstance(setup.population, DevicePopulation)
+    assert setup.population.roster.wait(0) == []
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == len(said)
+    assert max(map(len, lines)) < 600
+
+
+def test_labels_that_nobody_asked_for_are_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    config = config_of(local={"absent_labels": "keep"})
+
+    class Telling(Neighbours):
+        def honest(self, node: int, kind: Kind, payload: bytes) -> bytes:
+            head = Parcel.from_bytes(super().honest(node, kind, payload)).head
+            assert head["labels"] == []
+            return Parcel({**head, "labels": [7]}, {}).to_bytes()
+
+    setup, _ = over_devices(config, prepare(config), Telling({1: Means(OwnData(part=0))}))
+    assert isinstance(setup.population, DevicePopulation)
+    assert setup.population.roster.wait(0) == []
+    assert "which nobody asked for" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", "[" * 10**5, '[{"node": 1}]', "\udc00", '[{"node": "x"}]']
+)
+def test_a_damaged_list_of_devices_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "devices.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(CheckpointError, match=r"devices\.json: damaged"):
+        read_roster(tmp_path / "devices.json")
+
+
+def test_a_quorum_closes_a_round_early() -> None:
+    config = config_of(
+        clients={"per_round": 4}, devices={"least": 4, "deadline": 1000, "quorum": 0.75}
+    )
+    post = Neighbours(parts())
+    post.spoil[2**63] = silence
+    _, reports = rounds_over(config, post, rounds=1)
+    assert reports[0].clients == 3
+    assert "when enough had answered" in reports[0].missing["0"]
+
+
+def test_a_round_that_nobody_answers_is_tried_again_and_then_stops_resumably(
+    tmp_path: Path,
+) -> None:
+    config = config_of(devices={"least": 1, "deadline": 0.1, "tries": 2})
+    post = Neighbours(parts(1))
+    post.spoil[2**63] = silence
+    setup, engine = over_devices(config, prepare(config), post)
+    with pytest.raises(SilentRoundError, match="round 1: no update"):
+        step(setup, initial_state(setup), engine, CostModel(setup.module, Facts.of(
+            setup.federation.dataset).example))  # fmt: skip
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config)
+    with pytest.raises(Interrupted, match="stopped after round 0 of 2: round 1: no update"):
+        train(config, setup, folder, devices=engine)
+    assert len([1 for _, kind, _ in post.sent if kind == "train"]) == 3
+    post.spoil.clear()
+    state, history = train(config, setup, folder, devices=engine, resume=True)
+    assert state.round == 2
+    assert [line["clients"] for line in history] == [1, 1]
+
+
+def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_path: Path) -> None:
+    config = config_of(train={"rounds": 3, "checkpoint_every": 50})
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config)
+    file = folder.path / "devices.json"
+    post = Neighbours(parts())
+    setup, engine = over_devices(config, prepare(config), post, file)
+
+    class Killed(BaseException):
+        pass
+
+    def kill(line: dict[str, Any]) -> None:
+        if line["round"] == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(config, setup, folder, kill, devices=engine)
+    assert sorted(entry["client"] for entry in json.loads(file.read_text())) == [0, 1, 2, 3]
+    setup, engine = over_devices(config, prepare(config), Neighbours(parts()), file)
+    state, history = train(config, setup, folder, devices=engine, resume=True)
+    expected, _ = train(config, prepare(config))
+    assert [line["round"] for line in history] == [1, 2, 3]
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(tensor, state.tensors[name]), name
+    device = next(iter(history[0]["devices"].values()))
+    counted = {"capacity", "seconds", "bytes_down", "bytes_up"}
+    assert device.keys() == {*counted, "training", "peak_memory"}
+
+
+def test_late_devices_join_and_those_who_leave_are_not_asked() -> None:
+    config = config_of(clients={"per_round": 4}, devices={"least": 2})
+    post = Neighbours({node: m for node, m in parts().items() if m.data.part in (0, 2)})
+    setup, engine = over_devices(config, prepare(config), post)
+    costs = CostModel(setup.module, setup.federation.dataset.example)
+    state, first = step(setup, initial_state(setup), engine, costs)
+    post.means = parts()
+    state, second = step(setup, state, engine, costs)
+    del post.means[2**63]
+    _, third = step(setup, state, engine, costs)
+    assert [first.clients, second.clients, third.clients] == [2, 4, 3]
+
+
+def test_devices_that_do_not_fit_the_run_are_turned_away(caplog: pytest.LogCaptureFixture) -> None:
+    config = config_of(devices={"least": 1})
+    means = parts(1) | {
+        1: Means(OwnData(part=9)),
+        2: Means(OwnData(Path("/nowhere/x.npz")), capacity=1.0),
+        3: Means(OwnData()),
+        4: Means(OwnData(part=1), capacity=0.01),
+        5: Means(OwnData(part=2), memory=1000),
+    }
+    setup, _ = over_devices(config, prepare(config), Neighbours(means))
+    assert setup.population.sample(0) == [0]
+    for reason in (
+        "node 1 takes no part: part 9: the run has clients 0 to 3",
+        "node 2 takes no part: /nowhere/x.npz: want a folder",
+        "node 3 takes no part: this device has no data",
+        "node 4 takes no part: --capacity: 0.01 is less than the run's smallest, 0.25",
+        "node 5 takes no part: --memory: 1 kB hold none of the run's sub-models",
+    ):
+        assert reason in caplog.text
+
+
+def test_two_devices_cannot_play_one_part(caplog: pytest.LogCaptureFixture) -> None:
+    config = config_of(devices={"least": 1})
+    post = Neighbours({1: Means(OwnData(part=0)), 2: Means(OwnData(part=0))})
+    setup, _ = over_devices(config, prepare(config), post)
+    assert setup.population.sample(0) == [0]
+    assert "part 0 is" in caplog.text
+
+
+def test_static_norms_are_measured_where_the_data_is() -> None:
+    """One device with all examples: the statistics are those of a run in one place."""
+    config = config_of(
+        model={"name": "preresnet18", "width": 2},
+        data={"partition": "iid", "examples": 150},
+        clients={"count": 1, "per_round": 1, "capacities": [1, 0.5]},
+        local={"absent_labels": "keep"},
+        devices={"least": 1},
+    )
+    here = prepare(config)
+    post = Neighbours({7: Means(OwnData(part=0), capacity=1.0)})
+    there, _ = over_devices(config, here, post)
+    assert there.population.sample(0) == [0]
+    state = initial_state(here)
+    expected, found = evaluate(here, state), evaluate(there, state)
+    assert [kind for _, kind, _ in post.sent] == ["report", "moments"]
+    assert found.loss == pytest.approx(expected.loss, rel=1e-4)  # other batches, the same examples
+    small = cut_of(here, Assignment(0, 0, 0.5))
+    evaluate(there, state, small)
+    sent = Parcel.from_bytes(post.sent[-1][2])
+    values = sum(t.numel() for n, t in sent.tensors.items() if n.startswith("values/"))
+    assert values == held(small, state.tensors)
+
+
+def test_nobody_is_sent_more_than_it_can_hold_not_even_for_statistics(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = config_of(model={"name": "preresnet18", "width": 4}, devices={"least": 1})
+    post = Neighbours({7: Means(OwnData(part=0), capacity=0.25)})
+    setup, _ = over_devices(config, prepare(config), post)
+    setup.population.sample(0)
+    evaluate(setup, initial_state(setup))
+    assert [kind for _, kind, _ in post.sent] == ["report"]
+    assert "no device measured" in caplog.text
+
+
+def test_own_data_is_read_from_pictures_and_arrays(tmp_path: Path) -> None:
+    facts = Facts((3, 4, 4), "float32", 3, ("ant", "bee", "cat"), (0.5,) * 3, (0.25,) * 3)
+    for name, value in (("bee", 255), ("cat", 0)):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        Image.new("L", (4, 4), value).save(tmp_path / "pictures" / name / "1.png")
+    found = OwnData(tmp_path / "pictures").read(Config(), facts)
+    assert found.y.tolist() == [1, 2]
+    assert found.x.mean(dim=(1, 2, 3)).tolist() == [2.0, -2.0]
+    again = OwnData(tmp_path / "pictures").read(Config(), facts)  # what was kept
+    assert torch.equal(again.x, found.x)
+    save_file({"x": found.x, "y": found.y}, tmp_path / "own.safetensors")
+    np.savez(tmp_path / "own.npz", x=found.x.numpy(), y=found.y.numpy())
+    for name in ("own.safetensors", "own.npz"):
+        own = OwnData(tmp_path / name).read(Config(), facts)
+        assert torch.equal(own.x, found.x)
+        assert torch.equal(own.y, found.y)
+    (tmp_path / "pictures" / "dog").mkdir()
+    Image.new("L", (4, 4)).save(tmp_path / "pictures" / "dog" / "1.png")
+    with pytest.raises(DataError, match="dog: no class of the run; those are ant, bee, cat"):
+        OwnData(tmp_path / "pictures").read(Config(), facts)
+    with pytest.raises(DataError, match="labels must be 0 to 1"):
+        OwnData(tmp_path / "own.npz").read(Config(), replace(facts, classes=2))
+    with pytest.raises(DataError, match=r"inputs of \(3, 4, 4\), but the run's are \(3, 8, 8\)"):
+        OwnData(tmp_path / "own.npz").read(Config(), replace(facts, inputs=(3, 8, 8)))
+
+
+def test_memory_becomes_the_largest_capacity_that_fits() -> None:
+    config = config_of(model={"name": "preresnet18", "width": 16})
+    setup = prepare(config)
+    facts = Facts.of(setup.federation.dataset)
+    fits = [
+        fitting(config, setup.module, setup.axes, facts, memory)
+        for memory in (10**9, 4 * 10**6, 10**6)
+    ]
+    assert fits == [1.0, 0.5, 0.25]
+    whole = sum(p.nbytes for p in setup.module.parameters())
+    needs = Budget(setup.module, setup.axes, facts.example, config.local.batch_size or 1).needs(1.0)
+    for copies, memory in ((0, needs.memory), (4, needs.memory + 4 * whole)):
+        for short, capacity in ((0, 1.0), (1, 0.5)):
+            args = (config, setup.module, setup.axes, facts, memory - short)
+            assert fitting(*args, copies=copies) == capacity
+    with pytest.raises(ConfigError, match=r"the smallest, 0.25, needs .* parameters"):
+        fitting(config, setup.module, setup.axes, facts, 10**9, taken=10**9 - 10**4)
+    assert [offered(config, c) for c in (1, 0.9, 0.5, 0.3)] == [1, 0.5, 0.5, 0.25]
+
+
+def test_a_device_holds_no_more_than_its_cut() -> None:
+    config = config_of(model={"width": 64}, clients={"capacities": [0.25]})
+    post = Neighbours(parts())
+    rounds_over(config, post, rounds=1)
+    node, _, payload = next(sent for sent in post.sent if sent[1] == "train")
+    parcel = Parcel.from_bytes(payload)
+    device = Device(parcel.head, post.means[node])
+    assert all(p.is_meta for p in device.setup.module.parameters())
+    whole = sum(p.numel() for p in device.setup.module.parameters())
+    update = device.train(parcel)
+    assert sum(t.numel() for t in update.tensors.values()) < 0.1 * whole
+
+
+def test_axes_that_were_kept_are_taken_if_they_are_of_the_model(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def device(width: int, known: str | None = None) -> Device:
+        config = config_of(model={"width": width})
+        told = briefing(config, Facts.of(prepare(config).federation.dataset))
+        return Device(told, Means(OwnData(part=0)), known)
+
+    own, other = device(4).found, device(8).found
+    marked = own.replace('"unused": []', '"unused": ["a mark"]')
+    assert device(4, marked).setup.axes.unused == ("a mark",)
+    assert device(4, other).found == own
+    assert not caplog.text
+    for broken in ("", "{}", "[1]", own[:-1], own.replace('"Axes"', '"Stored"')):
+        assert device(4, broken).found == own
+    assert caplog.text.count("not the axes of a model") == 5
+
+
+def looks_at_values() -> nn.Module:
+    """A net whose making needs values: it cannot be made on the meta device."""
+    hidden = nn.Linear(64, 8)
+    assert float(hidden.weight.detach().abs().sum()) > 0
+    return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(8, 10))
+
+
+def test_a_model_that_cannot_be_made_without_values_is_emptied(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = config_of(
+        model={"name": "tests.federation.test_devices:looks_at_values", "width": None}
+    )
+    here, _ = rounds_here(config, 1)
+    facts = Facts.of(prepare(config).federation.dataset)
+    module = empty_module(config, facts)
+    assert all(p.is_meta for p in module.parameters())
+    assert "made whole for a moment" in caplog.text
+    there, _ = rounds_over(config, Neighbours(parts()), 1)
+    for name, tensor in here.tensors.items():
+        assert torch.equal(tensor, there.tensors[name]), name
+
+
+def test_reports_and_briefings_survive_the_journey() -> None:
+    config = config_of()
+    facts = Facts.of(prepare(config).federation.dataset)
+    head = Parcel.from_bytes(Parcel(briefing(config, facts), {}).to_bytes()).head
+    device = Device(head, Means(OwnData(part=3), name="shed"))
+    assert device.config == config
+    assert device.facts == facts
+    report = Report.read(Parcel.from_bytes(device.report().to_bytes()).head)
+    assert (report.name, report.part, report.capacity) == ("shed", 3, None)
+    assert report.examples == len(device.own)
+    assert isinstance(device.own, Examples)
+
+
+def test_what_makes_no_sense_over_devices_is_refused_at_once() -> None:
+    config = config_of(
+        scheme={"name": "masked-sgd"}, clients={"count": 1, "per_round": 1, "capacities": [0.5]}
+    )
+    with pytest.raises(ConfigError, match="'masked-sgd' is training on a single machine"):
+        over_devices(config, prepare(config), Neighbours({}))

@@ -1,0 +1,272 @@
+"""`axes.exact` against what is measured: nets by whose code a size reaches the arithmetic."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from submodel.model.axes import AxesError, Dimension, declare, trace
+from submodel.model.axes.measure import measure
+from submodel.model.axes.saved import from_json, to_json
+from submodel.model.axes.trial import Example
+from submodel.model.build import build, tensors_of
+from submodel.model.cut import UnitCut
+from submodel.model.inspect import findings
+from submodel.schemes import Draw, Random
+from submodel.schemes.draw import draw_units
+from tests.model.axes.nets import IMAGE, SEQUENCE, VECTOR, Net, parameter
+from tests.support.reference import masked
+
+Middle = Callable[[Any, Tensor], Tensor]
+
+
+class Hidden(Net):
+    """Two layers with anything between them; sigmoid, so that a dropped unit is not zero there."""
+
+    def __init__(self, middle: Middle, **layers: nn.Module | nn.Parameter) -> None:
+        def forward(self: Any, x: Tensor) -> Any:
+            return self.b(middle(self, torch.sigmoid(self.a(x))))
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            super().__init__(forward, a=nn.Linear(6, 8), b=nn.Linear(8, 3), **layers)
+        self.width, self.by_name = 8, {f"of {n}": 1 / n for n in range(1, 9)}
+
+
+class PerInput(nn.Linear):
+    """Divides by what torch's own layer stores."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x / self.in_features, self.weight, self.bias)
+
+
+def loop(_: Any, z: Tensor) -> Tensor:
+    for _unit in range(z.shape[-1]):
+        z = z * 1.1
+    return z
+
+
+NOT_EXACT: dict[str, Middle] = {
+    "numel": lambda _, z: z / z[0].numel(),
+    "nelement of a weight": lambda net, z: z * net.a.weight.nelement() ** -0.5,
+    "len": lambda _, z: z / len(z[0]),
+    "len of a bias": lambda net, z: z / len(net.a.bias),
+    "float": lambda _, z: z / float(z.shape[-1]),
+    "a float on the left": lambda _, z: z * (0.5 * z.shape[-1]),
+    "a float on the right": lambda _, z: z * (z.shape[-1] * 0.5),
+    "math.sqrt": lambda _, z: z / math.sqrt(z.shape[-1]),
+    "math.log": lambda _, z: z * math.log(z.shape[-1]),
+    "math.prod": lambda _, z: z / math.prod(z.shape[1:]),
+    "a power": lambda _, z: z * z.shape[-1] ** -0.5,
+    "an attribute that is a size": lambda net, z: z.view(-1, net.width) / math.sqrt(net.width),
+    "out_features": lambda net, z: z / net.a.out_features,
+    "in_features": lambda net, z: z * net.b.in_features**-0.5,
+    "NumPy, one size": lambda _, z: z / np.sqrt(z.shape[-1]),
+    "NumPy, a shape": lambda _, z: z / float(np.prod(z.shape[1:])),
+    "Size.numel": lambda _, z: z / z.shape[1:].numel(),
+    "strides": lambda _, z: z / z.stride(0),
+    "torch.tensor": lambda _, z: z / torch.tensor(z.shape[-1]),
+    "new_tensor": lambda _, z: z / z.new_tensor(float(z.shape[-1])),
+    "ones and a sum": lambda _, z: z / torch.ones(z.shape[-1]).sum(),
+    "full and a sum": lambda _, z: z / torch.full((len(z[0]),), 1.0).sum(),
+    "ones_like and a sum": lambda _, z: z / torch.ones_like(z).sum(-1, keepdim=True),
+    "a mean by hand": lambda _, z: z - z.sum(-1, keepdim=True) / z.shape[-1],
+    "a mean by ones": lambda _, z: z - z @ torch.ones(z.shape[-1], 1),
+    "a list and NumPy": lambda _, z: z / np.mean(z.tolist()),
+    "a key of a dict": lambda net, z: z * net.by_name[f"of {z.shape[-1]}"],
+    "a branch": lambda _, z: z * 2 if z.shape[-1] > 6 else z,
+    "a loop": loop,
+    "all parameters": lambda net, z: z / sum(p.numel() for p in net.parameters()),
+    "a softmax": lambda _, z: z.softmax(-1),
+}
+EXACT: dict[str, Middle] = {
+    "nothing": lambda _, z: z,
+    "a number in the code": lambda _, z: z / 8,
+    "a stored number that is no size": lambda net, z: z / math.sqrt(net.width),
+    "a view": lambda _, z: z.view(z.shape[0], z.shape[1]),
+    "a written slice": lambda _, z: torch.zeros_like(z).index_copy(0, torch.arange(2), z),
+    "squares": lambda _, z: z**2,
+    "an assertion": lambda net, z: z if z.shape[-1] == net.a.out_features else z / 0,
+}
+
+
+def differs(net: nn.Module, x: Tensor) -> bool:
+    """Whether some sub-model is not the masked model, by the tests' own reckoning."""
+    axes = trace(net, x)
+    found = []
+    draws = [(Random("fixed"), 0.5), (Random("fixed"), 0.25), (Random("bernoulli"), 0.5)]
+    for number, (way, capacity) in enumerate(draws):
+        cut = draw_units(way, axes, capacity, Draw(1, number, 0))
+        with torch.no_grad():
+            small, reference = build(net, cut)(x), masked(net, cut)(x)
+        found.append(not torch.allclose(small, reference, rtol=1e-5, atol=1e-5))
+    return any(found)
+
+
+@pytest.mark.parametrize("name", NOT_EXACT)
+def test_exact_never_says_yes_where_a_size_becomes_a_value(name: str) -> None:
+    net = Hidden(NOT_EXACT[name])
+    axes = trace(net, VECTOR)
+    assert axes.cut_by_capacity == {"a": 8}
+    assert axes.exact is False
+    assert differs(net, VECTOR)
+    assert "not exact: " in str(axes)
+
+
+@pytest.mark.parametrize("name", NOT_EXACT)
+def test_without_measuring_it_does_not_say_yes_either(name: str) -> None:
+    assert not trace(Hidden(NOT_EXACT[name]), VECTOR, verify=False).exact
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_still_says_yes_where_it_is(name: str) -> None:
+    net = Hidden(EXACT[name])
+    axes = trace(net, VECTOR)
+    assert axes.exact is True
+    assert axes.measured == (0.5, 0.25)
+    assert not differs(net, VECTOR)
+
+
+def test_a_layer_derived_from_one_of_torch() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), PerInput(8, 3))
+    assert trace(net, VECTOR).exact is False
+    assert trace(net, VECTOR, verify=False).exact is False
+
+
+def test_a_learned_query_that_has_no_such_units() -> None:
+    """Copies of one value along the width: zero at no masked unit."""
+    net = Hidden(lambda net, z: z + z @ net.q.expand(z.shape[-1], 1), q=parameter(1, 1))
+    for verify in (False, True):
+        axes = trace(net, VECTOR, verify=verify)
+        assert axes.inexact["a"] == ("mm multiplies two activations",)
+    assert differs(net, VECTOR)
+
+
+def test_weights_that_are_expanded_over_the_batch_are_weights() -> None:
+    net = Net(
+        lambda net, x: torch.bmm(net.a(x), net.w.expand(x.shape[0], -1, -1)),
+        a=nn.Linear(6, 8),
+        w=parameter(8, 3),
+    )
+    assert trace(net, SEQUENCE).exact is True
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_a_table_stretched_to_the_width_keeps_it_whole(mode: str) -> None:
+    net = Hidden(
+        lambda net, z: z * functional.interpolate(net.t, size=z.shape[-1], mode=mode).view(-1),
+        t=parameter(1, 1, 4),
+    )
+    assert not trace(net, VECTOR).cut_by_capacity
+
+
+def test_a_masked_model_that_divides_by_zero_is_not_the_sub_model() -> None:
+    net = Hidden(lambda net, z: z / net.t, t=nn.Parameter(torch.rand(8) + 1))
+    assert trace(net, VECTOR).exact is False
+
+
+def test_only_the_axis_that_differs_is_named() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), Hidden(NOT_EXACT["math.log"]), nn.Linear(3, 9))
+    net[1].a = nn.Linear(8, 7)
+    net[1].b = nn.Linear(7, 3)
+    axes = trace(net, VECTOR)
+    assert list(axes.inexact) == ["1.a"]
+    assert "measured at capacity 0.5" in axes.inexact["1.a"][0]
+
+
+def test_what_is_measured_is_said_and_kept() -> None:
+    axes = trace(Hidden(EXACT["a view"]), VECTOR, capacities=(0.75,))
+    kept = from_json(to_json(axes))
+    assert (kept.measured, kept.doubt, kept.exact) == ((0.75,), "", True)
+    assert "yes, exactly (measured at capacities 0.75)" in findings(axes, verified=True)
+
+
+def test_on_the_meta_device_yes_needs_code_that_has_no_size_in_hand() -> None:
+    known = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    axes = trace(known.to("meta"), IMAGE.to("meta"))
+    assert axes.exact is True
+    assert "by its operators; not measured" in findings(axes, verified=False)
+    for middle in (EXACT["a view"], NOT_EXACT["NumPy, a shape"]):
+        axes = trace(Hidden(middle).to("meta"), VECTOR.to("meta"))
+        assert axes.exact is None
+        text = findings(axes, verified=False)
+        assert "not known; not measured, and the code may compute with the size of a" in text
+
+
+def test_declared_axes_are_not_known_to_be_exact_until_they_are_measured() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    table: dict[str, tuple[Dimension, ...]] = {
+        "0.weight": ("h",),
+        "0.bias": ("h",),
+        "2.weight": (None, "h"),
+    }
+    axes = declare(tensors_of(net), table)
+    assert axes.exact is None
+    assert measure([Example(net, VECTOR)], axes).exact is True
+
+
+def test_a_sub_model_that_depends_on_the_order_of_its_units_is_refused() -> None:
+    """Only in the sub-model: the full one does not look at positions."""
+
+    def middle(_: Any, z: Tensor) -> Tensor:
+        return z if z.shape[-1] > 7 else z * torch.arange(z.shape[-1])
+
+    with pytest.raises(AxesError, match=r"in a sub-model of capacity 0\.5 moves the outputs"):
+        trace(Hidden(middle), VECTOR)
+
+
+def test_a_sub_model_that_cannot_be_built_is_not_measured() -> None:
+    net = Hidden(EXACT["nothing"])
+    net.lock = (i for i in range(3))  # type: ignore[assignment] # nobody can copy it
+    axes = trace(net, VECTOR)
+    assert axes.exact is None
+    assert "no sub-model could be built" in axes.doubt
+
+
+def test_tracing_leaves_no_followed_number_behind() -> None:
+    def remember(net: Any, z: Tensor) -> Tensor:
+        net.width = z.shape[-1]
+        net.by_name["last"] = z
+        return z
+
+    net: Any = Hidden(remember)
+    before = copy.deepcopy(net.state_dict())
+    trace(net, VECTOR)
+    assert type(net.width) is int
+    assert type(net.a.in_features) is int
+    assert "last" not in net.by_name
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+def test_at_capacity_one_nothing_is_dropped() -> None:
+    net = Hidden(EXACT["nothing"])
+    assert measure([Example(net, VECTOR)], trace(net, VECTOR), (1.0,)).exact is True
+    with torch.no_grad():
+        assert torch.equal(build(net, UnitCut(trace(net, VECTOR), {}))(VECTOR), net(VECTOR))
+
+
+class OneNormTwice(nn.Module):
+    """A norm under two names, whose scales are all equal at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.norm = self.again = nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.again(torch.relu(self.norm(self.first(x)))))
+        return out
+
+
+def test_a_layer_with_two_names_has_one_value() -> None:
+    axes = trace(OneNormTwice(), torch.randn(5, 6))
+    assert axes.measured
+    assert axes.cut_by_capacity == {"first": 8}

@@ -1,0 +1,215 @@
+"""Single rules: what each operator makes of the dimensions of its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from submodel.model.axes.expression import Atom, Concatenation, Expression, Fixed, Product
+from submodel.model.axes.record import Record
+from submodel.model.axes.tracer import Watch
+
+
+def show(expression: Expression, names: dict[int, str]) -> str:
+    if isinstance(expression, Fixed):
+        return str(expression.size)
+    if isinstance(expression, Atom):
+        return names.setdefault(expression.number, f"?{expression.size}")
+    sign = "*" if isinstance(expression, Product) else "+"
+    return sign.join(
+        f"({show(p, names)})" if isinstance(p, Product | Concatenation) else show(p, names)
+        for p in expression.parts
+    )
+
+
+def apply(function: Callable[..., Tensor], *shapes: str) -> tuple[str, ...]:
+    """The result's dimensions, for operands such as "b:2 c:3 5": named axes and fixed sizes."""
+    record, made, names = Record(), [], {}
+    known: dict[str, Expression] = {}
+    for shape in shapes:
+        dimensions: list[Expression] = []
+        for entry in shape.split():
+            name, _, size = entry.rpartition(":")
+            if name and name not in known:
+                known[name] = record.algebra.fresh(int(size))
+            dimensions.append(known[name] if name else Fixed(int(size)))
+        tensor = torch.rand([d.size for d in dimensions])
+        record.add(tensor, dimensions)
+        made.append(tensor)
+    for name, expression in known.items():
+        if isinstance(expression, Atom):
+            names[expression.number] = name
+    with torch.no_grad(), Watch(record):
+        result = function(*made)
+    return tuple(show(record.algebra.resolve(d), names) for d in record.of(result).dimensions)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "expected"),
+    [
+        (torch.add, ["a:4 b:3", "b:3"], ["a", "b"]),
+        (torch.add, ["a:4 1", "b:3"], ["a", "b"]),
+        (torch.add, ["a:4", "b:4"], ["a"]),
+        (torch.mul, ["a:4", "4"], ["4"]),
+        (lambda x: x.relu_().masked_fill_(x > 0, 1), ["a:4"], ["a"]),
+        (lambda c, x, y: torch.where(c > 0, x, y), ["a:4 1", "1 b:3", "a:4 b:3"], ["a", "b"]),
+        (lambda x: x.sum(1), ["a:4 b:3"], ["a"]),
+        (lambda x: x.mean(0, keepdim=True), ["a:4 b:3"], ["1", "b"]),
+        (lambda x: x.var((0, 2)), ["a:4 b:3 c:5"], ["b"]),
+        (lambda x: x.sum(), ["a:4 b:3"], []),
+        (lambda x: x.max(), ["a:4 b:3"], []),
+        (lambda x: x.max(1).values, ["a:4 b:3"], ["a"]),
+        (lambda x: x.argmax(), ["a:4 b:3"], []),
+        (lambda x: x.softmax(1), ["a:4 b:3"], ["a", "b"]),
+        (lambda x: x.cumsum(1), ["a:4 b:3"], ["a", "3"]),
+        (lambda x: x.sort(0).indices, ["a:4 b:3"], ["4", "b"]),
+        (lambda x: x.topk(2, 1).values, ["a:4 b:3"], ["a", "2"]),
+        (lambda x: x.tril(), ["a:4 b:3 c:3"], ["a", "3", "3"]),
+        (torch.mm, ["a:4 b:3", "b:3 c:5"], ["a", "c"]),
+        (torch.matmul, ["n:2 a:4 b:3", "b:3 c:5"], ["n", "a", "c"]),
+        (torch.matmul, ["n:2 a:4 b:3", "n:2 b:3 c:5"], ["n", "a", "c"]),
+        (torch.mv, ["a:4 b:3", "b:3"], ["a"]),
+        (torch.dot, ["b:3", "b:3"], []),
+        (torch.baddbmm, ["c:5", "n:2 a:4 b:3", "n:2 b:3 c:5"], ["n", "a", "c"]),
+        (functional.linear, ["a:4 b:3", "c:5 b:3", "c:5"], ["a", "c"]),
+        (
+            lambda x, y: torch.einsum("nhd,nkd->nhk", x, y),
+            ["2 h:3 d:4", "2 k:5 d:4"],
+            ["2", "h", "k"],
+        ),
+        (lambda x, y: torch.einsum("i,j->ij", x, y), ["a:4", "b:3"], ["a", "b"]),
+        (lambda x: x.flatten(), ["a:4 b:3"], ["a*b"]),
+        (lambda x: x.view(2, 2, 3), ["a:4 b:3"], ["?2", "?2", "b"]),
+        (lambda x: x.view(4, 1, 3, 1), ["a:4 b:3"], ["a", "1", "b", "1"]),
+        (lambda x: x.view(3, 4), ["a:4 b:3"], ["3", "4"]),
+        (lambda x: x.t().reshape(-1), ["a:4 b:3"], ["b*a"]),
+        (lambda x: x.transpose_(0, 1), ["a:4 b:3"], ["b", "a"]),
+        (lambda x: x.permute(2, 0, 1), ["a:4 b:3 c:5"], ["c", "a", "b"]),
+        (lambda x: x.movedim(-1, 0), ["a:4 b:3 c:5"], ["c", "a", "b"]),
+        (lambda x: x[:, None].squeeze(), ["a:4"], ["a"]),
+        (lambda x: x.expand(2, 4), ["a:4"], ["?2", "a"]),
+        (lambda x: x.expand(4, 3), ["a:4 1"], ["a", "?3"]),
+        (lambda x: x.repeat(2, 1), ["a:4 b:3"], ["?2*a", "b"]),
+        (lambda x: x.repeat_interleave(2, 0), ["a:4"], ["a*?2"]),
+        (lambda x: torch.stack([x, x], 1), ["a:4"], ["a", "2"]),
+        (lambda x, y: torch.cat([x, y], 1), ["a:4 b:3", "a:4 c:5"], ["a", "b+c"]),
+        (lambda x: torch.cat([x, torch.zeros(0)]), ["a:4"], ["a"]),
+        (lambda x: x.split([1, 3])[1], ["a:4"], ["?3"]),
+        (lambda x: x.chunk(2)[0], ["a:4"], ["?2"]),
+        (lambda x: x[1:3], ["a:4"], ["?2"]),
+        (lambda x: x[-3:], ["a:4"], ["?3"]),
+        (lambda x: x[::2], ["a:4"], ["?2"]),
+        (lambda x: x[1::3], ["a:5"], ["2"]),
+        (lambda x: x[0], ["a:4 b:3"], ["b"]),
+        (lambda x: x.unbind(1)[0], ["a:4 b:3"], ["a"]),
+        (lambda x: functional.pad(x, (1, 2)), ["a:4"], ["1+a+?2"]),
+        (lambda x: functional.pad(x, (-1, 0)), ["a:4"], ["?3"]),
+        (lambda x: functional.glu(x), ["a:4"], ["?2"]),
+        (lambda x: x[torch.tensor([0, 1, 1])], ["a:4 b:3"], ["3", "b"]),
+        (lambda x: x[:, torch.tensor([0]), torch.tensor([1])], ["a:4 b:3 c:5"], ["a", "1"]),
+        (lambda x: x[torch.tensor([0]), :, torch.tensor([1])], ["a:4 b:3 c:5"], ["1", "b"]),
+        (lambda x: x.index_select(1, torch.tensor([0])), ["a:4 b:3"], ["a", "1"]),
+        (lambda x: x.gather(1, torch.zeros(4, 2).long()), ["a:4 b:3"], ["a", "?2"]),
+        (lambda x: functional.embedding(torch.tensor([[1]]), x), ["a:4 b:3"], ["1", "1", "b"]),
+        (lambda x: x[torch.tensor([True, False, True, True])], ["a:4 b:3"], ["3", "b"]),
+        (lambda x: x[:, torch.ones(3, 5).bool()], ["a:4 b:3 c:5 d:2"], ["a", "15", "d"]),
+        (lambda x: x.index_put((torch.tensor([0, 1]),), x[:2]), ["a:4 b:3"], ["4", "b"]),
+        (lambda x: x.masked_scatter(x > 0, x), ["a:4 b:3"], ["4", "3"]),
+        (lambda x, y: x.index_add(0, torch.tensor([0, 1]), y), ["a:4 b:3", "2 c:3"], ["4", "b"]),
+        (lambda x: x.scatter_add(0, torch.zeros(4, 3).long(), x), ["a:4 b:3"], ["4", "b"]),
+        (
+            lambda x: functional.grid_sample(x, torch.zeros(2, 4, 4, 2), align_corners=True),
+            ["2 c:4 3 3"],
+            ["2", "c", "4", "4"],
+        ),
+        (lambda x: functional.embedding_bag(torch.zeros(2, 3).long(), x), ["a:4 b:3"], ["2", "b"]),
+        (lambda x: functional.avg_pool2d(x, (2, 1)), ["n:2 c:4 6 w:6"], ["n", "c", "3", "w"]),
+        (lambda x: torch.view_as_complex(x).real, ["a:4 2"], ["a"]),
+        (lambda x: x.unfold(1, 2, 1), ["a:4 b:3"], ["a", "2", "2"]),
+        (lambda x: functional.unfold(x, 3), ["n:2 c:4 5 5"], ["n", "c*9", "9"]),
+        (lambda x: functional.pixel_shuffle(x, 2), ["n:2 c:8 3 3"], ["n", "?2", "3*?2", "3*?2"]),
+        (lambda x: functional.max_pool2d(x, 2), ["n:2 c:4 6 6"], ["n", "c", "3", "3"]),
+        (lambda x: functional.avg_pool1d(x, 2), ["n:2 c:4 6"], ["n", "c", "3"]),
+        (lambda x: functional.adaptive_avg_pool2d(x, 2), ["n:2 c:4 6 6"], ["n", "c", "2", "2"]),
+        (
+            lambda x: functional.interpolate(x, scale_factor=2),
+            ["n:2 c:4 3 3"],
+            ["n", "c", "6", "6"],
+        ),
+        (lambda x: functional.pad(x, (1, 1), mode="reflect"), ["n:2 c:4 5"], ["n", "c", "7"]),
+        (lambda x, w: functional.conv1d(x, w), ["n:2 c:4 s:5", "o:3 c:4 1"], ["n", "o", "s"]),
+        (lambda x, w: functional.conv1d(x, w), ["n:2 c:4 s:5", "o:3 c:4 2"], ["n", "o", "4"]),
+        (
+            lambda x, w: functional.conv1d(x, w, groups=2),
+            ["n:2 c:4 5", "o:6 2 1"],
+            ["n", "?2*?3", "5"],
+        ),
+        (lambda x: functional.layer_norm(x, (3,)), ["a:4 b:3"], ["a", "b"]),
+        (lambda x: functional.rms_norm(x, (3,)), ["a:4 b:3"], ["a", "b"]),
+        (lambda x: functional.group_norm(x, 2), ["n:2 c:4 3"], ["n", "?2*?2", "3"]),
+        (lambda x: functional.instance_norm(x), ["n:2 c:4 3"], ["n", "c", "3"]),
+        (lambda x: functional.normalize(x, dim=1), ["a:4 b:3"], ["a", "b"]),
+        (torch.cdist, ["a:4 b:3", "c:5 b:3"], ["a", "c"]),
+        (functional.bilinear, ["n:2 a:4", "n:2 b:3", "o:5 a:4 b:3", "o:5"], ["n", "o"]),
+        (lambda x: torch.fft.rfft(x).real, ["a:4 b:6"], ["a", "4"]),
+        (lambda x: torch.fft.irfft2(torch.fft.rfft2(x)), ["a:4 6 6"], ["a", "6", "6"]),
+        (lambda x: torch.fft.fft(x, dim=0).abs(), ["a:4 b:6"], ["4", "b"]),
+        (lambda x: torch.linalg.inv(x), ["a:4 a:4"], ["4", "4"]),
+    ],
+)
+def test_rule(function: Callable[..., Tensor], shapes: list[str], expected: list[str]) -> None:
+    torch.manual_seed(0)
+    assert apply(function, *shapes) == tuple(expected)
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    grouped = q.shape[1] != k.shape[1]
+    return functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=grouped)
+
+
+def test_attention_and_its_mask() -> None:
+    shapes = ["n:2 h:4 s:5 d:8", "n:2 h:4 t:6 d:8", "n:2 h:4 t:6 e:8"]
+    assert apply(attended, *shapes) == ("n", "h", "s", "e")
+    assert apply(attended, *shapes, "1 4 5 6") == ("n", "4", "5", "e")
+    shapes = ["n:2 h:4 s:5 d:8", "n:2 g:2 t:6 d:8", "n:2 g:2 t:6 e:8"]
+    assert apply(attended, *shapes) == ("n", "g*?2", "s", "e")
+
+
+def test_operators_without_a_rule_freeze_what_they_touch() -> None:
+    record = Record()
+    x = torch.rand(4, 3)
+    record.add(x, [record.algebra.fresh(4), record.algebra.fresh(3)])
+    with Watch(record):
+        torch.linalg.svd(x)
+    found = [record.algebra.resolve(d) for d in record.of(x).dimensions]
+    assert found == [Fixed(4), Fixed(3)]
+    assert found[0].reason == "read by _linalg_svd, which has no rule"  # type: ignore[union-attr]
+
+
+def test_results_that_a_rule_does_not_describe_freeze_when_they_are_read() -> None:
+    record = Record()
+    x = torch.rand(4, 3)
+    record.add(x, [record.algebra.fresh(4), record.algebra.fresh(3)])
+    with Watch(record):
+        _, mean, _ = torch.native_layer_norm(x, (3,), None, None, 1e-5)
+        assert record.algebra.resolve(record.of(x).dimensions[0]).size == 4
+        assert isinstance(record.algebra.resolve(record.of(x).dimensions[0]), Atom)
+        mean + 1
+    assert record.algebra.resolve(record.of(x).dimensions[0]) == Fixed(4)
+
+
+def test_views_of_weights_are_weights() -> None:
+    record = Record()
+    weight = nn.Parameter(torch.rand(4, 3))
+    record.add_weight(weight)
+    x = torch.rand(4, 3)
+    with Watch(record), torch.no_grad():
+        view, moved, gated = weight.t().reshape(-1)[1:].clone(), weight + 2, weight.sigmoid()
+        scaled, masked, square = weight / 3, x * weight, weight @ weight.t()
+        added, inverse = square + square, x / weight
+    assert all(record.of(t).weight for t in (view, scaled, masked, square, added))
+    assert not any(record.of(t).weight for t in (x, moved, gated, inverse))

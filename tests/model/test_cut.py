@@ -1,0 +1,106 @@
+"""Cuts: gathering, adding back, and what is held, against plain index arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from submodel.model.axes import declare
+from submodel.model.cut import PlannedCut, UnitCut, copy_part, gather, held
+from submodel.schemes import Draw, Random, Rolling, Static
+from submodel.schemes.draw import draw_coordinates, draw_units
+
+WHOLE = {
+    "conv": torch.arange(6 * 4 * 3 * 3).view(6, 4, 3, 3).float(),
+    "flat": torch.arange(5 * 24).view(5, 24).float(),
+    "outer": torch.arange(4 * 3 * 6).view(4, 3, 6).float(),
+}
+AXES = declare(
+    WHOLE, {"conv": ("a", "b"), "flat": ("classes", ("a", 2, 2)), "outer": ("b", None, "a")}
+)
+subset = st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True).map(sorted)
+
+
+@given(a=subset, b=subset)
+def test_unit_cuts_take_and_return_what_numpy_says(a: list[int], b: list[int]) -> None:
+    b = sorted({unit % 4 for unit in b})
+    cut = UnitCut(AXES, {"a": np.array(a), "b": np.array(b)})
+    flat = [unit * 4 + offset for unit in a for offset in range(4)]
+    where = {
+        "conv": np.ix_(a, b, range(3), range(3)),
+        "flat": np.ix_(range(5), flat),
+        "outer": np.ix_(b, range(3), a),
+    }
+    for name, tensor in WHOLE.items():
+        taken = copy_part(cut, name, tensor)
+        assert np.array_equal(taken.numpy(), tensor.numpy()[where[name]])
+        assert taken.is_contiguous()
+        assert taken.data_ptr() != tensor.data_ptr()
+        assert cut.held(name, tensor.shape) == taken.numel()
+        target = torch.zeros_like(tensor)
+        cut.add(name, target, taken + 1)
+        expected = np.zeros(tensor.shape, np.float32)
+        expected[where[name]] = taken.numpy() + 1
+        assert np.array_equal(target.numpy(), expected)
+
+
+@given(rows=st.permutations(range(6)), kept=st.integers(1, 6), columns=st.permutations(range(4)))
+def test_positions_in_any_order_are_taken_and_returned(
+    rows: list[int], kept: int, columns: list[int]
+) -> None:
+    """[0, 2, 1, 3] begins and ends like a run, but is none."""
+    a, tensor = rows[:kept], WHOLE["conv"]
+    plan = PlannedCut({"conv": ((0, np.array(a)), (1, np.array(columns)))})
+    for cut in (plan, PlannedCut.from_json(plan.to_json())):
+        where = np.ix_(a, columns, range(3), range(3))
+        taken = copy_part(cut, "conv", tensor)
+        assert np.array_equal(taken.numpy(), tensor.numpy()[where])
+        target = torch.zeros_like(tensor)
+        cut.add("conv", target, taken)
+        assert torch.equal(target[sorted(a)], tensor[sorted(a)])
+        assert cut.same_key == plan.same_key
+
+
+def test_an_empty_bernoulli_draw_keeps_one_unit() -> None:
+    axes = declare({"w": torch.zeros(4, 2)}, {"w": ("a",)})
+    p, draws = 0.05, 4000
+    counts = np.zeros(4)
+    for r in range(draws):
+        cut = draw_units(Random(), axes, p, Draw(0, r, 0))
+        assert len(cut.units["a"]) >= 1
+        counts[cut.units["a"]] += 1
+    expected = p + (1 - p) ** 4 / 4
+    assert np.abs(counts / draws - expected).max() < 5 * np.sqrt(expected / draws)
+
+
+def test_coordinate_masks_are_the_flat_vector_in_parameter_order() -> None:
+    parameters = {"first": torch.ones(2, 3), "second": torch.ones(4)}
+    cut = draw_coordinates(Static(), declare(parameters, {}), parameters, 0.75, Draw(0, 0, 0))
+    held_flat = torch.cat([gather(cut, parameters)[name].flatten() for name in parameters])
+    assert held_flat.tolist() == [1.0] * 8 + [0.0] * 2
+    assert held(cut, parameters) == 8
+
+
+def test_absent_labels_cut_the_classifier_rows_at_both_granularities() -> None:
+    parameters = {"hidden": torch.ones(4, 2), "out": torch.ones(5, 4)}
+    axes = declare(parameters, {"hidden": ("h",), "out": ("classes", "h")})
+    labels, draw = np.array([1, 3]), Draw(0, 0, 0)
+    unit = draw_units(Rolling(4), axes, 0.5, draw, labels)
+    assert gather(unit, parameters)["out"].shape == (2, 2)
+    masks = draw_coordinates(Static(), axes, parameters, 1.0, draw, labels)
+    assert masks.part("out", parameters["out"]).sum(1).tolist() == [0, 4, 0, 4, 0]
+    assert masks.part("hidden", parameters["hidden"]).sum() == 8
+
+
+def test_a_plan_is_plain_data_that_gathers_and_scatters_without_a_model() -> None:
+    cut = draw_units(Random("fixed"), AXES, 0.5, Draw(0, 1, 2), np.array([0, 3]))
+    sent = PlannedCut.from_json(cut.planned.to_json())
+    for name, tensor in WHOLE.items():
+        assert torch.equal(sent.part(name, tensor), cut.part(name, tensor))
+        ours, theirs = torch.zeros_like(tensor), torch.zeros_like(tensor)
+        cut.add(name, ours, 1.0)
+        sent.add(name, theirs, 1.0)
+        assert torch.equal(ours, theirs)
+        assert sent.held(name, tensor.shape) == cut.held(name, tensor.shape)

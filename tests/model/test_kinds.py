@@ -1,0 +1,228 @@
+"""Modules of special kinds: cut right, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune, spectral_norm
+from torch.nn.utils.parametrize import register_parametrization
+
+import submodel
+from submodel.errors import ConfigError
+from submodel.model.axes import declare, trace
+from submodel.model.axes.layout import Along, Fixed
+from submodel.model.build import build
+from submodel.model.cut import WHOLE, UnitCut
+from submodel.schemes import Draw, Random
+from submodel.schemes.draw import draw_units
+from tests.model.test_build import axes_of
+from tests.model.zoo.battery import battery
+from tests.model.zoo.entry import Entry
+
+X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def with_middle(change: Callable[[nn.Linear], Any]) -> nn.Sequential:
+    """The net with its middle layer changed in place, or exchanged for what is returned."""
+    made = net()
+    middle = made[2]
+    assert isinstance(middle, nn.Linear)
+    changed = change(middle)
+    made[2] = middle if changed is None else changed
+    return made
+
+
+def compiled_inside() -> nn.Module:
+    return with_middle(lambda layer: compile_(layer, backend="eager"))
+
+
+def quantised() -> nn.Module:
+    quantise: Any = torch.ao.quantization.quantize_dynamic
+    made: nn.Module = quantise(net(), {nn.Linear}, torch.qint8)
+    return made
+
+
+jit_trace: Any = torch.jit.trace
+compile_: Any = torch.compile
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "scripted": (
+        lambda: torch.jit.script(net()),
+        r"the model \(RecursiveScriptModule\): TorchScript",
+    ),
+    "traced": (
+        lambda: jit_trace(net(), X),
+        r"the model \(TopLevelTracedModule\): TorchScript",
+    ),
+    "scripted inside": (
+        lambda: with_middle(torch.jit.script),
+        r"2 \(RecursiveScriptModule\): TorchScript",
+    ),
+    "traced inside": (
+        lambda: with_middle(lambda layer: jit_trace(layer, torch.ones(1, 8))),
+        r"2 \(TopLevelTracedModule\): TorchScript",
+    ),
+    "compiled": (
+        lambda: compile_(net(), backend="eager"),
+        r"the model \(OptimizedModule\): torch\.compile made it",
+    ),
+    "compiled inside": (compiled_inside, r"2 \(OptimizedModule\): torch\.compile made it"),
+    "data parallel": (
+        lambda: nn.DataParallel(net()),
+        r"the model \(DataParallel\): it spreads a module over devices",
+    ),
+    "quantised": (quantised, r"0 \(Linear\): quantised weights are packed"),
+    "lazy": (lambda: with_middle(lambda _: nn.LazyLinear(8)), r"2\.weight has no shape yet"),
+}
+old_tools = pytest.mark.filterwarnings(
+    "ignore:.*torch.*:DeprecationWarning",
+    "ignore:torch.quantize_per_tensor:UserWarning",
+    "ignore:.isinstance.treespec:FutureWarning",
+)
+
+
+@old_tools
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_cut_is_refused_by_name(kind: str) -> None:
+    """At the trace, at the build with an example and without one, and by `train`."""
+    make, words = REFUSED[kind]
+    made = make()
+    axes = axes_of(net(), {"0.weight": (Along("h", 8), Fixed(6)), "0.bias": (Along("h", 8),)})
+    cut = UnitCut(axes, {"h": np.array([0, 5])})
+    x, y = torch.randn(24, 6), torch.arange(24) % 3
+    data = submodel.dataset((x, y), (x, y))
+    attempts: list[Callable[[], object]] = [
+        lambda: trace(made, X),
+        lambda: build(made, cut),
+        lambda: build(made, cut, example_inputs=X),
+        lambda: build(made, WHOLE),
+        lambda: submodel.train(made, data, {"train": {"rounds": 1}, "data": {"partition": "iid"}}),
+    ]
+    for attempt in attempts:
+        with pytest.raises(ConfigError, match=f"{words}|has no parameters to train"):
+            attempt()
+
+
+class Scaled(nn.Module):
+    """A parametrisation with a weight and a size of its own."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows, self.gain = rows, nn.Parameter(torch.ones(rows, 1))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight.view(self.rows, -1) * self.gain
+
+
+class Symmetric(nn.Module):
+    """One whose axes cannot be cut apart."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight.triu() + weight.triu(1).T
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.heads = nn.Linear(6, 8), nn.Linear(8, 3), 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x).view(x.shape[0], self.heads, -1)
+        out: Tensor = self.last(torch.relu(y).flatten(1))
+        return out
+
+
+def compiled_in_place() -> nn.Module:
+    made = net()
+    made.compile(backend="eager")
+    return made
+
+
+def used(module: nn.Module) -> nn.Module:
+    module(X)
+    return module
+
+
+def pruned(layer: nn.Linear) -> None:
+    prune.l1_unstructured(layer, "weight", 0.5)  # type: ignore[no-untyped-call]
+
+
+CUT: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "spectral norm by hook": (lambda: with_middle(spectral_norm), 2),
+    "spectral norm": (lambda: with_middle(parametrizations.spectral_norm), 2),
+    "orthogonal": (lambda: with_middle(parametrizations.orthogonal), 1),
+    "parametrised": (
+        lambda: with_middle(lambda la: register_parametrization(la, "weight", Scaled(8))),
+        2,
+    ),
+    "parametrised as a whole": (
+        lambda: with_middle(lambda la: register_parametrization(la, "weight", Symmetric())),
+        0,
+    ),
+    "pruned": (lambda: with_middle(pruned), 2),
+    "pruned and used": (lambda: used(with_middle(pruned)), 2),
+    "a graph": (lambda: torch.fx.symbolic_trace(net()), 2),
+    "a graph with sizes": (lambda: torch.fx.symbolic_trace(Heads()), 2),
+    "compiled in place": (compiled_in_place, 2),
+    "averaged": (lambda: torch.optim.swa_utils.AveragedModel(net()), 2),
+    "bfloat16": (lambda: net().bfloat16().float(), 2),
+}
+
+
+@old_tools
+@pytest.mark.parametrize("kind", CUT)
+def test_what_can_be_cut_is_cut_right(kind: str) -> None:
+    make, axes = CUT[kind]
+    measured = battery(Entry(kind, lambda: (make(), (X,))))
+    assert measured.claimed
+    assert measured.gap < 1e-12
+    assert len(measured.axes.sizes) == axes
+
+
+@old_tools
+def test_an_exported_program_is_cut_as_its_module() -> None:
+    program = torch.export.export(net(), (X,))
+    with pytest.raises(ConfigError, match=r"a ExportedProgram is not an nn\.Module"):
+        trace(program, X)  # type: ignore[arg-type]
+    module = program.module()
+    cut = draw_units(Random("bernoulli"), trace(module, X), 0.5, Draw(0, 0, 0))
+    small = build(module, cut, example_inputs=X)
+    plain = build(net(), UnitCut(cut.axes, cut.units), example_inputs=X)
+    torch.testing.assert_close(small(X), plain(X))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("norm", [nn.utils.weight_norm, parametrizations.weight_norm])
+def test_weight_norm_is_cut_with_its_directions(norm: Callable[[nn.Linear], Any]) -> None:
+    """The masked model is no measure: a direction of zeros has no length to divide by."""
+    made = with_middle(norm)
+    axes = trace(made, X)
+    assert set(axes.sizes.values()) == {8}
+    inner = next(iter(axes.sizes))
+    small = build(made, UnitCut(axes, {inner: np.array([0, 3, 4])}), example_inputs=X)
+    gains = [name for name, p in small.named_parameters() if p.shape == (8, 1)]
+    assert len(gains) == 1  # one per row, none of which is cut
+    middle: Any = small[2]  # type: ignore[index]
+    torch.testing.assert_close(middle.weight.norm(dim=1), small.get_parameter(gains[0]).flatten())
+    assert middle.weight.shape == (8, 3)
+    assert middle.in_features == 3
+
+
+def test_declared_axes_are_built_without_an_example() -> None:
+    made = with_middle(pruned)
+    table: Any = {"2.weight_orig": ("h",), "2.weight_mask": ("h",), "2.bias": ("h",)}
+    tensors = {**dict(made.named_parameters()), **dict(made.named_buffers())}
+    axes = declare(tensors, {**table, "4.weight": (None, "h")})
+    small: Any = build(made, UnitCut(axes, {"h": np.array([1, 6])}))
+    assert (small[2].out_features, small[2].weight.shape) == (2, (2, 8))

@@ -1,0 +1,201 @@
+"""Every model of the zoo: traced, cut at random units, built, run, trained, merged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from submodel.algorithm.merge import Accumulator, Rule
+from submodel.model.axes import Axes, trace
+from submodel.model.axes.saved import from_json, to_json
+from submodel.model.build import build, tensors_of
+from submodel.model.cut import UnitCut, gather, held
+from submodel.schemes import Draw, Random
+from submodel.schemes.draw import draw_units
+from tests.model.zoo import MORE, ZOO, Entry
+from tests.model.zoo.battery import battery
+from tests.model.zoo.library import LEVIT
+from tests.support.reference import RestrictedStatistics, kept_mask, masked, plain_attention
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with the axes found in it and half of each."""
+
+    module: nn.Module
+    inputs: tuple[Any, ...]
+    axes: Axes
+    cut: UnitCut
+
+
+@cache
+def case(entry: Entry) -> Case:
+    module, inputs = entry.make()
+    axes = trace(module, inputs, outputs=entry.outputs, verify=True)
+    return Case(module, inputs, axes, draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0)))
+
+
+def small(entry: Entry) -> nn.Module:
+    given = case(entry)
+    return build(given.module, given.cut, example_inputs=given.inputs, outputs=entry.outputs)
+
+
+each = pytest.mark.parametrize("entry", ZOO, ids=str)
+
+
+@each
+def test_every_net_goes_through_the_battery(entry: Entry) -> None:
+    measured = battery(entry)
+    assert measured.claimed == (not entry.mixes)
+
+
+@pytest.mark.parametrize("entry", MORE, ids=str)
+def test_every_further_net_goes_through_the_battery_and_is_cut(entry: Entry) -> None:
+    """Its sub-models are nets like it: what permutes in one permutes in the other."""
+    measured = battery(entry)
+    assert measured.claimed == (not entry.mixes)
+    module, inputs = entry.make()
+    half = draw_units(Random("fixed"), measured.axes, 0.5, Draw(0, 0, 0))
+    parameters = {name: p.detach() for name, p in module.named_parameters()}
+    assert held(half, parameters) <= 0.6 * sum(p.numel() for p in parameters.values())
+    some = draw_units(Random("bernoulli"), measured.axes, 0.5, Draw(0, 1, 0))
+    trace(build(module, some), inputs, outputs=entry.outputs)
+
+
+@each
+def test_axes_survive_being_kept(entry: Entry) -> None:
+    axes = case(entry).axes
+    assert from_json(to_json(axes)) == axes
+
+
+@each
+def test_half_of_every_axis_is_at_most_half_of_the_weights(entry: Entry) -> None:
+    """What the trace fixes without need shows here."""
+    given = case(entry)
+    parameters = {name: p.detach() for name, p in given.module.named_parameters()}
+    assert held(given.cut, parameters) <= 0.5 * sum(p.numel() for p in parameters.values())
+
+
+def test_values_as_a_multiple_of_keys_are_cut_with_them() -> None:
+    """LeViT: full models are made anew, as each keeps what it has computed of its weights."""
+    module, inputs = LEVIT.make()
+    axes = trace(module, inputs, outputs=LEVIT.outputs)
+    for draw in range(2):
+        cut = draw_units(Random("bernoulli"), axes, 0.5, Draw(0, draw, 0))
+        sub_model = build(module, cut, example_inputs=inputs, outputs=LEVIT.outputs)
+        with torch.no_grad():
+            wanted = LEVIT.result(masked(LEVIT.make()[0], cut), inputs)
+            same(LEVIT.result(sub_model, inputs), wanted)
+
+
+def expected(entry: Entry, cut: UnitCut, *, mixes: bool) -> torch.Tensor:
+    """What the full model computes with the dropped units zeroed, by the kept units' statistics."""
+    given = case(entry)
+    zeroed = masked(given.module, cut)
+    with torch.no_grad(), plain_attention():
+        if not mixes:
+            return torch.as_tensor(entry.result(zeroed, given.inputs))
+        with RestrictedStatistics():
+            return torch.as_tensor(entry.result(zeroed, given.inputs))
+
+
+def same(got: torch.Tensor, reference: torch.Tensor) -> None:
+    # float32 sums in another order; outputs are of order one
+    torch.testing.assert_close(got, reference, rtol=1e-5, atol=1e-5)
+
+
+@each
+def test_the_sub_model_is_the_full_model_without_the_dropped_units(entry: Entry) -> None:
+    given = case(entry)
+    with torch.no_grad():
+        same(
+            entry.result(small(entry), given.inputs), expected(entry, given.cut, mixes=entry.mixes)
+        )
+
+
+@each
+@pytest.mark.parametrize("capacity", [0.25, 1 / 3, 0.75])
+def test_any_number_of_units_can_be_drawn(entry: Entry, capacity: float) -> None:
+    """Bernoulli: no two axes keep the same share, so nothing fits together by luck."""
+    given = case(entry)
+    cut = draw_units(Random("bernoulli"), given.axes, capacity, Draw(0, 1, 0))
+    module = build(given.module, cut, example_inputs=given.inputs, outputs=entry.outputs)
+    with torch.no_grad():
+        same(entry.result(module, given.inputs), expected(entry, cut, mixes=entry.mixes))
+
+
+WITH_PRODUCTS = {
+    *("resnet-gn4", "resnext", "shufflenet", "vit", "multihead-attention", "encoder-layer"),
+    *("encoder-decoder", "gpt2", "bert", "distilbert", "llama", "t5"),
+}
+
+
+def test_heads_and_groups_are_the_products_of_the_zoo() -> None:
+    assert {entry.name for entry in ZOO if case(entry).axes.kept} == WITH_PRODUCTS
+
+
+@pytest.mark.parametrize("entry", [e for e in ZOO if e.name in WITH_PRODUCTS], ids=str)
+def test_the_other_factor_of_each_product_can_be_cut_instead(entry: Entry) -> None:
+    """Whole heads instead of the size of all heads, whole groups of a grouped convolution."""
+    given = case(entry)
+    others = tuple(given.axes.kept)
+    axes = trace(given.module, given.inputs, outputs=entry.outputs, cut=others, verify=False)
+    cut = draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0))
+    module = build(given.module, cut, example_inputs=given.inputs, outputs=entry.outputs)
+    mixes = any(axis in axes.inexact for axis in cut.units)
+    with torch.no_grad():
+        same(entry.result(module, given.inputs), expected(entry, cut, mixes=mixes))
+
+
+@each
+def test_the_trace_tells_whether_cutting_is_masking(entry: Entry) -> None:
+    given = case(entry)
+    assert any(axis in given.axes.inexact for axis in given.cut.units) == entry.mixes
+
+
+@each
+def test_at_full_capacity_the_sub_model_is_the_full_model(entry: Entry) -> None:
+    given = case(entry)
+    whole = build(given.module, UnitCut(given.axes, {}))
+    with torch.no_grad():
+        got = entry.result(whole, given.inputs)
+        assert torch.equal(got, entry.result(given.module, given.inputs))
+
+
+@each
+@pytest.mark.parametrize("rule", ["fill_in", "selective"])
+def test_untouched_values_merge_to_the_same_bits(entry: Entry, rule: Rule) -> None:
+    given = case(entry)
+    whole = tensors_of(given.module)
+    accumulator = Accumulator(whole, rule)
+    accumulator.add(given.cut, gather(given.cut, whole))
+    for name, merged in accumulator.merge().items():
+        assert torch.equal(merged, whole[name]), name
+
+
+@each
+def test_training_changes_nothing_outside_the_cut(entry: Entry) -> None:
+    given = case(entry)
+    module = small(entry)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        torch.autograd.backward(entry.result(module, given.inputs).square().mean())
+        optimizer.step()
+    whole, trained = tensors_of(given.module), tensors_of(module)
+    accumulator = Accumulator(whole, "fill_in")
+    assert accumulator.refusal(given.cut, trained) is None
+    accumulator.add(given.cut, trained)
+    merged = accumulator.merge()
+    back = gather(given.cut, merged)
+    for name in whole:
+        outside = kept_mask(given.cut, name, whole[name]) == 0
+        assert torch.equal(merged[name][outside], whole[name][outside]), name
+        assert torch.equal(back[name], trained[name]), name
+    moved = [name for name in whole if not torch.equal(merged[name], whole[name])]
+    assert len(moved) > len(whole) / 2

@@ -1,0 +1,29 @@
+"""The zoo: small models of every common architecture, to test axes, cuts and builds on."""
+
+from __future__ import annotations
+
+from tests.model.zoo import (
+    builtin,
+    convolutional,
+    hugging_face,
+    images,
+    library,
+    recurrent,
+    sequences,
+    transformer,
+)
+from tests.model.zoo.entry import Entry
+
+ZOO: tuple[Entry, ...] = (
+    *builtin.ENTRIES,
+    *convolutional.ENTRIES,
+    *recurrent.ENTRIES,
+    *transformer.ENTRIES,
+    *hugging_face.ENTRIES,
+)
+"""The common models; none is wider than 64 or slower than a few milliseconds."""
+
+MORE: tuple[Entry, ...] = (*images.ENTRIES, *sequences.ENTRIES, *library.ENTRIES)
+"""Models with mechanisms of all kinds, for the battery."""
+
+__all__ = ["MORE", "ZOO", "Entry"]

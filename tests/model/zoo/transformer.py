@@ -1,0 +1,161 @@
+"""Attention and token-mixing models written with torch alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.model.zoo.entry import Entry
+
+CLASSES = 7
+
+
+class Attention(nn.Module):
+    """Self-attention with one fused projection; its sizes are plain attributes, as is usual."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.head_size = width // heads
+        self.project = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, _ = x.shape
+        qkv = self.project(x).reshape(batch, tokens, 3, self.heads, self.head_size)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        attended = functional.scaled_dot_product_attention(q, k, v)
+        out: Tensor = self.out(attended.transpose(1, 2).flatten(2))
+        return out
+
+
+class VisionBlock(nn.Module):
+    """Attention and a perceptron, each behind a norm and a learned scale per channel."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.scale1 = nn.Parameter(torch.ones(width))
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 40), nn.GELU(), nn.Linear(40, width))
+        self.scale2 = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.scale1 * self.attention(self.norm1(x))
+        out: Tensor = x + self.scale2 * self.mlp(self.norm2(x))
+        return out
+
+
+class VisionTransformer(nn.Module):
+    """Patches, a class token, learned positions, two blocks."""
+
+    def __init__(self, width: int = 24, heads: int = 4) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.positions = nn.Parameter(torch.zeros(1, 5, width))
+        self.blocks = nn.Sequential(*(VisionBlock(width, heads) for _ in range(2)))
+        self.norm = nn.LayerNorm(width)
+        self.classify = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.positions
+        logits: Tensor = self.classify(self.norm(self.blocks(x))[:, 0])
+        return logits
+
+
+class MixerBlock(nn.Module):
+    """A perceptron over the tokens, then one over the channels."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.over_tokens = nn.Sequential(nn.Linear(tokens, 10), nn.GELU(), nn.Linear(10, tokens))
+        self.norm2 = nn.LayerNorm(width)
+        self.over_channels = nn.Sequential(nn.Linear(width, 36), nn.GELU(), nn.Linear(36, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.over_tokens(self.norm1(x).transpose(1, 2)).transpose(1, 2)
+        out: Tensor = x + self.over_channels(self.norm2(x))
+        return out
+
+
+class Mixer(nn.Module):
+    """MLP-Mixer: patches, two blocks, the mean over the tokens."""
+
+    def __init__(self, width: int = 20) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.blocks = nn.Sequential(*(MixerBlock(4, width) for _ in range(2)))
+        self.norm = nn.LayerNorm(width)
+        self.classify = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        logits: Tensor = self.classify(self.norm(self.blocks(x)).mean(1))
+        return logits
+
+
+class MultiheadNet(nn.Module):
+    """torch's own attention layer between a projection and a classifier, with a skip."""
+
+    def __init__(self, width: int = 24, heads: int = 4) -> None:
+        super().__init__()
+        self.embed = nn.Linear(9, width)
+        self.norm = nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.classify = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        y = self.norm(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        logits: Tensor = self.classify(x.mean(1))
+        return logits
+
+
+class EncoderNet(nn.Module):
+    """torch's own encoder layers."""
+
+    def __init__(self, width: int = 24, heads: int = 4) -> None:
+        super().__init__()
+        self.embed = nn.Linear(9, width)
+        self.encoder = nn.Sequential(
+            *(
+                nn.TransformerEncoderLayer(width, heads, 40, dropout=0.0, batch_first=True)
+                for _ in range(2)
+            )
+        )
+        self.classify = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.classify(self.encoder(self.embed(x)).mean(1))
+        return logits
+
+
+class SequenceNet(nn.Module):
+    """torch's own encoder and decoder, with a norm without weights before the classifier."""
+
+    def __init__(self, width: int = 24, heads: int = 4) -> None:
+        super().__init__()
+        self.embed = nn.Linear(9, width)
+        self.sequence = nn.Transformer(width, heads, 1, 1, 40, dropout=0.0, batch_first=True)
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.classify = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        logits: Tensor = self.classify(self.norm(self.sequence(x, x[:, 1:])).mean(1))
+        return logits
+
+
+ENTRIES = (
+    Entry("vit", lambda: (VisionTransformer(), (torch.randn(2, 3, 8, 8),)), mixes=True),
+    Entry("mixer", lambda: (Mixer(), (torch.randn(2, 3, 8, 8),)), mixes=True),
+    Entry("multihead-attention", lambda: (MultiheadNet(), (torch.randn(2, 5, 9),)), mixes=True),
+    Entry("encoder-layer", lambda: (EncoderNet(), (torch.randn(2, 5, 9),)), mixes=True),
+    Entry("encoder-decoder", lambda: (SequenceNet(), (torch.randn(2, 5, 9),)), mixes=True),
+)

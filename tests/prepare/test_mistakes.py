@@ -1,0 +1,648 @@
+"""Ordinary mistakes: each is told in a sentence before the first round, never by a traceback."""
+# ruff: noqa: ARG002, ARG005 - schemes and losses are given more than these look at
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+import submodel
+from submodel import Dataset, SubmodelError, dataset, declare, trace
+from submodel.schemes import Draw, Mask, Random, Scheme
+from submodel.testing import check_scheme
+from tests.support.common import Command
+
+Pair = tuple[Tensor, Tensor]
+WHOLE: Mapping[str, Any] = {"clients": {"capacities": [1]}, "local": {"absent_labels": "keep"}}
+PLAIN: Mapping[str, Any] = {"data": {"partition": "iid"}, "local": {"absent_labels": "keep"}}
+KEEP: Mapping[str, Any] = {"local": {"absent_labels": "keep"}}
+WEIGHTS: Mapping[str, Any] = {"scheme": {"granularity": "coordinate"}, **KEEP}
+
+
+def config(*changes: Mapping[str, Any], **sections: Mapping[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "clients": {"count": 4, "per_round": 2, "capacities": [1, 0.5]},
+        "data": {"labels_per_client": 2},
+        "local": {"steps": 1},
+        "train": {"rounds": 1},
+    }
+    for table in (*changes, sections):
+        for name, section in table.items():
+            made[name] = {**made.get(name, {}), **section}
+    return made
+
+
+def net(inputs: int = 6, outputs: int = 3) -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(inputs, 8), nn.ReLU(), nn.Linear(8, outputs))
+
+
+def pair(classes: int = 3, inputs: int = 6, kind: torch.dtype = torch.float32) -> Pair:
+    x = torch.randn(24, inputs, generator=torch.Generator().manual_seed(0))
+    return x.to(kind), torch.arange(24) % classes
+
+
+def own(x: Tensor | None = None, y: Tensor | None = None) -> Dataset:
+    given = pair()
+    both = (given[0] if x is None else x), (given[1] if y is None else y)
+    return dataset(both, both)
+
+
+def tokens(x: Tensor, test: Tensor | None = None) -> Any:
+    words = nn.Sequential(nn.Embedding(10, 8), nn.Flatten(), nn.Linear(48, 3))
+    y = torch.arange(len(x)) % 3
+    return lambda: train(words, dataset((x, y), (x if test is None else test, y)))
+
+
+ROUNDS: list[Mapping[str, Any]] = []
+
+
+def train(model: Any = None, data: Any = None, given: Any = None, **options: Any) -> Any:
+    told = {"on_round": ROUNDS.append, **options}
+    return submodel.train(
+        net() if model is None else model,
+        own() if data is None else data,
+        config() if given is None else given,
+        **told,
+    )
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return torch.relu(self.first(x))
+
+
+class TwoInputs(Layers):
+    def forward(self, x: Tensor, scale: Tensor) -> Any:
+        return self.last(self.hidden(x) * scale)
+
+
+class Branching(Layers):
+    def forward(self, x: Tensor) -> Any:
+        hidden = self.hidden(x)
+        return self.last(hidden * 2 if hidden.sum() > 1e9 else hidden)
+
+
+class Misspelt(Layers):
+    def forward(self, x: Tensor) -> Any:
+        return self.lost(self.hidden(x))  # type: ignore[operator]
+
+
+class Returning(Layers):
+    def __init__(self, kind: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Any:
+        return self.kind(self.last(self.hidden(x)))
+
+
+def frozen() -> nn.Module:
+    return net().requires_grad_(False)
+
+
+def infinite() -> nn.Module:
+    model = net()
+    for parameter in model.parameters():
+        parameter.data.fill_(float("inf"))
+    return model
+
+
+def in_inference_mode() -> nn.Module:
+    with torch.inference_mode():
+        return net()
+
+
+def column(number: int) -> Dataset:
+    return own(y=pair()[0][:, number])
+
+
+# what is done, and words of what is said
+MODELS: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
+    "two inputs": (lambda: train(TwoInputs()), "TwoInputs", "takes (x", "'scale'"),
+    "two inputs, uncut": (lambda: train(TwoInputs(), None, config(WHOLE)), "'scale'"),
+    "another shape": (lambda: train(net(7)), "training data", "(2, 6)", "'0' (Linear)", "7x8"),
+    "another shape, masks": (lambda: train(net(7), None, config(WEIGHTS)), "(2, 6)", "7x8"),
+    "another shape, uncut": (lambda: train(net(7), None, config(WHOLE)), "(2, 6)", "7x8"),
+    "not flat": (lambda: train(net(64), own(torch.randn(24, 8, 8))), "x.flatten(1)"),
+    "no channel": (
+        lambda: train(nn.Sequential(nn.Conv2d(1, 8, 8), nn.Flatten(), nn.Linear(8, 3)),
+                      own(torch.randn(24, 8, 8))), "'0' (Conv2d)", "x.unsqueeze(1)"),
+    "channels last": (
+        lambda: train(nn.Sequential(nn.Conv2d(3, 8, 8), nn.Flatten(), nn.Linear(8, 3)),
+                      own(torch.randn(24, 8, 8, 3))), "x.movedim(-1, 1)"),
+    "all frozen": (lambda: train(frozen()), "frozen", "requires_grad_(True)"),
+    "no parameters": (lambda: train(nn.Flatten()), "Flatten", "no parameters"),
+    "a misspelt layer": (lambda: train(Misspelt()), "Misspelt", "AttributeError", "'lost'"),
+    "a tuple": (lambda: train(Returning(lambda o: (o, o))), "returns a tuple", "one tensor"),
+    "a dictionary": (lambda: train(Returning(lambda o: {"logits": o})), "returns a dict"),
+    "nothing": (lambda: train(Returning(lambda o: None)), "returns a NoneType"),
+    "an array": (lambda: train(Returning(lambda o: o.detach().numpy())), "returns a ndarray"),
+    "a recurrent layer": (lambda: train(nn.LSTM(6, 3)), "returns a tuple"),
+    "detached": (lambda: train(Returning(Tensor.detach)), "does not depend on the model"),
+    "one number each": (lambda: train(Returning(lambda o: o[:, 0])), "(2,)", "for each class"),
+    "a third dimension": (lambda: train(Returning(lambda o: o[:, :, None])), "(2, 3, 1)"),
+    "lazy": (lambda: train(nn.Sequential(nn.LazyLinear(3))), "0.weight", "run the module once"),
+    "lazy, uncut": (
+        lambda: train(nn.Sequential(nn.LazyLinear(3)), None, config(WHOLE)), "no shape yet"),
+    "on the meta device": (lambda: train(net().to("meta")), "0.weight", "meta", "no values"),
+    "not finite": (lambda: train(infinite()), "0.weight", "not finite"),
+    "made in inference mode": (lambda: train(in_inference_mode()), "inference mode"),
+    "half precision": (lambda: train(net().half()), "float32", "x.half()"),
+    "a name": (lambda: train("cnn"), "a str is not an nn.Module"),
+    "a class": (lambda: train(TwoInputs), "TwoInputs is a class"),
+    "a function": (lambda: train(lambda x: x), "a function is not an nn.Module"),
+    "of NaN": (lambda: train(Returning(lambda o: o * float("nan"))), "the loss", "nan"),
+}  # fmt: skip
+DATA: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
+    "a name": (lambda: train(data="digits"), "'digits'", "submodel.dataset", "submodel.digits()"),
+    "a pair of pairs": (lambda: train(data=(pair(), pair())), "a tuple", "submodel.dataset"),
+    "a TensorDataset": (lambda: train(data=TensorDataset(*pair())), "a TensorDataset"),
+    "NumPy": (lambda: dataset((np.ones((4, 2)), np.arange(4)), pair()),  # type: ignore[arg-type]
+              "training data: inputs", "ndarray", "torch.from_numpy(...).float()"),
+    "NumPy labels": (lambda: dataset(pair(), (pair()[0], np.arange(24))),  # type: ignore[arg-type]
+                     "test data: targets", "torch.from_numpy(...)"),
+    "lists": (lambda: dataset(([[1.0]], [0]), pair()),  # type: ignore[arg-type]
+              "inputs are a list", "torch.tensor"),
+    "no test part": (lambda: dataset(pair(), None), "test data", "pair"),  # type: ignore[arg-type]
+    "x and y": (lambda: dataset(*pair()), "a Tensor is not a pair"),  # type: ignore[arg-type]
+    "three of them": (lambda: dataset((*pair(), pair()[1]), pair()),  # type: ignore[arg-type]
+                      "a tuple of 3 is not a pair"),
+    "a DataLoader": (lambda: dataset(DataLoader(TensorDataset(*pair())), pair()),  # type: ignore[arg-type]
+                     "a DataLoader is not a pair"),
+    "single numbers": (lambda: dataset((torch.tensor(1.0), torch.tensor(0)), pair()),
+                       "one entry per example"),
+    "sparse": (lambda: own(torch.eye(24).to_sparse()), "sparse", "to_dense"),
+    "on another device": (lambda: own(pair()[0].to("meta")), "meta", "engine.device"),
+    "NaN": (lambda: own(pair()[0].index_fill(0, torch.tensor(3), float("nan"))), "example 3"),
+    "none": (lambda: own(pair()[0][:0], pair()[1][:0]), "0 inputs and 0 targets"),
+    "other lengths": (lambda: own(pair()[0][:9]), "9 inputs and 24 targets"),
+    "another shape to test": (
+        lambda: train(data=dataset(pair(), pair(inputs=7))), "test data", "(2, 7)"),
+    "another type to test": (
+        lambda: train(data=dataset(pair(), pair(kind=torch.float64))), "test data", "x.float()"),
+    "other targets to test": (
+        lambda: dataset(pair(), (pair()[0], pair()[1].float())), "float32", "both alike"),
+    "uint8": (lambda: train(data=own(pair()[0].to(torch.uint8))), "uint8", "x.float()"),
+    "uint8 images": (
+        lambda: train(nn.Sequential(nn.Conv2d(1, 8, 4), nn.Flatten(), nn.Linear(8, 3)),
+                      own(torch.ones(24, 1, 4, 4, dtype=torch.uint8))), "x.float() / 255"),
+    "float64": (lambda: train(data=own(pair()[0].double())), "float64", "x.float()"),
+    "float64, uncut": (
+        lambda: train(None, own(pair()[0].double()), config(WHOLE)), "float64", "x.float()"),
+    "float16": (lambda: train(data=own(pair()[0].half())), "float16", "x.float()"),
+    "booleans": (lambda: train(data=own(pair()[0] > 0)), "bool", "x.float()"),
+    "tokens of no entry": (
+        tokens(torch.full((24, 6), 10)), "training data", "0 to 9", "from 10 to 10"),
+    "one such token, late": (
+        tokens((torch.arange(24) > 22).long()[:, None] * torch.full((24, 6), 10)),
+        "training data: example 23", "0 to 9"),
+    "one such token to test": (
+        tokens(torch.zeros(24, 6).long(), torch.eye(24, 6).long() * 11), "test data", "0 to 9"),
+    "a token below zero": (tokens(torch.full((24, 6), -1)), "0 to 9", "from -1 to -1"),
+    "tokens that are floats": (tokens(torch.zeros(24, 6)), "'0' (Embedding)", "x.long()"),
+    "labels above the outputs": (
+        lambda: train(net(6, 2)), "labels go from 0 to 2", "2 outputs", "0 to 1"),
+    "labels above the outputs, kept": (
+        lambda: train(net(6, 2), None, config(KEEP)), "labels go from 0 to 2", "2 outputs"),
+    "labels from 1": (
+        lambda: train(data=own(y=pair()[1] + 1)), "labels go from 1 to 3", "begin at 1", "y - 1"),
+    "labels from 1, a spare output": (
+        lambda: train(net(6, 4), own(y=pair()[1] + 1)), "none of 0", "y - 1", "'iid'"),
+    "labels with gaps": (
+        lambda: train(net(6, 9), own(y=pair()[1] * 4)), "0 to 8", "none of 1, 2, 3, 5, 6"),
+    "identifiers": (lambda: own(y=pair()[1] * 10**12), "2,000,000,000,000", "torch.unique"),
+    "a negative label": (lambda: own(y=pair()[1] - 1), "a negative one"),
+    "two classes": (
+        lambda: train(net(6, 2), own(y=pair(2)[1]), config(data={"labels_per_client": 3})),
+        "labels_per_client: 3", "2 classes", "set it to 2", "'iid'"),
+    "one class": (lambda: train(net(6, 1), own(y=pair(1)[1])), "all are 0", "two classes"),
+    "one example": (lambda: train(data=own(pair()[0][:1], pair()[1][:1])), "two classes"),
+    "float labels": (lambda: train(data=own(y=pair()[1].float())), "float32", "y.long()"),
+    "labels in a column": (lambda: train(data=own(y=pair()[1][:, None])), "y.squeeze(1)"),
+    "one-hot labels": (
+        lambda: train(data=own(y=functional.one_hot(pair()[1]))), "(2, 3)", "y.argmax(1)"),
+}  # fmt: skip
+LOSSES: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
+    "a class": (lambda: train(loss=nn.CrossEntropyLoss), "is a class", "CrossEntropyLoss()"),
+    "a name": (lambda: train(loss="cross_entropy"), "'cross_entropy' is not a function"),
+    "a sum": (lambda: train(loss=nn.CrossEntropyLoss(reduction="sum")), "'sum'", "the mean"),
+    "of each": (lambda: train(loss=nn.CrossEntropyLoss(reduction="none")), "'none'", "the mean"),
+    "smoothed": (
+        lambda: train(loss=nn.CrossEntropyLoss(label_smoothing=0.1)),
+        "local.absent_labels", "label_smoothing = 0.1", "'keep'"),
+    "weighted": (
+        lambda: train(loss=nn.CrossEntropyLoss(weight=torch.ones(3))), "weight", "'keep'"),
+    "that ignores a label": (
+        lambda: train(loss=nn.CrossEntropyLoss(ignore_index=0)), "ignore_index = 0", "'keep'"),
+    "a vector": (
+        lambda: train(None, None, config(KEEP), loss=lambda o, _: o[:, 0]), "shape (2,)", "mean"),
+    "a float": (lambda: train(None, None, config(KEEP), loss=lambda *_: 1.0), "returns a float"),
+    "without gradient": (
+        lambda: train(None, None, config(KEEP), loss=lambda o, _: o.detach().mean()),
+        "does not depend on the model"),
+    "of one argument": (
+        lambda: train(None, None, config(KEEP), loss=lambda o: o.mean()), "does not take"),
+    "swapped": (
+        lambda: train(None, None, config(KEEP), loss=lambda y, o: functional.cross_entropy(o, y)),
+        "does not take outputs of shape (2, 3)"),
+    "NaN": (
+        lambda: train(None, None, config(KEEP), loss=lambda o, _: o.mean() * float("nan")),
+        "the loss of the first 2 examples is nan"),
+    "broadcast": (
+        lambda: train(net(6, 1), column(0), config(PLAIN), loss=functional.mse_loss),
+        "(2, 1)", "y.unsqueeze(1)"),
+    "of whole numbers": (
+        lambda: train(net(6, 1), own(y=pair(2)[1][:, None]), config(PLAIN),
+                      loss=functional.binary_cross_entropy_with_logits), "y.to(torch.float32)"),
+    "of numbers, with labels' settings": (
+        lambda: train(net(6, 1), own(y=pair()[0][:, :1]), loss=functional.mse_loss),
+        "local.absent_labels: 'leave_out' needs class labels", "float32 of shape (24, 1)",
+        "data.partition: 'labels' needs class labels"),
+}  # fmt: skip
+
+
+def into(path: str, **options: Any) -> Callable[[], Any]:
+    return lambda: train(out=path, **options)
+
+
+RUNS: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
+    "into a file": (into("file"), "file exists already"),
+    "below a file": (into("file/run"), "file/run: cannot be made"),
+    "where nothing can be made": (into("/proc/run"), "/proc/run: cannot be made"),
+    "a long name": (into("a" * 300), "cannot be made"),
+    "a number": (lambda: train(out=3), "out: 3 is not the path of a folder"),
+    "resumed where nothing is": (into("nowhere", resume=True), "nowhere: not a run"),
+    "resumed in an empty folder": (into("folder", resume=True), "folder: not a run"),
+    "resumed in a file": (into("file", resume=True), "file: not a run"),
+    "resumed nowhere": (lambda: train(resume=True), "resume: goes with out"),
+    "on mps": (lambda: train(given=config(engine={"device": "mps"})), "'mps'", "auto, cpu, cuda"),
+    "on meta": (lambda: train(given=config(engine={"device": "meta"})), "'meta'", "auto, cpu"),
+    "on a GPU": (lambda: train(given=config(engine={"device": "gpu"})), "'gpu' is not a device"),
+    "of too many threads": (
+        lambda: train(given=config(engine={"threads": 100_000})), "engine.threads", "1024"),
+    "over devices": (
+        lambda: train(given=config(engine={"name": "flower"})), "this process", "submodel serve"),
+    "in processes": (
+        lambda: train(given=config(engine={"processes": 2})), "this process", "submodel train"),
+    "by a path": (lambda: train(given="run.toml"), "a str", "submodel.config.read"),
+    "by a list": (lambda: train(given=["train.rounds=3"]), "a list"),
+    "by dotted keys": (
+        lambda: train(given={"train.rounds": 3}), "{'train': {'rounds': ...}}"),
+    "told to nobody": (lambda: train(on_round=None), "on_round: None"),
+    "more than it has": (lambda: train(given=config(data={"examples": 1000})), "1,000", "24"),
+    "an unknown axis": (
+        lambda: train(given=config(axes={"freeze": ["lost"]})), "freeze: 'lost'"),
+    "axes by a list": (lambda: train(axes=["0"]), "axes", "a list is not a table"),
+    "axes by a word": (
+        lambda: train(axes={"0.weight": "hidden"}), "axes.0.weight", "'hidden' is not a tuple"),
+    "axes of another model": (
+        lambda: train(axes=trace(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)), pair()[0])),
+        "another model", "0.weight", "(4, 6)", "(8, 6)"),
+    "an option of nobody": (
+        lambda: train(given=config(scheme={"options": {"a": 1}})), "scheme.options", "'rolling'"),
+}  # fmt: skip
+
+
+def traced(**options: Any) -> Callable[[], Any]:
+    return lambda: trace(net(), torch.ones(2, 6), **options)
+
+
+def cut(units: Any, model: Any = None) -> Callable[[], Any]:
+    given = net()
+    axes = trace(given, torch.ones(2, 6))
+    return lambda: submodel.build(given if model is None else model, axes, units)
+
+
+def table(members: Any) -> Callable[[], Any]:
+    return lambda: declare(dict(net().named_parameters()), members)
+
+
+TOOLS: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
+    "trace a name": (lambda: trace("cnn", torch.ones(1)), "not an nn.Module"),  # type: ignore[arg-type]
+    "trace another shape": (lambda: trace(net(), torch.ones(2, 7)), "(2, 7)", "'0' (Linear)"),
+    "trace two inputs": (lambda: trace(TwoInputs(), torch.ones(2, 6)), "'scale'"),
+    "trace another name": (lambda: trace(net(), {"lost": torch.ones(2, 6)}), "lost", "'input'"),
+    "trace an array": (lambda: trace(net(), np.ones((2, 6))), "ndarray"),  # type: ignore[arg-type]
+    "trace a shape": (lambda: trace(net(), (2, 6)), "torch.ones(shape)"),
+    "trace nothing": (lambda: trace(net(), torch.ones(0, 6)), "no output has a value"),
+    "trace whole numbers": (lambda: trace(net(), torch.ones(2, 6).long()), "x.float()"),
+    "trace two devices": (
+        lambda: trace(net(), torch.ones(2, 6, device="meta")), "on cpu", "on meta"),
+    "trace a branch without values": (
+        lambda: trace(Branching().to("meta"), torch.ones(2, 6, device="meta")),
+        "Branching", "branch", "put model and inputs on the cpu"),
+    "freeze by a word": (traced(freeze="0"), "freeze: '0' is not a list"),
+    "tie one axis": (traced(tie=["0"]), "tie: '0' is not a pair"),
+    "outputs by a word": (traced(outputs="logits"), "outputs: 'logits' is not a function"),
+    "outputs that fail": (traced(outputs=lambda o: o.logits), "a Tensor", "logits"),
+    "declare a module": (lambda: declare(net(), {}), "named_parameters()"),  # type: ignore[arg-type]
+    "declare nothing": (table(None), "not a table"),
+    "declare a number": (table({"0.weight": (3,)}), "axes.0.weight[0]: 3"),
+    "declare no part": (table({"0.weight": (("h", 0),)}), "('h', 0)"),
+    "declare below zero": (table({"0.weight": (("h", -2),)}), "('h', -2)"),
+    "build a mask": (cut({"0": np.ones(8, bool)}), "units['0']", "np.flatnonzero(mask)"),
+    "build a list": (cut({"0": [1, 2]}), "units['0']", "NumPy array"),
+    "build too far": (cut({"0": np.array([1, 8])}), "from 0 to 7", "[1, 8]"),
+    "build nothing": (cut({"0": np.array([], int)}), "one at least"),
+    "build twice the same": (cut({"0": np.array([1, 1])}), "twice"),
+    "build another axis": (cut({"lost": np.array([1])}), "'lost' is not an axis; there are 0"),
+    "build another model": (cut({"0": np.array([1])}, net(7)), "another model"),
+    "build a name": (cut({"0": np.array([1])}, "net"), "a str is not an nn.Module"),
+}  # fmt: skip
+
+MISTAKES = {
+    f"{what}: {name}": case
+    for what, table_ in {
+        "model": MODELS, "data": DATA, "loss": LOSSES, "run": RUNS, "tools": TOOLS
+    }.items()
+    for name, case in table_.items()
+}  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with things that are in the way."""
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "mistaken.py").write_text(NETS)
+    (tmp_path / "torn.py").write_text("def net(:\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_before_the_first_round(mistake: str, place: Path) -> None:
+    make, *words = MISTAKES[mistake]
+    ROUNDS.clear()
+    with pytest.raises(SubmodelError) as error:
+        make()
+    assert not ROUNDS
+    assert [word for word in words if word not in str(error.value)] == []
+
+
+def returns(answer: Callable[[int, float], Any]) -> type[Scheme]:
+    class Own(Scheme):
+        def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+            return answer(size, capacity)  # type: ignore[no-any-return]
+
+    return Own
+
+
+ANSWERS: dict[str, tuple[type[Scheme], str]] = {
+    "Positions": (returns(lambda n, c: np.arange(int(n * c))), "the mask is of int64, not bool"),
+    "Numbers": (returns(lambda n, c: (np.arange(n) < n * c) * 1), "int64, not bool"),
+    "Tensors": (returns(lambda n, c: torch.arange(n) < n * c), "a Tensor is not a NumPy array"),
+    "Lists": (returns(lambda n, c: [i < n * c for i in range(n)]), "a list is not a NumPy array"),
+    "Nothing": (returns(lambda n, c: None), "a NoneType is not a NumPy array"),
+    "Long": (returns(lambda n, c: np.ones(n + 1, bool)), "the mask has shape ("),
+    "Short": (returns(lambda n, c: np.ones(int(n * c), bool)), "the mask has shape ("),
+    "Square": (returns(lambda n, c: np.ones((1, n), bool)), "the mask has shape (1, "),
+    "Empty": (returns(lambda n, c: np.zeros(n, bool)), "never holds anything of axis '"),
+    "Failing": (returns(lambda n, c: n / 0), "ZeroDivisionError"),
+}
+globals().update({name: kind for name, (kind, _) in ANSWERS.items()})
+
+
+@pytest.mark.parametrize("granularity", ["unit", "coordinate"])
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_scheme_that_returns_no_mask_is_refused(answer: str, granularity: str) -> None:
+    scheme = {"name": f"{__name__}:{answer}", "granularity": granularity}
+    with pytest.raises(SubmodelError) as error:
+        train(given=config(scheme=scheme))
+    assert str(error.value).startswith("scheme Own: ")
+    assert ANSWERS[answer][1] in str(error.value)
+    if answer != "Failing":
+        assert "select must return a mask" in str(error.value)
+        assert ("axis '0'" if granularity == "unit" else "axis 'coordinates'") in str(error.value)
+    with pytest.raises(AssertionError) as failure:
+        check_scheme(scheme)
+    assert ANSWERS[answer][1] in str(failure.value)
+
+
+class Later(Scheme):
+    """Positions from the second round on."""
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        mask = np.arange(size) < size * capacity
+        return np.flatnonzero(mask) if draw.round else mask  # type: ignore[return-value]
+
+
+class Sparse(Random):
+    """Draws that are empty more often than not."""
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        return super().select(axis, size, capacity / 16, draw)
+
+
+def test_every_draw_is_checked_and_an_empty_one_is_none_to_refuse() -> None:
+    later = config(scheme={"name": f"{__name__}:Later"}, train={"rounds": 2})
+    with pytest.raises(SubmodelError, match=r"scheme Later: axis '0' of 8 units.*round 1.*int64"):
+        train(given=later)
+    sparse = config(scheme={"name": f"{__name__}:Sparse"}, clients={"capacities": [0.5]})
+    assert len(train(given=sparse).history) == 1
+
+
+NETS = """
+import torch
+from torch import nn
+
+def good(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+def narrow(): return nn.Sequential(nn.Flatten(), nn.Linear(63, 8), nn.ReLU(), nn.Linear(8, 10))
+def few(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 9))
+def frozen(): return good().requires_grad_(False)
+def fails(): raise RuntimeError("no weights here")
+def word(): return "cnn"
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 10)
+
+    def forward(self, x):
+        hidden = torch.relu(self.first(x.flatten(1)))
+        return self.last(hidden if hidden.sum() > 0 else 2 * hidden)
+"""
+COMMANDS: dict[str, tuple[str, ...]] = {
+    # what is typed, and words of the error
+    "train --out file/run": ("file/run: cannot be made", "Not a directory"),
+    "train --out /proc/run": ("/proc/run: cannot be made",),
+    "train --out file": ("file exists already",),
+    "train lost.toml": ("lost.toml: No such file",),
+    "train folder": ("folder: Is a directory",),
+    "train --set engine.device=mps": ("engine.device: 'mps'", "auto, cpu, cuda"),
+    "train --set engine.device=meta": ("engine.device: 'meta'",),
+    "train --set engine.threads=100000": ("engine.threads: 100000", "1024"),
+    "train --processes 0": ("engine.processes: 0 is less than 1",),
+    "train --processes 100000": ("engine.processes: 100000", "too many"),
+    "train --engine local --processes 2": ("--processes", "torchrun", "'local'"),
+    "train --set train.rounds": ("want key.path=value",),
+    "train --set train.rounds=-1": ("train.rounds: -1 is less than 1",),
+    "train --set model.name=mistaken:narrow": ("(2, 1, 8, 8)", "63x8"),
+    "train --set model.name=mistaken:few": ("labels go from 0 to 9", "9 outputs"),
+    "train --set model.name=mistaken:frozen": ("frozen",),
+    "train --set model.name=mistaken:fails": ("'mistaken:fails' fails", "no weights here"),
+    "train --set model.name=mistaken:word": ("made a str",),
+    "train --set model.name=mistaken:lost": ("has no 'lost'",),
+    "train --set model.name=torn:net": ("'torn' fails", "SyntaxError"),
+    "train --set model.name=mistaken:good --set model.width=4": ("model.width", "built-in"),
+    "train --set model.options={a=1}": ("model.options", "'cnn'"),
+    "train --set model.width=100000000000": ("model.width: 100000000000",),
+    "train --set scheme.options={a=1}": ("scheme.options", "'rolling'"),
+    "train --set scheme.name=submodel.schemes:Scheme": ("scheme.name", "select"),
+    "train --set axes.freeze=['lost']": ("freeze: 'lost'",),
+    "resume nowhere": ("nowhere: not a run",),
+    "show file": ("file: not a run",),
+    "cost --set model.name=mistaken:narrow": ("63x8",),
+    "config --set lost=1": ("lost: no such key",),
+    "inspect mistaken:narrow --input 1,8,8": ("63x8",),
+    "inspect mistaken:Branching --input 1,8,8 --meta": ("branch", "meta"),
+    "inspect mistaken:fails --input 1": ("no weights here",),
+    "inspect cnn --input 1": ("images of at least 4 x 4",),
+    "inspect cnn --input 1,2,2": ("images of at least 4 x 4",),
+    "inspect cnn --input -1,8,8": ("--input", "'-1,8,8'"),
+    "inspect cnn --set width=0": ("model.width: 0",),
+    "inspect cnn --set width=wide": ("model.width: 'wide'",),
+    "inspect preresnet18 --input 8,8": ("needs images",),
+    "inspect cnn --capacities 2": ("capacity: 2",),
+    "plan --memory 1e400": ("'1e400' is not an amount",),
+    "export folder": ("folder: not a run",),
+    "data --out file/a.png": ("file: File exists",),
+    "data --out folder": ("--out: folder is a folder",),
+    "data --labels-per-client 11": ("labels_per_client: 11", "set it to 10"),
+    "compare static --seeds 1 --out file": ("--out: file: cannot be made",),
+    "compare statc": ("'statc'",),
+    "reproduce heterofl --scale smoke --out file/x": ("--out: file/x: cannot be made",),
+    "study residual --out file": ("--out: file: cannot be made",),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_mistaken_command_ends_with_a_sentence(
+    command: str, place: Path, submodel: Command
+) -> None:
+    ended = submodel(*command.split())
+    assert ended.returncode == 2
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert [word for word in COMMANDS[command] if word not in lines[0]] == []
+    left = {path.name for path in place.iterdir()} - {"__pycache__"}
+    assert left == {"file", "folder", "mistaken.py", "torn.py"}
+
+
+@pytest.fixture(scope="module")
+def usual() -> Any:
+    return submodel.train(net(), own(), config())
+
+
+def weights(result: Any) -> dict[str, bytes]:
+    return {n: t.numpy().tobytes() for n, t in result.state.tensors.items()}
+
+
+def train_without_gradients() -> Any:
+    with torch.no_grad():
+        return train()
+
+
+SAME: dict[str, Callable[[], Any]] = {
+    "the module of the cross-entropy": lambda: train(loss=nn.CrossEntropyLoss()),
+    "one that ignores what does not occur": lambda: train(loss=nn.CrossEntropyLoss(ignore_index=7)),
+    "labels of four bytes": lambda: train(data=own(y=pair()[1].int())),
+    "labels of one byte": lambda: train(data=own(y=pair()[1].to(torch.uint8))),
+    "a model to evaluate": lambda: train(net().eval()),
+    "where no gradients are wanted": train_without_gradients,
+    "inputs with gradients": lambda: train(data=own(pair()[0].requires_grad_())),
+}
+
+
+@pytest.mark.parametrize("way", SAME)
+def test_what_means_the_same_is_the_same(way: str, usual: Any) -> None:
+    assert weights(SAME[way]()) == weights(usual)
+
+
+@pytest.mark.parametrize("capacity", ["1/2", " 0.5", 0.5, np.float32(0.5)])
+def test_a_submodel_takes_capacities_as_people_write_them(capacity: Any, usual: Any) -> None:
+    assert usual.submodel(capacity)[0].out_features == 4
+
+
+@pytest.mark.parametrize("capacity", [0, 2, -0.5, "0", "3/2", "1/0", "half", "50%", "", None, True,
+                                      float("nan"), [0.5], torch.tensor(0.5)])  # fmt: skip
+def test_a_submodel_of_no_capacity_is_refused(capacity: Any, usual: Any) -> None:
+    with pytest.raises(SubmodelError, match=r"capacity: .* in \(0, 1\]"):
+        usual.submodel(capacity)
+
+
+TEXTS = functional.one_hot(torch.arange(24) % 6) * 9
+"""Every text has one word, every place is padding in some."""
+
+
+class Padded(nn.Module):
+    """Does not run on a text of nothing but padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(10, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        told = (x > 0).sum(1, keepdim=True)
+        if not bool(told.all()):
+            raise ValueError("an empty text")
+        return self.last((self.words(x) * (x > 0)[..., None]).sum(1) / told)
+
+
+TAKEN: dict[str, Callable[[], Any]] = {
+    "a branch that depends on values": lambda: train(Branching()),
+    "texts with padding": lambda: train(Padded(), own(TEXTS)),
+    "more outputs than labels": lambda: train(net(6, 5)),
+    "some layers frozen": lambda: train(_with_frozen_first()),
+    "a weighted loss, labels kept": lambda: train(
+        None, None, config(KEEP), loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))
+    ),
+    "labels that are true or false": lambda: train(net(6, 2), own(y=pair()[1] > 0)),
+    "both in double precision": lambda: train(net().double(), own(pair()[0].double())),
+}  # fmt: skip
+
+
+def _with_frozen_first() -> nn.Module:
+    model = net()
+    model[0].requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_what_is_no_mistake_is_trained(what: str) -> None:
+    assert len(TAKEN[what]().history) == 1
+
+
+def test_probabilities_as_targets_train_alike_in_stacks_and_one_by_one() -> None:
+    targets = functional.one_hot(pair()[1]).float() * 0.8 + 0.2 / 3
+    one, other = (
+        train(None, own(y=targets), config(PLAIN, engine={"batching": batching}))
+        for batching in ("always", "never")
+    )
+    for name, tensor in one.state.tensors.items():
+        torch.testing.assert_close(tensor, other.state.tensors[name], rtol=1e-5, atol=1e-6)
+
+
+def test_trying_a_model_leaves_it_as_it_was() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    train(model, None, config(local={"batch_size": 0}))
+    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+    assert model.training
+    assert all(p.grad is None for p in model.parameters())

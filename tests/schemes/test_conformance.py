@@ -1,0 +1,277 @@
+"""Every scheme of the package passes the checks for schemes; every kind of broken one fails."""
+# ruff: noqa: ARG002 - a scheme is given more than most of these look at
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from submodel.errors import ConfigError
+from submodel.local.work import LocalWork
+from submodel.randomness import generator
+from submodel.schemes import Adaptation, Draw, Given, Mask, Memory, Scheme, Static, units_held
+from submodel.schemes.registry import OFFERS
+from submodel.testing import check_scheme
+
+Options = dict[str, Any]
+THIRDS: Options = {"clients": {"capacities": ["1/3"]}}
+ALONE: Options = {"clients": {"count": 1, "per_round": 1, "capacities": [0.5]}}
+SETTINGS: dict[str, list[tuple[Options, Options]]] = {
+    # keys of the scheme, and what else the check is told; schemes that are not here have defaults
+    "full": [({}, {"budget": None})],
+    "rolling": [({"windows": 8}, {})],
+    "partition": [({"every": 2}, THIRDS)],
+    "importance": [
+        ({"granularity": "unit"}, {}),
+        ({"granularity": "unit", "scope": "global"}, {"budget": "total"}),
+        # everybody holds norms and biases beyond the share
+        ({"granularity": "coordinate"}, {"budget": None}),
+        ({"granularity": "coordinate", "scope": "axis"}, {"budget": None}),
+    ],
+    "masked-sgd": [({"sequence": "rolling"}, ALONE)],
+    # a cell holds its part whatever the capacity, and a round is FedAvg's only for one cell
+    "hierarchical": [
+        ({"cells": 2, "every": 2}, {"whole": False, "clients": {"capacities": [0.5]}}),
+        ({"cells": 1, "every": 1}, {"budget": None}),
+    ],
+    "pruned": [
+        ({"every": 2}, {"clients": {"capacities": [0.5]}}),
+        ({"every": 2, "reentry": "kept"}, {"clients": {"capacities": [0.5]}}),
+    ],
+}
+CASES = [(name, *case) for name in OFFERS for case in SETTINGS.get(name, [({}, {})])]
+
+
+@pytest.mark.parametrize(("name", "keys", "told"), CASES, ids=lambda v: str(v))
+def test_the_schemes_of_the_package_keep_what_schemes_must(
+    name: str, keys: Options, told: Options
+) -> None:
+    checked = check_scheme({"name": name, **keys}, **told)
+    assert len(checked) == len(set(checked)) >= 8
+
+
+class Good(Static):
+    """Broken ones differ from this in one thing."""
+
+
+class Numbers(Good):
+    """Positions instead of a mask."""
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        return np.flatnonzero(super().select(axis, size, capacity, draw))  # type: ignore[return-value]
+
+
+class Listed(Good):
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        positions: Any = super().select(axis, size, capacity, draw).tolist()
+        return positions  # type: ignore[no-any-return]
+
+
+class Short(Good):
+    """Only the held part of the mask."""
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        return np.ones(units_held(capacity, size), dtype=np.bool_)
+
+
+class Consuming(Scheme):
+    """Draws from a stream, so the answer depends on how often it was asked."""
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(0)
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        mask = np.zeros(size, dtype=np.bool_)
+        mask[self._rng.choice(size, units_held(capacity, size), replace=False)] = True
+        return mask
+
+
+class FirstComeFirstServed(Scheme):
+    """Clients hold what those who were asked before them left: by order, not by place."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, str], list[int]] = {}
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        seen = self._seen.setdefault((draw.round, axis), [])
+        if draw.client not in seen:
+            seen.append(draw.client)
+        start = seen.index(draw.client)
+        return np.roll(np.arange(size) < units_held(capacity, size), start)
+
+
+class Greedy(Good):
+    """A unit too many."""
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        return np.arange(size) < units_held(capacity, size) * 1.25
+
+
+class GreedyByChance(Scheme):
+    """Masks of random size, a fifth too large on average."""
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        return generator(draw.seed, "mask", draw.round, draw.client, axis).random(size) < (
+            capacity * 1.2
+        )
+
+
+class Stingy(Good):
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        return super().select(axis, size, capacity, draw) & (capacity == 1)
+
+
+class NeverWhole(Good):
+    """The last unit is nobody's."""
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        return super().select(axis, size, capacity, draw) & (np.arange(size) < size - 1)
+
+
+class OtherWork(Good):
+    """A client that holds everything trains otherwise than FedAvg's."""
+
+    def work(self, work: LocalWork, capacity: float) -> LocalWork:
+        return replace(work, lr=work.lr / 2)
+
+
+class Meddling(Good):
+    """Changes its memory while it draws."""
+
+    def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
+        return {"asked": torch.zeros(1)}
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        draw.known.memory["asked"].add_(1)
+        return super().select(axis, size, capacity, draw)
+
+
+class Forgetful(Good):
+    """Remembers in itself, not in its memory: a resumed run begins anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "rounds", 0)
+
+    rounds: int
+
+    def adapts(self, round_: int) -> bool:
+        return True
+
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+        object.__setattr__(self, "rounds", self.rounds + 1)
+        return {n: t * (1 - 0.01 * self.rounds) for n, t in now.tensors.items()}, now.memory
+
+
+class Growing(Good):
+    """Memory that `begin` does not name."""
+
+    def adapts(self, round_: int) -> bool:
+        return True
+
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+        return now.tensors, {**now.memory, f"round {now.round}": torch.zeros(1)}
+
+
+class Stretching(Good):
+    """Memory that changes its shape."""
+
+    def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
+        return {"rounds": torch.zeros(0)}
+
+    def adapts(self, round_: int) -> bool:
+        return True
+
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+        return now.tensors, {"rounds": torch.zeros(now.round + 1)}
+
+
+class NoPass(Good):
+    def output_passes(self) -> Sequence[Scheme]:
+        return []
+
+
+class NoScheme(Good):
+    def output_passes(self) -> Sequence[Scheme]:
+        return [object()]  # type: ignore[list-item]
+
+
+class OtherOutput(Good):
+    """Its output passes do not hold everything at capacity 1."""
+
+    def output_passes(self) -> Sequence[Scheme]:
+        return [NeverWhole()]
+
+
+class LostClients(Good):
+    """A cell that is none."""
+
+    def cell(self, client: int) -> int:
+        return client
+
+
+class Refusing(Good):
+    def problems(self, given: Given) -> list[str]:
+        return [f"scheme.name: not defined for {given.clients} clients"]
+
+
+class OnlyUnits(Good):
+    def problems(self, given: Given) -> list[str]:
+        return ["scheme.granularity: unit"] if given.granularity == "coordinate" else []
+
+
+BROKEN: dict[type[Scheme], str] = {
+    Numbers: "the mask is of int64, not bool",
+    Listed: "a list is not a NumPy array",
+    Short: r"the mask has shape \(2,\), not \(8,\)",
+    Consuming: "axis '0' of 8 units, capacity 0.*: the mask is another one when asked again",
+    FirstComeFirstServed: "another one when another scheme of the same settings is asked",
+    Greedy: "capacity 0.25 holds 3 units of axis '0' on average; its share is 2",
+    GreedyByChance: "capacity 0.5 holds 4.707 units of axis '0' on average; its share is 4",
+    Stingy: "capacity 0.25 never holds anything of axis '0'",
+    NeverWhole: "capacity 1, round 0, client 1: 1 units are missing",
+    OtherWork: r"a round \(selective\) at capacity 1 is not a round of FedAvg: 0.bias, 0.weight",
+    Meddling: "select changed the model or the memory",
+    Forgetful: "saved and resumed at every round ends elsewhere: 0.bias, 0.weight",
+    Growing: "memory 'scheme/round 0' is not there all the time; `begin` names all",
+    Stretching: r"memory 'scheme/rounds' changed its shape to \(1,\)",
+    NoPass: "there is no output pass",
+    NoScheme: "an output pass is of type object, not a Scheme",
+    OtherOutput: "the output step at capacity 1 is not that of FedAvg: 0.weight differs",
+    LostClients: "client 1 is in cell 1 of 1",
+    Refusing: "the scheme refuses the run\nunit: scheme.name: not defined for 5 clients\ncoord",
+}
+
+
+@pytest.mark.parametrize("scheme", BROKEN)
+def test_what_breaks_a_rule_is_found_and_told(scheme: type[Scheme]) -> None:
+    with pytest.raises(AssertionError, match=BROKEN[scheme]):
+        check_scheme(f"{__name__}:{scheme.__name__}")
+
+
+def test_the_one_they_differ_from_passes_and_a_refused_granularity_is_left_out() -> None:
+    units = check_scheme(f"{__name__}:OnlyUnits")
+    weights = check_scheme({"name": f"{__name__}:Good", "granularity": "coordinate"})
+    assert len(units) == 8
+    assert [what.replace("unit:", "coordinate:") for what in units] == weights
+
+
+def test_what_is_not_asked_for_is_not_checked() -> None:
+    def check(name: str, **told: Any) -> list[str]:
+        return check_scheme({"name": f"{__name__}:{name}", "granularity": "unit"}, **told)
+
+    assert not any("contract 1" in what for what in check("NeverWhole", whole=False))
+    assert "unit: something is held" in check("Greedy", budget=None, whole=False)
+    with pytest.raises(AssertionError, match="axis 'all together' on average; its share is 6"):
+        check("Greedy", budget="total")
+
+
+def test_a_scheme_that_there_is_not_is_a_mistake_in_the_configuration() -> None:
+    with pytest.raises(ConfigError, match="'statc' is not one of"):
+        check_scheme("statc")

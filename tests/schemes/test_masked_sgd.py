@@ -1,0 +1,312 @@
+"""Masked training on one machine: its iterates, and its alignment against hand computation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from torch import Tensor, nn
+
+from submodel.algorithm.rounds import cut_of, initial_state, step
+from submodel.algorithm.types import Assignment, Setup
+from submodel.config import parse
+from submodel.data import dataset
+from submodel.engines.batched.engine import BatchedEngine
+from submodel.engines.serial import SerialEngine
+from submodel.errors import ConfigError
+from submodel.local.work import LocalWork, batches
+from submodel.model.cost import CostModel
+from submodel.prepare.setup import prepare
+from submodel.report.tables import history_table
+from submodel.runs.loop import RunFolder
+from submodel.runs.loop import train as train_run
+from submodel.schemes import (
+    Adaptation,
+    Draw,
+    Given,
+    Mask,
+    MaskedSgd,
+    Memory,
+    Observation,
+    Rolling,
+    Scheme,
+)
+from submodel.schemes.registry import OFFERS
+from tests.schemes.test_unbiased import Joined, six
+from tests.support.common import tiny_images
+
+D, EXAMPLES, BATCH, ETA = 6, 20, 4, 0.1
+Vector = NDArray[np.float64]
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs[:, 0] - targets).square().mean() / 2
+
+
+def linear(sequence: str, capacity: float = 0.5) -> Setup:
+    """Least squares on one machine, one step of four examples per round, weight by weight."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(EXAMPLES, D))
+    y = x @ rng.normal(size=D)
+    data = dataset(*[(torch.from_numpy(x), torch.from_numpy(y))] * 2)
+    model = nn.Linear(D, 1, bias=False).double()
+    nn.init.ones_(model.weight)
+    config: dict[str, Any] = {
+        "seed": 2, "data": {"partition": "iid"},
+        "clients": {"count": 1, "per_round": 1, "capacities": [capacity]},
+        "scheme": {"name": "masked-sgd", "sequence": sequence, "granularity": "coordinate"},
+        "local": {"steps": 1, "batch_size": BATCH, "lr": ETA, "absent_labels": "keep"},
+    }  # fmt: skip
+    return prepare(parse(config), model, data, loss=squared_error)
+
+
+@pytest.mark.parametrize("sequence", ["random", "rolling", "static"])
+def test_iterates_and_alignment_are_the_definitions(sequence: str) -> None:
+    setup = linear(sequence)
+    own = setup.federation.examples(0)
+    x, y = own.x.numpy(), own.y.numpy()
+
+    def gradient(w: Vector, rows: Any = slice(None)) -> Vector:
+        found: Vector = x[rows].T @ (x[rows] @ w - y[rows]) / len(x[rows])
+        return found
+
+    engine, costs = SerialEngine(setup), CostModel(setup.module, own.x)
+    state, w = initial_state(setup), np.ones(D)
+    masks = set()
+    for t in range(8):
+        cut = cut_of(setup, Assignment(t, 0, 0.5))
+        mask = cut.mask("weight")
+        assert mask is not None
+        m = mask.numpy().ravel().astype(float)
+        masks.add(m.tobytes())
+        state, report = step(setup, state, engine, costs)
+        masked = m * gradient(m * w)
+        alpha = (m * gradient(w)) @ masked / (masked @ masked)
+        assert report.observed["alignment"] == pytest.approx(alpha, rel=1e-9)  # by differences
+        (rows,) = batches(EXAMPLES, setup.work, setup.seed, t, 0)
+        w = w - ETA * m * gradient(m * w, rows)
+        np.testing.assert_allclose(state.tensors["weight"].numpy().ravel(), w, rtol=0, atol=1e-12)
+    assert (len(masks) == 1) == (sequence == "static")
+
+
+def test_the_full_mask_is_sgd_with_alignment_one() -> None:
+    setup = linear("rolling", 1.0)
+    plain = replace(setup, scheme=Rolling(D))
+    states = []
+    for own in (setup, plain):
+        engine, costs = SerialEngine(own), CostModel(own.module, own.federation.dataset.example)
+        state = initial_state(own)
+        for _ in range(3):
+            state, report = step(own, state, engine, costs)
+            assert report.observed == ({"alignment": 1.0} if own is setup else {})
+        states.append(state.tensors["weight"])
+    assert torch.equal(*states)
+    assert not torch.equal(states[0], torch.ones(1, D, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("engine", [SerialEngine, BatchedEngine])
+def test_alignment_of_sub_models_of_a_net(engine: Any) -> None:
+    """At unit granularity: gradients of the full net with dropped units zeroed, by autograd."""
+    torch.manual_seed(0)
+    config: dict[str, Any] = {
+        "data": {"partition": "iid"},
+        "clients": {"count": 1, "per_round": 1, "capacities": [0.5]},
+        "scheme": {"name": "masked-sgd", "sequence": "random"},
+        "local": {"steps": 2, "absent_labels": "keep"},
+    }  # fmt: skip
+    setup = prepare(parse(config), Joined().double(), six())
+    state = initial_state(setup)
+    _, report = step(
+        setup, state, engine(setup), CostModel(setup.module, setup.federation.dataset.example)
+    )
+    cut, own = cut_of(setup, Assignment(0, 0, 0.5)), setup.federation.examples(0)
+    masks = {n: torch.zeros_like(t) for n, t in state.tensors.items()}
+    for name, mask in masks.items():
+        cut.add(name, mask, 1.0)
+
+    def gradients(point: dict[str, Tensor]) -> Tensor:
+        leaves = {n: t.clone().requires_grad_() for n, t in point.items()}
+        z = torch.func.functional_call(setup.module, leaves, (own.x,))
+        found = torch.autograd.grad(setup.loss(z, own.y), list(leaves.values()))
+        return torch.cat([(masks[n] * g).view(-1) for n, g in zip(leaves, found, strict=True)])
+
+    masked = gradients({n: masks[n] * t for n, t in state.tensors.items()})
+    alpha = gradients(dict(state.tensors)) @ masked / (masked @ masked)
+    assert report.observed["alignment"] == pytest.approx(float(alpha), rel=1e-9)
+    assert abs(float(alpha) - 1) > 1e-3
+
+
+def test_a_zero_gradient_has_no_alignment() -> None:
+    zero = {"w": torch.zeros(2)}
+    assert MaskedSgd(Rolling(2)).observe(Observation({"w": torch.ones(2)}, zero)) == {}
+
+
+def test_measuring_is_in_the_metrics_and_costs_no_traffic(tmp_path: Path) -> None:
+    common: dict[str, Any] = {
+        "model": {"name": "mlp", "width": 8}, "data": {"partition": "iid"},
+        "clients": {"count": 1, "per_round": 1, "capacities": [0.5]},
+        "local": {"steps": 1}, "train": {"rounds": 3, "evaluate_every": 1},
+        "engine": {"name": "local"},
+    }  # fmt: skip
+    lines = {}
+    for scheme in ({"name": "masked-sgd", "sequence": "static"}, {"name": "static"}):
+        config = parse({**common, "scheme": scheme})
+        folder = RunFolder(tmp_path / scheme["name"])
+        folder.create(config)
+        setup = prepare(config, data=tiny_images())
+        state, _ = train_run(config, setup, folder)
+        lines[scheme["name"]] = folder.metrics(), state.tensors
+    (masked, ours), (plain, theirs) = lines.values()
+    for a, b in zip(masked, plain, strict=True):
+        assert (a["flops"], a["bytes_up"]) == (b["flops"], b["bytes_up"])
+        assert isinstance(a["observed"]["alignment"], float)
+        assert "observed" not in b
+        assert a["seconds"]["observe"] > 0
+    assert all(torch.equal(t, theirs[n]) for n, t in ours.items())
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(history_table(masked, "run"))
+    assert "alignment" in shown.get()
+    assert f"{masked[-1]['observed']['alignment']:.4f}" in shown.get()
+
+
+# -- what the sequence declares --------------------------------------------------------------------
+
+PASSED_ON = {
+    "sends_masks", "select", "output_passes", "problems", "begin", "adapts", "adapt", "observe",
+}  # fmt: skip
+ITS_OWN = {  # a way of training or averaging, of which only the masks are used; and when to measure
+    "work", "chance", "cells", "cell", "joins", "observes",
+}  # fmt: skip
+
+
+class Telling(Scheme):
+    """Answers every question in a way that no default does."""
+
+    sends_masks = True
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        return np.equal(np.arange(size), len(axis) + int(10 * capacity) + draw.round)
+
+    def output_passes(self) -> list[Scheme]:
+        return [self, Rolling(2)]
+
+    def problems(self, given: Given) -> list[str]:
+        return [f"clients.count: {given.clients} is told"]
+
+    def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
+        return {name: 2 * tensor for name, tensor in parameters.items()}
+
+    def adapts(self, round_: int) -> bool:
+        return round_ == 3
+
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+        return {"w": now.tensors["w"] + 1}, {"w": now.memory["w"] + 2}
+
+    def observes(self, round_: int) -> bool:
+        return round_ == 4
+
+    def observe(self, now: Observation) -> dict[str, float]:
+        return {"told": float(now.gradient["w"].sum())}
+
+    def work(self, work: LocalWork, capacity: float) -> LocalWork:
+        return replace(work, lr=capacity)
+
+    def chance(
+        self, size: int, capacity: float, units: int = 1, spare: bool = False
+    ) -> float | None:
+        return capacity / (size + units + spare)
+
+    @property
+    def cells(self) -> int:
+        return 2
+
+    def cell(self, client: int) -> int:
+        return 1 - client % 2
+
+    def joins(self, round_: int) -> bool:
+        return round_ == 5
+
+
+def test_everything_that_a_scheme_can_declare_is_passed_on_or_left_out_on_purpose() -> None:
+    """Whoever adds something to `Scheme` decides here what becomes of it."""
+    assert {name for name in vars(Scheme) if not name.startswith("_")} == PASSED_ON | ITS_OWN
+    own = {name for name in vars(MaskedSgd) if not name.startswith("_")}
+    assert own == {*PASSED_ON, "observes"}  # dataclasses have no attribute for `sequence`
+
+
+def test_what_the_sequence_declares_reaches_the_run() -> None:
+    telling = Telling()
+    outside = MaskedSgd(telling)
+    one = {"w": torch.ones(2)}
+    given = Given(sizes={"a": 9}, capacities=[0.5], clients=1, per_round=1, granularity="unit")
+    now = Adaptation(0, 3, one, ["w"], [0.5], one, lambda _: one, lambda: {"w": 1.0})
+    assert outside.sends_masks
+    assert np.flatnonzero(outside.select("a", 9, 0.2, Draw(0, 1, 0))).tolist() == [4]
+    assert outside.output_passes() == [MaskedSgd(telling), MaskedSgd(Rolling(2))]
+    assert outside.problems(given) == ["clients.count: 1 is told"]
+    assert outside.begin(one)["w"].tolist() == [2.0, 2.0]
+    assert [outside.adapts(r) for r in (2, 3)] == [False, True]
+    tensors, memory = outside.adapt(now)
+    assert (tensors["w"].tolist(), memory["w"].tolist()) == ([2.0, 2.0], [3.0, 3.0])
+    assert outside.observe(Observation(one, one, 4)) == {"told": 2.0, "alignment": 1.0}
+    assert outside.observe(Observation(one, one, 3)) == {"alignment": 1.0}
+    # and of its training and averaging nothing does
+    work = LocalWork(lr=0.1)
+    assert outside.work(work, 0.5) == work
+    assert outside.chance(9, 0.5) is None
+    assert (outside.cells, outside.cell(0), outside.joins(0)) == (1, 0, True)
+
+
+@pytest.mark.parametrize("granularity", ["unit", "coordinate"])
+@pytest.mark.parametrize("name", [name for name in OFFERS if name != "masked-sgd"])
+def test_a_round_sends_what_a_round_of_the_sequence_does(name: str, granularity: str) -> None:
+    """Values, masks that the client cannot make itself, and what an adaptation takes."""
+
+    def setup(scheme: dict[str, Any]) -> Setup:
+        keys = {"granularity": granularity, "cells": 1, "every": 1}
+        config = {
+            "model": {"name": "mlp", "width": 8}, "data": {"partition": "iid"},
+            "clients": {"count": 1, "per_round": 1, "capacities": [0.5]},
+            "local": {"steps": 1, "absent_labels": "keep"}, "scheme": {**keys, **scheme},
+        }  # fmt: skip
+        return prepare(parse(config), data=tiny_images())
+
+    masked = {"name": "masked-sgd", "sequence": name}
+    try:
+        plain = setup({"name": name})
+    except ConfigError as error:
+        with pytest.raises(ConfigError, match=re.escape(str(error))):
+            setup(masked)
+        return
+    books = []
+    for own in (plain, setup(masked)):
+        costs = CostModel(own.module, own.federation.dataset.example)
+        state, report = step(own, initial_state(own), SerialEngine(own), costs)
+        shapes = {key: tensor.shape for key, tensor in state.memory.items()}
+        books.append((report.bytes_down, report.bytes_up, shapes))
+    assert books[0] == books[1]
+
+
+def test_what_is_not_defined_is_refused() -> None:
+    def refused(scheme: dict[str, Any], **clients: Any) -> None:
+        one = {"count": 1, "per_round": 1, "capacities": [0.5]} | clients
+        config = {"scheme": {"name": "masked-sgd"} | scheme, "clients": one}
+        prepare(parse({**config, "model": {"name": "mlp", "width": 8}}), data=tiny_images())
+
+    with pytest.raises(ConfigError, match=r"clients.count: 4 given"):
+        refused({}, count=4)
+    with pytest.raises(ConfigError, match=r"scheme.sequence: 'masked-sgd' is not one of 'full'"):
+        refused({"sequence": "masked-sgd"})
+    with pytest.raises(ConfigError, match=r"scheme.sequence"):
+        refused({"sequence": "roling"})
+    with pytest.raises(ConfigError, match=r"scheme.windows"):
+        refused({"sequence": "rolling", "windows": 3})

@@ -1,0 +1,68 @@
+"""The page of schemes is complete, its scheme works, and packages can offer theirs by name."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from submodel.config import SchemeChoice, parse
+from submodel.errors import ConfigError
+from submodel.prepare.setup import prepare
+from submodel.schemes import registry
+from submodel.testing import check_scheme
+
+PAGE = (Path(__file__).parents[2] / "docs/schemes.md").read_text("utf-8")
+(CODE,) = re.findall(r"tests/schemes/test_page.py -->\n```python\n(.*?)```", PAGE, re.DOTALL)
+
+SHOWN = re.sub(r"<!--.*?-->", "", PAGE, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("name", registry.OFFERS)
+def test_every_scheme_has_its_line(name: str) -> None:
+    assert f"\n| `{name}` |" in SHOWN
+
+
+@pytest.mark.parametrize("key", [key for key in SchemeChoice.model_fields if key != "name"])
+def test_every_key_is_explained(key: str) -> None:
+    assert re.search(rf"`{key}\b", SHOWN)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with the page's scheme, as an installer leaves it."""
+    (tmp_path / "schemes_of_the_page.py").write_text(CODE)
+    info = tmp_path / "schemes_of_the_page-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: schemes-of-the-page\nVersion: 1.0\n")
+    offer = "both-ends = schemes_of_the_page:FromBothEnds"
+    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{offer}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "schemes_of_the_page", raising=False)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("name", ["schemes_of_the_page:FromBothEnds", "both-ends"])
+def test_the_pages_scheme_works_by_path_and_by_the_name_its_package_offers(name: str) -> None:
+    choice = {"name": name, "options": {"period": 3}, "granularity": "unit"}
+    assert len(check_scheme(choice)) == 8
+    scheme = prepare(parse({"scheme": choice, "model": {"name": "mlp", "width": 8}})).scheme
+    assert repr(scheme) == "FromBothEnds(period=3)"
+    assert "both-ends" in registry.names()
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_is_wrong_with_a_name_or_its_options_is_said() -> None:
+    wrong = {
+        "schemes_of_the_page:FromNowhere": "has no 'FromNowhere'",
+        "schemes_of_this_page:FromBothEnds": "cannot import 'schemes_of_this_page'",
+        "schemes_of_the_page:units_held": "cannot be made",
+        "builtins:dict": "is not a submodel.schemes.Scheme",
+    }
+    for name, reason in wrong.items():
+        with pytest.raises(ConfigError, match=reason):
+            prepare(parse({"scheme": {"name": name}, "model": {"name": "mlp"}}))
+    with pytest.raises(ConfigError, match=r"scheme\.options: both-ends does not take them"):
+        prepare(parse({"scheme": {"name": "both-ends", "options": {"perid": 3}}}))

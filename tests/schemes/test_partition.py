@@ -1,0 +1,220 @@
+"""Independent subnet training: disjoint parts, redrawn in time, all of it where shares allow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from submodel.algorithm.rounds import cut_of, initial_state, output_step, plan, step
+from submodel.algorithm.types import Setup, Update
+from submodel.config import parse
+from submodel.engines.batched.engine import BatchedEngine
+from submodel.engines.serial import SerialEngine
+from submodel.errors import ConfigError
+from submodel.model.cost import CostModel
+from submodel.prepare.setup import prepare
+from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.schemes import Draw, Given, Partition, units_held
+from tests.algorithm.test_contracts import one_round
+from tests.support.common import tiny_images, tiny_setup
+
+
+def divided(model: str = "cnn", share: object = "1/4", per_round: int = 4, **scheme: Any) -> Setup:
+    clients = {"count": 6, "per_round": per_round, "capacities": [share]}
+    return tiny_setup(model, scheme={"name": "partition", **scheme}, clients=clients)
+
+
+@given(
+    size=st.integers(1, 60),
+    clients=st.integers(1, 12),
+    part=st.floats(0.2, 1),
+    draw=st.tuples(st.integers(0, 5), st.integers(0, 50)),
+)
+def test_places_of_a_round_share_no_unit_and_hold_their_share(
+    size: int, clients: int, part: float, draw: tuple[int, int]
+) -> None:
+    for capacity in (1 / clients, part / clients):
+        masks = [
+            Partition().select("a", size, capacity, Draw(*draw, client=9 - k, place=k))
+            for k in range(clients)
+        ]
+        counts = np.sum(masks, axis=0)
+        assert counts.max() <= 1
+        for mask in masks:
+            assert size * capacity - 1 < mask.sum() <= units_held(capacity, size)
+        if capacity == 1 / clients:  # every unit is somebody's, whether or not they divide evenly
+            assert counts.min() == 1
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "preresnet18"])
+@pytest.mark.parametrize("granularity", ["unit", "coordinate"])
+def test_every_weight_with_a_cut_axis_has_one_holder_at_most(model: str, granularity: str) -> None:
+    setup = divided(model, "1/2", per_round=2, granularity=granularity)
+    state = initial_state(setup)
+    for r in range(3):
+        counts = {name: torch.zeros_like(t) for name, t in state.tensors.items()}
+        for assignment in plan(setup, r):
+            cut = cut_of(setup, assignment)
+            for name, count in counts.items():
+                cut.add(name, count, 1.0)
+        for name, count in counts.items():
+            cut_axes = {
+                axis
+                for layout in setup.axes.layouts[name]
+                for axis in layout.axes()
+                if axis in setup.axes.cut_by_capacity
+            }
+            if granularity == "coordinate":
+                assert (count == 1).all(), name  # the flat vector is divided without remainder
+            elif cut_axes:
+                assert count.max() == 1, name
+                # between two cut axes a weight is held if one of the two clients has both its ends
+                assert count.sum() == count.numel() / len(cut_axes), name
+            else:
+                assert (count == 2).all(), name
+
+
+def test_axes_are_dealt_by_permutations_of_their_own_shared_by_all_clients() -> None:
+    scheme, size = Partition(), 64
+
+    def deal(axis: str, seed: int, round_: int, client: int, place: int) -> bytes:
+        return scheme.select(axis, size, 1 / 4, Draw(seed, round_, client, place)).tobytes()
+
+    assert deal("a", 0, 3, 5, 1) == deal("a", 0, 3, 99, 1)  # whoever is in the place
+    others = {deal("b", 0, 3, 5, 1), deal("a", 1, 3, 5, 1), deal("a", 0, 4, 5, 1),
+              deal("a", 0, 3, 5, 2)}  # fmt: skip
+    assert len(others | {deal("a", 0, 3, 5, 1)}) == 5
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_units_are_dealt_anew_every_so_many_rounds(every: int) -> None:
+    setup = divided("mlp", every=every)
+    masks = [setup.scheme.select("x", 64, 0.25, Draw(0, r, 0)).tobytes() for r in range(9)]
+    assert [masks[r] == masks[r - 1] for r in range(1, 9)] == [r % every != 0 for r in range(1, 9)]
+
+
+@pytest.mark.parametrize(("model", "rule"), [("cnn", "fill_in"), ("preresnet18", "selective")])
+def test_one_client_with_everything_is_fedavg_bit_for_bit(model: str, rule: str) -> None:
+    alone: dict[str, Any] = {
+        "clients": {"per_round": 1, "capacities": [1]},
+        "merge": {"rule": rule},
+        "local": {"steps": 2},
+    }
+    expected = one_round(tiny_setup(model, scheme={"name": "full"}, **alone), 2)
+    for granularity in ("unit", "coordinate"):
+        choice = {"name": "partition", "granularity": granularity}
+        assert one_round(tiny_setup(model, scheme=choice, **alone), 2) == expected
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "clients.capacities: partition deals equal parts: give one, not 0.5, 0.25; "
+    '"1/2" deals out every unit': {"capacities": [0.5, 0.25], "per_round": 2},
+    "clients.capacities: 4 clients per round cannot hold 0.5 of axis a each": {
+        "capacities": [0.5],
+        "per_round": 4,
+    },
+    "clients.capacities: 0.1 of the 8 units of axis a is less than one unit": {
+        "capacities": [0.1],
+        "per_round": 4,
+    },
+    "clients.capacities: 9 clients per round cannot hold 0.25 of axis a each without sharing "
+    "units; with 8 units, axis a allows clients.per_round up to 8": {
+        "capacities": [0.25],
+        "per_round": 9,
+    },
+    "axes.least.a: 4 clients per round cannot hold 0.5 of axis a": {
+        "capacities": [0.25],
+        "per_round": 4,
+        "least": {"a": 0.5},
+    },
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_dealt_is_refused_with_what_would_work(message: str) -> None:
+    run: dict[str, Any] = {
+        "sizes": {"a": 8, "b": 16},
+        "clients": 20,
+        "granularity": "unit",
+        **REFUSED[message],
+    }
+    problems = Partition().problems(Given(**run))
+    assert problems[0].startswith(message)
+
+
+def test_what_is_advised_is_accepted() -> None:
+    for size, clients in ((8, 4), (1003, 4), (10, 3), (7, 7)):
+        run = Given({"a": size, "b": 2 * size}, [1 / clients], 20, clients, "unit")
+        assert Partition().problems(run) == []
+
+
+def test_a_run_that_cannot_be_dealt_does_not_start() -> None:
+    with pytest.raises(ConfigError, match="partition deals equal parts"):
+        tiny_setup("mlp", scheme={"name": "partition"})
+    with pytest.raises(
+        ConfigError, match=r"4 clients .* hold 1 of axis .*or clients\.per_round = 1"
+    ):
+        tiny_setup("mlp", scheme={"name": "partition"}, clients={"capacities": [1]})
+    with pytest.raises(ValueError, match=r"place 2: 0\.5 of axis a is not left over"):
+        Partition().select("a", 8, 0.5, Draw(0, 0, 0, place=2))
+
+
+def test_the_only_holder_of_a_weight_decides_it_under_selective() -> None:
+    setup = divided("mlp", granularity="coordinate")
+    state = initial_state(setup)
+    made: dict[int, Update] = {}
+
+    class Watched(SerialEngine):
+        def run(self, tasks: Any) -> Any:
+            for update in super().run(tasks):
+                made[update.assignment.place] = update
+                yield update
+
+    costs = CostModel(setup.module, setup.federation.dataset.example)
+    new, report = step(setup, state, Watched(setup), costs)
+    assert report.weights_covered == 1
+    for name, tensor in new.tensors.items():
+        copied = sum(u.tensors[name] for u in made.values())  # masked, and every weight is one's
+        torch.testing.assert_close(tensor, copied, rtol=0, atol=1e-7)  # one sum in float32
+
+
+def test_the_output_step_takes_everyone_and_the_engines_agree() -> None:
+    setup = divided("mlp", "1/4")
+    costs = CostModel(setup.module, setup.federation.dataset.example)
+    ends = []
+    for engine in (SerialEngine(setup), BatchedEngine(setup, always=True)):
+        state = initial_state(setup)
+        for _ in range(2):
+            state, _ = step(setup, state, engine, costs)
+        ends.append(output_step(setup, state, engine, costs, smoothness=10.0).tensors)
+    for name, tensor in ends[0].items():
+        torch.testing.assert_close(tensor, ends[1][name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_resumed_run_is_the_same_run(tmp_path: Any) -> None:
+    config = parse({
+        "model": {"name": "mlp", "width": 16},
+        "data": {"partition": "iid"},
+        "clients": {"count": 6, "per_round": 4, "capacities": ["1/4"]},
+        "scheme": {"name": "partition", "every": 2},
+        "local": {"absent_labels": "keep"},
+        "train": {"rounds": 5, "evaluate_every": 5, "checkpoint_every": 1},
+    })  # fmt: skip
+
+    def stop(line: dict[str, Any]) -> None:
+        if line["round"] == 3:
+            raise KeyboardInterrupt
+
+    whole, _ = train(config, prepare(config, data=tiny_images()))
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config)
+    with pytest.raises(Interrupted):
+        train(config, prepare(config, data=tiny_images()), folder, stop)
+    resumed, _ = train(config, prepare(config, data=tiny_images()), folder, resume=True)
+    for name, tensor in whole.tensors.items():
+        assert torch.equal(tensor, resumed.tensors[name])

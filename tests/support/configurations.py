@@ -1,0 +1,158 @@
+"""Valid configurations of every kind, drawn from the types of the keys themselves."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from hypothesis import reject
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from pydantic.fields import FieldInfo
+
+from submodel.config import Config, parse
+from submodel.errors import ConfigError
+from submodel.options import Section
+from submodel.schemes import registry
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+SCALARS = st.one_of(
+    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), TEXT, st.datetimes(), st.dates()
+)
+OPTIONS = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+WORDS: dict[str, SearchStrategy[Any]] = {
+    "clients.proportions": st.lists(st.floats(1e-300, 1e300), min_size=2, max_size=2),
+    "name": st.from_regex(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,20}", fullmatch=True),
+    "model.name": st.sampled_from(["mlp", "cnn", "preresnet18", "preresnet34", "own", "my.nets:x"]),
+    "data.name": st.sampled_from(["digits", "cifar10", "cifar100", "own", "hf:x/y", "folder:a b"]),
+    "scheme.name": st.sampled_from(registry.names()),
+    "scheme.sequence": st.sampled_from([n for n in registry.names() if n != "masked-sgd"]),
+}
+# What a key needs beside it to mean anything.
+COMPANIONS: dict[str, dict[str, Any]] = {
+    "model.rank_share": {"model.factorised": True},
+    "data.source": {"data.name": "cifar10"},
+    "data.path": {"data.name": "cifar10"},
+    "data.label": {"data.name": "hf:x/y"},
+    "data.size": {"data.name": "hf:x/y"},
+    "data.partitioner": {"data.partition": "flwr"},
+    "data.partitioner_options": {"data.partition": "flwr", "data.partitioner": "X"},
+    "clients.count": {"clients.per_round": 1},
+    "clients.proportions": {"clients.capacities": [1, 0.5]},
+    "clients.per_round": {"clients.count": 10**12},
+    "clients.groups": {"clients.sampling": "cyclic", "clients.count": 10**12,
+                       "clients.per_round": 1},
+    "merge.radius": {"merge.projection": "ball"},
+    "server.momentum": {"server.name": "momentum"},
+    "server.beta1": {"server.name": "adam"},
+    "server.beta2": {"server.name": "yogi"},
+    "server.tau": {"server.name": "adam"},
+    "local.milestones": {"local.schedule": "step"},
+}  # fmt: skip
+
+
+def keys() -> dict[str, FieldInfo]:
+    """Every key of every section, by its path."""
+    found: dict[str, FieldInfo] = {}
+    for name, field in Config.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, Section):
+            found |= {f"{name}.{key}": leaf for key, leaf in section.model_fields.items()}
+        else:
+            found[name] = field
+    return found
+
+
+KEYS = keys()
+
+
+def values(key: str) -> SearchStrategy[Any]:
+    """Values that a key takes, by itself."""
+    if key in WORDS:
+        return WORDS[key]
+    field = KEYS[key]
+    return _values(field.annotation, field.metadata)
+
+
+def _values(kind: Any, metadata: Sequence[Any]) -> SearchStrategy[Any]:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        more = [m for a in inner[1:] for m in (a.metadata if isinstance(a, FieldInfo) else [a])]
+        return _values(inner[0], [*metadata, *more])
+    if origin in (Union, types.UnionType):
+        return _values(next(a for a in inner if a is not type(None)), metadata)
+    if origin is Literal:
+        return st.sampled_from(inner)
+    if origin is list:
+        least = _bound(metadata, "min_length") or 0
+        return st.lists(_values(inner[0], []), min_size=least, max_size=4)
+    if origin is tuple:
+        return st.tuples(*(_values(a, []) for a in inner))
+    if origin is dict:
+        return st.dictionaries(TEXT, _values(inner[1], []), max_size=3)
+    if kind is bool:
+        return st.booleans()
+    if kind is int:
+        return st.integers(_bound(metadata, "ge") or 0, _most(metadata))
+    if kind is float:
+        return _numbers(metadata)
+    return TEXT if kind is str else OPTIONS
+
+
+def _numbers(metadata: Sequence[Any]) -> SearchStrategy[Any]:
+    """Fractions and whole numbers: a key that takes the first takes the second as well."""
+    above, least = _bound(metadata, "gt"), _bound(metadata, "ge")
+    below, most = _bound(metadata, "lt"), _bound(metadata, "le")
+    low, high = above if least is None else least, below if most is None else most
+    fractions = st.floats(low, high, exclude_min=least is None, exclude_max=below is not None,
+                          allow_nan=False, allow_infinity=False)  # fmt: skip
+    first = 0 if least is not None else 1
+    last = 10**6 if high is None else int(high) - (below is not None)
+    return fractions | st.integers(first, last) if first <= last else fractions
+
+
+def _most(metadata: Sequence[Any]) -> int:
+    most, below = _bound(metadata, "le"), _bound(metadata, "lt")
+    return int(most if most is not None else below - 1)
+
+
+def _bound(metadata: Sequence[Any], name: str) -> Any:
+    found = [getattr(m, name) for m in metadata if getattr(m, name, None) is not None]
+    return found[0] if found else None
+
+
+def nested(flat: dict[str, Any]) -> dict[str, Any]:
+    """Values by path as tables."""
+    found: dict[str, Any] = {}
+    for key, value in flat.items():
+        section, _, name = key.rpartition(".")
+        (found.setdefault(section, {}) if section else found)[name] = value
+    return found
+
+
+@st.composite
+def configurations(draw: st.DrawFn, key: str | None = None) -> Config:
+    """A valid configuration; with ``key``, one that sets it."""
+    chosen = draw(st.lists(st.sampled_from(sorted(KEYS)), max_size=12, unique=True))
+    flat = {name: draw(values(name)) for name in chosen}
+    if key is not None:
+        flat |= COMPANIONS.get(key, {}) | {key: draw(values(key))}
+    firm = {} if key is None else {**COMPANIONS.get(key, {}), key: None}
+    for _ in range(20):
+        try:
+            return parse(nested(flat))
+        except ConfigError as error:  # keys that contradict each other: leave out what was chance
+            named = {p.partition(":")[0].partition("[")[0] for p in error.problems}
+            sections = {name.partition(".")[0] for name in named}
+            guilty = [n for n in flat if n in named and n not in firm]
+            guilty = guilty or [n for n in flat if n.partition(".")[0] in sections - {""}
+                                and n not in firm]  # fmt: skip
+            if not guilty:
+                break
+            flat = {n: v for n, v in flat.items() if n not in guilty}
+    return reject()  # one value alone: hypothesis complains if it is most of them
