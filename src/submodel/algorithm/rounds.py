@@ -43,9 +43,9 @@ from submodel.model.cost import CostModel
 from submodel.model.cut import Cut, LastCut, gather
 from submodel.schemes import NOTHING, Draw, Known
 from submodel.schemes.draw import draw_coordinates, draw_units
-from submodel.schemes.independent import draw_independent
 from submodel.schemes.knowledge import ModelKnown
 from submodel.schemes.ordered.steps import passes_of
+from submodel.schemes.random.independent import draw_independent
 from submodel.schemes.unbiased.scaling import scales_held
 from submodel.tasks.counting import NOTHING_COUNTS
 

@@ -23,8 +23,8 @@ from submodel.model.axes import Axes
 from submodel.model.cut import Cut, Granularity, Tensors
 from submodel.model.norm import Statistics
 from submodel.schemes import Scheme
-from submodel.schemes.independent import Alignment
 from submodel.schemes.ordered.steps import Passes
+from submodel.schemes.random.independent import Alignment
 from submodel.tasks.classification import AbsentLabels
 from submodel.tasks.counting import NOTHING_COUNTS
 from submodel.tasks.loss import Loss

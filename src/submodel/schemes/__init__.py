@@ -12,8 +12,8 @@ from submodel.schemes.base import (
     Observation,
     Scheme,
 )
-from submodel.schemes.basic import Full, Random, Static
 from submodel.schemes.dropout import Dropout
+from submodel.schemes.full import Full
 from submodel.schemes.hierarchical import Hierarchical
 from submodel.schemes.importance import Importance
 from submodel.schemes.masked_sgd import MaskedSgd
@@ -21,7 +21,9 @@ from submodel.schemes.masks import draw_mask
 from submodel.schemes.ordered.scheme import Ordered
 from submodel.schemes.partition import Partition
 from submodel.schemes.pruned import Pruned
+from submodel.schemes.random.scheme import Random
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
+from submodel.schemes.static import Static
 from submodel.schemes.unbiased.scheme import Unbiased
 
 __all__ = [

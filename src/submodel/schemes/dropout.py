@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from submodel.schemes.base import Draw, Mask, Scheme
-from submodel.schemes.basic import Random
+from submodel.schemes.random.scheme import Random
 
 _FIXED = Random("fixed")
 

@@ -36,7 +36,7 @@ class MaskedSgd(Scheme):
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         """What the sequence selects.
 
-        >>> from submodel.schemes.basic import Static
+        >>> from submodel.schemes.static import Static
         >>> MaskedSgd(Static()).select("hidden", 4, 0.5, Draw(0, 0, 0))
         array([ True,  True, False, False])
         """

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 from submodel.errors import ConfigError, SubmodelError
 from submodel.plugins import find, is_path
 from submodel.schemes.base import Scheme
-from submodel.schemes.basic import Full, Random, Static
 from submodel.schemes.dropout import Dropout
+from submodel.schemes.full import Full
 from submodel.schemes.hierarchical import Hierarchical
 from submodel.schemes.importance import Importance
 from submodel.schemes.masked_sgd import MaskedSgd
 from submodel.schemes.ordered.scheme import Ordered
 from submodel.schemes.partition import Partition
 from submodel.schemes.pruned import Pruned
+from submodel.schemes.random.scheme import Random
 from submodel.schemes.rolling import Rolling, default_windows
+from submodel.schemes.static import Static
 from submodel.schemes.unbiased.scheme import Unbiased
 
 if TYPE_CHECKING:

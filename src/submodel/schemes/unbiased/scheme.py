@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from submodel.model.capacity import units_held
-from submodel.schemes.basic import Random
+from submodel.schemes.random.scheme import Random
 
 
 @dataclass(frozen=True)
