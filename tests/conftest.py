@@ -12,7 +12,7 @@ import pytest
 from submodel.cli import main
 
 if TYPE_CHECKING:
-    from tests.support.common import Command
+    from tests.support.commands import Command
     from tests.support.processes import House
 
 

@@ -8,22 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from submodel.algorithm.rounds import cut_of, initial_state, step
-from submodel.algorithm.types import Assignment, Setup, State
-from submodel.engines.serial import SerialEngine
+from submodel.algorithm.rounds import cut_of, initial_state
+from submodel.algorithm.types import Assignment, State
 from submodel.model.build import build, load
 from submodel.model.cost import CostModel
 from submodel.model.cut import gather
-from submodel.model.norm import calibrate, needs_calibration
 from tests.support.common import RULES, SCHEMES, WIDTHS, tiny_setup
-
-
-def one_round(setup: Setup, rounds: int = 1) -> dict[str, bytes]:
-    state = initial_state(setup)
-    costs = CostModel(setup.module, setup.federation.dataset.example)
-    for _ in range(rounds):
-        state, _ = step(setup, state, SerialEngine(setup), costs)
-    return {name: tensor.numpy().tobytes() for name, tensor in state.tensors.items()}
+from tests.support.rounds import one_round, output
 
 
 @pytest.mark.parametrize("model", WIDTHS)
@@ -39,15 +30,6 @@ def test_at_capacity_one_every_scheme_is_fedavg_bit_for_bit(model: str, rule: st
         for granularity in ("unit", "coordinate"):
             choice = {**scheme, "granularity": granularity}
             assert one_round(tiny_setup(model, scheme=choice, **everyone)) == expected, choice
-
-
-def output(setup: Setup, module: torch.nn.Module) -> torch.Tensor:
-    data = setup.federation.dataset
-    if needs_calibration(module):
-        calibrate(module, [data.train.x])
-    with torch.no_grad():
-        logits: torch.Tensor = module.eval()(data.test.x)
-    return logits
 
 
 @pytest.mark.parametrize("model", WIDTHS)

@@ -10,15 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.common import Command
+from tests.support.commands import Command, process
 
 FAST = ["--set", "train.rounds=2", "--set", "model.name=mlp", "--set", "model.width=16"]
-
-
-def process(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """The command as a user starts it."""
-    command = [sys.executable, "-m", "submodel", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
 def test_train_show_and_resume(tmp_path: Path, submodel: Command) -> None:

@@ -21,7 +21,7 @@ from submodel.errors import ConfigError
 from submodel.prepare.setup import prepare
 from submodel.randomness import permuted
 from submodel.runs.loop import Interrupted
-from tests.runs.test_killed import SMALL, run
+from tests.support.runs import SMALL, run
 
 CYCLIC = ("cyclic", "shuffled-cyclic")
 

@@ -28,7 +28,7 @@ from submodel.data.cifar import CIFAR10, CIFAR100, NPM_FILE, Spec, read_cifar, v
 from submodel.data.images import Images, ImageSet, channel_statistics
 from submodel.errors import ConfigError, DataError
 from submodel.prepare.setup import load_data
-from tests.support.common import Command
+from tests.support.commands import Command
 
 TEN = replace(CIFAR10, train_records=4, test_records=10, verify=False)
 HUNDRED = replace(CIFAR100, train_records=200, test_records=100, verify=False)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.algorithm.rounds import Dispatcher, initial_state, plan
-from submodel.algorithm.types import Engine, Federation, Setup, State, Task, Update
+from submodel.algorithm.types import Federation, Task
 from submodel.config import parse
-from submodel.data import Dataset, dataset
+from submodel.data import dataset
 from submodel.engines.batched import engine as batched
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.batched.forward import MappedForward, UnstackableError, WideForward
@@ -24,61 +24,19 @@ from submodel.engines.serial import SerialEngine
 from submodel.model.norm import StaticBatchNorm
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import train
-from tests.support.common import SCHEMES, WIDTHS, tiny_images
+from tests.support.common import SCHEMES, tiny_images
+from tests.support.engines import (
+    EXACT_TOLERANCE,
+    TOLERANCE,
+    assert_equal_updates,
+    doubled,
+    own_setup,
+    setup_of,
+    tasks_of,
+    updates,
+)
 
-TOLERANCE = 1e-5
-"""For float32: sums of some hundred terms of size 1 in another order, over a handful of steps."""
-EXACT_TOLERANCE = 1e-10  # for float64
 MODELS = ("mlp", "cnn", "preresnet18")
-
-
-def setup_of(
-    model: str | nn.Module = "cnn",
-    images: Dataset | None = None,
-    loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
-    /,
-    **sections: dict[str, Any],
-) -> Setup:
-    """Seven clients with 8 to 9 examples of three labels each, in batches of 4: 4, 4 and 0 or 1."""
-    config: dict[str, dict[str, Any]] = {
-        "data": {"partition": "labels", "labels_per_client": 3},
-        "clients": {"count": 7, "per_round": 7, "capacities": [1, 0.5]},
-        "local": {"lr": 0.05, "batch_size": 4, "absent_labels": "keep"},
-    }
-    if isinstance(model, str):
-        config["model"] = {"name": model, "width": WIDTHS[model]}
-    for name, section in sections.items():
-        config[name] = {**config.get(name, {}), **section}
-    own = None if isinstance(model, str) else model
-    return prepare(parse(config), own, images or tiny_images(), loss=loss)
-
-
-def doubled(images: Dataset) -> Dataset:
-    train, test = images.train, images.test
-    return dataset((train.x.double(), train.y), (test.x.double(), test.y))
-
-
-def tasks_of(setup: Setup, round_: int = 0) -> Iterator[Task]:
-    state = State(round_, initial_state(setup).tensors)
-    dispatcher = Dispatcher(setup, state, setup.work)
-    return (dispatcher.task(a) for a in plan(setup, 0))
-
-
-def updates(engine: Engine, setup: Setup) -> dict[int, Update]:
-    found = engine.run(tasks_of(setup))
-    return {u.assignment.client: u for u in found if isinstance(u, Update)}
-
-
-def assert_equal_updates(setup: Setup, tolerance: float = TOLERANCE) -> None:
-    expected, found = updates(SerialEngine(setup), setup), updates(BatchedEngine(setup), setup)
-    assert expected.keys() == found.keys()
-    for client, update in expected.items():
-        other = found[client]
-        assert (other.examples, other.processed) == (update.examples, update.processed)
-        assert other.loss == pytest.approx(update.loss, rel=tolerance, abs=tolerance)
-        assert other.tensors.keys() == update.tensors.keys()
-        for name, tensor in update.tensors.items():
-            torch.testing.assert_close(other.tensors[name], tensor, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -223,13 +181,8 @@ class Residual(nn.Module):
         return logits
 
 
-def own(module: nn.Module, **sections: Any) -> Setup:
-    scheme = {"granularity": "coordinate"}
-    return setup_of(module, scheme=scheme, **sections)
-
-
 def test_torch_layers_and_running_statistics_are_stacked_by_channels() -> None:
-    setup = own(Residual())
+    setup = own_setup(Residual())
     assert BatchedEngine(setup)._wide is not None
     assert_equal_updates(setup)
 
@@ -258,7 +211,7 @@ class LayerNormed(nn.Module):
 
 
 def test_what_has_no_wide_form_goes_through_vmap() -> None:
-    setup = own(LayerNormed(), local={"clip": 0.5})
+    setup = own_setup(LayerNormed(), local={"clip": 0.5})
     engine = BatchedEngine(setup)
     assert engine._wide is None
     assert_equal_updates(setup)
@@ -291,7 +244,7 @@ def test_what_cannot_be_stacked_is_trained_one_by_one_and_said_so(
         "control flow": Branching,
         "recurrent": Recurrent,
     }
-    setup = own(kinds[kind]())
+    setup = own_setup(kinds[kind]())
     with caplog.at_level(logging.WARNING):
         found = updates(BatchedEngine(setup), setup)
     assert len(caplog.messages) == 1
@@ -388,7 +341,7 @@ def test_a_run_takes_the_engine_that_its_configuration_names(batching: str) -> N
 
 def test_static_norm_alone_is_stacked() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), StaticBatchNorm(6), nn.Linear(6, 10))
-    assert_equal_updates(own(net))
+    assert_equal_updates(own_setup(net))
 
 
 @pytest.mark.parametrize("model", MODELS)

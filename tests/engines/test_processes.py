@@ -20,7 +20,8 @@ from submodel.errors import SubmodelError
 from submodel.federation.flower.family import relatives, runs
 from submodel.runs.checkpoint import saved_round
 from submodel.runs.loop import RunFolder
-from tests.support.common import SCHEMES, Command
+from tests.support.commands import Command
+from tests.support.common import SCHEMES
 
 SMALL: dict[str, Any] = {
     "model": {"name": "cnn", "width": 8},

@@ -19,8 +19,8 @@ from submodel.model.budget import Budget, activation_bytes
 from submodel.model.build import skeleton
 from submodel.model.inspect import findings, inspect, subject
 from submodel.prepare.setup import prepare
-from tests.cli.test_commands import process
-from tests.support.common import Command, tiny_images, tiny_setup
+from tests.support.commands import Command, process
+from tests.support.common import tiny_images, tiny_setup
 
 
 def test_inspect_shows_axes_reasons_exactness_and_cost(submodel: Command) -> None:

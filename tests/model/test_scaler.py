@@ -21,8 +21,14 @@ from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, UnitCut
 from submodel.model.norm import Scaler, StaticBatchNorm, calibrate, has_scaler, set_rate
 from submodel.model.zoo import make_model
-from tests.engines.test_batched import EXACT_TOLERANCE, assert_equal_updates, doubled, own, setup_of
 from tests.support.common import tiny_images
+from tests.support.engines import (
+    EXACT_TOLERANCE,
+    assert_equal_updates,
+    doubled,
+    own_setup,
+    setup_of,
+)
 
 CAPACITIES = [1, 0.5, 0.25]
 
@@ -105,7 +111,7 @@ class Tokens(nn.Module):
 
 
 def test_scalers_work_under_vmap_and_do_something_where_no_norm_follows() -> None:
-    setup = own(Tokens(), clients={"capacities": CAPACITIES})
+    setup = own_setup(Tokens(), clients={"capacities": CAPACITIES})
     assert BatchedEngine(setup)._wide is None
     assert_equal_updates(setup)
     half = build(setup.module, WHOLE).train()
@@ -162,5 +168,5 @@ def test_batch_statistics_take_the_scaler_out_again_but_for_eps(rate: float) -> 
 def test_only_the_preresnets_have_the_option() -> None:
     with pytest.raises(ConfigError, match=r"model\.scaler: only the preresnets.*'cnn'"):
         setup_of("cnn", model={"scaler": True})
-    with pytest.raises(ConfigError, match=r"submodel\.norm\.Scaler"):
-        own(Tokens(), model={"scaler": True})
+    with pytest.raises(ConfigError, match=r"submodel\.model\.norm\.Scaler"):
+        own_setup(Tokens(), model={"scaler": True})

@@ -18,7 +18,7 @@ import submodel
 from submodel import Dataset, SubmodelError, dataset, declare, trace
 from submodel.schemes import Draw, Mask, Random, Scheme
 from submodel.testing import check_scheme
-from tests.support.common import Command
+from tests.support.commands import Command
 
 Pair = tuple[Tensor, Tensor]
 WHOLE: Mapping[str, Any] = {"clients": {"capacities": [1]}, "local": {"absent_labels": "keep"}}

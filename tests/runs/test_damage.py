@@ -20,7 +20,7 @@ from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.runs.export import trained_state
 from submodel.runs.loop import RunFolder, train
-from tests.support.common import Command
+from tests.support.commands import Command
 from tests.support.configurations import KEYS, nested
 
 SMALL: dict[str, Any] = {

@@ -18,7 +18,7 @@ from submodel.errors import SubmodelError
 from submodel.prepare.setup import prepare
 from submodel.runs.export import export, trained_module
 from submodel.runs.loop import RunFolder, train
-from tests.support.common import Command
+from tests.support.commands import Command
 
 
 @pytest.fixture(scope="module")

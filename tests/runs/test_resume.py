@@ -21,7 +21,7 @@ from submodel.errors import CheckpointError
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import Metrics, RunFolder
 from submodel.runs.subject import hash_of, subject_of
-from tests.support.common import Command
+from tests.support.commands import Command
 
 SMALL = ["--set", "model.name=mlp", "--set", "model.width=16"]
 StopAfter = Callable[[int], None]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from submodel.schemes import Draw, Dropout, Random, units_held
-from tests.algorithm.test_contracts import one_round
 from tests.support.common import tiny_setup
+from tests.support.rounds import one_round
 
 
 @given(

@@ -14,8 +14,8 @@ from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
-from tests.engines.test_batched import EXACT_TOLERANCE, doubled
 from tests.support.common import WIDTHS, tiny_images
+from tests.support.engines import EXACT_TOLERANCE, doubled
 
 ROUNDS = 2
 Sections = dict[str, dict[str, Any]]

@@ -31,8 +31,8 @@ from submodel.prepare.setup import prepare
 from submodel.runs.loop import train
 from submodel.schemes import Draw, Importance, Memory, units_held
 from submodel.schemes.importance import Scope
-from tests.algorithm.test_contracts import one_round
 from tests.support.common import tiny_images, tiny_setup
+from tests.support.rounds import one_round
 
 SCOPES: list[Scope] = ["axis", "global"]
 

@@ -20,8 +20,8 @@ from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, Cut, PlannedCut, UnitCut, gather
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import train
-from tests.engines.test_batched import EXACT_TOLERANCE, assert_equal_updates, doubled, setup_of
 from tests.support.common import RULES, tiny_images, tiny_setup
+from tests.support.engines import EXACT_TOLERANCE, assert_equal_updates, doubled, setup_of
 
 RANDOM = {"name": "random", "sampling": "fixed"}
 INDEPENDENT = {**RANDOM, "alignment": "independent"}

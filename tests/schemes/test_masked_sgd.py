@@ -40,8 +40,8 @@ from submodel.schemes import (
     Scheme,
 )
 from submodel.schemes.registry import OFFERS
-from tests.schemes.test_unbiased import Joined, six
 from tests.support.common import tiny_images
+from tests.support.nets import Joined, six
 
 D, EXAMPLES, BATCH, ETA = 6, 20, 4, 0.1
 Vector = NDArray[np.float64]

@@ -34,9 +34,10 @@ from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_units
 from submodel.schemes.ordered.steps import NestedStep, narrower, within
 from submodel.tasks.classification import MaskedCrossEntropy
-from tests.algorithm.test_contracts import one_round
-from tests.engines.test_batched import setup_of
 from tests.support.common import tiny_images, tiny_setup
+from tests.support.engines import setup_of
+from tests.support.nets import Gates, Pixels
+from tests.support.rounds import one_round
 
 WIDTHS = (0.25, 0.5, 1.0)
 
@@ -68,33 +69,6 @@ class Tied(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.norm(torch.relu(self.first(x)))
         out: Tensor = self.last(self.again(h + self.third(torch.relu(self.second(h)))))
-        return out
-
-
-class Gates(nn.Module):
-    """The gates of an LSTM are a concatenation of one axis."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn = nn.LSTM(2, 8, batch_first=True)
-        self.last = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.last(self.rnn(x.view(-1, 3, 2))[0][:, -1])
-        return out
-
-
-class Pixels(nn.Module):
-    """A flatten makes channels x height x width; batch norm keeps running statistics."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8)
-        self.last = nn.Linear(48, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = torch.relu(self.norm(self.conv(x.view(-1, 1, 2, 3))))
-        out: Tensor = self.last(h.flatten(1))
         return out
 
 

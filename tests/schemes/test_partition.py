@@ -20,8 +20,8 @@ from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import Interrupted, RunFolder, train
 from submodel.schemes import Draw, Given, Partition, units_held
-from tests.algorithm.test_contracts import one_round
 from tests.support.common import tiny_images, tiny_setup
+from tests.support.rounds import one_round
 
 
 def divided(model: str = "cnn", share: object = "1/4", per_round: int = 4, **scheme: Any) -> Setup:

@@ -31,32 +31,12 @@ from submodel.runs.export import export
 from submodel.runs.loop import RunFolder
 from submodel.runs.loop import train as train_run
 from submodel.schemes.unbiased.scaling import scales_held
-from tests.algorithm.test_contracts import one_round
-from tests.engines.test_batched import doubled, setup_of
-from tests.schemes.test_ordered import Gates, Pixels
 from tests.support.common import RULES, tiny_setup
+from tests.support.engines import doubled, setup_of
+from tests.support.nets import Gates, Joined, Pixels, six
+from tests.support.rounds import one_round
 
 EXACT = 1e-12  # float64 sums of some hundred terms
-
-
-class Joined(nn.Module):
-    """Two hidden layers side by side, which the last layer reads as a concatenation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Linear(6, 3), nn.Linear(6, 4)
-        self.last = nn.Linear(7, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.last(torch.relu(torch.cat([self.left(x), self.right(x)], 1)))
-        return out
-
-
-def six(count: int = 24) -> Dataset:
-    """Six numbers and three labels."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(count, 6, generator=generator, dtype=torch.float64)
-    return dataset(*[(x, torch.arange(count) % 3)] * 2)
 
 
 def three() -> Dataset:

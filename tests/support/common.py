@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +13,6 @@ from submodel.prepare.setup import prepare
 
 torch.set_num_threads(1)
 
-Command = Callable[..., subprocess.CompletedProcess[str]]
 
 SCHEMES: dict[str, dict[str, Any]] = {
     "full": {"name": "full"},

@@ -24,7 +24,7 @@ from submodel.errors import SubmodelError
 from submodel.federation.flower import certificates, credentials
 from submodel.federation.flower.credentials import Federation
 from submodel.federation.flower.files import ServerFiles
-from tests.support.common import Command
+from tests.support.commands import Command
 
 HOST = "fl.example.org"
 Run = Callable[..., tuple[int, str, str]]

@@ -53,7 +53,7 @@ from submodel.federation.flower.serving import Place
 from submodel.federation.flower.superlink import Superlink
 from submodel.federation.flower.supernode import Supernode, explain, keep_running, node_config
 from submodel.runs.loop import RunFolder
-from tests.support.common import Command
+from tests.support.commands import Command
 
 SOURCE = Path(__file__).parents[3] / "src"
 TOLD: dict[str, str | int | float | bool] = {

@@ -21,7 +21,7 @@ from submodel.federation.flower.serving import Place, Served
 from submodel.federation.flower.superlink import Superlink
 from submodel.federation.roster import Entry
 from submodel.runs.loop import Interrupted, RunFolder
-from tests.support.common import Command
+from tests.support.commands import Command
 
 
 class Link:

@@ -20,9 +20,9 @@ from submodel.model.build import build
 from submodel.model.cut import WHOLE, UnitCut
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
-from tests.model.test_build import axes_of
 from tests.model.zoo.battery import battery
 from tests.model.zoo.entry import Entry
+from tests.support.axes import axes_of
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 

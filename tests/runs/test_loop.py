@@ -16,27 +16,12 @@ from typing import Any
 import pytest
 
 from submodel.algorithm.rounds import initial_state
-from submodel.config import Config, parse
+from submodel.config import parse
 from submodel.errors import CheckpointError, DivergedError, SubmodelError
 from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.runs.loop import Interrupted, RunFolder, train
-
-SMALL: dict[str, Any] = {
-    "model": {"name": "mlp", "width": 16},
-    "clients": {"count": 20, "per_round": 4},
-    "train": {"rounds": 6, "evaluate_every": 2, "checkpoint_every": 2},
-}
-
-
-def run(path: Path, config: Config, resume: bool = False, **options: Any) -> dict[str, Any]:
-    folder = RunFolder(path)
-    if not resume:
-        folder.create(config)
-    train(config, prepare(config), folder, resume=resume, **options)
-    summary = folder.summary()
-    assert summary is not None
-    return summary
+from tests.support.runs import SMALL, run
 
 
 @pytest.fixture(scope="module")

@@ -17,27 +17,8 @@ from submodel.model.build import LayerCut, build, load_local, resizes, tensors_o
 from submodel.model.build.sizes import groups_kept
 from submodel.model.cut import WHOLE, UnitCut
 from submodel.model.norm import StaticBatchNorm, calibrate
+from tests.support.axes import axes_of
 from tests.support.reference import masked
-
-
-def axes_of(module: nn.Module, layouts: Mapping[str, tuple[Layout, ...]]) -> Axes:
-    """Axes from layouts, all other tensors being fixed."""
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    fixed = {name: tuple(Fixed(size) for size in t.shape) for name, t in tensors.items()}
-    sizes: dict[str, int] = {}
-
-    def visit(layout: Layout) -> None:
-        if isinstance(layout, Along):
-            sizes[layout.axis] = layout.size
-        elif isinstance(layout, Product | Concatenation):
-            for part in layout.parts:
-                visit(part)
-
-    for name, given in layouts.items():
-        assert tuple(layout.size for layout in given) == tuple(tensors[name].shape), name
-        for layout in given:
-            visit(layout)
-    return Axes(sizes, {**fixed, **layouts})
 
 
 def cut_of(axes: Axes, **units: list[int]) -> UnitCut:

@@ -30,12 +30,12 @@ from submodel.runs.export import export, trained_module
 from submodel.runs.loop import Interrupted, RunFolder, train
 from submodel.schemes import Draw, Random, Static
 from submodel.schemes.draw import draw_units
-from tests.algorithm.test_contracts import one_round, output
-from tests.engines.test_batched import EXACT_TOLERANCE, assert_equal_updates, doubled, setup_of
 from tests.model.zoo import ZOO, Entry
-from tests.runs.test_killed import run
 from tests.support.common import RULES, SCHEMES, WIDTHS, tiny_images
+from tests.support.engines import EXACT_TOLERANCE, assert_equal_updates, doubled, setup_of
 from tests.support.reference import masked, plain_attention
+from tests.support.rounds import one_round, output
+from tests.support.runs import run
 
 LOW = {"factorised": True}
 

@@ -34,7 +34,7 @@ from submodel.model.build import build
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE
 from submodel.prepare.setup import prepare
-from tests.federation.test_devices import Neighbours
+from tests.support.devices import Neighbours
 
 INPUTS, CLASSES = 6, 3
 
@@ -323,7 +323,7 @@ def test_other_failures_are_not_taken_for_it() -> None:
 
 def device_config(drop_last: bool) -> dict[str, Any]:
     return {
-        "model": {"name": "tests.engines.test_lone:normed_digits"},
+        "model": {"name": "tests.engines.test_single_example_batches:normed_digits"},
         "data": {"examples": 92, "test_examples": 20, "partition": "iid"},
         "clients": {"count": 3, "per_round": 3, "capacities": [1, 0.5]},
         "local": {"drop_last": drop_last, "absent_labels": "keep"},

@@ -1,0 +1,63 @@
+"""Devices in this process, which answer as real ones do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from submodel.federation.device import Device, Means
+from submodel.federation.post import Kind, Reply
+from submodel.federation.wire import Parcel
+
+
+class Neighbours:
+    """A post whose nodes are in this process; each answers when it is asked for the answer.
+
+    ``spoil`` may replace a node's answer: None is silence.
+    """
+
+    def __init__(self, means: dict[int, Means]) -> None:
+        self.means = means
+        self.spoil: dict[int, Callable[[Kind, bytes], bytes | None]] = {}
+        self.mute: set[int] = set()  # say nothing, not even who they are
+        self.sent: list[tuple[int, Kind, bytes]] = []
+        self._waiting: dict[str, tuple[int, Kind, bytes]] = {}
+
+    def present(self) -> Collection[int]:
+        return set(self.means)
+
+    def send(
+        self,
+        node: int,
+        kind: Kind,
+        payload: bytes,
+        seconds: float,  # noqa: ARG002
+        topic: str,  # noqa: ARG002
+    ) -> str | None:
+        if node not in self.means:
+            return None
+        self.sent.append((node, kind, payload))
+        ticket = str(len(self.sent))
+        self._waiting[ticket] = (node, kind, payload)
+        return ticket
+
+    def replies(self, tickets: Collection[str]) -> list[Reply]:
+        found = []
+        for ticket in reversed(list(tickets)):  # in no particular order
+            if ticket not in self._waiting or self._waiting[ticket][0] not in self.means:
+                continue
+            if self._waiting[ticket][0] in self.mute:
+                continue
+            node, kind, payload = self._waiting[ticket]
+            answer: bytes | None
+            if node in self.spoil and kind != "report":
+                answer = self.spoil[node](kind, payload)
+            else:
+                answer = self.honest(node, kind, payload)
+            if answer is not None:
+                del self._waiting[ticket]
+                found.append(Reply(ticket, answer))
+        return found
+
+    def honest(self, node: int, kind: Kind, payload: bytes) -> bytes:
+        parcel = Parcel.from_bytes(payload)
+        return Device(parcel.head, self.means[node]).answer(kind, parcel).to_bytes()
