@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from submodel.theory import Masked, Plan, bernoulli, constants, quadratics, rolling, run
+from submodel.theory import Masked, TrialPlan, bernoulli, constants, quadratics, rolling, run
 from submodel.theory.results import slope
 from submodel.theory.theorems import theorem_1
 
@@ -39,7 +39,7 @@ target = Masked(problem, bernoulli(p, 4)).optimum(radius=3.0)
 rounds, errors = [50, 100, 200, 400], []
 for R in rounds:
     step = theorem_1(problem, p, K, R)
-    plan = Plan(bernoulli(p, 4), R, K, step.eta, radius=3.0, trials=100)
+    plan = TrialPlan(bernoulli(p, 4), R, K, step.eta, radius=3.0, trials=100)
     w = run(problem, plan, keep=[R]).kept[R]
     errors.append(float(np.square(w - target).sum(1).mean()) / math.log(K * R))
     print(f"R = {R:<4} eta = {step.eta:.4f}  error / log(KR) = {errors[-1]:.5f}  ({step.note})")

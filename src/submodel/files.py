@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from submodel.errors import SubmodelError
+from pydantic import TypeAdapter, ValidationError
+
+from submodel.errors import SubmodelError, plain
+
+T = TypeVar("T")
 
 
 class UnreadableError(SubmodelError):
@@ -38,6 +42,44 @@ def parse_json(text: str | bytes) -> Any:
 def read_json(path: Path, most: int) -> Any:
     """What a file of JSON says, of at most so many bytes."""
     return parse_json(read_text(path, most))
+
+
+def parse_as(kind: TypeAdapter[T], text: str | bytes) -> T:
+    """What a JSON text says, as typed values; numbers in quotes are not numbers.
+
+    Args:
+        kind: What it has to be; make it once, as that takes longer than reading.
+        text: The JSON.
+
+    >>> parse_as(TypeAdapter(dict[str, list[int]]), '{"a": [1, "2"]}')
+    Traceback (most recent call last):
+    submodel.files.UnreadableError: a.1: input should be a valid integer
+    """
+    try:
+        return kind.validate_json(text, strict=True)
+    except ValidationError as error:
+        raise UnreadableError(_first(error)) from None
+
+
+def read_as(kind: TypeAdapter[T], path: Path, most: int) -> T:
+    """What a file of JSON says, as typed values.
+
+    Args:
+        kind: What it has to be.
+        path: The file.
+        most: It may have at most so many bytes.
+    """
+    return parse_as(kind, read_text(path, most))
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing that is wrong, in words."""
+    problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where, why = ".".join(map(str, problem["loc"])), problem["msg"]
+    if problem["type"] == "json_invalid":
+        return f"not JSON ({plain(why.removeprefix('Invalid JSON: '), 200)})"
+    said = plain(why[:1].lower() + why[1:], 200)
+    return f"{plain(where, 200)}: {said}" if where else said
 
 
 def write_text(path: Path, text: str) -> None:

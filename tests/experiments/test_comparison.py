@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import signal
 import subprocess
@@ -23,16 +22,26 @@ from submodel.cli import main
 from submodel.config import Config, parse, read
 from submodel.errors import ConfigError, SubmodelError
 from submodel.experiments import runner
-from submodel.experiments.budgets import cost_of, round_costs, rounds_within, with_rounds
+from submodel.experiments.budgets import (
+    BudgetKind,
+    cost_of,
+    parse_budget,
+    round_costs,
+    rounds_within,
+    with_rounds,
+)
 from submodel.experiments.comparison import plan as comparison
-from submodel.experiments.comparison.findings import Compared, Findings
-from submodel.experiments.comparison.plan import Plan, base_of, plan_comparison, scale_base
+from submodel.experiments.comparison.findings import Findings, WayRecord
+from submodel.experiments.comparison.plan import (
+    ComparisonPlan,
+    base_of,
+    plan_comparison,
+    scale_base,
+)
 from submodel.experiments.comparison.report import rows, shared_grid, write
 from submodel.experiments.comparison.ways import parse_ways
-from submodel.experiments.kinds import BudgetKind, parse_budget
 from submodel.experiments.paper.plans import Scale
-from submodel.experiments.records import Record, SeedRun
-from submodel.experiments.statistics import holm, least_ratio, paired_p, standings
+from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import Interrupted, RunFolder, train
 
@@ -56,7 +65,9 @@ def tiny(**sections: dict[str, Any]) -> Config:
     )
 
 
-def planned(ways: str, kind: str = "rounds", seeds: int = 2, amount: int | None = None) -> Plan:
+def planned(
+    ways: str, kind: str = "rounds", seeds: int = 2, amount: int | None = None
+) -> ComparisonPlan:
     return plan_comparison(parse_ways(ways), base_of(TINY), BudgetKind(kind), amount, seeds)
 
 
@@ -271,61 +282,6 @@ def test_the_output_step_has_no_place_in_a_budget() -> None:
         compare("static", {"train": {"output_step": 1.0}}, out="never-made")
 
 
-# significance
-
-
-def test_p_values_are_those_of_the_closed_forms() -> None:
-    # Student's distribution function is elementary for one and two degrees of freedom
-    two = [0.03, 0.01]
-    t = 0.02 / (math.sqrt(0.0002) / math.sqrt(2))
-    assert t == pytest.approx(2)
-    assert paired_p(two) == pytest.approx(1 - 2 / math.pi * math.atan(2), abs=1e-12)
-    three = [-1.0, -2.0, -3.0]
-    t = 2 / (1 / math.sqrt(3))
-    assert paired_p(three) == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-12)
-    assert paired_p([0.5, 0.5, 0.5]) == 0.0
-    assert paired_p([0.1 + 0.2, 0.3, 0.3]) == 0.0
-    assert paired_p([0.0, 0.0]) == 1.0
-
-
-def test_holm_corrects_for_the_number_of_tests() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.6, 0.9]) == [1.0, 1.0]
-    assert holm([]) == []
-
-
-def test_standings_compare_with_the_best_seed_by_seed() -> None:
-    scores = {
-        "low": {0: 0.70, 1: 0.79, 2: 0.75},
-        "best": {0: 0.80, 1: 0.90, 2: 0.85},
-        "near": {0: 0.81, 1: 0.86, 2: 0.82},
-    }
-    found = standings(scores)
-    assert list(found) == ["low", "best", "near"]
-    assert found["best"].verdict == "best"
-    assert found["best"].p is None
-    assert found["low"].differences == pytest.approx([-0.10, -0.11, -0.10])
-    # mean -31/300, deviation 1/sqrt(3) points: t = 31, p = 1 - 31/sqrt(963), doubled by Holm
-    assert found["low"].p == pytest.approx(2 * (1 - 31 / math.sqrt(963)), rel=1e-6)
-    assert found["low"].verdict == "worse"
-    # differences 1, -4, -3: mean -2, variance 7, t^2 = 12/7, p = 1 - sqrt(12/26), the last of two
-    assert found["near"].p == pytest.approx(1 - math.sqrt(12 / 26), rel=1e-6)
-    assert found["near"].verdict == "not distinguishable from the best"
-
-
-def test_one_seed_is_not_tested() -> None:
-    found = standings({"a": {3: 0.5}, "b": {3: 0.7}})
-    assert (found["a"].p, found["b"].verdict) == (None, "best")
-    assert "not tested" in found["a"].verdict
-    assert standings({"alone": {0: 0.5, 1: 0.6}})["alone"].verdict == "best"
-
-
-def test_the_least_difference_that_counts_is_where_p_is_the_level() -> None:
-    ratio = least_ratio(3, 2)
-    differences = [ratio - 1, ratio, ratio + 1]  # of standard deviation 1
-    assert paired_p(differences) == pytest.approx(0.05 / 2)
-
-
 # reports
 
 
@@ -345,7 +301,7 @@ def made_up(accuracies: dict[str, list[float]]) -> Findings:
             for seed, a in enumerate(values)
         ]  # fmt: skip
 
-    ways = [Compared(n, n, Record(n, {"name": n}, runs(v))) for n, v in accuracies.items()]
+    ways = [WayRecord(n, n, VariantRecord(n, {"name": n}, runs(v))) for n, v in accuracies.items()]
     return Findings(ways, "some budget", "a command")
 
 
@@ -353,20 +309,23 @@ def test_the_table_says_what_each_way_took_and_reached() -> None:
     findings = made_up({"static": [0.5, 0.7], "full": [0.8, 0.8]})
     static, full = rows(findings)
     assert static[:5] == ["static", "2 to 3", "4", "2.5", "60.0 % ± 14.1"]
-    assert full[:1] + full[4:] == ["full", "80.0 % ± 0.0", "0.2000 ± 0.0000", "", "", "best"]
-    # differences -30 and -10 points: t = -20 / 10, one degree of freedom
-    assert static[6:] == ["-20.0 points ± 14.1", "0.295", "not distinguishable from the best"]
+    assert full[:1] + full[4:] == ["full", "80.0 % ± 0.0", "0.2000 ± 0.0000", "", "", "", "best"]
+    assert static[6:] == ["-20.0 points ± 14.1", "", "", "no verdict: 2 of 3 seeds"]
+    static, full = rows(made_up({"static": [0.5, 0.6, 0.7], "full": [0.8, 0.8, 0.8]}))
+    # differences -30, -20 and -10 points: 4.303 * 10 / sqrt 3 on both sides, t = 2 sqrt 3
+    assert static[6:] == ["-20.0 points ± 10.0", "[-44.8, +4.8]", "0.074", "undecided"]
+    assert full[6:] == ["", "", "", "best"]
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_the_page_has_the_figure_and_says_how_sure_it_is(seeds: int, tmp_path: Path) -> None:
-    findings = made_up({"static": [0.5, 0.7][:seeds], "full": [0.8, 0.8][:seeds]})
+    findings = made_up({"static": [0.5, 0.7, 0.6][:seeds], "full": [0.8, 0.8, 0.8][:seeds]})
     text = write(findings, tmp_path).read_text()
     assert (tmp_path / "comparison.png").stat().st_size > 10_000
     assert "| static | 2" in text
     assert "`a command`" in text
-    assert ("little power" in text) == (seeds == 2)
-    assert ("Nothing was tested: one seed" in text) == (seeds == 1)
+    assert ("little power" in text) == (seeds == 3)
+    assert ("Nothing was tested" in text) == (seeds < 3)
 
 
 def test_curves_are_averaged_where_all_seeds_have_been() -> None:
@@ -382,7 +341,7 @@ def test_records_made_before_there_were_costs_can_be_read() -> None:
     paths = sorted(RESULTS.glob("small/*.json"))
     assert paths
     for path in paths:
-        record = Record.read(path)
+        record = VariantRecord.read(path)
         assert [x[-1] for x, _ in record.against("round", "accuracy")] == [30] * len(record.runs)
 
 
@@ -474,7 +433,7 @@ def test_records_redraw_the_same_page_without_training(
     assert not (tmp_path / "runs").exists()
     said = capsys.readouterr().out
     assert "│ static" in said
-    assert "little power" in said
+    assert "Nothing was tested: 2 seeds" in said
     redraw = ("--records", done.out / "records", "--out", tmp_path)
     assert command(monkeypatch, "static", *redraw) == 0
     assert "there is one way alone" in (tmp_path / "comparison.md").read_text()

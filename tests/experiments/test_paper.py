@@ -16,9 +16,10 @@ import pytest
 from submodel.config import parse
 from submodel.errors import SubmodelError
 from submodel.experiments.paper.plans import EXPERIMENTS, HETEROGENEITY, WAYS, Scale, Split, Variant
-from submodel.experiments.paper.report import claim_rows, number, write
-from submodel.experiments.records import Comparison, Record, SeedRun
+from submodel.experiments.paper.report import claim_rows, write
+from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.experiments.runner import Runner
+from submodel.experiments.wording import number
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import train
 
@@ -84,7 +85,7 @@ def test_every_way_trains(way: str) -> None:
     assert "capacity_accuracy" not in line
 
 
-def record(slug: str, accuracies: list[float]) -> Record:
+def record(slug: str, accuracies: list[float]) -> VariantRecord:
     lines = [
         {"round": r, "test_loss": 1 - a, "test_accuracy": a,
          "train_eval_loss": 0.9 - a, "train_eval_accuracy": a + 0.05}
@@ -92,20 +93,15 @@ def record(slug: str, accuracies: list[float]) -> Record:
     ]  # fmt: skip
     count = len(accuracies)
     runs = [SeedRun(s, [lines[s], lines[count + s]], 60.0, "0" * 64) for s in range(count)]
-    return Record(slug, {"name": slug}, runs)
+    return VariantRecord(slug, {"name": slug}, runs)
 
 
 def test_comparisons_are_seed_by_seed_and_losses_count_the_other_way() -> None:
     first, second = record("a", [0.5, 0.6, 0.7]), record("b", [0.4, 0.55, 0.5])
-    found = Comparison.of(first, second, "accuracy")
-    assert found.differences == pytest.approx([0.1, 0.05, 0.2])
-    assert found.verdict == "holds"
-    assert Comparison.of(second, first, "accuracy").verdict == "does not hold"
-    assert Comparison.of(first, second, "loss").differences == pytest.approx([0.1, 0.05, 0.2])
-    assert Comparison([0.1, 0.001, 0.3]).verdict == "holds, barely"
-    assert Comparison([0.1, -0.1, 0.1]).verdict == "undecided"
-    assert Comparison([0.0, 0.0, 0.0]).verdict == "no difference"
-    assert Comparison.of(first, second, "accuracy gap").differences == pytest.approx([0, 0, 0])
+    assert first.ahead_of(second, "accuracy") == pytest.approx([0.1, 0.05, 0.2])
+    assert second.ahead_of(first, "accuracy") == pytest.approx([-0.1, -0.05, -0.2])
+    assert first.ahead_of(second, "loss") == pytest.approx([0.1, 0.05, 0.2])
+    assert first.ahead_of(second, "accuracy gap") == pytest.approx([0, 0, 0])
     assert number("accuracy", [0.1, 0.05, 0.2], sign=True) == "+11.7 points ± 7.6"
 
 
@@ -114,10 +110,11 @@ def test_there_is_no_verdict_below_three_seeds(seeds: int) -> None:
     experiment = EXPERIMENTS["heterofl"]
     static, rolling = experiment.variants(Scale.SMOKE)
     records = {static: record("a", [0.1, 0.11, 0.1][:seeds]), rolling: record("b", [0.15] * seeds)}
-    for claim, *_, by, agree, verdict in claim_rows(experiment, records):
+    for claim, _, by, agree, interval, p, verdict in claim_rows(experiment, records):
         assert claim.startswith("rolling beats static")
         assert by.startswith("+")
         assert agree == f"{seeds} of {seeds}"
+        assert bool(interval) == bool(p) == (seeds == 3)
         assert verdict == ("holds" if seeds == 3 else f"no verdict: {seeds} of 3 seeds")
 
 
@@ -140,7 +137,7 @@ def test_the_records_that_are_kept_are_of_the_runs_that_their_names_say() -> Non
     variants = dict.fromkeys(every_variant(Scale.SMALL))
     assert {v.slug for v in variants} == {path.stem for path in folder.glob("*.json")}
     for variant in variants:
-        kept = Record.read(folder / f"{variant.slug}.json")
+        kept = VariantRecord.read(folder / f"{variant.slug}.json")
         assert kept.slug == variant.slug
         assert [run.seed for run in kept.runs] == [0, 1, 2]
         ran = parse({**kept.config, "scheme": {**kept.config["scheme"], "scope": "axis"}})
@@ -171,11 +168,11 @@ def test_reports_hold_the_figure_the_table_and_the_verdicts(name: str, tmp_path:
 def test_records_survive_their_file_and_others_are_refused(tmp_path: Path) -> None:
     kept = record("a", [0.5, 0.6])
     kept.write(tmp_path / "a.json")
-    assert Record.read(tmp_path / "a.json") == kept
+    assert VariantRecord.read(tmp_path / "a.json") == kept
     (tmp_path / "b.json").write_text('{"slug": "b"}')
     for name in ("b", "missing"):
         with pytest.raises(SubmodelError, match="not a record"):
-            Record.read(tmp_path / f"{name}.json")
+            VariantRecord.read(tmp_path / f"{name}.json")
 
 
 def command(out: Path, *options: str) -> list[str]:

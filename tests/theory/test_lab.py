@@ -28,11 +28,11 @@ from submodel.theory import (
     Masked,
     Masking,
     Net,
-    Plan,
     Problem,
     Quadratic,
     Ridge,
     TheoryError,
+    TrialPlan,
     bernoulli,
     constants,
     load,
@@ -161,7 +161,7 @@ def test_the_unbiased_variant_keeps_linear_terms() -> None:
                            -problem.vectors.mean(0))  # fmt: skip
 
 
-def transcribed(problem: Any, plan: Plan, radius: float) -> tuple[list[Array], Array]:
+def transcribed(problem: Any, plan: TrialPlan, radius: float) -> tuple[list[Array], Array]:
     """Trial 0 by the plain transcription, with the lab's masks and noise."""
     n, d = problem.clients, problem.dimension
 
@@ -210,7 +210,7 @@ def test_iterates_against_the_transcription(name: str, scheme: str, radius: floa
     problem = PROBLEMS[name]
     n, d = problem.clients, problem.dimension
     masking = bernoulli(0.5, n) if scheme == "random" else rolling(0.5, n, d)
-    plan = Plan(masking, 2 * d, 3, 0.2, radius, trials=3, seed=5)
+    plan = TrialPlan(masking, 2 * d, 3, 0.2, radius, trials=3, seed=5)
     ours = run(problem, plan, keep=range(2 * d + 1))
     iterates, output = transcribed(problem, plan, radius)
     for r, w in enumerate(iterates):
@@ -250,7 +250,7 @@ def test_the_lab_is_training(scheme: str) -> None:
     masking = bernoulli(0.5, n, unbiased=scheme == "unbiased")
     if scheme == "rolling":
         masking = rolling(0.5, n, d)
-    ours = run(problem, Plan(masking, 2 * d, steps, eta, radius, 4, seed=3), range(2 * d + 1))
+    ours = run(problem, TrialPlan(masking, 2 * d, steps, eta, radius, 4, seed=3), range(2 * d + 1))
     engine, costs = SerialEngine(setup), CostModel(setup.module, data.example)
     state = initial_state(setup)
     for r in range(1, 2 * d + 1):
@@ -265,7 +265,7 @@ def test_the_lab_is_training(scheme: str) -> None:
 def test_projection() -> None:
     problem = quadratics(clients=2, dimension=4)
     far = Quadratic(problem.matrices, 100 * problem.vectors)
-    plan = Plan(bernoulli(1.0, 2), 30, 2, 0.1, 1.0, trials=2)
+    plan = TrialPlan(bernoulli(1.0, 2), 30, 2, 0.1, 1.0, trials=2)
     found = run(far, plan, keep=[30])
     np.testing.assert_allclose(np.linalg.norm(found.kept[30], axis=1), 1.0, atol=DEVIATION)
     best = Masked(far).optimum(1.0)  # on the sphere too, and no point of it is better
@@ -278,7 +278,7 @@ def test_projection() -> None:
 def test_trials_are_independent_of_their_number() -> None:
     problem = quadratics(clients=2, dimension=4, noise=0.0)
     few, many = (
-        run(problem, Plan(bernoulli(0.5, 2), 5, 2, 0.1, 10.0, trials=t)).output for t in (3, 9)
+        run(problem, TrialPlan(bernoulli(0.5, 2), 5, 2, 0.1, 10.0, trials=t)).output for t in (3, 9)
     )
     np.testing.assert_array_equal(few, many[:3])
     assert len(np.unique(many.round(9), axis=0)) == 9
@@ -351,12 +351,12 @@ def test_the_noise_has_the_variance_it_says() -> None:
 def test_identical_datasets_stay_together() -> None:
     x, y = Directions(3, 4).draw(5, 8, "stability")
     runs = [
-        run(Logistic(x.copy(), y.copy()), Plan(bernoulli(0.5, 3), 20, 3, 0.5, 9.0, 5)).output
+        run(Logistic(x.copy(), y.copy()), TrialPlan(bernoulli(0.5, 3), 20, 3, 0.5, 9.0, 5)).output
         for _ in range(2)
     ]
     assert np.abs(runs[0] - runs[1]).max() == 0
     x[0, :, 0] *= -1
-    moved = run(Logistic(x, y), Plan(bernoulli(0.5, 3), 20, 3, 0.5, 9.0, 5)).output
+    moved = run(Logistic(x, y), TrialPlan(bernoulli(0.5, 3), 20, 3, 0.5, 9.0, 5)).output
     assert np.abs(moved - runs[0]).max() > 0
 
 
@@ -402,9 +402,15 @@ def test_steps_say_what_is_not_met() -> None:
         (lambda: theorem_3(quadratics(), 5, 10, 1), "T >= 2"),
         (lambda: Masked(quadratics(mu=0.0, heterogeneity=0.0)).optimum(5.0), "singular"),
         (lambda: quadratics(mu=3.0, smoothness=1.0), "0 <= mu <= L"),
-        (lambda: run(quadratics(), Plan(bernoulli(0.5, 3), 5, 1, 0.1, 9.0)), "3 capacities for 4"),
-        (lambda: run(quadratics(), Plan(bernoulli(0.5, 4), 5, 1, -0.1, 9.0)), "eta = -0.1"),
-        (lambda: run(quadratics(), Plan(bernoulli(0.5, 4), 900, 3, 9.0, math.inf)), "diverged"),
+        (
+            lambda: run(quadratics(), TrialPlan(bernoulli(0.5, 3), 5, 1, 0.1, 9.0)),
+            "3 capacities for 4",
+        ),
+        (lambda: run(quadratics(), TrialPlan(bernoulli(0.5, 4), 5, 1, -0.1, 9.0)), "eta = -0.1"),
+        (
+            lambda: run(quadratics(), TrialPlan(bernoulli(0.5, 4), 900, 3, 9.0, math.inf)),
+            "diverged",
+        ),
         (lambda: load("iris"), "breast_cancer, digits"),  # type: ignore[arg-type]
     ],
 )

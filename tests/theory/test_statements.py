@@ -8,7 +8,16 @@ from itertools import product
 import numpy as np
 import pytest
 
-from submodel.theory import Logistic, Masked, Plan, Quadratic, bernoulli, quadratics, rolling, run
+from submodel.theory import (
+    Logistic,
+    Masked,
+    Quadratic,
+    TrialPlan,
+    bernoulli,
+    quadratics,
+    rolling,
+    run,
+)
 from submodel.theory.constants import constants, largest_gradient
 from submodel.theory.data import Directions
 from submodel.theory.theorems import residual_term, theorem_1, theorem_3, theorem_5
@@ -125,7 +134,7 @@ def test_mask_variance_slows_the_rate_without_gradient_noise() -> None:
         target = Masked(problem, masking).optimum(math.inf)
         for rounds in (160, 640):
             eta = theorem_1(problem, p, 5, rounds).eta
-            found = run(problem, Plan(masking, rounds, 5, eta, 10.0, 50), [rounds])
+            found = run(problem, TrialPlan(masking, rounds, 5, eta, 10.0, 50), [rounds])
             errors[p, rounds] = np.square(found.kept[rounds] - target).sum(1).mean()
     log2 = (math.log(5 * 640) / math.log(5 * 160)) ** 2
     assert errors[1.0, 160] / errors[1.0, 640] == pytest.approx(16 / log2, rel=0.02)  # 1/R^2
@@ -140,6 +149,6 @@ def test_theorem_3s_noise_term_lacks_the_local_steps() -> None:
     errors = []
     for steps in (1, 4):
         eta = theorem_3(problem, steps, 10, 40).eta
-        found = run(problem, Plan(masking, 400, steps, eta, 100.0, 100), [400])
+        found = run(problem, TrialPlan(masking, 400, steps, eta, 100.0, 100), [400])
         errors.append(np.square(found.kept[400] - target).sum(1).mean())
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.25)  # 100 trials, and the start's part

@@ -11,7 +11,7 @@ import typer
 
 from submodel.cli.base import Settings, console, make_folder
 from submodel.errors import ConfigError
-from submodel.experiments.kinds import BudgetKind, parse_budget
+from submodel.experiments.budgets import BudgetKind, parse_budget
 from submodel.experiments.paper.plans import Scale
 
 if TYPE_CHECKING:  # what needs PyTorch is imported where it is used

@@ -105,7 +105,7 @@ def reproduce(
     """Run the paper's experiments and say what holds; the same command goes on where it stopped."""
     from submodel.config import parse
     from submodel.experiments.paper import report
-    from submodel.experiments.records import Record
+    from submodel.experiments.records import VariantRecord
     from submodel.experiments.runner import Runner
     from submodel.runs.loop import Interrupted
 
@@ -132,7 +132,7 @@ def reproduce(
         for record in found:
             record.write(folder / "records" / f"{record.slug}.json")
     else:
-        found = [Record.read(records / f"{variant.slug}.json") for variant in variants]
+        found = [VariantRecord.read(records / f"{variant.slug}.json") for variant in variants]
     by_variant = dict(zip(variants, found, strict=True))
     command = f"submodel reproduce {name} --scale {scale.value} --seeds {count}"
     command += "" if split is Split.LABELS else f" --split {split.value}"

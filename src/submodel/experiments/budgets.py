@@ -1,26 +1,55 @@
-"""How many rounds a budget buys: found by counting what rounds would cost, not by training."""
+"""What a budget is of, and how many rounds it buys: counted, not found by training.
+
+What needs PyTorch is imported where it is used, as commands name their budgets without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from enum import StrEnum
 from fractions import Fraction
 from itertools import count
+from typing import TYPE_CHECKING
 
-from submodel.algorithm.adapting import adapted
-from submodel.algorithm.rounds import cut_of, initial_state, known, plan
-from submodel.algorithm.tally import Tally
-from submodel.algorithm.types import ALONE, Setup, State
-from submodel.amounts import si
-from submodel.config import Config
-from submodel.engines.serial import SerialEngine
+from submodel.amounts import parse_amount, si
 from submodel.errors import ConfigError
-from submodel.experiments.kinds import UNITS, BudgetKind
-from submodel.local.work import batches
-from submodel.model.cost import CostModel
-from submodel.schemes.ordered.steps import narrower, passes_of, planned_passes
+
+if TYPE_CHECKING:
+    from submodel.algorithm.types import Setup, State
+    from submodel.config import Config
+    from submodel.model.cost import CostModel
 
 _MOST_ROUNDS = 100_000  # that a slip of the keyboard may ask for
+
+
+class BudgetKind(StrEnum):
+    """What all ways get the same amount of."""
+
+    ROUNDS = "rounds"
+    BYTES = "bytes"
+    FLOPS = "flops"
+
+
+UNITS = {BudgetKind.BYTES: "B", BudgetKind.FLOPS: "FLOPs"}
+
+
+def parse_budget(kind: BudgetKind, amount: str | None) -> int | None:
+    """The amount of a budget; None: what the first way needs.
+
+    >>> parse_budget(BudgetKind.BYTES, "2GB"), parse_budget(BudgetKind.FLOPS, "1e12")
+    (2000000000, 1000000000000)
+    """
+    if amount is None:
+        return None
+    if kind is BudgetKind.ROUNDS:
+        raise ConfigError(
+            ["--amount: goes with a budget of bytes or flops; the rounds are train.rounds"]
+        )
+    other = "flops" if kind is BudgetKind.BYTES else "b"
+    if amount.strip().lower().rstrip("s").endswith(other.rstrip("s")):
+        raise ConfigError([f"--amount: {amount!r} is not an amount of {kind.value}"])
+    return parse_amount(amount)
 
 
 def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -> int:
@@ -29,6 +58,11 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
     Where a run refuses an update it books less. FLOPs are counted only where they are asked for:
     every shape of a sub-model has to be built for them.
     """
+    from submodel.algorithm.rounds import cut_of, known, plan
+    from submodel.algorithm.tally import Tally
+    from submodel.local.work import batches
+    from submodel.schemes.ordered.steps import narrower, passes_of, planned_passes
+
     tally = Tally(setup.axes, state.tensors, costs, setup.scheme.sends_masks)
     now, names = known(setup, state), [name for name, _ in setup.module.named_parameters()]
     sent = 0
@@ -60,6 +94,13 @@ def round_costs(setup: Setup, kind: BudgetKind) -> Iterator[int]:
     known before the run, its rounds are an estimate, and the run's own books are what it cost. So
     are those of a scheme that ranks single weights of all layers, where clients lack labels.
     """
+    from submodel.algorithm.adapting import adapted
+    from submodel.algorithm.rounds import initial_state, plan
+    from submodel.algorithm.tally import Tally
+    from submodel.algorithm.types import ALONE
+    from submodel.engines.serial import SerialEngine
+    from submodel.model.cost import CostModel
+
     costs = CostModel(setup.module, setup.federation.dataset.example)
     state = initial_state(setup)
     if setup.scheme.adapts(0):
@@ -104,6 +145,7 @@ def with_rounds(config: Config, rounds: int) -> Config:
 
     A cosine follows the rounds by itself.
 
+    >>> from submodel.config import Config
     >>> local = {"schedule": "step", "milestones": [80, 150]}
     >>> short = with_rounds(Config.model_validate({"local": local, "train": {"rounds": 200}}), 50)
     >>> short.train.rounds, short.local.milestones

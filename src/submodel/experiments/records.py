@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from submodel.config import Config
 from submodel.errors import SubmodelError
+from submodel.files import UnreadableError, read_as
 from submodel.runs.loop import Metrics, RunFolder
 
 _KEPT = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy")
@@ -25,8 +27,7 @@ MEASURES: dict[str, Callable[[Line], float]] = {
     "accuracy gap": lambda line: abs(line["test_accuracy"] - line["train_eval_accuracy"]),
 }
 SMALLER_IS_BETTER = ("loss", "train loss", "loss gap", "accuracy gap")
-LEAST_SEEDS = 3
-"""A verdict needs as many: of fewer, agreement says nothing."""
+_LARGEST = 1 << 27  # bytes of a record
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,15 @@ class SeedRun:
 
 
 @dataclass(frozen=True)
-class Record:
-    """The runs of one variant."""
+class VariantRecord:
+    """The runs of one variant: a configuration but for its seed."""
 
     slug: str
     config: dict[str, Any]  # of the first seed
     runs: Sequence[SeedRun]
 
     @classmethod
-    def of(cls, slug: str, folders: Sequence[RunFolder]) -> Record:
+    def of(cls, slug: str, folders: Sequence[RunFolder]) -> VariantRecord:
         """Read finished runs, seed by seed."""
         runs = []
         for folder in folders:
@@ -61,13 +62,11 @@ class Record:
         return cls(slug, _plain(folders[0].config()), runs)
 
     @classmethod
-    def read(cls, path: Path) -> Record:
+    def read(cls, path: Path) -> VariantRecord:
         """A record that `write` wrote."""
         try:
-            text = json.loads(path.read_text("utf-8"))
-            runs = [SeedRun(**run) for run in text["runs"]]
-            return cls(text["slug"], text["config"], runs)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return read_as(_RECORD, path, _LARGEST)
+        except UnreadableError as error:
             raise SubmodelError(f"{path}: not a record of runs ({error})") from None
 
     def write(self, path: Path) -> None:
@@ -78,6 +77,17 @@ class Record:
     def final(self, measure: str) -> dict[int, float]:
         """Seed -> the measure after the last round."""
         return {run.seed: MEASURES[measure](run.lines[-1]) for run in self.runs}
+
+    def ahead_of(self, other: VariantRecord, measure: str) -> list[float]:
+        """By how much it did better with the seeds that both have, seed by seed.
+
+        Args:
+            other: What it is compared with.
+            measure: One of `MEASURES`; losses and gaps count the other way.
+        """
+        sign = -1 if measure in SMALLER_IS_BETTER else 1
+        first, second = self.final(measure), other.final(measure)
+        return [sign * (first[seed] - second[seed]) for seed in first if seed in second]
 
     def against(self, cost: str, measure: str) -> list[tuple[list[float], list[float]]]:
         """Of every run: what it had cost (round, bytes or flops), and the measure then."""
@@ -90,6 +100,9 @@ class Record:
         """The evaluated rounds, and each run's values."""
         rounds = [line["round"] for line in self.runs[0].lines]
         return rounds, [[MEASURES[measure](line) for line in run.lines] for run in self.runs]
+
+
+_RECORD = TypeAdapter(VariantRecord)
 
 
 def _evaluated(history: Sequence[Metrics]) -> list[Line]:
@@ -106,44 +119,3 @@ def _evaluated(history: Sequence[Metrics]) -> list[Line]:
 def _plain(config: Config) -> dict[str, Any]:
     plain: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
     return plain
-
-
-def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation over seeds.
-
-    >>> spread([1.0, 2.0, 3.0])
-    (2.0, 1.0)
-    """
-    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two variants, seed by seed: positive differences speak for the first."""
-
-    differences: Sequence[float]
-
-    @classmethod
-    def of(cls, better: Record, worse: Record, measure: str) -> Comparison:
-        """Compare what both did with the same seeds."""
-        sign = -1 if measure in SMALLER_IS_BETTER else 1
-        first, second = better.final(measure), worse.final(measure)
-        return cls([sign * (first[seed] - second[seed]) for seed in first if seed in second])
-
-    @property
-    def verdict(self) -> str:
-        """In words: only what all of three seeds agree on, by more than their spread, is certain.
-
-        >>> Comparison([0.1, 0.12, 0.11]).verdict, Comparison([0.1, 0.12]).verdict
-        ('holds', 'no verdict: 2 of 3 seeds')
-        """
-        if len(self.differences) < LEAST_SEEDS:
-            return f"no verdict: {len(self.differences)} of {LEAST_SEEDS} seeds"
-        mean, deviation = spread(self.differences)
-        if min(self.differences) > 0:
-            return "holds" if mean > deviation else "holds, barely"
-        if max(self.differences) < 0:
-            return "does not hold" if -mean > deviation else "does not hold, barely"
-        if not any(self.differences):
-            return "no difference"
-        return "undecided"

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from submodel.config import Config, to_toml
 from submodel.errors import SubmodelError
-from submodel.experiments.records import Record
+from submodel.experiments.records import VariantRecord
 from submodel.runs.loop import Interrupted, RunFolder
 
 _POLL = 0.5  # seconds
@@ -61,7 +61,7 @@ class Runner:
             )
         return Job(config, folder)
 
-    def run(self, configs: Mapping[str, Sequence[Config]]) -> list[Record]:
+    def run(self, configs: Mapping[str, Sequence[Config]]) -> list[VariantRecord]:
         """Whatever is not finished yet, name -> a configuration per seed; the records of all."""
         jobs = {slug: [self.job(slug, c) for c in own] for slug, own in configs.items()}
         # seed by seed, so that what is interrupted has something of everything
@@ -69,7 +69,7 @@ class Runner:
         waiting = [job for job in order if not job.done]
         if waiting:
             self._run(waiting)
-        return [Record.of(slug, [job.folder for job in own]) for slug, own in jobs.items()]
+        return [VariantRecord.of(slug, [job.folder for job in own]) for slug, own in jobs.items()]
 
     def _run(self, waiting: list[Job]) -> None:
         running: dict[subprocess.Popen[str], Job] = {}

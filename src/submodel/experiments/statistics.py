@@ -1,22 +1,67 @@
-"""Whether ways differ by more than their seeds make them: paired tests against the best."""
+"""Whether a difference is more than chance: paired tests over seeds, and one verdict for all.
+
+Whatever is compared, a claim of the paper or a way with the best of several, comes down to
+differences seed by seed. `judge` says of each how large it is, how sure that is, and its verdict.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from submodel.experiments.records import spread
+from submodel.extras import needs_extra
 
 LEVEL = 0.05
 """A corrected p-value below it counts as a difference."""
+LEAST_SEEDS = 3
+"""A verdict needs as many."""
+HOLDS, FAILS, UNDECIDED, EQUAL = "holds", "does not hold", "undecided", "no difference"
 _ROUND_OFF = 1e-12  # differences of fractions that agree but for their last bits
-BEST, WORSE, SAME = "best", "worse", "not distinguishable from the best"
-UNTESTED = "behind the best; one seed: not tested"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What differences between two ways, seed by seed, amount to."""
+
+    differences: Sequence[float]  # positive: they speak for what is claimed
+    interval: tuple[float, float] | None  # of the mean, at 95 %; None: too few seeds
+    p: float | None  # corrected for the number of tests; None: too few seeds
+    verdict: str
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation over seeds.
+
+    Args:
+        values: A value for each seed.
+
+    >>> spread([1.0, 2.0, 3.0])
+    (2.0, 1.0)
+    """
+    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def confidence(differences: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the mean difference, by Student's distribution.
+
+    Args:
+        differences: A difference for each seed, of two or more seeds.
+
+    >>> [round(end, 3) for end in confidence([1.0, 2.0, 3.0])]  # 2 -+ 4.303 / sqrt 3
+    [-0.484, 4.484]
+    """
+    mean, deviation = spread(differences)
+    half = least_ratio(len(differences), tests=1) * deviation
+    return mean - half, mean + half
 
 
 def paired_p(differences: Sequence[float]) -> float:
     """The p-value of a two-sided paired t-test that the mean difference is nought.
+
+    Args:
+        differences: A difference for each seed, of two or more seeds.
 
     >>> round(paired_p([1.0, 2.0, 3.0]), 4)  # t = 2 / (1 / sqrt 3) = 3.464, two degrees of freedom
     0.0742
@@ -24,13 +69,17 @@ def paired_p(differences: Sequence[float]) -> float:
     mean, deviation = spread(differences)
     if deviation < _ROUND_OFF:  # the statistic would be 0/0, or infinite
         return 1.0 if abs(mean) < _ROUND_OFF else 0.0
-    from scipy import stats  # takes a second to import
+    with needs_extra("server", "a test"):  # takes a second to import
+        from scipy import stats
 
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
 def holm(values: Sequence[float]) -> list[float]:
     """Holm's correction of p-values for their number.
+
+    Args:
+        values: The p-values of tests that are looked at together.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -43,51 +92,72 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Where a way stands: its difference to the best, seed by seed, and what that means."""
+def judge(family: Sequence[Sequence[float]]) -> list[Judgement]:
+    """Judge differences that are looked at together: a paired t-test each, corrected by Holm.
 
-    differences: Sequence[float]  # negative: behind; empty for the best itself
-    p: float | None  # corrected; None: nothing was tested
-    verdict: str
+    Below three seeds nothing is tested: of so few, agreement says nothing.
+
+    Args:
+        family: For each claim its differences by seed, positive where they speak for it.
+
+    >>> found = judge([[0.10, 0.12, 0.11], [0.1, -0.1, 0.1], [0.1, 0.2]])
+    >>> [one.verdict for one in found], round(found[0].p or 0, 4)
+    (['holds', 'undecided', 'no verdict: 2 of 3 seeds'], 0.0055)
+    """
+    tested = [len(differences) >= LEAST_SEEDS for differences in family]
+    chosen = [d for d, enough in zip(family, tested, strict=True) if enough]
+    corrected = iter(holm([paired_p(differences) for differences in chosen]))
+    return [
+        _tested(differences, next(corrected)) if enough else _untested(differences)
+        for differences, enough in zip(family, tested, strict=True)
+    ]
 
 
-def standings(scores: Mapping[str, Mapping[int, float]]) -> dict[str, Standing]:
-    """Every name's standing from its score by seed; more is better, the first of equals is best.
+def _tested(differences: Sequence[float], p: float) -> Judgement:
+    if all(abs(difference) < _ROUND_OFF for difference in differences):
+        verdict = EQUAL
+    elif p < LEVEL:
+        verdict = HOLDS if spread(differences)[0] > 0 else FAILS
+    else:
+        verdict = UNDECIDED
+    return Judgement(differences, confidence(differences), p, verdict)
 
-    >>> found = standings({"a": {0: 0.90, 1: 0.92, 2: 0.91}, "b": {0: 0.80, 1: 0.81, 2: 0.82}})
-    >>> found["b"].verdict, round(found["b"].p or 1, 4)
-    ('worse', 0.0033)
+
+def _untested(differences: Sequence[float]) -> Judgement:
+    verdict = f"no verdict: {len(differences)} of {LEAST_SEEDS} seeds"
+    return Judgement(differences, None, None, verdict)
+
+
+def behind_best(scores: Mapping[str, Mapping[int, float]]) -> dict[str, Judgement]:
+    """For all names but the best one: the judgement of "it is behind the best".
+
+    Args:
+        scores: Every name's score by seed; more is better, the first of equals is the best.
+
+    >>> found = behind_best({"a": {0: 0.90, 1: 0.92, 2: 0.91}, "b": {0: 0.80, 1: 0.81, 2: 0.82}})
+    >>> found["b"].verdict, round(found["b"].p or 1, 4), "a" in found
+    ('holds', 0.0033, False)
     """
     best = max(scores, key=lambda name: spread(list(scores[name].values()))[0])
     differences = {
-        name: [own[seed] - scores[best][seed] for seed in scores[best]]
-        for name, own in scores.items()
+        name: [scores[best][seed] - score[seed] for seed in scores[best]]
+        for name, score in scores.items()
         if name != best
     }
-    if len(scores[best]) < 2:
-        tested: dict[str, float | None] = dict.fromkeys(differences)
-    else:
-        corrected = holm([paired_p(own) for own in differences.values()])
-        tested = dict(zip(differences, corrected, strict=True))
-    found = {name: Standing(differences[name], p, _verdict(p)) for name, p in tested.items()}
-    return {name: found.get(name, Standing([], None, BEST)) for name in scores}
-
-
-def _verdict(p: float | None) -> str:
-    if p is None:
-        return UNTESTED
-    return WORSE if p < LEVEL else SAME
+    return dict(zip(differences, judge(list(differences.values())), strict=True))
 
 
 def least_ratio(seeds: int, tests: int) -> float:
     """How many times its own spread over seeds the largest difference must be to count.
 
-    The first of Holm's tests asks for p < 0.05 / tests.
+    Args:
+        seeds: How many there are.
+        tests: How many are looked at together: the first of Holm's asks for p < 0.05 / tests.
 
     >>> round(least_ratio(3, 1), 2), round(least_ratio(10, 1), 2)
     (2.48, 0.72)
     """
-    from scipy import stats
+    with needs_extra("server", "a test"):
+        from scipy import stats
 
     return float(stats.t.ppf(1 - LEVEL / tests / 2, seeds - 1)) / math.sqrt(seeds)

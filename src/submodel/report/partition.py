@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from submodel.data import Dataset, Partition
+from submodel.presentation.figures import new_figure, save_figure
 
 _MOST_NAMES = 20
 
@@ -92,9 +92,7 @@ def describe_partition(counts: NDArray[np.int64]) -> list[str]:
 def draw_partition(counts: NDArray[np.int64], path: Path, title: str) -> None:
     """Draw one PNG: a row per client, a column per label, darker with more examples."""
     clients, classes = counts.shape
-    figure = Figure(
-        figsize=(min(14, 3.5 + 0.12 * classes), min(12, 2 + 0.06 * clients)), layout="constrained"
-    )
+    figure = new_figure(min(14, 3.5 + 0.12 * classes), min(12, 2 + 0.06 * clients))
     plot = figure.subplots()
     picture = plot.imshow(
         counts, aspect="auto", cmap="magma_r", vmin=0, interpolation="nearest", origin="upper"
@@ -104,7 +102,4 @@ def draw_partition(counts: NDArray[np.int64], path: Path, title: str) -> None:
     if classes <= _MOST_NAMES:
         plot.set_xticks(range(classes))
     figure.colorbar(picture, ax=plot, label="examples")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    figure.savefig(partial, dpi=110, format="png")
-    partial.replace(path)
+    save_figure(figure, path)

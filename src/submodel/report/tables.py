@@ -15,6 +15,7 @@ from submodel.model.axes.forward import Inputs
 from submodel.model.capacity import prefix_cut
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE, Cut
+from submodel.presentation.tables import text_table
 from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_coordinates
 
@@ -52,26 +53,22 @@ def _rows(costs: CostModel, cuts: Mapping[float, Cut]) -> list[dict[str, float]]
 
 def cost_table(rows: Sequence[Mapping[str, float]]) -> Table:
     """`cost_rows` for people."""
-    table = Table(title="cost of one client by capacity")
-    for heading in (
-        "capacity",
-        "parameters",
-        "of full",
-        "bytes per round (down + up)",
-        "FLOPs per training example",
-        "of full",
-    ):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(
+    headings = (
+        *("capacity", "parameters", "of full", "bytes per round (down + up)"),
+        *("FLOPs per training example", "of full"),
+    )
+    cells = [
+        [
             f"{row['capacity']:g}",
             f"{int(row['parameters']):,}",
             f"{row['share']:.1%}",
             si(row["bytes"], "B"),
             si(row["flops"]),
             f"{row['flops_share']:.1%}",
-        )
-    return table
+        ]
+        for row in rows
+    ]
+    return text_table("cost of one client by capacity", headings, cells)
 
 
 def module_cost_rows(
@@ -89,13 +86,11 @@ def history_table(history: Sequence[dict[str, Any]], title: str) -> Table:
     by_capacity, form = ("capacity_accuracy", ".1%") if labelled else ("capacity_loss", ".4f")
     at = "at" if labelled else "loss at"
     capacities = list(measured[0].get(by_capacity, {})) if measured else []
-    table = Table(title=title)
     headings = ["round", "train loss", "test loss", "test accuracy"]
     headings += [f"{at} {c}" for c in capacities if float(c) < 1]
     observed = list(measured[0].get("observed", {})) if measured else []
     headings += observed
-    for heading in [*headings, "units covered", "traffic", "refused"]:
-        table.add_column(heading, justify="right")
+    table = text_table(title, [*headings, "units covered", "traffic", "refused"])
     traffic, position = 0, {}
     for line in history:
         traffic += line["bytes_down"] + line["bytes_up"]

@@ -7,15 +7,15 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from submodel.presentation.figures import new_figure, save_figure
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
 
 
 def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     """Draw one PNG from the lines of ``metrics.jsonl``."""
-    from matplotlib.figure import Figure  # half a second that only the end of a run needs
-
-    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    figure = new_figure(12, 3.6)
     scores, loss, traffic = figure.subplots(1, 3)
     figure.suptitle(title)
     measured = [line for line in history if "test_loss" in line]
@@ -42,9 +42,7 @@ def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> No
         plot.grid(alpha=0.3)
         plot.set_xlim(0, 1.02 * end or 1)
         plot.xaxis.get_major_locator().set_params(integer=plot is not traffic)
-    partial = path.with_name(f".{path.name}.partial")
-    figure.savefig(partial, dpi=110, format="png")
-    partial.replace(path)
+    save_figure(figure, path)
 
 
 def _marker(rounds: Sequence[int]) -> str | None:

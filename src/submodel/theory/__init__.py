@@ -2,7 +2,7 @@
 
 from submodel.theory.constants import Constants, constants
 from submodel.theory.data import Directions, load
-from submodel.theory.lab import Plan, Trajectory, run
+from submodel.theory.lab import Trajectory, TrialPlan, run
 from submodel.theory.masked import Masked, Masking, bernoulli, rolling
 from submodel.theory.problems import (
     Logistic,
@@ -21,12 +21,12 @@ __all__ = [
     "Masked",
     "Masking",
     "Net",
-    "Plan",
     "Problem",
     "Quadratic",
     "Ridge",
     "TheoryError",
     "Trajectory",
+    "TrialPlan",
     "bernoulli",
     "constants",
     "load",

@@ -24,7 +24,7 @@ OnRound = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrialPlan:
     """What one run of Algorithm 1 or 2 needs. ``rounds`` counts all rounds: T R for rolling."""
 
     masking: Masking
@@ -85,7 +85,7 @@ class MaskDraws:
 
 
 def run(
-    problem: Problem, plan: Plan, keep: Collection[int] = (), on_round: OnRound | None = None
+    problem: Problem, plan: TrialPlan, keep: Collection[int] = (), on_round: OnRound | None = None
 ) -> Trajectory:
     """Run the algorithm from w_0 = 0; keeps the iterates w_r of the rounds in ``keep``."""
     check(problem, plan)
@@ -114,7 +114,7 @@ def run(
     return Trajectory(kept, output(problem, plan, w))
 
 
-def output(problem: Problem, plan: Plan, w: Array) -> Array:
+def output(problem: Problem, plan: TrialPlan, w: Array) -> Array:
     """The final step: w^ = P(w_R - (1/L)(1/N) sum_i m_i (.) grad f_i(m_i (.) w_R))."""
     scales = plan.masking.scales[:, None, None]
     moved = np.zeros_like(w)
@@ -150,7 +150,7 @@ def _project(points: torch.Tensor, radius: float) -> Array:
     return projected
 
 
-def _present(plan: Plan, clients: int, round_: int) -> NDArray[np.bool_] | None:
+def _present(plan: TrialPlan, clients: int, round_: int) -> NDArray[np.bool_] | None:
     """Who takes part: clients x trials x 1."""
     if plan.participants is None or plan.participants == clients:
         return None
@@ -158,7 +158,7 @@ def _present(plan: Plan, clients: int, round_: int) -> NDArray[np.bool_] | None:
     return np.asarray(order.argsort(0) < plan.participants)[..., None]
 
 
-def check(problem: Problem, plan: Plan) -> None:
+def check(problem: Problem, plan: TrialPlan) -> None:
     """Refuse what cannot run, in words."""
     counts = {"rounds": plan.rounds, "steps (K)": plan.steps, "trials": plan.trials}
     for name, count in counts.items():

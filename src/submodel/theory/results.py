@@ -8,15 +8,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes as Plot
-from matplotlib.figure import Figure
 from rich.table import Table
 
+from submodel.presentation.figures import new_figure, save_figure
 from submodel.randomness import generator
 from submodel.theory.problems import Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Plot
 
 Report = Callable[[int, int], None]
 """Told of every step of a study: (done, total)."""
@@ -146,14 +148,14 @@ class Study:
     def draw(self, path: Path) -> None:
         """The panels, two in a row."""
         height = -(-len(self.panels) // 2)
-        figure = Figure(figsize=(12, 4.4 * height), layout="constrained")
+        figure = new_figure(12, 4.4 * height)
         plots = figure.subplots(height, 2, squeeze=False).ravel()
         for panel, plot in zip(self.panels, plots, strict=False):
             _draw(panel, plot)
         for plot in plots[len(self.panels) :]:
             plot.axis("off")
         figure.suptitle(self.title)
-        figure.savefig(path, dpi=100)
+        save_figure(figure, path, dpi=100)
 
     def tables(self) -> list[Table]:
         """For the terminal: the numbers, then the claims."""

@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from submodel.errors import SubmodelError
-from submodel.experiments.records import Record, spread
-from submodel.experiments.statistics import Standing, standings
+from submodel.experiments.records import VariantRecord
+from submodel.experiments.statistics import Judgement, behind_best, spread
+from submodel.files import UnreadableError, read_as
 
-_INDEX = "comparison.json"
+_FILE = "comparison.json"
+_LARGEST = 1 << 24  # bytes of it
 
 
 @dataclass(frozen=True)
-class Compared:
+class _Entry:
+    """A way in the file that lists all of them."""
+
+    text: str
+    title: str
+    slug: Annotated[str, Field(pattern=r"^[\w.-]+$")]  # a name, not a path
+
+
+@dataclass(frozen=True)
+class _Index:
+    """The file that lists all ways; their records lie beside it."""
+
+    command: str
+    budget: str
+    ways: Annotated[list[_Entry], Field(min_length=1)]
+
+
+_INDEX = TypeAdapter(_Index)
+
+
+@dataclass(frozen=True)
+class WayRecord:
     """One way and its runs."""
 
     text: str  # as it was given
     title: str
-    record: Record
+    record: VariantRecord
 
     @property
     def rounds(self) -> list[int]:
@@ -36,7 +62,7 @@ class Compared:
 class Findings:
     """All ways that were compared, and under which budget."""
 
-    ways: Sequence[Compared]
+    ways: Sequence[WayRecord]
     budget: str  # in words
     command: str
 
@@ -45,38 +71,34 @@ class Findings:
         """The seeds that every way ran with."""
         return [run.seed for run in self.ways[0].record.runs]
 
-    def standings(self) -> dict[str, Standing]:
-        """Where each way stands by its final test accuracy, by the text it was given as."""
-        return standings({way.text: way.record.final("accuracy") for way in self.ways})
+    def judgements(self) -> dict[str, Judgement]:
+        """Of all ways but the best: whether it is behind that, by its final test accuracy.
+
+        The keys are the texts that the ways were given as.
+        """
+        return behind_best({way.text: way.record.final("accuracy") for way in self.ways})
 
     def write(self, folder: Path) -> None:
         """Keep everything that the report needs."""
         for way in self.ways:
             way.record.write(folder / f"{way.record.slug}.json")
-        index = {
-            "command": self.command,
-            "budget": self.budget,
-            "ways": [
-                {"text": way.text, "title": way.title, "slug": way.record.slug} for way in self.ways
-            ],
-        }
-        (folder / _INDEX).write_text(json.dumps(index, indent=1) + "\n", "utf-8")
+        entries = [_Entry(way.text, way.title, way.record.slug) for way in self.ways]
+        index = _Index(self.command, self.budget, entries)
+        (folder / _FILE).write_text(json.dumps(asdict(index), indent=1) + "\n", "utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Findings:
         """What `write` wrote."""
-        path = folder / _INDEX
+        path = folder / _FILE
         try:
-            index: Mapping[str, str] = json.loads(path.read_text("utf-8"))
-            entries = [(way["text"], way["title"], way["slug"]) for way in _entries(index["ways"])]
-            budget, command = index["budget"], index["command"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            index = read_as(_INDEX, path, _LARGEST)
+        except UnreadableError as error:
             raise SubmodelError(f"{path}: not the records of a comparison ({error})") from None
         ways = [
-            Compared(text, title, Record.read(folder / f"{slug}.json"))
-            for text, title, slug in entries
+            WayRecord(way.text, way.title, VariantRecord.read(folder / f"{way.slug}.json"))
+            for way in index.ways
         ]
-        return cls(ways, budget, command)
+        return cls(ways, index.budget, index.command)
 
     def only(self, texts: Sequence[str]) -> Findings:
         """Some of the ways, in another order perhaps."""
@@ -86,9 +108,3 @@ class Findings:
                 f"way {unknown[0]!r} has no record there; recorded are {', '.join(by_text)}"
             )
         return Findings([by_text[text] for text in texts], self.budget, self.command)
-
-
-def _entries(ways: object) -> list[Mapping[str, str]]:
-    if not isinstance(ways, list) or not ways:
-        raise TypeError("it has no ways")
-    return ways

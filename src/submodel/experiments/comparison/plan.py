@@ -15,11 +15,17 @@ from submodel.algorithm.types import Setup
 from submodel.amounts import si
 from submodel.config import Config, override, parse, read
 from submodel.errors import ConfigError, SubmodelError
-from submodel.experiments.budgets import cost_of, rounds_within, with_rounds
+from submodel.experiments.budgets import (
+    UNITS,
+    BudgetKind,
+    cost_of,
+    parse_budget,
+    rounds_within,
+    with_rounds,
+)
 from submodel.experiments.comparison import report
-from submodel.experiments.comparison.findings import Compared, Findings
+from submodel.experiments.comparison.findings import Findings, WayRecord
 from submodel.experiments.comparison.ways import Way, parse_ways, same
-from submodel.experiments.kinds import UNITS, BudgetKind, parse_budget
 from submodel.experiments.paper.plans import DATASETS, Scale, Variant
 from submodel.experiments.runner import Runner
 from submodel.prepare.setup import load_data, prepare
@@ -29,7 +35,7 @@ Base = Callable[[Sequence[str]], Config]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """What will run: for every way a configuration per seed, all of them checked."""
 
     ways: Sequence[Way]
@@ -66,7 +72,7 @@ def scale_base(scale: Scale) -> Base:
 
 def plan_comparison(
     ways: Sequence[Way], base: Base, kind: BudgetKind, amount: int | None, seeds: int
-) -> Plan:
+) -> ComparisonPlan:
     """Prepare every run, so that whatever cannot run is said now, and find its rounds."""
     common = base([])
     if common.train.output_step is not None:
@@ -80,7 +86,7 @@ def plan_comparison(
     }
     setups = _prepared(ways, configs, common)
     if kind is BudgetKind.ROUNDS:
-        return Plan(ways, configs, f"{common.train.rounds} rounds each")
+        return ComparisonPlan(ways, configs, f"{common.train.rounds} rounds each")
     first, rounds = ways[0], common.train.rounds
     if amount is None:
         amounts = [cost_of(setup, kind, rounds) for setup in setups[first.slug]]
@@ -91,7 +97,7 @@ def plan_comparison(
         amounts = [amount] * seeds
         budget = f"equal {kind.value}: {si(amount, UNITS[kind])}"
     fitted = {way.slug: _fitted(way, configs, setups, kind, amounts) for way in ways}
-    return Plan(ways, fitted, budget)
+    return ComparisonPlan(ways, fitted, budget)
 
 
 def _of_run(config: Config, way: Way, seed: int) -> Config:
@@ -140,11 +146,13 @@ def _fitted(
         raise way.refused(error) from None
 
 
-def run_plan(plan: Plan, out: Path, jobs: int | None, console: Console, command: str) -> Findings:
+def run_plan(
+    plan: ComparisonPlan, out: Path, jobs: int | None, console: Console, command: str
+) -> Findings:
     """Run what is not finished yet, and keep the records."""
     runner = Runner(out, jobs or os.cpu_count() or 1, console)
     records = runner.run(plan.configs)
-    ways = [Compared(w.text, w.title, r) for w, r in zip(plan.ways, records, strict=True)]
+    ways = [WayRecord(w.text, w.title, r) for w, r in zip(plan.ways, records, strict=True)]
     findings = Findings(ways, plan.budget, command)
     findings.write(out / "records")
     return findings

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes as Plot
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import NDArray
 from rich.table import Table
 
-from submodel.experiments.comparison.findings import Compared, Findings
-from submodel.experiments.paper.report import markdown_table, number
-from submodel.experiments.statistics import LEVEL, Standing, least_ratio
+from submodel.experiments.comparison.findings import Findings, WayRecord
+from submodel.experiments.statistics import Judgement
+from submodel.experiments.wording import JUDGED, how_to_read, judged, number
+from submodel.presentation.figures import draw_band, new_figure, save_figure
+from submodel.presentation.tables import markdown_table, text_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Plot
 
 _HEADINGS = (
     *("way", "rounds", "GB (down + up)", "TFLOPs", "test accuracy", "test loss"),
-    *("difference to the best", "p (Holm)", "verdict"),
+    *("difference to the best", *JUDGED, "behind the best"),
 )
 _COSTS = {
     "round": ("round", None),
@@ -31,11 +34,11 @@ _COLUMNS = 3  # of the legend
 
 def rows(findings: Findings) -> list[list[str]]:
     """The table's cells, way by way."""
-    found = findings.standings()
-    return [_row(way, found[way.text]) for way in findings.ways]
+    found = findings.judgements()
+    return [_row(way, found.get(way.text)) for way in findings.ways]
 
 
-def _row(way: Compared, standing: Standing) -> list[str]:
+def _row(way: WayRecord, judgement: Judgement | None) -> list[str]:
     least, most = min(way.rounds), max(way.rounds)
     scores = [number(m, list(way.record.final(m).values())) for m in ("accuracy", "loss")]
     return [
@@ -44,30 +47,23 @@ def _row(way: Compared, standing: Standing) -> list[str]:
         f"{way.cost('bytes') / 1e9:.3g}",
         f"{way.cost('flops') / 1e12:.3g}",
         *scores,
-        number("accuracy", standing.differences, sign=True) if standing.differences else "",
-        "" if standing.p is None else _p(standing.p),
-        standing.verdict,
+        *(["", "", "", "best"] if judgement is None else _behind(judgement)),
     ]
 
 
-def _p(value: float) -> str:
-    """A p-value.
-
-    >>> _p(0.0314), _p(0.00001)
-    ('0.031', '< 0.001')
-    """
-    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
+def _behind(judgement: Judgement) -> list[str]:
+    differences = [-difference for difference in judgement.differences]
+    return [
+        number("accuracy", differences, sign=True),
+        *judged("accuracy", judgement, turned=True),
+        judgement.verdict,
+    ]
 
 
 def table(findings: Findings) -> Table:
     """The comparison, for the terminal."""
-    shown = Table(title=f"{_seeds(findings)}, {findings.budget}")
-    for place, heading in enumerate(_HEADINGS):
-        right = 0 < place < len(_HEADINGS) - 1
-        shown.add_column(heading, justify="right" if right else "left", overflow="fold")
-    for row in rows(findings):
-        shown.add_row(*row)
-    return shown
+    title = f"{_seeds(findings)}, {findings.budget}"
+    return text_table(title, _HEADINGS, rows(findings), words=(_HEADINGS[0], _HEADINGS[-1]))
 
 
 def _seeds(findings: Findings) -> str:
@@ -77,33 +73,24 @@ def _seeds(findings: Findings) -> str:
 
 def remarks(findings: Findings) -> str:
     """How to read the verdicts, in words."""
-    seeds, tests = len(findings.seeds), len(findings.ways) - 1
-    if seeds == 1 or tests == 0:
-        why = "one seed says nothing of chance" if tests else "there is one way alone"
-        return f"Nothing was tested: {why}."
-    ratio, several = least_ratio(seeds, tests), "tests" if tests > 1 else "test"
-    return (
-        f"'worse': a paired t-test over the {seeds} seeds against the best finds p < {LEVEL:g}, "
-        f"corrected for {tests} {several} (Holm). With few seeds it has little power: here nothing "
-        f"counts before one of the differences is {ratio:.1f} times its own standard deviation "
-        "over seeds. 'Not distinguishable' does not mean equal, and the best was chosen by these "
-        "same runs, which flatters it."
-    )
+    text = how_to_read(len(findings.seeds), len(findings.ways) - 1)
+    if any(judgement.p is not None for judgement in findings.judgements().values()):
+        text += " The best was chosen by these same runs, which flatters it."
+    return text
 
 
 def draw(findings: Findings, path: Path) -> None:
     """Test accuracy against rounds, bytes and FLOPs, in one PNG."""
     lines = -(-len(findings.ways) // _COLUMNS)
-    figure = Figure(figsize=(13, 4.2 + 0.17 * lines), layout="constrained")
+    figure = new_figure(13, 4.2 + 0.17 * lines)
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
     plots: Sequence[Plot] = figure.subplots(1, len(_COSTS), sharey=True)
     for (cost, (label, unit)), plot in zip(_COSTS.items(), plots, strict=True):
         for place, way in enumerate(findings.ways):
             x, values = shared_grid(way.record.against(cost, "accuracy"))
-            mark = "o" if len(x) == 1 else None
             style = _STYLES[place // _COLORS % len(_STYLES)]
-            (line,) = plot.plot(x, values.mean(0), style, label=way.title, marker=mark)
-            band, color = (values.min(0), values.max(0)), line.get_color()
-            plot.fill_between(x, *band, color=color, alpha=0.15, linewidth=0)
+            draw_band(plot, x.tolist(), values, way.title, style)
         plot.set_xlabel(label)
         plot.set_xlim(left=0)
         plot.xaxis.set_major_locator(MaxNLocator(5, integer=unit is None))
@@ -116,8 +103,7 @@ def draw(findings: Findings, path: Path) -> None:
     figure.suptitle(
         f"{findings.budget}\nline: mean over {_seeds(findings)}, band: least to most", fontsize=10
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path)
 
 
 Curve = tuple[Sequence[float], Sequence[float]]

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes as Plot
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
-from submodel.experiments.paper.plans import Experiment, Variant
-from submodel.experiments.records import Comparison, Record, spread
+from submodel.experiments.paper.plans import Claim, Experiment, Variant
+from submodel.experiments.records import VariantRecord
+from submodel.experiments.statistics import judge
+from submodel.experiments.wording import JUDGED, how_to_read, judged, number
+from submodel.presentation.figures import draw_band, new_figure, save_figure
+from submodel.presentation.tables import markdown_table, text_table
 
-Records = Mapping[Variant, Record]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Plot
+
+Records = Mapping[Variant, VariantRecord]
 _CURVES = {"loss": "test loss (global model)", "accuracy": "test accuracy (global model)"}
 _GAPS = {"loss gap": "|test - train| loss", "accuracy gap": "|test - train| accuracy"}
-_PERCENT = ("accuracy", "train accuracy", "accuracy gap")
 
 
 def _settings(records: Records) -> list[tuple[tuple[str, str], list[Variant]]]:
@@ -31,7 +35,7 @@ def draw(experiment: Experiment, records: Records, path: Path) -> None:
     """One PNG: a row per setting."""
     settings = _settings(records)
     measures = _GAPS if experiment.gaps else _CURVES
-    figure = Figure(figsize=(13, 3.6 * len(settings)), layout="constrained")
+    figure = new_figure(13, 3.6 * len(settings))
     plots = figure.subplots(len(settings), 2, squeeze=False)
     for ((dataset, heterogeneity), variants), row in zip(settings, plots, strict=True):
         for measure, plot in zip(measures, row, strict=True):
@@ -44,17 +48,14 @@ def draw(experiment: Experiment, records: Records, path: Path) -> None:
             plot.grid(alpha=0.3)
         row[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))  # beside the curves
     figure.suptitle(experiment.title)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path)
 
 
 def _draw_curves(plot: Plot, variants: Sequence[Variant], records: Records, measure: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     for variant in variants:
-        rounds, values = records[variant].curve(measure)
-        table = np.asarray(values)
-        (line,) = plot.plot(rounds, table.mean(0), label=variant.title, linewidth=1.5)
-        lower, upper = table.min(0), table.max(0)
-        plot.fill_between(rounds, lower, upper, color=line.get_color(), alpha=0.15, linewidth=0)
+        draw_band(plot, *records[variant].curve(measure), variant.title)
     plot.set_xlabel("round (line: mean over seeds, band: least to most)")
     plot.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
 
@@ -66,29 +67,6 @@ def _draw_points(plot: Plot, variants: Sequence[Variant], records: Records, meas
         plot.plot([place - 0.25, place + 0.25], [np.mean(values)] * 2, "k", linewidth=1.5)
     plot.set_xticks(range(len(variants)), [v.way for v in variants], rotation=20, fontsize=7)
     plot.set_ylim(bottom=0)
-
-
-def number(measure: str, values: Sequence[float], sign: bool = False) -> str:
-    """Mean and spread, as people read them.
-
-    >>> number("accuracy", [0.41, 0.43]), number("loss", [1.5])
-    ('42.0 % ± 1.4', '1.5000')
-    """
-    mean, deviation = spread(values)
-    mark = "+" if sign else ""
-    several = len(values) > 1
-    if measure in _PERCENT:
-        text = f"{100 * mean:{mark}.1f}{' points' if sign else ' %'}"
-        return f"{text} ± {100 * deviation:.1f}" if several else text
-    return f"{mean:{mark}.4f}" + (f" ± {deviation:.4f}" if several else "")
-
-
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table as the lines of a Markdown page."""
-    yield "| " + " | ".join(headings) + " |"
-    yield "|" + " --- |" * len(headings)
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"
 
 
 def result_table(records: Records) -> Iterator[str]:
@@ -106,32 +84,47 @@ def result_table(records: Records) -> Iterator[str]:
     yield from markdown_table(headings, rows)
 
 
-def claim_rows(experiment: Experiment, records: Records) -> list[list[str]]:
-    """What is claimed, by how much it holds here, and the verdict."""
-    rows = []
+def _sides(
+    experiment: Experiment, records: Records
+) -> Iterator[tuple[Claim, str, Variant, Variant]]:
+    """Every claim in each of its settings, and the two variants that it speaks of."""
     for claim in experiment.claims:
         for dataset, split in dict.fromkeys((v.dataset, v.split) for v in records):
             for setting in claim.settings:
                 better, worse = claim.sides(dataset, setting, split)
-                if better not in records or worse not in records:
-                    continue
-                found = Comparison.of(records[better], records[worse], claim.measure)
-                by = number(claim.measure, found.differences, sign=True)
-                agree = sum(d > 0 for d in found.differences)
-                seeds = f"{agree} of {len(found.differences)}"
-                rows.append([claim.text, f"{dataset}, {setting}", by, seeds, found.verdict])
-    return rows
+                if better in records and worse in records:
+                    yield claim, f"{dataset}, {setting}", better, worse
 
 
-_CLAIM_HEADINGS = ("claim", "setting", "difference in its favour", "seeds that agree", "verdict")
+def claim_rows(experiment: Experiment, records: Records) -> list[list[str]]:
+    """What is claimed, by how much it holds here, and the verdict; all are judged together.
+
+    Args:
+        experiment: Whose claims.
+        records: What came out, by variant.
+    """
+    sides = list(_sides(experiment, records))
+    found = judge([records[b].ahead_of(records[w], c.measure) for c, _, b, w in sides])
+    return [
+        [
+            *(claim.text, setting, number(claim.measure, one.differences, sign=True)),
+            f"{sum(d > 0 for d in one.differences)} of {len(one.differences)}",
+            *(*judged(claim.measure, one), one.verdict),
+        ]
+        for (claim, setting, _, _), one in zip(sides, found, strict=True)
+    ]
+
+
+_CLAIM_HEADINGS = (
+    *("claim", "setting", "difference in its favour", "seeds that agree"),
+    *(*JUDGED, "verdict"),
+)
 
 
 def claims_table(experiment: Experiment, records: Records) -> Table:
     """The verdicts, for the terminal."""
-    table = Table(*_CLAIM_HEADINGS, title=f"{experiment.name}: {experiment.title}")
-    for row in claim_rows(experiment, records):
-        table.add_row(*row)
-    return table
+    title, rows = f"{experiment.name}: {experiment.title}", claim_rows(experiment, records)
+    return text_table(title, _CLAIM_HEADINGS, rows, words=("claim", "setting", "verdict"))
 
 
 def write(experiment: Experiment, records: Records, command: str, folder: Path) -> Path:
@@ -152,6 +145,8 @@ def write(experiment: Experiment, records: Records, command: str, folder: Path) 
     ]
     if experiment.paper:
         lines += ["The paper prints:", "", *markdown_table(["", ""], experiment.paper), ""]
-    lines += [*markdown_table(_CLAIM_HEADINGS, claim_rows(experiment, records)), ""]
+    rows = claim_rows(experiment, records)
+    seeds = min(len(record.runs) for record in records.values())
+    lines += [*markdown_table(_CLAIM_HEADINGS, rows), "", how_to_read(seeds, len(rows)), ""]
     page.write_text("\n".join(lines), "utf-8")
     return page

@@ -9,7 +9,7 @@ import numpy as np
 
 from submodel.schemes import Random
 from submodel.theory.budget import least_variance, variance
-from submodel.theory.lab import Plan, run
+from submodel.theory.lab import TrialPlan, run
 from submodel.theory.masked import Masked, Masking, bernoulli, rolling
 from submodel.theory.problems import Array, Quadratic, TheoryError, quadratics
 from submodel.theory.results import Claim, Line, Panel, Report, Study, interval, silent
@@ -54,10 +54,10 @@ class Bench:
         scale = float(masking.scales[0])
         least = masking.capacities[0] * scale**2 * s.mu
         eta = math.log((s.steps * rounds) ** 2) / (least * s.steps * rounds)
-        plan = Plan(masking, rounds, s.steps, eta, 10.0, s.trials, s.seed, participants)
+        plan = TrialPlan(masking, rounds, s.steps, eta, 10.0, s.trials, s.seed, participants)
         return self.run(self.problem if noisy else self.quiet, plan)
 
-    def run(self, problem: Quadratic, plan: Plan) -> Array:
+    def run(self, problem: Quadratic, plan: TrialPlan) -> Array:
         """w_R of every trial."""
         found = run(problem, plan, [plan.rounds]).kept[plan.rounds]
         self._done += 1
@@ -212,7 +212,7 @@ def _least_variance(
     errors = {}
     for name, shares in ways.items():
         masking = Masking(Random(), tuple(shares), unbiased=True)
-        plan = Plan(masking, rounds, s.steps, eta, 10.0, s.trials, s.seed)
+        plan = TrialPlan(masking, rounds, s.steps, eta, 10.0, s.trials, s.seed)
         target = Masked(problem, masking).optimum(math.inf)
         errors[name] = np.square(bench.run(problem, plan) - target).sum(1)
         rows.append({"part": "least variance", "case": f"clients, {name}", "p": s.p, "R": rounds,

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from submodel.randomness import generator
-from submodel.theory.lab import Plan, run
+from submodel.theory.lab import TrialPlan, run
 from submodel.theory.masked import Masked, Masking, bernoulli, rolling
 from submodel.theory.problems import Array, Quadratic, TheoryError, quadratics
 from submodel.theory.results import (
@@ -131,7 +131,7 @@ def measure(
     errors, iterate_gaps, output_gaps, notes = [], [], [], []
     for rounds in s.rounds:
         step = case.step(s, problem, rounds)
-        plan = Plan(masking, rounds, case.steps, step.eta, radius, s.trials, s.seed)
+        plan = TrialPlan(masking, rounds, case.steps, step.eta, radius, s.trials, s.seed)
         found = run(problem, plan, [rounds], partial(_forward, on_round, done, total))
         done += rounds
         errors.append(np.square(found.kept[rounds] - target).sum(1))
@@ -178,7 +178,7 @@ def floor_of(
     original = Masked(problem)
     least = original.value(original.optimum(radius))
     eta = s.eta or theorem_1(problem, case.p, case.steps, rounds).eta
-    plan = Plan(masking, rounds, case.steps, eta, radius, s.trials, s.seed)
+    plan = TrialPlan(masking, rounds, case.steps, eta, radius, s.trials, s.seed)
     late = range(rounds // 2, rounds + 1)
     found = run(problem, plan, late, partial(_forward, on_round, done, total))
     means = np.mean([found.kept[r] for r in late], axis=0)

@@ -8,7 +8,7 @@ import numpy as np
 
 from submodel.randomness import generator
 from submodel.theory.data import Name, Split, load
-from submodel.theory.lab import Plan, run
+from submodel.theory.lab import TrialPlan, run
 from submodel.theory.masked import bernoulli
 from submodel.theory.problems import Array, Logistic, TheoryError
 from submodel.theory.results import Claim, Line, Panel, Report, Study, interval, silent
@@ -53,7 +53,7 @@ def study(s: Settings, report: Report = silent) -> Study:
         problem = draw(s, split)
         found: dict[float, dict[str, Array]] = {}
         for p in s.capacities:
-            plan = Plan(
+            plan = TrialPlan(
                 bernoulli(p, s.clients),
                 s.rounds,
                 s.steps,

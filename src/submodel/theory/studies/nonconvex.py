@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from submodel.theory.data import Directions
-from submodel.theory.lab import Plan, run
+from submodel.theory.lab import TrialPlan, run
 from submodel.theory.masked import Masked, Masking, bernoulli, rolling
 from submodel.theory.problems import Array, Net, TheoryError
 from submodel.theory.results import (
@@ -87,7 +87,7 @@ def norms(
 ) -> tuple[Array, Array]:
     """The mean over iterates of ||grad F_p||^2 and ||grad F||^2, for every trial."""
     places, weights = quadrature(rounds)
-    plan = Plan(masking, rounds, s.steps, eta, np.inf, s.trials, s.seed)
+    plan = TrialPlan(masking, rounds, s.steps, eta, np.inf, s.trials, s.seed)
     found = run(problem, plan, set(places))
     points = np.concatenate([found.kept[r] for r in places])
     both = []

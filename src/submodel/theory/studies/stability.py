@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from submodel.theory.data import Directions
-from submodel.theory.lab import Plan, run
+from submodel.theory.lab import TrialPlan, run
 from submodel.theory.masked import bernoulli, rolling
 from submodel.theory.problems import Array, Logistic, TheoryError
 from submodel.theory.results import (
@@ -72,7 +72,7 @@ def distances(s: Settings, case: Case) -> tuple[Array, Array, str]:
     else:
         masking = bernoulli(case.p, case.clients)
         step = theorem_5(first, case.p, case.n, s.steps, s.rounds)
-    plan = Plan(masking, s.rounds, s.steps, step.eta, s.radius, s.trials, s.seed)
+    plan = TrialPlan(masking, s.rounds, s.steps, step.eta, s.radius, s.trials, s.seed)
     # the output step of both uses one 1/L: with two, the distance would show the change of L
     one, other = (
         run(_Fixed.of(problem, first.smoothness), plan, [s.rounds]) for problem in (first, second)

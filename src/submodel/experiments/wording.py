@@ -1,0 +1,88 @@
+"""Measured values, tests and verdicts as the tables of all experiments word them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from submodel.experiments.statistics import LEAST_SEEDS, LEVEL, Judgement, least_ratio, spread
+
+JUDGED = ("95 % interval", "p (Holm)")
+"""The headings of what `judged` says."""
+_PERCENT = ("accuracy", "train accuracy", "accuracy gap")
+
+
+def number(measure: str, values: Sequence[float], sign: bool = False) -> str:
+    """Mean and spread, as people read them.
+
+    Args:
+        measure: What was measured: accuracies are shown in percent.
+        values: A value for each seed.
+        sign: Whether it is a difference: with its sign, accuracies in points.
+
+    >>> number("accuracy", [0.41, 0.43]), number("loss", [1.5])
+    ('42.0 % ± 1.4', '1.5000')
+    """
+    mean, deviation = spread(values)
+    mark = "+" if sign else ""
+    several = len(values) > 1
+    if measure in _PERCENT:
+        text = f"{100 * mean:{mark}.1f}{' points' if sign else ' %'}"
+        return f"{text} ± {100 * deviation:.1f}" if several else text
+    return f"{mean:{mark}.4f}" + (f" ± {deviation:.4f}" if several else "")
+
+
+def judged(measure: str, judgement: Judgement, turned: bool = False) -> list[str]:
+    """The interval and the p-value; empty where nothing was tested.
+
+    Args:
+        measure: What was measured.
+        judgement: What was found.
+        turned: Whether the difference is shown with its sign turned.
+
+    >>> judged("accuracy", Judgement([0.1] * 3, (0.05, 0.15), 0.0314, "holds"))
+    ['[+5.0, +15.0]', '0.031']
+    """
+    if judgement.interval is None or judgement.p is None:
+        return ["", ""]
+    low, high = judgement.interval
+    ends = (-high, -low) if turned else (low, high)
+    if measure in _PERCENT:
+        interval = ", ".join(f"{100 * end:+.1f}" for end in ends)
+    else:
+        interval = ", ".join(f"{end:+.4f}" for end in ends)
+    return [f"[{interval}]", p_value(judgement.p)]
+
+
+def p_value(value: float) -> str:
+    """A p-value.
+
+    >>> p_value(0.0314), p_value(0.00001)
+    ('0.031', '< 0.001')
+    """
+    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
+
+
+def how_to_read(seeds: int, tests: int) -> str:
+    """What the verdicts of a table mean.
+
+    Args:
+        seeds: How many runs each of its ways has.
+        tests: How many of its differences were judged.
+
+    >>> how_to_read(2, 5)
+    'Nothing was tested: 2 seeds are fewer than 3, too few to tell from chance.'
+    """
+    if tests == 0:
+        return "Nothing was tested: there is one way alone."
+    if seeds < LEAST_SEEDS:
+        count = "one seed is" if seeds == 1 else f"{seeds} seeds are"
+        return f"Nothing was tested: {count} fewer than {LEAST_SEEDS}, too few to tell from chance."
+    several = "tests" if tests > 1 else "test"
+    return (
+        f"'holds': a paired t-test over the {seeds} seeds finds p < {LEVEL:g}, corrected for "
+        f"{tests} {several} (Holm); 'does not hold': it finds so of the opposite. With few seeds "
+        f"it has little power: here nothing counts before one of the differences is "
+        f"{least_ratio(seeds, tests):.1f} times its own standard deviation over seeds, and "
+        "'undecided' does not mean equal. An interval is that of the mean difference, each by "
+        "itself, not corrected."
+    )
