@@ -38,6 +38,7 @@ from submodel.model.cut import held
 from submodel.prepare.setup import prepare
 from submodel.report.tables import cost_rows
 from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.schemes.protocols import output_passes
 from tests.support.devices import Neighbours
 
 
@@ -153,7 +154,7 @@ def test_the_output_step_is_taken_without_those_who_fail(
     costs = CostModel(there.module, there.federation.dataset.example)
     assert there.population.sample(0) == [0, 1, 2, 3]
     post.spoil |= {bad: spoiled_by(_nan)(post, bad), silent: silence}
-    windows = len(list(there.scheme.output_passes()))
+    windows = len(output_passes(there.scheme))
     assert windows > 2
     found = output_step(there, initial_state(there), engine, costs, 10.0)
     sent = [node for node, kind, _ in post.sent if kind == "train"]

@@ -15,7 +15,17 @@ from torch import Tensor
 from submodel.errors import ConfigError
 from submodel.local.work import LocalWork
 from submodel.randomness import generator
-from submodel.schemes import Adaptation, Draw, Given, Mask, Memory, Scheme, Static, units_held
+from submodel.schemes import (
+    Adaptation,
+    Draw,
+    Given,
+    LooksAtModel,
+    Mask,
+    Memory,
+    Scheme,
+    Static,
+    units_held,
+)  # fmt: skip
 from submodel.schemes.registry import OFFERS
 from submodel.testing import check_scheme
 
@@ -141,7 +151,7 @@ class OtherWork(Good):
         return replace(work, lr=work.lr / 2)
 
 
-class Meddling(Good):
+class Meddling(Good, LooksAtModel):
     """Changes its memory while it draws."""
 
     def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
@@ -212,8 +222,27 @@ class OtherOutput(Good):
 class LostClients(Good):
     """A cell that is none."""
 
+    cells = 1
+
+    def joins(self, round_: int) -> bool:
+        return True
+
     def cell(self, client: int) -> int:
         return client
+
+
+class Peeking(Good):
+    """Looks at the model, and does not say so."""
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        return draw.known.magnitudes(axis) >= 0
+
+
+class Hasty(Good):
+    """Does not say when it adapts."""
+
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+        return now.tensors, now.memory
 
 
 class Refusing(Good):
@@ -245,6 +274,8 @@ BROKEN: dict[type[Scheme], str] = {
     NoScheme: "an output pass is of type object, not a Scheme",
     OtherOutput: "the output step at capacity 1 is not that of FedAvg: 0.weight differs",
     LostClients: "client 1 is in cell 1 of 1",
+    Peeking: "scheme Peeking: select asks for draw.known.magnitudes without declaring it",
+    Hasty: "it defines `adapt`, but not `adapts`; Adapts needs all of `adapts`, `adapt`",
     Refusing: "the scheme refuses the run\nunit: scheme.name: not defined for 5 clients\ncoord",
 }
 

@@ -90,7 +90,7 @@ def test_a_concatenation_counts_only_the_parts_of_the_axis() -> None:
 
 
 def test_the_flat_vector_knows_every_weight_and_where_tensors_end() -> None:
-    setup = tiny_setup("mlp", scheme={"granularity": "coordinate"})
+    setup = tiny_setup("mlp", scheme={"name": "importance", "granularity": "coordinate"})
     state = initial_state(setup)
     found = known(setup, state)
     flat = torch.cat([p.reshape(-1) for p in state.tensors.values()]).abs().double()

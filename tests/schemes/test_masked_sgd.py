@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,22 +21,16 @@ from submodel.data import dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
-from submodel.local.work import LocalWork, batches
+from submodel.local.work import batches
 from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
 from submodel.report.tables import history_table
 from submodel.runs.loop import RunFolder
 from submodel.runs.loop import train as train_run
 from submodel.schemes import (
-    Adaptation,
-    Draw,
-    Given,
-    Mask,
     MaskedSgd,
-    Memory,
     Observation,
     Rolling,
-    Scheme,
 )
 from submodel.schemes.registry import OFFERS
 from tests.support.common import tiny_images
@@ -176,94 +169,6 @@ def test_measuring_is_in_the_metrics_and_costs_no_traffic(tmp_path: Path) -> Non
         console.print(history_table(masked, "run"))
     assert "alignment" in shown.get()
     assert f"{masked[-1]['observed']['alignment']:.4f}" in shown.get()
-
-
-# -- what the sequence declares --------------------------------------------------------------------
-
-PASSED_ON = {
-    "sends_masks", "select", "output_passes", "problems", "begin", "adapts", "adapt", "observe",
-}  # fmt: skip
-ITS_OWN = {  # a way of training or averaging, of which only the masks are used; and when to measure
-    "work", "chance", "cells", "cell", "joins", "observes",
-}  # fmt: skip
-
-
-class Telling(Scheme):
-    """Answers every question in a way that no default does."""
-
-    sends_masks = True
-
-    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        return np.equal(np.arange(size), len(axis) + int(10 * capacity) + draw.round)
-
-    def output_passes(self) -> list[Scheme]:
-        return [self, Rolling(2)]
-
-    def problems(self, given: Given) -> list[str]:
-        return [f"clients.count: {given.clients} is told"]
-
-    def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
-        return {name: 2 * tensor for name, tensor in parameters.items()}
-
-    def adapts(self, round_: int) -> bool:
-        return round_ == 3
-
-    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
-        return {"w": now.tensors["w"] + 1}, {"w": now.memory["w"] + 2}
-
-    def observes(self, round_: int) -> bool:
-        return round_ == 4
-
-    def observe(self, now: Observation) -> dict[str, float]:
-        return {"told": float(now.gradient["w"].sum())}
-
-    def work(self, work: LocalWork, capacity: float) -> LocalWork:
-        return replace(work, lr=capacity)
-
-    def chance(
-        self, size: int, capacity: float, units: int = 1, spare: bool = False
-    ) -> float | None:
-        return capacity / (size + units + spare)
-
-    @property
-    def cells(self) -> int:
-        return 2
-
-    def cell(self, client: int) -> int:
-        return 1 - client % 2
-
-    def joins(self, round_: int) -> bool:
-        return round_ == 5
-
-
-def test_everything_that_a_scheme_can_declare_is_passed_on_or_left_out_on_purpose() -> None:
-    """Whoever adds something to `Scheme` decides here what becomes of it."""
-    assert {name for name in vars(Scheme) if not name.startswith("_")} == PASSED_ON | ITS_OWN
-    own = {name for name in vars(MaskedSgd) if not name.startswith("_")}
-    assert own == {*PASSED_ON, "observes"}  # dataclasses have no attribute for `sequence`
-
-
-def test_what_the_sequence_declares_reaches_the_run() -> None:
-    telling = Telling()
-    outside = MaskedSgd(telling)
-    one = {"w": torch.ones(2)}
-    given = Given(sizes={"a": 9}, capacities=[0.5], clients=1, per_round=1, granularity="unit")
-    now = Adaptation(0, 3, one, ["w"], [0.5], one, lambda _: one, lambda: {"w": 1.0})
-    assert outside.sends_masks
-    assert np.flatnonzero(outside.select("a", 9, 0.2, Draw(0, 1, 0))).tolist() == [4]
-    assert outside.output_passes() == [MaskedSgd(telling), MaskedSgd(Rolling(2))]
-    assert outside.problems(given) == ["clients.count: 1 is told"]
-    assert outside.begin(one)["w"].tolist() == [2.0, 2.0]
-    assert [outside.adapts(r) for r in (2, 3)] == [False, True]
-    tensors, memory = outside.adapt(now)
-    assert (tensors["w"].tolist(), memory["w"].tolist()) == ([2.0, 2.0], [3.0, 3.0])
-    assert outside.observe(Observation(one, one, 4)) == {"told": 2.0, "alignment": 1.0}
-    assert outside.observe(Observation(one, one, 3)) == {"alignment": 1.0}
-    # and of its training and averaging nothing does
-    work = LocalWork(lr=0.1)
-    assert outside.work(work, 0.5) == work
-    assert outside.chance(9, 0.5) is None
-    assert (outside.cells, outside.cell(0), outside.joins(0)) == (1, 0, True)
 
 
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])

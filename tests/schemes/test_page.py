@@ -15,7 +15,8 @@ from submodel.schemes import registry
 from submodel.testing import check_scheme
 
 PAGE = (Path(__file__).parents[2] / "docs/schemes.md").read_text("utf-8")
-(CODE,) = re.findall(r"tests/schemes/test_page.py -->\n```python\n(.*?)```", PAGE, re.DOTALL)
+RUN_HERE = r"tests/schemes/test_page.py -->\n```python\n(.*?)```"
+CODE, WITH_MEMORY = re.findall(RUN_HERE, PAGE, re.DOTALL)
 
 SHOWN = re.sub(r"<!--.*?-->", "", PAGE, flags=re.DOTALL)
 
@@ -51,6 +52,16 @@ def test_the_pages_scheme_works_by_path_and_by_the_name_its_package_offers(name:
     scheme = prepare(parse({"scheme": choice, "model": {"name": "mlp", "width": 8}})).scheme
     assert repr(scheme) == "FromBothEnds(period=3)"
     assert "both-ends" in registry.names()
+
+
+def test_the_pages_scheme_with_a_memory_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "memories_of_the_page.py").write_text(WITH_MEMORY)
+    monkeypatch.syspath_prepend(tmp_path)
+    checked = check_scheme("memories_of_the_page:MostChanged")
+    assert len(checked) == 8
+    assert all(what.startswith("coordinate: ") for what in checked)
 
 
 @pytest.mark.usefixtures("installed")

@@ -19,7 +19,13 @@ from submodel.algorithm.types import Assignment, Bundle, Engine, Failure, Group,
 from submodel.errors import DivergedError, SilentRoundError
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, CoordinateCut, gather
-from submodel.schemes import Adaptation
+from submodel.schemes import Adaptation, Adapts, Scheme, role
+
+
+def adapting(scheme: Scheme, round_: int) -> Adapts | None:
+    """The scheme, if it adapts before this round."""
+    adapts = role(scheme, Adapts)
+    return adapts if adapts is not None and adapts.adapts(round_) else None
 
 
 def adapted(
@@ -32,6 +38,9 @@ def adapted(
     tally: Tally,
 ) -> State:
     """The state with which the round begins; what the clients did for it is in the tally."""
+    scheme = adapting(setup.scheme, state.round)
+    if scheme is None:
+        return state
     now = Adaptation(
         setup.seed,
         state.round,
@@ -42,7 +51,7 @@ def adapted(
         lambda masks: squared_gradients(setup, state, engine, assignments, group, tally, masks),
         costs.flops_per_weight,
     )
-    tensors, memory = setup.scheme.adapt(now)
+    tensors, memory = scheme.adapt(now)
     tally.lap("adapt")
     return replace(state, tensors=dict(tensors)).remember("scheme", memory)
 

@@ -1,6 +1,6 @@
 """Where a round's updates are added up: in one place, or in each cell of a hierarchical scheme.
 
-Clients of a cell average among themselves. In rounds that `Scheme.joins` names, the cells' models
+Clients of a cell average among themselves. In rounds that `HasCells.joins` names, the cells' models
 w_c are merged, by the rule of the run, and until then the global model w waits:
 
     delta_j = sum_c h_c[j] (w_c[j] - w[j]) / D_j,
@@ -22,6 +22,30 @@ from submodel.algorithm.merge import Accumulator, average
 from submodel.algorithm.types import Setup, State
 from submodel.model.axes import CLASSES, Axes
 from submodel.model.cut import Cut
+from submodel.schemes import HasCells, Scheme, role
+
+
+class _OneCell:
+    """Where a scheme has no cells: everyone is in one, which is joined in every round."""
+
+    cells = 1
+
+    def cell(self, client: int) -> int:  # noqa: ARG002
+        return 0
+
+    def joins(self, round_: int) -> bool:  # noqa: ARG002
+        return True
+
+
+def cells_of(scheme: Scheme) -> HasCells:
+    """The cells of a scheme; one, if it divides nobody.
+
+    >>> from submodel.schemes import Hierarchical, Static
+    >>> cells_of(Hierarchical(3)).cell(4), cells_of(Static()).cell(4)
+    (1, 0)
+    """
+    return role(scheme, HasCells) or _OneCell()
+
 
 CutOfCell = Callable[[int], Cut]
 _OWNER = "cells"
@@ -38,7 +62,7 @@ def _counted_by_row(axes: Axes) -> list[str]:
 
 def begin(setup: Setup, state: State) -> State:
     """The state in which all cells begin from the global model, without updates so far."""
-    cells, tensors = setup.scheme.cells, state.tensors
+    cells, tensors = cells_of(setup.scheme).cells, state.tensors
     if cells == 1:
         return state
     memory = {"weights": torch.zeros(cells, dtype=torch.float64)}
@@ -54,7 +78,8 @@ class Cells:
 
     def __init__(self, setup: Setup, state: State) -> None:
         self._setup, self._state = setup, state
-        self._count = setup.scheme.cells
+        self._of = cells_of(setup.scheme)
+        self._count = self._of.cells
         self._memory = state.recall(_OWNER)
         self.bases: list[Mapping[str, Tensor]] = [state.tensors]
         if self._count > 1:
@@ -64,6 +89,10 @@ class Cells:
             ]
         self.accumulators = [Accumulator(base, setup.rule) for base in self.bases]
 
+    def number(self, client: int) -> int:
+        """The cell of a client."""
+        return self._of.cell(client)
+
     def merge(self, cut_of_cell: CutOfCell) -> tuple[State, dict[str, Tensor], bool]:
         """The state with the merged tensors, what was held of them, and whether it is global."""
         if self._count == 1:
@@ -71,7 +100,7 @@ class Cells:
             merged = State(self._state.round, own.merge(), self._state.memory)
             return merged, own.covered(), True
         memory = self._after_round()
-        if self._setup.scheme.joins(self._state.round):
+        if self._of.joins(self._state.round):
             tensors, covered = self._join(memory, cut_of_cell)
             return State(self._state.round, tensors, self._state.memory), covered, True
         nothing = {n: torch.zeros_like(t, dtype=torch.bool) for n, t in self._state.tensors.items()}

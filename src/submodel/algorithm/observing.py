@@ -16,7 +16,12 @@ from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Engine, Failure, Setup, State, Task
 from submodel.errors import SilentRoundError
 from submodel.model.cut import WHOLE, gather
-from submodel.schemes import Observation
+from submodel.schemes import Observation, Observes, Scheme, roles
+
+
+def observers(scheme: Scheme, round_: int) -> list[Observes]:
+    """Those that observe this round: the scheme, and whoever it has its masks from."""
+    return [one for one in roles(scheme, Observes) if one.observes(round_)]
 
 
 def observe(setup: Setup, state: State, engine: Engine, task: Task, tally: Tally) -> None:
@@ -31,7 +36,10 @@ def observe(setup: Setup, state: State, engine: Engine, task: Task, tally: Tally
     now = Observation(
         gradient(setup, state, engine, whole), gradient(setup, state, engine, task), state.round
     )
-    tally.note(setup.scheme.observe(now))
+    notes: dict[str, float] = {}
+    for observer in reversed(observers(setup.scheme, state.round)):  # the scheme's own count last
+        notes |= observer.observe(now)
+    tally.note(notes)
     tally.lap("observe")
 
 

@@ -21,7 +21,7 @@ from submodel.algorithm.adapting import adapted
 from submodel.algorithm.cells import Cells
 from submodel.algorithm.cells import begin as begin_cells
 from submodel.algorithm.merge import Accumulator, coverage, unsound
-from submodel.algorithm.observing import observe
+from submodel.algorithm.observing import observe, observers
 from submodel.algorithm.scaling import scales
 from submodel.algorithm.tally import RoundReport, Tally
 from submodel.algorithm.types import (
@@ -41,10 +41,11 @@ from submodel.local.work import LocalWork
 from submodel.model.build import tensors_of
 from submodel.model.cost import CostModel
 from submodel.model.cut import Cut, LastCut, gather
-from submodel.schemes import NOTHING, Draw, Known
+from submodel.schemes import NOTHING, Draw, HasMemory, Known, role
 from submodel.schemes.draw import draw_coordinates, draw_units
-from submodel.schemes.knowledge import ModelKnown
+from submodel.schemes.knowledge import known_to
 from submodel.schemes.ordered.steps import passes_of
+from submodel.schemes.protocols import local_work, output_passes, sends_masks
 from submodel.schemes.random.independent import draw_independent
 from submodel.schemes.unbiased.scaling import scales_held
 from submodel.tasks.counting import NOTHING_COUNTS
@@ -57,14 +58,16 @@ def initial_state(setup: Setup) -> State:
     tensors = {n: t.clone() for n, t in tensors_of(setup.module).items()}
     parameters = {n: tensors[n] for n, _ in setup.module.named_parameters()}
     state = begin_cells(setup, State(0, tensors))
-    state = state.remember("scheme", setup.scheme.begin(parameters))
+    memory = role(setup.scheme, HasMemory)
+    state = state.remember("scheme", {} if memory is None else memory.begin(parameters))
     return state.remember("server", setup.server.begin(parameters))
 
 
 def known(setup: Setup, state: State) -> Known:
     """What the scheme may look at when it draws from this state."""
     parameters = {n: state.tensors[n] for n, _ in setup.module.named_parameters()}
-    return ModelKnown(setup.axes, parameters, state.recall("scheme"), setup.granularity)
+    memory = state.recall("scheme")
+    return known_to(setup.scheme, setup.axes, parameters, memory, setup.granularity)
 
 
 def plan(setup: Setup, round_: int) -> list[Assignment]:
@@ -121,7 +124,7 @@ class Dispatcher:
         cut = self.cut(assignment, classes)
         if self._last is None or self._last.same_key != cut.same_key:
             self._last = cut
-        work = setup.scheme.work(self._work, assignment.capacity)
+        work = local_work(setup.scheme, self._work, assignment.capacity)
         factors = scales_held(self._last, self._scales(assignment.capacity))
         return Task(assignment, self._last, self._gather(self._last), work, classes, factors)
 
@@ -131,26 +134,25 @@ def step(
 ) -> tuple[State, RoundReport]:
     """One round: w_r -> w_{r+1}."""
     work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
-    tally = Tally(setup.axes, state.tensors, costs, setup.scheme.sends_masks, setup.transport)
+    tally = Tally(setup.axes, state.tensors, costs, sends_masks(setup.scheme), setup.transport)
     assignments = plan(setup, state.round)
     own = group.share(engine.bundles(assignments))
     tally.lap("plan")
-    if setup.scheme.adapts(state.round):
-        state = adapted(setup, state, engine, costs, assignments, group, tally)
+    state = adapted(setup, state, engine, costs, assignments, group, tally)
     cells = Cells(setup, state)
     dispatchers = [Dispatcher(setup, replace(state, tensors=base), work) for base in cells.bases]
 
     def tasks(bundle: Bundle) -> Iterator[Task]:
         for assignment in bundle.assignments:
             tally.lap("train")
-            task = dispatchers[setup.scheme.cell(assignment.client)].task(assignment)
+            task = dispatchers[cells.number(assignment.client)].task(assignment)
             tally.send(task.cut)
             yield task
 
     for bundle in own:
-        if setup.scheme.observes(state.round):
+        if observers(setup.scheme, state.round):
             for assignment in bundle.assignments:
-                task = dispatchers[setup.scheme.cell(assignment.client)].task(assignment)
+                task = dispatchers[cells.number(assignment.client)].task(assignment)
                 observe(setup, state, engine, task, tally)
         for outcome in engine.run(tasks(bundle)):
             tally.lap("train")
@@ -177,7 +179,7 @@ def step(
 
 def _add(setup: Setup, cells: Cells, update: Update, tally: Tally) -> None:
     """Guard an update and add it, or refuse it by name."""
-    accumulator = cells.accumulators[setup.scheme.cell(update.assignment.client)]
+    accumulator = cells.accumulators[cells.number(update.assignment.client)]
     weight = setup.weight(update.examples)
     if reason := accumulator.refusal(update.cut, update.tensors, weight) or update.unusable:
         tally.refuse(update.assignment.client, reason)
@@ -246,7 +248,7 @@ def output_step(
         for client in setup.population.everyone()
     ]
     own = group.share(engine.bundles(everyone))
-    for scheme in setup.scheme.output_passes():
+    for scheme in output_passes(setup.scheme):
         dispatcher = Dispatcher(replace(setup, scheme=scheme), state, work)
         for bundle in own:
             # whoever did not answer for one window is not waited for in each of the others

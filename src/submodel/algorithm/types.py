@@ -20,7 +20,7 @@ from submodel.algorithm.tally import Tally
 from submodel.data import Dataset, Examples, Partition, Population
 from submodel.local.work import LocalWork, Schedule
 from submodel.model.axes import Axes
-from submodel.model.cut import Cut, Granularity, Tensors
+from submodel.model.cut import COORDINATES, Cut, Granularity, Tensors
 from submodel.model.norm import Statistics
 from submodel.schemes import Scheme
 from submodel.schemes.ordered.steps import Passes
@@ -124,6 +124,13 @@ class Setup:
     projection: Projection = field(default_factory=NoProjection)
     statistics: Statistics = field(default_factory=Statistics)  # of static norms, in evaluation
     transport: Transport = "exact"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The axes that the scheme is asked about, and how many units each has."""
+        if self.granularity == "unit":
+            return dict(self.axes.cut_by_capacity)
+        return {COORDINATES: sum(p.numel() for p in self.module.parameters())}
 
     def weight(self, examples: int) -> float:
         """What the update of a client with so many examples counts."""

@@ -20,6 +20,7 @@ from submodel.engines.estimate import Estimate
 from submodel.errors import DataError
 from submodel.local.work import LocalWork, batch_length, batches_per_pass
 from submodel.model.build import build
+from submodel.schemes.protocols import local_work
 
 _MOST_CLIENTS = 10_000
 """So many are looked at before the first round: everyone, or those who will train first."""
@@ -136,7 +137,7 @@ def _capacities(setup: Setup, client: int) -> Iterable[float]:
 def _why(setup: Setup, capacity: float) -> str | None:
     """Why the sub-models of a capacity, or of its widths, cannot be trained on one example."""
     cut, example = Estimate(setup).cut, setup.federation.dataset.example
-    widths = setup.scheme.work(setup.work, capacity).widths or (capacity,)
+    widths = local_work(setup.scheme, setup.work, capacity).widths or (capacity,)
     found = (refusal(build(setup.module, cut(width)), example) for width in widths)
     return next((reason for reason in found if reason), None)
 

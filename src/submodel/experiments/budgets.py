@@ -58,25 +58,27 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
     Where a run refuses an update it books less. FLOPs are counted only where they are asked for:
     every shape of a sub-model has to be built for them.
     """
+    from submodel.algorithm.adapting import adapting
     from submodel.algorithm.rounds import cut_of, known, plan
     from submodel.algorithm.tally import Tally
     from submodel.local.work import batches
     from submodel.schemes.ordered.steps import narrower, passes_of, planned_passes
+    from submodel.schemes.protocols import local_work, sends_masks
 
-    tally = Tally(setup.axes, state.tensors, costs, setup.scheme.sends_masks)
+    tally = Tally(setup.axes, state.tensors, costs, sends_masks(setup.scheme))
     now, names = known(setup, state), [name for name, _ in setup.module.named_parameters()]
     sent = 0
     for assignment in plan(setup, state.round):
         client, size = assignment.client, setup.federation.size(assignment.client)
         classes = setup.federation.labels(client) if setup.absent_labels != "keep" else None
         cut = cut_of(setup, assignment, classes, now)
-        if setup.scheme.adapts(state.round):
+        if adapting(setup.scheme, state.round):
             tally.measured(cut, names, size)
         if kind is BudgetKind.BYTES:
             tally.send(cut)
             sent += tally.upload(cut)
         else:
-            work = setup.scheme.work(setup.work, assignment.capacity)
+            work = local_work(setup.scheme, setup.work, assignment.capacity)
             lengths = [len(b) for b in batches(size, work, setup.seed, state.round, client)]
             whole = [
                 w for w in work.widths if narrower(cut, w, setup.least).shape_key == cut.shape_key
@@ -103,9 +105,8 @@ def round_costs(setup: Setup, kind: BudgetKind) -> Iterator[int]:
 
     costs = CostModel(setup.module, setup.federation.dataset.example)
     state = initial_state(setup)
-    if setup.scheme.adapts(0):
-        tally = Tally(setup.axes, state.tensors, costs)
-        state = adapted(setup, state, SerialEngine(setup), costs, plan(setup, 0), ALONE, tally)
+    tally = Tally(setup.axes, state.tensors, costs)
+    state = adapted(setup, state, SerialEngine(setup), costs, plan(setup, 0), ALONE, tally)
     for round_ in count():
         yield round_cost(setup, replace(state, round=round_), costs, kind)
 
@@ -117,6 +118,8 @@ def cost_of(setup: Setup, kind: BudgetKind, rounds: int) -> int:
 
 def rounds_within(setup: Setup, kind: BudgetKind, amount: int) -> int:
     """How many whole rounds an amount buys; raises `ConfigError` where it buys none."""
+    from submodel.algorithm.cells import cells_of
+
     spent = 0
     for done, cost in enumerate(round_costs(setup, kind)):
         if cost == 0:
@@ -134,7 +137,7 @@ def rounds_within(setup: Setup, kind: BudgetKind, amount: int) -> int:
         spent += cost
         if spent > amount:
             rounds = done
-            while not setup.scheme.joins(rounds - 1) and rounds > 1:
+            while not cells_of(setup.scheme).joins(rounds - 1) and rounds > 1:
                 rounds -= 1  # what cells do after their last join would be lost
             return rounds
     raise AssertionError("round_costs has no end")

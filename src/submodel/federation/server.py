@@ -29,6 +29,7 @@ from submodel.model.build import tensors_of
 from submodel.model.capacity import prefix_cut
 from submodel.model.cut import Cut, gather, held
 from submodel.model.norm import StaticBatchNorm
+from submodel.schemes.protocols import sends_masks
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ def over_devices(
         return singles.problem(report.examples, report.capacity) or ""
 
     roster = Roster(post, told, accepts, config.clients.count, file)
-    engine = DeviceEngine(config, setup.module, setup.scheme.sends_masks, told, post, roster)
+    engine = DeviceEngine(config, setup.module, sends_masks(setup.scheme), told, post, roster)
     base = setup.population
     population = DevicePopulation(
         **{name: getattr(base, name) for name in Population.__dataclass_fields__},

@@ -8,6 +8,7 @@ from submodel.algorithm.rounds import initial_state, known
 from submodel.algorithm.types import Setup
 from submodel.errors import SubmodelError
 from submodel.schemes import Draw, draw_mask
+from submodel.schemes.protocols import check_roles
 
 _CERTAINTY = 30.0
 """Units that are expected over the draws: e^-30 is the chance of none if each is independent."""
@@ -17,17 +18,18 @@ def try_scheme(setup: Setup) -> None:
     """Raise unless ``select`` returns a mask for every axis and capacity, and ever holds a unit.
 
     A single draw may be empty, as Bernoulli draws are. It is asked again as often as makes nothing
-    but empty ones beyond belief. The package's own schemes need not be tried.
+    but empty ones beyond belief. The package's own schemes need not be tried. Of a protocol
+    (`submodel.schemes.protocols`) a scheme defines all or nothing.
     """
     scheme = setup.scheme
+    check_roles(scheme)
     if type(scheme).__module__.partition(".")[0] == __name__.partition(".")[0]:
         return
     try:
         model = known(setup, initial_state(setup))
-        sizes = {axis: sum(model.pieces(axis)) for axis in model.axes}
         clients = setup.population.sample(0)
         for capacity in sorted(set(setup.population.capacities)):
-            for axis, size in sizes.items():
+            for axis, size in setup.sizes.items():
                 share = max(capacity, setup.least.get(axis, 0.0))
                 for round_ in range(math.ceil(_CERTAINTY / (size * share))):
                     draw = Draw(setup.seed, round_, clients[0], 0, model)

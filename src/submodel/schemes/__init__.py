@@ -1,17 +1,7 @@
 """The schemes: rules that say which units of an axis a client holds in a round."""
 
 from submodel.model.capacity import units_held
-from submodel.schemes.base import (
-    NOTHING,
-    Adaptation,
-    Draw,
-    Given,
-    Known,
-    Mask,
-    Memory,
-    Observation,
-    Scheme,
-)
+from submodel.schemes.base import NOTHING, Draw, Given, Known, Mask, Memory, Scheme
 from submodel.schemes.dropout import Dropout
 from submodel.schemes.full import Full
 from submodel.schemes.hierarchical import Hierarchical
@@ -20,6 +10,24 @@ from submodel.schemes.masked_sgd import MaskedSgd
 from submodel.schemes.masks import draw_mask
 from submodel.schemes.ordered.scheme import Ordered
 from submodel.schemes.partition import Partition
+from submodel.schemes.protocols import (
+    Adaptation,
+    Adapts,
+    BorrowsMasks,
+    HasCells,
+    HasChances,
+    HasLocalWork,
+    HasMemory,
+    HasOutputPasses,
+    LooksAtModel,
+    MaskRole,
+    Observation,
+    Observes,
+    SendsMasks,
+    TrainingRole,
+    role,
+    roles,
+)
 from submodel.schemes.pruned import Pruned
 from submodel.schemes.random.scheme import Random
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
@@ -29,27 +37,41 @@ from submodel.schemes.unbiased.scheme import Unbiased
 __all__ = [
     "NOTHING",
     "Adaptation",
+    "Adapts",
+    "BorrowsMasks",
     "Draw",
     "Dropout",
     "Full",
     "Given",
+    "HasCells",
+    "HasChances",
+    "HasLocalWork",
+    "HasMemory",
+    "HasOutputPasses",
     "Hierarchical",
     "Importance",
     "Known",
+    "LooksAtModel",
     "Mask",
+    "MaskRole",
     "MaskedSgd",
     "Memory",
     "Observation",
+    "Observes",
     "Ordered",
     "Partition",
     "Pruned",
     "Random",
     "Rolling",
     "Scheme",
+    "SendsMasks",
     "Static",
+    "TrainingRole",
     "Unbiased",
     "default_windows",
     "draw_mask",
+    "role",
+    "roles",
     "units_held",
     "window_problems",
 ]

@@ -7,16 +7,13 @@ flat vector of all weights is the one axis, so the same few lines serve both gra
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from submodel.local.work import LocalWork
 
 Mask = NDArray[np.bool_]
 Memory = Mapping[str, Tensor]
@@ -75,7 +72,10 @@ NOTHING: Known = _Nothing()
 
 @dataclass(frozen=True)
 class Draw:
-    """What a draw may depend on: seed, round, client, its place in the round, and the model."""
+    """What a draw may depend on: seed, round, client, its place in the round, and the model.
+
+    Only a scheme that declares `LooksAtModel` is told what is ``known`` of the model.
+    """
 
     seed: int
     round: int
@@ -101,51 +101,16 @@ class Given:
     labelled: bool = True  # the loss is the cross-entropy of class labels
 
 
-@dataclass(frozen=True)
-class Adaptation:
-    """What a scheme may look at when it adapts, before a round."""
-
-    seed: int
-    round: int
-    tensors: Mapping[str, Tensor]  # the global model
-    parameters: Sequence[str]  # those of its names that are trained
-    capacities: Sequence[float]  # of the clients
-    memory: Memory
-    squared_gradients: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
-    """The clients' mean of grad f_i(w)^2, w the global model: every client of the round computes
-    its own over all its examples, and that costs a pass. By name, for parameters. Given are masks
-    by name: w is zero outside of them, and only what is inside has to be sent."""
-    flops: Callable[[], Mapping[str, float]]
-    """What one weight of each parameter costs in a forward pass of one example, in FLOPs."""
-
-
-@dataclass(frozen=True)
-class Observation:
-    """What a scheme may measure of a client before a round, over all the client's examples."""
-
-    gradient: Mapping[str, Tensor]  # grad f(w), w the global model
-    masked: Mapping[str, Tensor]  # m (.) grad f(m (.) w), in the same shapes; m the client's cut
-    round: int = 0
-
-
 class Scheme(ABC):
-    """The rule that draws a cut, one axis at a time.
+    """The rule that draws a cut, one axis at a time: `select`, as a pure function of its arguments.
 
-    A scheme must define `select`, as a pure function of its arguments. The rest has defaults that
-    suit schemes whose draws depend on nothing but (seed, round, client, place).
+    What only some schemes need beyond that (a memory, cells, local steps of their own, ...) are the
+    optional protocols of `submodel.schemes.protocols`.
     """
-
-    sends_masks: bool = False
-    """Whether coordinate masks must be sent along with values. Clients keep nothing from round to
-    round, but can repeat a draw that depends on (seed, round, client, place) alone; no other."""
 
     @abstractmethod
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         """Which of the ``size`` units of ``axis`` the client of this draw holds."""
-
-    def output_passes(self) -> Sequence[Scheme]:
-        """The schemes whose masks the final output step averages over: itself, once."""
-        return (self,)
 
     def problems(self, given: Given) -> list[str]:  # noqa: ARG002
         """Why the scheme is not defined for this run; checked before anything runs.
@@ -153,54 +118,3 @@ class Scheme(ABC):
         Each as a mistake in a configuration is told: ``key: what is given, what is allowed``.
         """
         return []
-
-    def work(self, work: LocalWork, capacity: float) -> LocalWork:  # noqa: ARG002
-        """What a client of this capacity does with its sub-model."""
-        return work
-
-    def chance(
-        self,
-        size: int,  # noqa: ARG002
-        capacity: float,  # noqa: ARG002
-        units: int = 1,  # noqa: ARG002
-        spare: bool = False,  # noqa: ARG002
-    ) -> float | None:
-        """The chance that so many given units of an axis are all held; None: weights stay.
-
-        A scheme that gives it has clients compute with every weight divided by its chance.
-        ``spare``: where a draw is empty, one unit, drawn uniformly, is held.
-        """
-        return None
-
-    @property
-    def cells(self) -> int:
-        """Into how many cells the clients fall that average among themselves between joins."""
-        return 1
-
-    def cell(self, client: int) -> int:  # noqa: ARG002
-        """The cell of a client."""
-        return 0
-
-    def joins(self, round_: int) -> bool:  # noqa: ARG002
-        """Whether the cells' models are merged at the end of this round."""
-        return True
-
-    def begin(self, parameters: Mapping[str, Tensor]) -> Memory:  # noqa: ARG002
-        """The memory at the start; its names and shapes stay the same over the run."""
-        return {}
-
-    def adapts(self, round_: int) -> bool:  # noqa: ARG002
-        """Whether `adapt` is to be called before this round."""
-        return False
-
-    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
-        """The global model and the memory with which the round begins; for schemes of one cell."""
-        return now.tensors, now.memory
-
-    def observes(self, round_: int) -> bool:  # noqa: ARG002
-        """Whether `observe` is to be called before this round, for every client."""
-        return False
-
-    def observe(self, now: Observation) -> dict[str, float]:  # noqa: ARG002
-        """Numbers for the round's books, by name: their means over the clients."""
-        return {}

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from submodel.model.capacity import units_held
 from submodel.randomness import generator
 from submodel.schemes.base import Draw, Given, Mask, Scheme
+from submodel.schemes.protocols import HasCells
 
 
 @lru_cache(maxsize=4)
@@ -24,7 +25,7 @@ def _owners(seed: int, period: int, axis: str, size: int, cells: int) -> NDArray
 
 
 @dataclass(frozen=True)
-class Hierarchical(Scheme):
+class Hierarchical(Scheme, HasCells):
     """Disjoint sub-models, one per cell of clients (Fang, Han, Brinton 2024, "Submodel Partitioning
     in Hierarchical Federated Learning: Algorithm Design and Convergence Analysis", HIST).
 

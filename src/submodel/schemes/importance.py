@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from submodel.model.capacity import units_held
 from submodel.schemes.base import Draw, Given, Known, Mask, Scheme
+from submodel.schemes.protocols import LooksAtModel
 
 Scope = Literal["axis", "global"]
 """Whether the largest are taken of every axis (of every tensor, for single weights) or of all."""
 
 
 @dataclass(frozen=True)
-class Importance(Scheme):
+class Importance(Scheme, LooksAtModel):
     """FIARSE's masks (Wu, Wang, Wang, Liu, Su, Gao 2024).
 
     "FIARSE: Model-Heterogeneous Federated Learning via Importance-Aware Submodel Extraction": of
@@ -43,8 +44,6 @@ class Importance(Scheme):
     """
 
     scope: Scope | None = None
-
-    sends_masks = True
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         """The largest of the axis, of each of its tensors, or what the ranking of all leaves it."""

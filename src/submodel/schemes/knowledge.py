@@ -5,19 +5,59 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
+from typing import NoReturn, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from submodel.errors import SubmodelError
 from submodel.model.axes import Axes
 from submodel.model.axes.layout import Along, Indices, Layout
 from submodel.model.cut import COORDINATES, Granularity
-from submodel.schemes import Memory
+from submodel.schemes import Known, LooksAtModel, Memory, Scheme, role
 
 Array = NDArray[np.float64]
 Members = tuple[Indices, ...]
+
+
+def known_to(
+    scheme: Scheme,
+    axes: Axes,
+    parameters: Mapping[str, Tensor],
+    memory: Memory,
+    granularity: Granularity,
+) -> Known:
+    """What a scheme may look at: the model and its memory, if it declares `LooksAtModel`.
+
+    Args:
+        scheme: who asks
+        axes: of the model
+        parameters: the global model's
+        memory: what the scheme kept
+        granularity: of its masks
+    """
+    if role(scheme, LooksAtModel) is None:
+        return cast("Known", _Undeclared(scheme))
+    return ModelKnown(axes, parameters, memory, granularity)
+
+
+class _Undeclared:
+    """What is known to a scheme that does not declare that it looks: every question is refused."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        self._scheme = type(scheme).__name__
+
+    def __getattr__(self, question: str) -> NoReturn:
+        if question.startswith("_"):
+            raise AttributeError(question)
+        raise SubmodelError(
+            f"scheme {self._scheme}: select asks for draw.known.{question} without declaring it. "
+            f"Clients cannot repeat such a draw, so the masks must be sent: write class "
+            f"{self._scheme}(Scheme, LooksAtModel), both from submodel.schemes; or, if the masks "
+            f"are those of another scheme, class {self._scheme}(BorrowsMasks)"
+        )
 
 
 class ModelKnown:

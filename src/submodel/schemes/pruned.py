@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from submodel.model.capacity import units_held
-from submodel.schemes.base import Adaptation, Draw, Given, Mask, Memory, Scheme
+from submodel.schemes.base import Draw, Given, Mask, Memory, Scheme
+from submodel.schemes.protocols import Adaptation, Adapts, HasMemory, LooksAtModel
 
 Array = NDArray[np.float64]
 Reentry = Literal["zero", "kept"]
@@ -21,7 +22,7 @@ Reentry = Literal["zero", "kept"]
 
 
 @dataclass(frozen=True)
-class Pruned(Scheme):
+class Pruned(Scheme, LooksAtModel, HasMemory, Adapts):
     """One mask for all, adapted to gradients and costs (Jiang, Wang, Valls, Ko, Lee, Leung,
     Tassiulas 2022, "Model pruning enables efficient federated learning on edge devices", PruneFL).
 
@@ -54,8 +55,6 @@ class Pruned(Scheme):
     prunable: float = 0.3
     base_cost: float = 0.5
     reentry: Reentry = "zero"
-
-    sends_masks = True
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
         """The mask of all clients.

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from submodel.model.capacity import units_held
 from submodel.randomness import generator
 from submodel.schemes.base import Draw, Given, Mask, Scheme
+from submodel.schemes.protocols import HasOutputPasses
 
 
 @lru_cache(maxsize=4)
@@ -23,7 +24,7 @@ def _permutation(seed: int, epoch: int, windows: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class Rolling(Scheme):
+class Rolling(Scheme, HasOutputPasses):
     """A window that visits every position once per epoch (Algorithm 2; FedRolex, Alam et al. 2022).
 
     All clients share the window's start; its length is the client's. ``shuffled`` draws one

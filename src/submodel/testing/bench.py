@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from submodel.algorithm.rounds import initial_state, known, step
+from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.types import Assignment, Bundle, Setup, State
 from submodel.config import Config, parse
 from submodel.data import Dataset, dataset
@@ -115,12 +115,6 @@ class Bench:
     def later(self) -> State:
         """The model after some rounds, when a scheme that adapts has done so."""
         return run(self.fresh(), self.engine)
-
-    @cached_property
-    def sizes(self) -> dict[str, int]:
-        """The axes that the scheme is asked about."""
-        found = known(self.setup, initial_state(self.setup))
-        return {axis: sum(found.pieces(axis)) for axis in found.axes}
 
     @cached_property
     def whole(self) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from submodel.algorithm.cells import cells_of
 from submodel.algorithm.evaluation import EVALUATOR
 from submodel.algorithm.merge import Accumulator, Rule
 from submodel.algorithm.rounds import cut_of, initial_state, known, output_step, plan, step
@@ -19,6 +20,7 @@ from submodel.model.cut import gather
 from submodel.runs import checkpoint
 from submodel.schemes import Draw, Mask, Scheme, units_held
 from submodel.schemes.masks import mask_problem, question
+from submodel.schemes.protocols import output_passes
 from submodel.testing.bench import ROUNDS, Bench, Budget, bits, costs, require, run, same
 
 _RULES: tuple[Rule, ...] = ("selective", "fill_in")
@@ -28,7 +30,7 @@ _DEVIATIONS = 5  # of a mean, where masks have random sizes
 _SMOOTHNESS = 20.0
 
 
-def _questions(bench: Bench, setup: Setup, state: State) -> Iterator[tuple[str, int, float, Draw]]:
+def _questions(setup: Setup, state: State) -> Iterator[tuple[str, int, float, Draw]]:
     """What a run asks of a scheme: for its clients, and for evaluation."""
     model = known(setup, state)
     for round_ in (0, 1, 5, 17):
@@ -37,21 +39,22 @@ def _questions(bench: Bench, setup: Setup, state: State) -> Iterator[tuple[str, 
             *(Assignment(round_, EVALUATOR, c) for c in setup.population.capacities),
         ]
         for a in asked:
-            for axis, size in bench.sizes.items():
+            for axis, size in setup.sizes.items():
                 yield axis, size, a.capacity, Draw(setup.seed, round_, a.client, a.place, model)
 
 
 def form(bench: Bench) -> list[str]:
     """Masks are what they must be, and so are output passes and cells."""
-    schemes = [bench.scheme, *_passes(bench)]
-    for scheme in schemes:
-        for asked in _questions(bench, bench.setup, initial_state(bench.setup)):
+    state = initial_state(bench.setup)
+    for scheme in (bench.scheme, *_passes(bench)):
+        for asked in _questions(replace(bench.setup, scheme=scheme), state):
             problem = mask_problem(scheme.select(*asked), asked[1])
             require(problem is None, f"{question(*asked)}: {problem}")
-    count = bench.scheme.cells
+    cells = cells_of(bench.scheme)
+    count = cells.cells
     require(count >= 1, f"there are {count} cells; there is one at least")
     for client in range(bench.setup.population.count):
-        cell = bench.scheme.cell(client)
+        cell = cells.cell(client)
         require(0 <= cell < count, f"client {client} is in cell {cell} of {count}")
     return ["masks have the right form"]
 
@@ -62,7 +65,7 @@ def purity(bench: Bench) -> list[str]:
     before = bits(state)
 
     def answers(scheme: Scheme, backwards: bool) -> list[Mask]:
-        questions = list(_questions(bench, bench.setup, state))
+        questions = list(_questions(bench.setup, state))
         masks = [scheme.select(*q).copy() for q in (questions[::-1] if backwards else questions)]
         return masks[::-1] if backwards else masks
 
@@ -73,7 +76,7 @@ def purity(bench: Bench) -> list[str]:
         "another scheme of the same settings is asked": answers(bench.fresh().scheme, True),
     }
     for how, masks in others.items():
-        every = _questions(bench, bench.setup, state)
+        every = _questions(bench.setup, state)
         for asked, one, two in zip(every, first, masks, strict=True):
             if not np.array_equal(one, two):
                 raise AssertionError(f"{question(*asked)}: the mask is another one when {how}")
@@ -88,7 +91,7 @@ def sizes(bench: Bench) -> list[str]:
     places = [(r, k, c) for r in range(_DRAWN_ROUNDS) for k, c in enumerate(population.sample(r))]
     for capacity in sorted(set(population.capacities)):
         found: dict[str, tuple[float, int, float]] = {}  # mean, share, variance of the mean
-        for axis, size in bench.sizes.items():
+        for axis, size in setup.sizes.items():
             masks = [
                 bench.scheme.select(axis, size, capacity, Draw(setup.seed, r, c, k, model))
                 for r, k, c in places
@@ -156,7 +159,7 @@ def resume(bench: Bench) -> list[str]:
 
 
 def _passes(bench: Bench) -> Sequence[Scheme]:
-    passes = bench.scheme.output_passes()
+    passes = output_passes(bench.scheme)
     require(len(passes) > 0, "there is no output pass")
     for one in passes:
         require(
@@ -187,7 +190,7 @@ def everything(bench: Bench) -> list[str]:
     if bench.whole is None:
         return []
     setup = bench.fresh(clients=bench.whole)
-    for axis, size, capacity, draw in _questions(bench, setup, initial_state(setup)):
+    for axis, size, capacity, draw in _questions(setup, initial_state(setup)):
         missing = size - int(setup.scheme.select(axis, size, capacity, draw).sum())
         require(
             missing == 0, f"{question(axis, size, capacity, draw)}: {missing} units are missing"

@@ -17,6 +17,7 @@ from submodel.algorithm.merge import average, shrinkage
 from submodel.model.cut import COORDINATES
 from submodel.randomness import generator
 from submodel.schemes import Draw, Random, Rolling
+from submodel.schemes.protocols import output_passes
 from submodel.theory.masked import Masking, window_masks
 from submodel.theory.problems import Array, Problem, TheoryError
 
@@ -118,7 +119,7 @@ def output(problem: Problem, plan: TrialPlan, w: Array) -> Array:
     """The final step: w^ = P(w_R - (1/L)(1/N) sum_i m_i (.) grad f_i(m_i (.) w_R))."""
     scales = plan.masking.scales[:, None, None]
     moved = np.zeros_like(w)
-    passes = plan.masking.scheme.output_passes()
+    passes = output_passes(plan.masking.scheme)
     for scheme in passes:  # rolling averages over all its windows
         own = replace(plan.masking, scheme=scheme)
         if isinstance(scheme, Rolling):

@@ -33,6 +33,7 @@ from submodel.local.work import batches, batches_per_pass
 from submodel.model.build import build, tensors_of
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.norm import has_scaler, set_rate
+from submodel.schemes.protocols import local_work
 from submodel.tasks.counting import LossBook
 
 _log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class BatchedEngine:
             equal.sort(key=lambda a: self._setup.federation.size(a.client))
             cut = self._estimate.cut(capacity)
             size = self._stack_size(cut, self._estimate.batch(equal[-1].client))
-            if self._setup.scheme.work(self._setup.work, capacity).widths:
+            if local_work(self._setup.scheme, self._setup.work, capacity).widths:
                 size = 1  # clients at widths of their own do not share their steps
             for part in np.array_split(np.arange(len(equal)), -(-len(equal) // size)):
                 bundles.append(self._estimate.bundle([equal[i] for i in part]))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from submodel.local.work import LocalWork
 from submodel.model.capacity import prefix, units_held
 from submodel.schemes.base import Draw, Given, Mask, Scheme
-
-if TYPE_CHECKING:
-    from submodel.local.work import LocalWork
+from submodel.schemes.protocols import HasLocalWork
 
 
 @dataclass(frozen=True)
-class Ordered(Scheme):
+class Ordered(Scheme, HasLocalWork):
     """FjORD (Horvath, Laskaridis, Almeida, Leontiadis, Venieris, Lane 2021).
 
     "FjORD: Fair and accurate federated learning under heterogeneous targets with Ordered Dropout".

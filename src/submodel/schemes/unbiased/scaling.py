@@ -19,6 +19,7 @@ from submodel.model.axes import Axes
 from submodel.model.axes.layout import Along, Concatenation, Fixed, Layout
 from submodel.model.cut import Cut, Granularity, Tensors, copy_part
 from submodel.schemes.base import Scheme
+from submodel.schemes.protocols import HasChances, role
 
 Units = NDArray[np.int64]
 
@@ -32,13 +33,14 @@ def scales(
     least: Mapping[str, float],
 ) -> dict[str, Tensor]:
     """The factor of every parameter that has one: a number, or one for every weight."""
-    if scheme.chance(1, 1.0) is None:
+    chances = role(scheme, HasChances)
+    if chances is None or chances.chance(1, 1.0) is None:
         return {}
     if granularity == "coordinate":
         total = sum(p.numel() for p in parameters.values())
-        found = dict.fromkeys(parameters, np.array(scheme.chance(total, capacity), float))
+        found = dict.fromkeys(parameters, np.array(chances.chance(total, capacity), float))
     else:
-        found = {name: _chance_of(scheme, axes, capacity, least, name) for name in parameters}
+        found = {name: _chance_of(chances, axes, capacity, least, name) for name in parameters}
     return {
         name: _factor(chance, parameters[name])
         for name, chance in found.items()
@@ -52,7 +54,7 @@ def _factor(q: NDArray[np.float64], like: Tensor) -> Tensor:
 
 
 def _chance_of(
-    scheme: Scheme, axes: Axes, capacity: float, least: Mapping[str, float], name: str
+    scheme: HasChances, axes: Axes, capacity: float, least: Mapping[str, float], name: str
 ) -> NDArray[np.float64]:
     """The chance that each weight of a tensor is held; one number where all have the same."""
     layouts = axes.layouts.get(name, ())

@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 
 from submodel.model.capacity import units_held
+from submodel.schemes.protocols import HasChances
 from submodel.schemes.random.scheme import Random
 
 
 @dataclass(frozen=True)
-class Unbiased(Random):
+class Unbiased(Random, HasChances):
     """MAST (Demidovich, Malinovsky, Shulgin, Richtarik 2024).
 
     "MAST: Model-agnostic sparsified training". The masks m are those of `Random`; the client

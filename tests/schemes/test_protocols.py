@@ -1,0 +1,340 @@
+"""What schemes may offer beyond masks: what goes with the masks, and that no part is ignored."""
+# ruff: noqa: ARG002 - a scheme is given more than most of these look at
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from submodel.algorithm.cells import cells_of
+from submodel.algorithm.observing import observers
+from submodel.algorithm.packing import mask_bytes
+from submodel.algorithm.rounds import cut_of, initial_state, known, plan, step
+from submodel.algorithm.types import Setup
+from submodel.engines.serial import SerialEngine
+from submodel.errors import SubmodelError
+from submodel.local.work import LocalWork
+from submodel.model.cost import CostModel
+from submodel.schemes import (
+    Adaptation,
+    Adapts,
+    BorrowsMasks,
+    Draw,
+    Given,
+    HasCells,
+    HasChances,
+    HasLocalWork,
+    HasMemory,
+    HasOutputPasses,
+    Importance,
+    LooksAtModel,
+    Mask,
+    MaskedSgd,
+    MaskRole,
+    Memory,
+    Observation,
+    Observes,
+    Pruned,
+    Rolling,
+    Scheme,
+    SendsMasks,
+    Static,
+    TrainingRole,
+    Unbiased,
+    protocols,
+    role,
+    roles,
+)
+from submodel.schemes.protocols import (
+    PROTOCOLS,
+    check_roles,
+    local_work,
+    members,
+    output_passes,
+    sends_masks,
+)
+from tests.support.common import tiny_setup
+
+
+class Telling(Scheme, LooksAtModel):
+    """Offers everything, and answers every question in a way that no default does.
+
+    It names none of the protocols that have members: they are found by what it defines.
+    """
+
+    sends_masks = True
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        return np.equal(np.arange(size), len(axis) + int(10 * capacity) + draw.round)
+
+    def output_passes(self) -> list[Scheme]:
+        return [self, Rolling(2)]
+
+    def problems(self, given: Given) -> list[str]:
+        return [f"clients.count: {given.clients} is told"]
+
+    def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
+        return {name: 2 * tensor for name, tensor in parameters.items()}
+
+    def adapts(self, round_: int) -> bool:
+        return round_ == 3
+
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+        return {"w": now.tensors["w"] + 1}, {"w": now.memory["w"] + 2}
+
+    def observes(self, round_: int) -> bool:
+        return round_ == 4
+
+    def observe(self, now: Observation) -> dict[str, float]:
+        return {"told": float(now.gradient["w"].sum())}
+
+    def work(self, work: LocalWork, capacity: float) -> LocalWork:
+        return replace(work, lr=capacity)
+
+    def chance(
+        self, size: int, capacity: float, units: int = 1, spare: bool = False
+    ) -> float | None:
+        return capacity / (size + units + spare)
+
+    @property
+    def cells(self) -> int:
+        return 2
+
+    def cell(self, client: int) -> int:
+        return 1 - client % 2
+
+    def joins(self, round_: int) -> bool:
+        return round_ == 5
+
+
+class Foretells(MaskRole, Protocol):
+    """A protocol that nobody knew of when schemes that borrow masks were written."""
+
+    @abstractmethod
+    def foretell(self, round_: int) -> int:
+        """Something about masks."""
+
+
+class Pays(TrainingRole, Protocol):
+    """A new one about training."""
+
+    price: float
+
+
+class Newer(Telling):
+    price = 2.0
+
+    def foretell(self, round_: int) -> int:
+        return round_ + 1
+
+
+ALL = [*PROTOCOLS, Foretells, Pays]
+
+
+def test_no_protocol_of_the_module_is_left_out_of_the_list() -> None:
+    kinds = {MaskRole, TrainingRole}
+    there = {p for p in vars(protocols).values() if isinstance(p, type) and kinds & {*p.__mro__}}
+    assert there - kinds == set(PROTOCOLS)
+
+
+@pytest.mark.parametrize("protocol", ALL)
+def test_masks_take_their_protocols_along_and_training_does_not(protocol: type) -> None:
+    inner = Newer()
+    about_masks = MaskRole in protocol.__mro__
+    for outer in (BorrowsMasks(inner), BorrowsMasks(BorrowsMasks(inner))):
+        assert role(outer, protocol) is (inner if about_masks else None)
+        assert list(roles(outer, protocol)) == ([inner] if about_masks else [])
+    assert role(inner, protocol) is inner
+    assert role(Static(), protocol) is None
+    assert role(BorrowsMasks(Static()), protocol) is None
+
+
+def test_a_protocol_is_about_masks_or_about_training() -> None:
+    class Neither(Protocol):
+        price: float
+
+    class Both(MaskRole, TrainingRole, Protocol):
+        price: float
+
+    for wrong in (Neither, Both):
+        with pytest.raises(TypeError, match="must derive from MaskRole or from TrainingRole"):
+            role(Static(), wrong)
+
+
+@pytest.mark.parametrize("protocol", [p for p in ALL if len(members(p)) > 1])
+def test_a_part_of_a_protocol_is_never_ignored(protocol: type) -> None:
+    for missing in members(protocol):
+        parts: dict[str, Any] = {m: vars(Newer)[m] if m in vars(Newer) else vars(Telling)[m]
+                                 for m in members(protocol) if m != missing}  # fmt: skip
+        partial = type("Partial", (Static,), parts)()
+        asked = [partial, BorrowsMasks(partial)] if MaskRole in protocol.__mro__ else [partial]
+        for scheme in asked:
+            with pytest.raises(SubmodelError, match=rf"scheme Partial: .*, but not `{missing}`"):
+                role(scheme, protocol)
+            with pytest.raises(SubmodelError, match=f"{protocol.__name__} needs all of"):
+                check_roles(scheme)
+
+
+def test_the_name_of_a_method_is_no_name_for_a_number() -> None:
+    @dataclass(frozen=True)
+    class Lucky(Static):
+        chance: float = 0.5
+
+    with pytest.raises(SubmodelError, match=r"Lucky: chance is 0\.5, not a method; .* HasChances"):
+        check_roles(Lucky())
+
+
+def test_members_given_at_run_time_or_by_delegation_are_found() -> None:
+    class Delegating(Static):
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            return getattr(Telling(), name)
+
+    scheme = Delegating()
+    assert role(scheme, HasCells) is scheme
+    assert role(scheme, LooksAtModel) is None  # which only a class can declare
+
+
+def test_whoever_names_a_protocol_has_to_define_it() -> None:
+    class Nameless(Static, HasMemory): ...
+
+    with pytest.raises(TypeError, match=r"abstract method '?begin"):
+        Nameless()  # type: ignore[abstract]
+
+
+def test_the_schemes_of_the_package_name_what_they_offer() -> None:
+    offered = {
+        MaskedSgd(Static()): {Observes}, Rolling(2): {HasOutputPasses},
+        Importance(): {LooksAtModel}, Pruned(): {LooksAtModel, HasMemory, Adapts},
+        Unbiased(): {HasChances}, Static(): set(),
+    }  # fmt: skip
+    for scheme, named in offered.items():
+        assert {p for p in PROTOCOLS if role(scheme, p) is scheme} == named
+        assert named <= set(type(scheme).__mro__)
+
+
+def test_what_the_sequence_offers_reaches_the_run() -> None:
+    telling = Telling()
+    outside = MaskedSgd(telling)
+    one = {"w": torch.ones(2)}
+    given = Given(sizes={"a": 9}, capacities=[0.5], clients=1, per_round=1, granularity="unit")
+    assert np.flatnonzero(outside.select("a", 9, 0.2, Draw(0, 1, 0))).tolist() == [4]
+    assert outside.problems(given) == ["clients.count: 1 is told"]
+    assert sends_masks(outside)
+    # a pass draws as the sequence's does, and trains as masked-sgd does
+    assert output_passes(outside) == [MaskedSgd(telling), MaskedSgd(Rolling(2))]
+    first = outside.observe(Observation(one, one, 4))
+    assert [o.observe(Observation(one, one, 4)) for o in observers(outside, 4)] == [
+        first, {"told": 2.0}
+    ]  # fmt: skip
+    assert observers(outside, 3) == [outside]
+    # and of its training and averaging nothing does
+    work = LocalWork(lr=0.1)
+    assert local_work(telling, work, 0.5).lr == 0.5
+    assert local_work(outside, work, 0.5) == work
+    assert role(outside, HasChances) is None
+    assert role(outside, HasLocalWork) is None
+    assert (cells_of(telling).cells, cells_of(outside).cells) == (2, 1)
+
+
+class Kept(Scheme, LooksAtModel, HasMemory, Adapts, Observes):
+    """Holds what its memory says, which moves on before every round."""
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        first = int(draw.known.memory["first"])
+        return np.equal(np.arange(size) % 2, first % 2) | (capacity == 1)
+
+    def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
+        return {"first": torch.zeros(1)}
+
+    def adapts(self, round_: int) -> bool:
+        return True
+
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+        return now.tensors, {"first": now.memory["first"] + 1}
+
+    def observes(self, round_: int) -> bool:
+        return round_ == 1
+
+    def observe(self, now: Observation) -> dict[str, float]:
+        return {"alignment": -1.0, "told": 3.0}
+
+
+def one_machine(scheme: Scheme, granularity: str = "coordinate") -> Setup:
+    clients = {"count": 1, "per_round": 1, "capacities": [0.5]}
+    chosen = {"name": "random", "granularity": granularity}
+    setup = tiny_setup("mlp", scheme=chosen, clients=clients)
+    return replace(setup, scheme=scheme)
+
+
+def test_a_run_asks_the_sequence_for_all_of_it() -> None:
+    plain, masked = one_machine(Kept()), one_machine(MaskedSgd(Kept()))
+    states = [initial_state(plain), initial_state(masked)]
+    costs = CostModel(plain.module, plain.federation.dataset.example)
+    for r in range(2):
+        reports = []
+        for i, setup in enumerate((plain, masked)):
+            states[i], report = step(setup, states[i], SerialEngine(setup), costs)
+            reports.append(report)
+        assert reports[0].bytes_down == reports[1].bytes_down  # the masks are among them
+        assert reports[0].observed == ({"alignment": -1.0, "told": 3.0} if r else {})
+        assert reports[1].observed.keys() == ({"alignment", "told"} if r else {"alignment"})
+        assert reports[1].observed["alignment"] != -1.0  # its own counts
+    assert [s.memory["scheme/first"].tolist() for s in states] == [[2.0], [2.0]]
+    assert all(torch.equal(states[1].tensors[n], t) for n, t in states[0].tensors.items())
+
+
+class Peeking(Static):
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+        known_here = draw.known.magnitudes(axis) >= 0
+        return super().select(axis, size, capacity, draw) & known_here
+
+
+class Declared(Peeking, LooksAtModel):
+    pass
+
+
+class Insisting(Declared):
+    sends_masks = False
+
+
+@pytest.mark.parametrize("question", ["memory", "axes", "magnitudes", "pieces", "shapes"])
+def test_who_does_not_declare_that_it_looks_sees_nothing(question: str) -> None:
+    for scheme in (Peeking(), MaskedSgd(Peeking())):
+        setup = one_machine(scheme)
+        model = known(setup, initial_state(setup))
+        with pytest.raises(SubmodelError, match=rf"draw\.known\.{question} without declaring"):
+            getattr(model, question)
+    for scheme in (Declared(), MaskedSgd(Declared())):
+        setup = one_machine(scheme)
+        assert hasattr(known(setup, initial_state(setup)), question)
+
+
+def test_masks_of_those_that_look_are_sent_and_counted() -> None:
+    class Told(Static):
+        sends_masks = True
+
+    extra = {}
+    for scheme in (Static(), Told(), Declared(), MaskedSgd(Declared())):  # of the same masks
+        setup = one_machine(scheme)
+        costs = CostModel(setup.module, setup.federation.dataset.example)
+        _, report = step(setup, initial_state(setup), SerialEngine(setup), costs)
+        extra[type(scheme)] = report.bytes_down - report.bytes_up
+    cut = cut_of(one_machine(Static()), plan(setup, 0)[0])
+    bits = mask_bytes(cut, {n: p.shape for n, p in setup.module.named_parameters()})
+    assert bits > 0
+    assert extra == {Static: 0, Told: bits, Declared: bits, MaskedSgd: bits}
+    assert sends_masks(Told())
+    assert sends_masks(BorrowsMasks(Told()))
+    for scheme in (Insisting(), MaskedSgd(Insisting())):
+        with pytest.raises(SubmodelError, match="sends_masks is False, but it looks at the model"):
+            sends_masks(scheme)
+    assert role(Told(), SendsMasks) is not None
