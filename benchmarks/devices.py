@@ -23,6 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from submodel.config import parse, to_toml
 from submodel.engines.processes.launch import free_port
 from submodel.federation.flower.credentials import create
@@ -102,11 +104,8 @@ def _start(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 def _held(pid: int) -> int:
     """Bytes that a process and those below it hold, what they share counted once."""
-    total = 0
-    for one in (pid, *(relative.pid for relative in relatives(pid))):
-        lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
-        total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024
-    return total
+    family = (psutil.Process(pid), *relatives(pid))
+    return sum(one.memory_full_info().pss for one in family)
 
 
 class Peak:

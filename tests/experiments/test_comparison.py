@@ -487,7 +487,7 @@ def test_ctrl_c_ends_the_command_and_says_how_to_go_on(
     started: list[runner.Job] = []
     start = runner._start
 
-    def first_only(job: runner.Job) -> subprocess.Popen[str]:
+    def first_only(job: runner.Job) -> subprocess.Popen[bytes]:
         if started:
             raise KeyboardInterrupt  # as if the user pressed it now
         started.append(job)

@@ -20,6 +20,7 @@ from submodel.experiments.paper.report import claim_rows, write
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.experiments.runner import Runner
 from submodel.experiments.wording import number
+from submodel.federation.flower.family import relatives, runs
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import train
 
@@ -204,6 +205,24 @@ def test_a_stopped_reproduction_goes_on_and_can_be_redrawn(tmp_path: Path) -> No
     )
     assert (redrawn / "heterofl.md").read_text() == text
     assert not (redrawn / "runs").exists()
+
+
+def test_the_runs_of_a_killed_reproduction_save_their_last_round_and_end(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with subprocess.Popen(command(out), stdout=subprocess.DEVNULL) as first:
+        deadline = time.monotonic() + 120
+        while len(list(out.glob("runs/*/*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        training = relatives(first.pid)
+        first.kill()
+    assert len(training) == 2
+    deadline = time.monotonic() + 20
+    while any(map(runs, training)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(runs, training))
+    assert len(list(out.glob("runs/*/*/summary.json"))) < 4
+    for folder in (path.parent for path in out.glob("runs/*/*/metrics.jsonl")):
+        assert list((folder / "checkpoints").iterdir())
 
 
 def test_a_folder_of_another_configuration_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -20,7 +21,7 @@ from submodel.algorithm.types import Failure, Outcome, State, Task
 from submodel.config import read
 from submodel.data import Population
 from submodel.engines.serial import SerialEngine
-from submodel.federation.flower.family import Relative, relatives
+from submodel.federation.flower.family import relatives
 from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
 from tests.support.processes import PATIENCE, House
@@ -95,7 +96,7 @@ class Saboteur:
         self._house.wait(f"{self.name} in a round", lambda: "hold" in self._last(), patience)
         return int(self._last()[0])
 
-    def app(self) -> Relative:
+    def app(self) -> psutil.Process:
         """The process in which its app is held."""
         pid = int(self._last()[1])
         (found,) = [one for one in self._house.below(self.name) if one.pid == pid]

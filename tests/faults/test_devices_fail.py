@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from typing import Any
 
 import pytest
@@ -94,15 +92,15 @@ def test_an_app_that_is_killed_and_one_that_hangs_are_named_and_come_back(house:
     stopped = Saboteur(house, "stopped", "hold honest", "--part", "2")
     first = {device.held() for device in (killed, stopped)}
     frozen = stopped.app()
-    os.kill(killed.app().pid, signal.SIGKILL)
-    os.kill(frozen.pid, signal.SIGSTOP)
+    killed.app().kill()
+    frozen.suspend()
     killed.release()
     stopped.release()
     round_ = max(first)
     house.wait("the round's deadline", lambda: len(house.metrics()) >= round_, DEADLINE + SOON)
     house.wait("a round without them", lambda: len(house.metrics()) > round_)
     asleep = len(house.metrics())
-    os.kill(frozen.pid, signal.SIGCONT)  # now it trains, for a round that is over
+    frozen.resume()  # now it trains, for a round that is over
     house.wait("killed again", lambda: answered_after(house, 1, round_))
     house.wait("stopped again", lambda: answered_after(house, 2, round_))
     house.wait("the end of the app that hung", lambda: not runs(frozen), SOON)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
@@ -45,7 +44,7 @@ def assert_as_if_undisturbed(house: House, held: Saboteur) -> None:
 def test_kill_9_of_the_servers_app(house: House) -> None:
     held = in_the_second_round(house)
     (app,) = house.below("serve", "flwr-serverapp")
-    os.kill(app.pid, signal.SIGKILL)
+    app.kill()
     held.release()
     assert house.finish("serve") == 0, house.everything()
     assert house.said("serve").count("the server's app died after round 1: starting it again") == 1
@@ -57,7 +56,7 @@ def test_kill_9_of_the_superlink(house: House) -> None:
     held = in_the_second_round(house)
     (app,) = house.below("serve", "flwr-serverapp")
     (link,) = house.below("serve", "launcher.py")
-    os.kill(link.pid, signal.SIGKILL)
+    link.kill()
     held.release()
     assert house.finish("serve") == 0, house.everything()
     assert house.said("serve").count("the SuperLink died after round 1: starting it again") == 1

@@ -198,6 +198,31 @@ def test_a_folder_in_use_or_not_empty_is_refused(finished: Path, tmp_path: Path)
         RunFolder(tmp_path).config()
 
 
+HOLDER = """
+import sys, time
+from pathlib import Path
+from submodel.runs.folder import RunFolder
+with RunFolder(Path(sys.argv[1])).locked():
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(SubmodelError, match="another process is training"), folder.locked():
+            pass
+        other.kill()
+    for _ in range(2):  # and again after it was given back
+        with folder.locked():
+            pass
+
+
 def test_divergence_ends_the_run_with_a_reason_and_keeps_the_checkpoint(tmp_path: Path) -> None:
     config = parse({**SMALL, "local": {"lr": 1e9}})
     with pytest.raises(DivergedError, match="all 4 updates were refused"):

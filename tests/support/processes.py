@@ -18,11 +18,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from submodel.engines.processes.launch import free_port
 from submodel.federation.flower.credentials import create
-from submodel.federation.flower.family import Relative, relatives, runs
+from submodel.federation.flower.family import kill, relatives, runs
 
 PATIENCE = 240.0  # seconds, on a machine with other things to do
 _MARK = "SUBMODEL_TEST_HOUSE"
@@ -116,37 +117,31 @@ class House:
         self.wait(f"the end of {name}", lambda: process.poll() is not None, patience)
         return process.returncode
 
-    def below(self, name: str, program: str = "") -> set[Relative]:
+    def below(self, name: str, program: str = "") -> set[psutil.Process]:
         """What runs below a process; with a program in its command, if one is named."""
         found = relatives(self.processes[name].pid)
-        return {one for one in found if program in _read(one.pid, "cmdline")}
+        return {one for one in found if program in command_line(one)}
 
-    def kill(self, name: str) -> set[Relative]:
+    def kill(self, name: str) -> set[psutil.Process]:
         """kill -9 a process and everything below it, at once; returns who that was."""
         process = self.processes[name]
-        os.kill(process.pid, signal.SIGSTOP)  # so that it starts nothing meanwhile
+        psutil.Process(process.pid).suspend()  # so that it starts nothing meanwhile
         family = self.below(name)
         process.kill()
         process.wait()
         _kill(family)
         return family
 
-    def left(self) -> set[Relative]:
+    def left(self) -> set[psutil.Process]:
         """What still runs of all that was ever started here."""
-        mark = f"{_MARK}={self.folder}"
-        found = set()
-        for path in Path("/proc").glob("[0-9]*"):
-            if mark in _read(int(path.name), "environ").split("\0"):
-                with contextlib.suppress(OSError, IndexError):
-                    fields = (path / "stat").read_text().rpartition(")")[2].split()
-                    found.add(Relative(int(path.name), int(fields[19])))
-        return {one for one in found if runs(one)}
+        every = psutil.process_iter()
+        return {one for one in every if _house_of(one) == str(self.folder) and runs(one)}
 
     def close(self) -> None:
         """End everything, first in a friendly way."""
         for one in self.left():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGCONT)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.resume()
         for process in self.processes.values():
             if process.poll() is None:
                 process.terminate()
@@ -162,15 +157,22 @@ class House:
         _kill(self.left())
 
 
-def _read(pid: int, name: str) -> str:
+def command_line(one: psutil.Process) -> str:
+    """What it was started as; empty if it is gone."""
     try:
-        return Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace")
-    except OSError:
+        return " ".join(one.cmdline())
+    except psutil.Error:
         return ""
 
 
-def _kill(family: set[Relative]) -> None:
+def _house_of(one: psutil.Process) -> str | None:
+    try:
+        found: str | None = one.environ().get(_MARK)
+    except (psutil.Error, OSError):  # another user's
+        return None
+    return found
+
+
+def _kill(family: set[psutil.Process]) -> None:
     for one in family:
-        if runs(one):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGKILL)
+        kill(one)

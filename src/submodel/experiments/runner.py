@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from submodel.config import Config, to_toml
+from submodel.engines.processes.launch import start_follower
 from submodel.errors import SubmodelError
 from submodel.experiments.records import VariantRecord
 from submodel.runs.loop import Interrupted, RunFolder
@@ -34,14 +35,13 @@ class Job:
         return self.folder.config_file.exists() and self.folder.finished()
 
     def command(self) -> list[str]:
-        """Begin it, or go on with it."""
-        base = [sys.executable, "-m", "submodel"]
+        """Begin it, or go on with it: what follows ``submodel``."""
         if self.folder.config_file.exists():
-            return [*base, "resume", str(self.folder.path)]
+            return ["resume", str(self.folder.path)]
         config = self.folder.path.with_suffix(".toml")
         config.parent.mkdir(parents=True, exist_ok=True)
         config.write_text(to_toml(self.config), "utf-8")
-        return [*base, "train", str(config), "--out", str(self.folder.path)]
+        return ["train", str(config), "--out", str(self.folder.path)]
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Runner:
         return [VariantRecord.of(slug, [job.folder for job in own]) for slug, own in jobs.items()]
 
     def _run(self, waiting: list[Job]) -> None:
-        running: dict[subprocess.Popen[str], Job] = {}
+        running: dict[subprocess.Popen[bytes], Job] = {}
         failed: list[str] = []
         queue = list(waiting)
         try:
@@ -84,15 +84,16 @@ class Runner:
                     time.sleep(_POLL)
                     for process in [p for p in running if p.poll() is not None]:
                         job = running.pop(process)
-                        if process.returncode:
+                        if _wait(process):
                             failed.append(f"{job.folder.path}: {_reason(job)}")
                     update()
         except KeyboardInterrupt:
+            raise Interrupted("stopped; the same command goes on from here") from None
+        finally:
             for process in running:
                 process.terminate()  # saves its last round
             for process in running:
-                process.wait()
-            raise Interrupted("stopped; the same command goes on from here") from None
+                _wait(process)
         if failed:
             raise SubmodelError(f"{len(failed)} of {len(waiting)} runs failed; {failed[0]}")
 
@@ -121,13 +122,18 @@ def _log_of(job: Job) -> Path:
     return job.folder.path.with_suffix(".log")
 
 
-def _start(job: Job) -> subprocess.Popen[str]:
+def _start(job: Job) -> subprocess.Popen[bytes]:
     command = job.command()
     with _log_of(job).open("a", encoding="utf-8") as log:
-        # a group of its own: Ctrl-C reaches it through us, once
-        return subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, text=True, process_group=0
-        )
+        return start_follower(command, os.environ, log, subprocess.STDOUT)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Its exit status, when it has ended."""
+    status = process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+    return status
 
 
 def _reason(job: Job) -> str:

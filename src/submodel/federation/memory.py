@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 from pathlib import Path
 
+import psutil
 import torch
 from torch import nn
 
@@ -30,11 +30,7 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free * _SHARE)
-    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():
-        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        free = int(lines["MemAvailable"].split()[0]) * 1024
+    free = psutil.virtual_memory().available
     limit = Path("/sys/fs/cgroup/memory.max")  # of a container
     if limit.is_file() and (text := limit.read_text().strip()).isdigit():
         free = min(free, int(text))
@@ -43,14 +39,11 @@ def free_memory(device: torch.device) -> int:
 
 def own_memory() -> int:
     """Bytes that this process holds now."""
-    status = Path("/proc/self/statm")
-    if status.is_file():
-        return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return peak_memory()
+    return int(psutil.Process().memory_info().rss)
 
 
 def peak_memory() -> int:
-    """The most bytes that this process ever held."""
+    """The most bytes that this process ever held, which psutil does not tell."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
 

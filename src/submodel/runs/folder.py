@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from submodel.config import Config, read, to_toml
 from submodel.config.meaning import differences
@@ -136,14 +137,24 @@ class RunFolder:
             file.write(json.dumps(line) + "\n")
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep a second process out of the folder; a killed process leaves no lock behind."""
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SubmodelError(f"{self.path}: another process is training this run") from None
+    def locked(self, patience: float = 0.0) -> Iterator[None]:
+        """Keep a second process out of the folder; a killed process leaves no lock behind.
+
+        Args:
+            patience: Seconds to wait for another process to leave it.
+        """
+        # no soft lock where the file system has none: a killed process would leave it behind
+        lock = FileLock(self.path / ".lock", timeout=patience, fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise SubmodelError(f"{self.path}: another process is training this run") from None
+        except OSError as error:
+            raise SubmodelError(f"{self.path}: cannot be locked: {error.strerror}") from None
+        try:
             yield
+        finally:
+            lock.release()
 
 
 def new_folder(name: str, base: Path = Path("runs")) -> RunFolder:

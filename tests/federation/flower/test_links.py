@@ -47,13 +47,14 @@ from submodel.errors import SubmodelError
 from submodel.federation.flower import bounds, guard, probe, supernode
 from submodel.federation.flower.control import Control, bundle, fingerprint, thin_app
 from submodel.federation.flower.environment import environment, past_proxies
-from submodel.federation.flower.family import Relative, relatives, runs
+from submodel.federation.flower.family import relatives, runs
 from submodel.federation.flower.files import DeviceFiles, ServerFiles
 from submodel.federation.flower.serving import Place
 from submodel.federation.flower.superlink import Superlink
 from submodel.federation.flower.supernode import Supernode, explain, keep_running, node_config
 from submodel.runs.loop import RunFolder
 from tests.support.commands import Command
+from tests.support.processes import command_line
 
 SOURCE = Path(__file__).parents[3] / "src"
 TOLD: dict[str, str | int | float | bool] = {
@@ -870,22 +871,18 @@ def test_a_superlink_that_is_killed_leaves_nothing_behind(link: Superlink) -> No
     [own] = [one for one in relatives(os.getpid()) if "launcher.py" in command_line(one)]
     below = relatives(own.pid)
     assert any("flower-superexec" in command_line(one) for one in below)
-    os.kill(own.pid, signal.SIGKILL)
+    own.kill()
     until(lambda: not link.alive())
     link.stop()
     assert not any(runs(one) for one in {own, *below})
 
 
-def command_line(one: Relative) -> str:
-    return Path(f"/proc/{one.pid}/cmdline").read_text()
-
-
 PARENT = """
 import sys, time
 from pathlib import Path
-from submodel.engines.flower.control import Control
-from submodel.engines.flower.superlink import Superlink
-from submodel.engines.flower.supernode import Supernode
+from submodel.federation.flower.control import Control
+from submodel.federation.flower.superlink import Superlink
+from submodel.federation.flower.supernode import Supernode
 folder, app, port = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 link = Superlink("127.0.0.1", port, folder / "link", folder / "link.log", None, None)
 link.start()

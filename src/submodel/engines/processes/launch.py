@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import IO
 
 from submodel.errors import SubmodelError
 
@@ -45,7 +46,7 @@ def endings() -> list[signal.Signals]:
 
 
 def follow_launcher() -> None:
-    """If `launch` started this process, end with it, however it ends.
+    """If `start_follower` started this process, end with who called it, however that ends.
 
     The system closes its end of our standard input then, on every system and whichever of its
     threads started us. We are told as by a kill, so that the last round is saved, and made to end
@@ -63,6 +64,30 @@ def _wait_and_end() -> None:
     os._exit(128 + signal.SIGTERM)
 
 
+def start_follower(
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    stdout: int | IO[str] | None,
+    stderr: int | None,
+) -> subprocess.Popen[bytes]:
+    """Start a command of ours that ends when this process does, even if this one is killed.
+
+    Args:
+        arguments: What follows ``submodel``.
+        variables: Its environment.
+        stdout: As `subprocess.Popen` takes it.
+        stderr: As `subprocess.Popen` takes it.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", "submodel", *arguments],
+        env={**variables, _FOLLOWS: "1"},
+        stdin=subprocess.PIPE,  # never written to: its end is the sign of ours
+        stdout=stdout,
+        stderr=stderr,
+        process_group=0,  # Ctrl-C reaches the children through us alone, once
+    )
+
+
 def launch(arguments: Sequence[str], processes: int) -> int:
     """Run this command in so many processes; returns the exit status of the first.
 
@@ -78,9 +103,7 @@ def launch(arguments: Sequence[str], processes: int) -> int:
         "MASTER_ADDR": _LOOPBACK,
         "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-        _FOLLOWS: "1",
     }
-    command = [sys.executable, "-m", "submodel", *arguments]
     children: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _: object) -> None:
@@ -92,15 +115,7 @@ def launch(arguments: Sequence[str], processes: int) -> int:
         for rank in range(processes):
             own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             out = None if rank == 0 else subprocess.DEVNULL
-            child = subprocess.Popen(
-                command,
-                env=own,
-                stdin=subprocess.PIPE,  # never written to: its end is the sign of ours
-                stdout=out,
-                stderr=out,
-                process_group=0,  # Ctrl-C reaches the children through us alone, once
-            )
-            children.append(child)
+            children.append(start_follower(arguments, own, out, out))
         return _wait(children)
     except OSError as error:
         raise SubmodelError(f"cannot start {processes} processes: {error}") from None

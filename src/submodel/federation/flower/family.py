@@ -1,47 +1,51 @@
-"""The processes below a process, on Linux; elsewhere none are seen.
-
-Used by launcher.py too, which is run by its path, and so imports nothing of the package.
-"""
+"""The processes below a process."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import NamedTuple
+from contextlib import suppress
+
+import psutil
 
 
-class Relative(NamedTuple):
-    """A process; when it started tells it from a later one with the same number."""
+def relatives(pid: int) -> set[psutil.Process]:
+    """All that run below a process; none if it is gone.
 
-    pid: int
-    started: int
+    Args:
+        pid: Its number.
 
-
-def relatives(pid: int) -> set[Relative]:
-    """All that run below one."""
-    children: dict[int, list[Relative]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        fields = _fields(path)
-        if fields and fields[0] != "Z":
-            one = Relative(int(path.name), int(fields[19]))
-            children.setdefault(int(fields[1]), []).append(one)
-    found: set[Relative] = set()
-    below = list(children.get(pid, []))
-    while below:
-        one = below.pop()
-        found.add(one)
-        below += children.get(one.pid, [])
-    return found
-
-
-def runs(one: Relative) -> bool:
-    """Whether it still does."""
-    fields = _fields(Path(f"/proc/{one.pid}"))
-    return bool(fields) and fields[0] != "Z" and int(fields[19]) == one.started
-
-
-def _fields(process: Path) -> list[str]:
-    """State, parent and so on, from after the name (which may hold anything) in ``stat``."""
+    >>> import os, subprocess
+    >>> with subprocess.Popen(["sleep", "9"]) as child:
+    ...     found = relatives(os.getpid())
+    ...     child.kill()
+    >>> child.pid in {one.pid for one in found}
+    True
+    """
     try:
-        return (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
+        return {one for one in psutil.Process(pid).children(recursive=True) if runs(one)}
+    except psutil.NoSuchProcess:
+        return set()
+
+
+def runs(one: psutil.Process) -> bool:
+    """Whether it still does: not gone, not a zombie, not another one of the same number.
+
+    Args:
+        one: A process that ran once.
+
+    >>> runs(psutil.Process())
+    True
+    """
+    try:
+        return bool(one.is_running() and one.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill(one: psutil.Process) -> None:
+    """End it, if it still runs and is ours to end.
+
+    Args:
+        one: A process that ran once.
+    """
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        one.kill()

@@ -6,7 +6,6 @@ not the whole package with PyTorch. So it imports nothing of the package.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import runpy
 import signal
@@ -14,7 +13,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+
+import psutil
 
 _HERE = Path(__file__).parent
 _LOOKS, _PAUSE = 20, 0.05  # at what is left below us; a dying process may still start one
@@ -33,16 +33,25 @@ def _wait_and_end() -> None:
     while os.read(sys.stdin.fileno(), 1024):
         pass
     # What we have started first: of itself, a ServerApp outlives its SuperLink.
-    relatives: Any = runpy.run_path(str(_HERE / "family.py"))["relatives"]
+    me = psutil.Process()
     for _ in range(_LOOKS):
-        left = relatives(os.getpid())
-        if not left:
+        below = me.children(recursive=True)
+        ended = [one for one in below if _end(one)]
+        if not ended:
             break
-        for one in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGKILL)
         time.sleep(_PAUSE)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _end(one: psutil.Process) -> bool:
+    """Kill a process; whether there was one."""
+    try:
+        if one.status() == psutil.STATUS_ZOMBIE:
+            return False
+        one.kill()
+    except psutil.NoSuchProcess:
+        return False
+    return True
 
 
 def main() -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 from submodel.errors import SubmodelError
 from submodel.federation.flower.environment import environment
-from submodel.federation.flower.family import Relative, relatives, runs
+from submodel.federation.flower.family import kill, relatives, runs
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _STOP = 15.0  # seconds for a clean end; Flower's own limit is 5
@@ -34,7 +33,7 @@ class Child:
         self._command = [sys.executable, "-P", str(_LAUNCHER), kind, *arguments]
         self._home, self.log = home, log
         self._process: subprocess.Popen[bytes] | None = None
-        self._family: set[Relative] = set()
+        self._family: set[psutil.Process] = set()
         self._look_again = 0.0
         self._log_start = self._log_read = 0
 
@@ -117,15 +116,14 @@ def _plain(text: bytes) -> str:
     return _COLOUR.sub("", text.decode(errors="replace"))
 
 
-def end(family: set[Relative]) -> None:
+def end(family: set[psutil.Process]) -> None:
     """Wait a little for these processes to end by themselves, then make them."""
     for one in _left(family, _ALONE):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(one.pid, signal.SIGKILL)
+        kill(one)
     _left(family, _KILLED)
 
 
-def _left(family: set[Relative], seconds: float) -> set[Relative]:
+def _left(family: set[psutil.Process], seconds: float) -> set[psutil.Process]:
     """Those that still run after so many seconds."""
     deadline = time.monotonic() + seconds
     left = {one for one in family if runs(one)}

@@ -7,7 +7,6 @@ submitting the folder again.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -213,18 +212,8 @@ class Served:
 
     def _wait_for_lock(self) -> None:
         """An app that was stopped, or whose SuperLink died, notices it later: it must be gone."""
-        over = time.monotonic() + _LOCK_PATIENCE
-        with (self._folder.path / ".lock").open("a") as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return  # closing the file gives the lock back
-                except BlockingIOError:
-                    if time.monotonic() > over:
-                        raise SubmodelError(
-                            f"{self._folder.path}: another process is training this run"
-                        ) from None
-                    time.sleep(_PAUSE)
+        with self._folder.locked(_LOCK_PATIENCE):
+            pass  # and leave it to the app that follows
 
     def _end(self) -> None:
         if self._control is not None:
