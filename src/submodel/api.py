@@ -12,10 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from submodel.algorithm.evaluation import EVALUATOR, assemble
-from submodel.algorithm.rounds import cut_of, known
-from submodel.algorithm.scaling import scaled
-from submodel.algorithm.types import Assignment, Setup, State
+from submodel.algorithm.types import Setup, State
 from submodel.amounts import parse_capacity
 from submodel.config import Config, parse
 from submodel.data import Dataset
@@ -27,10 +24,13 @@ from submodel.model.build import build as build_cut
 from submodel.model.build.check import Outputs
 from submodel.model.build.given import check_cut
 from submodel.model.build.module import Factory, Resize
-from submodel.model.cut import WHOLE, UnitCut
+from submodel.model.cut import UnitCut
 from submodel.prepare.setup import prepare
-from submodel.runs.loop import Metrics, OnRound, RunFolder
+from submodel.runs.callbacks import OnRound, Tell
+from submodel.runs.folder import RunFolder
 from submodel.runs.loop import train as train_run
+from submodel.runs.metrics import Metrics
+from submodel.runs.training import Training
 from submodel.tasks.loss import Loss
 
 
@@ -40,7 +40,7 @@ class Result:
 
     model: nn.Module
     history: list[Metrics] = field(repr=False)
-    setup: Setup = field(repr=False)
+    training: Training = field(repr=False)
     state: State = field(repr=False)
 
     @property
@@ -49,14 +49,14 @@ class Result:
         value: float | None = self.history[-1].get("test_accuracy")
         return value
 
+    @property
+    def setup(self) -> Setup:
+        """What was trained: module, axes, scheme, clients."""
+        return self.training.setup
+
     def submodel(self, capacity: float | str) -> nn.Module:
         """The trained sub-model of a capacity, as 0.25 or "1/4", ready to use."""
-        share = parse_capacity(capacity)
-        where = Assignment(self.state.round, EVALUATOR, share)
-        cut = (
-            WHOLE if share == 1 else cut_of(self.setup, where, known=known(self.setup, self.state))
-        )
-        return assemble(self.setup, scaled(self.setup, self.state.tensors, share), cut)
+        return self.training.model(self.state, parse_capacity(capacity))
 
 
 def build(
@@ -128,7 +128,7 @@ def train(
         }
     )
     with torch.inference_mode(False), torch.enable_grad():  # wherever it is called
-        setup = prepare(resolved, model, data, axes, loss)
+        training = Training(resolved, prepare(resolved, model, data, axes, loss))
         folder = None
         if out is not None:
             folder = RunFolder(Path(out))
@@ -137,11 +137,11 @@ def train(
             else:
                 folder.create(resolved)
         if folder is None:
-            state, history = train_run(resolved, setup, None, on_round)
+            state, history = train_run(training, None, [Tell(on_round)])
         else:
             with folder.locked():
-                state, history = train_run(resolved, setup, folder, on_round, resume)
-        return Result(assemble(setup, state.tensors), history, setup, state)
+                state, history = train_run(training, folder, [Tell(on_round)], resume=resume)
+        return Result(training.model(state), history, training, state)
 
 
 def _checked(

@@ -57,3 +57,7 @@ class SilentRoundError(SubmodelError):
 
 class DivergedError(SubmodelError):
     """Every update of a round was refused; there is nothing left to merge."""
+
+
+class CallbackError(SubmodelError):
+    """A callback or a metric of the user's failed; the text names it."""

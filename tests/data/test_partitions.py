@@ -262,12 +262,13 @@ MEASURE = """
 import resource, sys
 import submodel
 from submodel.config import parse
-from submodel.prepare import prepare
-from submodel.run import train
+from submodel.prepare.setup import prepare
+from submodel.runs.loop import train
+from submodel.runs.training import Training
 config = parse({"clients": {"count": int(sys.argv[1]), "per_round": 5},
                 "data": {"examples_per_client": 20},
                 "model": {"name": "mlp", "width": 32}, "train": {"rounds": 3}})
-train(config, prepare(config))
+train(Training(config, prepare(config)))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

@@ -23,6 +23,7 @@ from submodel.experiments.wording import number
 from submodel.federation.flower.family import relatives, runs
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import train
+from submodel.runs.training import Training
 
 
 def every_variant(scale: Scale) -> list[Variant]:
@@ -78,7 +79,7 @@ def test_every_way_trains(way: str) -> None:
     settings["train"] |= {"rounds": 2}
     settings["local"] |= {"milestones": [1]}
     config = parse(settings)
-    _, history = train(config, prepare(config))
+    _, history = train(Training(config, prepare(config)))
     line = history[-1]
     assert not line["refused"]
     assert 0 <= line["test_accuracy"] <= 1

@@ -37,7 +37,9 @@ from submodel.model.cost import CostModel
 from submodel.model.cut import held
 from submodel.prepare.setup import prepare
 from submodel.report.tables import cost_rows
+from submodel.runs.callbacks import Tell
 from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.runs.training import Training
 from submodel.schemes.protocols import output_passes
 from tests.support.devices import Neighbours
 
@@ -568,10 +570,10 @@ def test_a_round_that_nobody_answers_is_tried_again_and_then_stops_resumably(
     folder = RunFolder(tmp_path / "run")
     folder.create(config)
     with pytest.raises(Interrupted, match="stopped after round 0 of 2: round 1: no update"):
-        train(config, setup, folder, devices=engine)
+        train(Training(config, setup, engine, checkpoint_every=1), folder)
     assert len([1 for _, kind, _ in post.sent if kind == "train"]) == 3
     post.spoil.clear()
-    state, history = train(config, setup, folder, devices=engine, resume=True)
+    state, history = train(Training(config, setup, engine, checkpoint_every=1), folder, resume=True)
     assert state.round == 2
     assert [line["clients"] for line in history] == [1, 1]
 
@@ -592,11 +594,11 @@ def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_
             raise Killed
 
     with pytest.raises(Killed):
-        train(config, setup, folder, kill, devices=engine)
+        train(Training(config, setup, engine, checkpoint_every=1), folder, [Tell(kill)])
     assert sorted(entry["client"] for entry in json.loads(file.read_text())) == [0, 1, 2, 3]
     setup, engine = over_devices(config, prepare(config), Neighbours(parts()), file)
-    state, history = train(config, setup, folder, devices=engine, resume=True)
-    expected, _ = train(config, prepare(config))
+    state, history = train(Training(config, setup, engine, checkpoint_every=1), folder, resume=True)
+    expected, _ = train(Training(config, prepare(config)))
     assert [line["round"] for line in history] == [1, 2, 3]
     for name, tensor in expected.tensors.items():
         assert torch.equal(tensor, state.tensors[name]), name

@@ -20,6 +20,7 @@ from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.runs.export import trained_state
 from submodel.runs.loop import RunFolder, train
+from submodel.runs.training import Training
 from tests.support.commands import Command
 from tests.support.configurations import KEYS, nested
 
@@ -36,7 +37,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("finished") / "run"
     folder = RunFolder(path)
     folder.create(parse(SMALL))
-    train(parse(SMALL), prepare(parse(SMALL)), folder)
+    train(Training(parse(SMALL), prepare(parse(SMALL))), folder)
     return path
 
 
@@ -256,7 +257,7 @@ def test_what_is_lost_of_the_metrics_is_said(
     assert shown.returncode == 0, shown.stderr
     run.summary_file.unlink()
     config = parse(SMALL)
-    _, history = train(config, prepare(config), run, resume=True)
+    _, history = train(Training(config, prepare(config)), run, resume=True)
     assert message in caplog.text
     assert bool(message) == bool(caplog.text)
     assert [line["round"] for line in history] == left
@@ -288,5 +289,5 @@ def test_a_damaged_config_is_a_sentence(run: RunFolder, submodel: Command) -> No
             assert "Traceback" not in result.stderr
     config = parse(SMALL)  # in Python it is given
     run.summary_file.unlink()
-    train(config, prepare(config), run, resume=True)
+    train(Training(config, prepare(config)), run, resume=True)
     assert run.config() == config

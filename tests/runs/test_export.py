@@ -18,6 +18,7 @@ from submodel.errors import SubmodelError
 from submodel.prepare.setup import prepare
 from submodel.runs.export import export, trained_module
 from submodel.runs.loop import RunFolder, train
+from submodel.runs.training import Training
 from tests.support.commands import Command
 
 
@@ -26,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     config = parse({"model": {"width": 8}, "train": {"rounds": 4}})
     folder = RunFolder(tmp_path_factory.mktemp("run") / "run")
     folder.create(config)
-    train(config, prepare(config), folder)
+    train(Training(config, prepare(config)), folder)
     return folder
 
 

@@ -21,6 +21,7 @@ from submodel.errors import CheckpointError, DivergedError, SubmodelError
 from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.runs.training import Training
 from tests.support.runs import SMALL, run
 
 
@@ -135,7 +136,7 @@ def test_a_truncated_checkpoint_falls_back_to_the_one_before(
     expected = RunFolder(finished).summary()
     assert expected is not None
     config = parse(SMALL)
-    train(config, prepare(config), folder, resume=True)
+    train(Training(config, prepare(config)), folder, resume=True)
     assert (folder.summary() or {})["model_sha256"] == expected["model_sha256"]
     assert "round-000006: damaged" in caplog.text
 
@@ -164,10 +165,10 @@ def test_a_foreign_checkpoint_is_refused(finished: Path, tmp_path: Path) -> None
     folder = damaged_copy(finished, tmp_path / "run")
     other = parse({**SMALL, "seed": 9})
     with pytest.raises(CheckpointError, match=r"another config\.toml"):
-        train(other, prepare(other), folder, resume=True)
+        train(Training(other, prepare(other)), folder, resume=True)
     wider = prepare(parse({**SMALL, "model": {"name": "mlp", "width": 32}}))
     with pytest.raises(CheckpointError, match="not those of this model"):
-        train(parse(SMALL), wider, folder, resume=True)
+        train(Training(parse(SMALL), wider), folder, resume=True)
     assert (folder.checkpoints / "round-000006").is_dir()  # nothing lost
 
 
@@ -180,7 +181,7 @@ def test_what_a_kill_left_half_written_is_ignored(finished: Path, tmp_path: Path
     with folder.metrics_file.open("a") as file:
         file.write('{"round": 7, "train_lo')
     config = parse(SMALL)
-    train(config, prepare(config), folder, resume=True)
+    train(Training(config, prepare(config)), folder, resume=True)
     assert without_times(folder.path) == without_times(finished)
 
 

@@ -21,6 +21,7 @@ from submodel.errors import CheckpointError
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import Metrics, RunFolder
 from submodel.runs.subject import hash_of, subject_of
+from submodel.runs.training import Training
 from tests.support.commands import Command
 
 SMALL = ["--set", "model.name=mlp", "--set", "model.width=16"]
@@ -62,12 +63,12 @@ def test_with_nothing_set_a_run_is_stopped_resumed_and_extended(
     stop_after(3)
     stopped = submodel("train", cwd=tmp_path)
     assert stopped.returncode == 130
-    assert "stopped after round 2 of 200; continue with: submodel resume runs/digits" in (
+    assert "stopped after round 3 of 200; continue with: submodel resume runs/digits" in (
         stopped.stdout
     )
     stop_after(6)
     again = submodel("resume", "runs/digits", cwd=tmp_path)
-    assert "stopped after round 5 of 200" in again.stdout, again.stderr
+    assert "stopped after round 6 of 200" in again.stdout, again.stderr
     stop_after(0)
     ended = submodel("resume", "runs/digits", "--set", "train.rounds=7", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
@@ -105,7 +106,7 @@ def test_a_run_may_end_with_the_round_that_it_has_reached(
     tmp_path: Path, submodel: Command, stop_after: StopAfter
 ) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
-    stop_after(4)
+    stop_after(3)
     submodel("train", *SMALL, "--out", run)
     stop_after(0)
     ended = submodel("resume", run, "--set", "train.rounds=3", "--set", "train.output_step=50")
@@ -286,11 +287,11 @@ def test_a_run_of_an_earlier_version_goes_on(
     run, whole = tmp_path / "run", tmp_path / "whole"
     each = [*SMALL, "--set", "train.rounds=8", "--set", "train.checkpoint_every=1"]
     submodel("train", *each, "--out", whole)
-    stop_after(6)
+    stop_after(5)
     submodel("train", *each, "--out", run)
     text = (run / "config.toml").read_text().replace("per_round = 10.0", "per_round = 10")
     as_earlier(run, text.replace("[devices]\nleast = 1\n", "[devices]\n"))  # a key that is new
-    stop_after(7)
+    stop_after(6)
     extended = submodel("resume", run, "--set", "train.rounds=9")
     assert "stopped after round 6 of 9" in extended.stdout, extended.stderr
     stop_after(0)
@@ -312,6 +313,6 @@ def test_a_hash_is_of_values_wherever_they_lie() -> None:
 
 def test_over_devices_the_training_part_is_theirs() -> None:
     config = parse({"model": {"name": "mlp"}, "engine": {"name": "flower"}})
-    names = subject_of(config, prepare(config)).keys()
+    names = subject_of(Training(config, prepare(config))).keys()
     assert "test inputs" in names
     assert "train inputs" not in names

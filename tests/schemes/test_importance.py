@@ -29,6 +29,7 @@ from submodel.model.cost import CostModel
 from submodel.model.cut import CoordinateCut, UnitCut
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import train
+from submodel.runs.training import Training
 from submodel.schemes import Draw, Importance, Memory, units_held
 from submodel.schemes.importance import Scope
 from tests.support.common import tiny_images, tiny_setup
@@ -142,7 +143,7 @@ def test_a_small_sub_model_of_single_weights_learns() -> None:
         "train": {"rounds": 3, "evaluate_every": 3},
     }
     config = parse(settings)
-    _, history = train(config, prepare(config))
+    _, history = train(Training(config, prepare(config)))
     assert history[-1]["capacity_accuracy"]["0.0625"] > 0.3
 
 

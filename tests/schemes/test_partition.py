@@ -18,7 +18,9 @@ from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
 from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
+from submodel.runs.callbacks import Tell
 from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.runs.training import Training
 from submodel.schemes import Draw, Given, Partition, units_held
 from tests.support.common import tiny_images, tiny_setup
 from tests.support.rounds import one_round
@@ -210,11 +212,11 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Any) -> None:
         if line["round"] == 3:
             raise KeyboardInterrupt
 
-    whole, _ = train(config, prepare(config, data=tiny_images()))
+    whole, _ = train(Training(config, prepare(config, data=tiny_images())))
     folder = RunFolder(tmp_path / "run")
     folder.create(config)
     with pytest.raises(Interrupted):
-        train(config, prepare(config, data=tiny_images()), folder, stop)
-    resumed, _ = train(config, prepare(config, data=tiny_images()), folder, resume=True)
+        train(Training(config, prepare(config, data=tiny_images())), folder, [Tell(stop)])
+    resumed, _ = train(Training(config, prepare(config, data=tiny_images())), folder, resume=True)
     for name, tensor in whole.tensors.items():
         assert torch.equal(tensor, resumed.tensors[name])

@@ -30,6 +30,7 @@ from submodel.prepare.setup import prepare
 from submodel.runs.export import export
 from submodel.runs.loop import RunFolder
 from submodel.runs.loop import train as train_run
+from submodel.runs.training import Training
 from submodel.schemes.unbiased.scaling import scales_held
 from tests.support.common import RULES, tiny_setup
 from tests.support.engines import doubled, setup_of
@@ -242,7 +243,7 @@ def test_exports_are_scaled(tmp_path: Path) -> None:
     )  # fmt: skip
     setup, folder = prepare(config), RunFolder(tmp_path / "run")
     folder.create(config)
-    state, history = train_run(config, setup, folder)
+    state, history = train_run(Training(config, setup), folder)
     path, score = export(folder, 0.5, "safetensors", tmp_path / "out")
     weights = load_file(path)["1.weight"]
     assert {float(v) for v in weights.view(-1)} <= {

@@ -16,6 +16,7 @@ from submodel.engines.processes.group import ProcessGroup
 from submodel.prepare.setup import prepare
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.loop import Metrics, train
+from submodel.runs.training import Training
 
 
 def comparable(history: list[Metrics]) -> list[Metrics]:
@@ -37,9 +38,9 @@ def main(cases: dict[str, dict[str, Any]]) -> None:
         config = parse(case)
         setup = prepare(config)
         group = group or ProcessGroup("cpu")
-        state, history = train(config, setup, group=group)
+        state, history = train(Training(config, setup), group=group)
         if group.rank == 0:
-            alone, lines = train(config, setup)
+            alone, lines = train(Training(config, setup))
             largest = max(
                 float((alone.tensors[n] - t).abs().max()) for n, t in state.tensors.items()
             )

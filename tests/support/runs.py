@@ -7,7 +7,9 @@ from typing import Any
 
 from submodel.config import Config
 from submodel.prepare.setup import prepare
+from submodel.runs.callbacks import OnRound, Tell
 from submodel.runs.loop import RunFolder, train
+from submodel.runs.training import Training
 
 SMALL: dict[str, Any] = {
     "model": {"name": "mlp", "width": 16},
@@ -16,11 +18,13 @@ SMALL: dict[str, Any] = {
 }
 
 
-def run(path: Path, config: Config, resume: bool = False, **options: Any) -> dict[str, Any]:
+def run(
+    path: Path, config: Config, resume: bool = False, on_round: OnRound = lambda _: None
+) -> dict[str, Any]:
     folder = RunFolder(path)
     if not resume:
         folder.create(config)
-    train(config, prepare(config), folder, resume=resume, **options)
+    train(Training(config, prepare(config)), folder, [Tell(on_round)], resume=resume)
     summary = folder.summary()
     assert summary is not None
     return summary

@@ -19,7 +19,7 @@ from submodel.errors import ConfigError, SubmodelError
 if TYPE_CHECKING:  # PyTorch, and an extra: imported where they are used, which is not in `join`
     from submodel.config import Config
     from submodel.federation.flower.serving import Place
-    from submodel.runs.loop import RunFolder
+    from submodel.runs.folder import RunFolder
 
 PORT = 8000
 _FEDERATION, _CREDENTIALS = Path("federation"), Path("device")
@@ -59,7 +59,7 @@ def serve(
     from submodel.federation.flower.serving import Place
     from submodel.federation.server import problems_over_devices
     from submodel.prepare.setup import prepare
-    from submodel.runs.loop import RunFolder, new_folder
+    from submodel.runs.folder import RunFolder, new_folder
 
     resolved = read(config, [*(settings or []), "engine.name=flower"])
     if problems := problems_over_devices(resolved):
@@ -85,8 +85,8 @@ def follow(config: Config, folder: RunFolder, place: Place) -> None:
     from submodel.federation.flower.credentials import load
     from submodel.federation.flower.serving import Served
     from submodel.federation.flower.superlink import Superlink
+    from submodel.runs.callbacks.progress import show_progress
     from submodel.runs.loop import Interrupted
-    from submodel.runs.progress import show_progress
 
     def keys() -> Mapping[str, bytes]:
         return load(Path(place.federation)).public_keys() if place.federation else {}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # an extra: imported where it is used
     from submodel.federation.flower.control import Node
     from submodel.federation.flower.credentials import Federation
     from submodel.federation.roster import Entry
-    from submodel.runs.loop import RunFolder
+    from submodel.runs.folder import RunFolder
 
 app = typer.Typer(
     help="Make and look after the credentials of real devices and their server.",
@@ -103,7 +103,7 @@ def status(
 ) -> None:
     """Show a run's devices: what they hold, how they answer, when they were last seen."""
     from submodel.federation.roster import read_roster
-    from submodel.runs.loop import RunFolder
+    from submodel.runs.folder import RunFolder
 
     folder = RunFolder(run or _newest())
     folder.config()  # is it a run?

@@ -16,10 +16,10 @@ from submodel.engines.processes.launch import launch
 from submodel.errors import ConfigError
 
 if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
-    from submodel.algorithm.types import Setup
     from submodel.config import Config
     from submodel.engines.processes.group import ProcessGroup
-    from submodel.runs.loop import RunFolder
+    from submodel.runs.folder import RunFolder
+    from submodel.runs.training import Training
 
 
 _MOST_PER_CORE = 16  # processes: each takes hundreds of megabytes
@@ -32,11 +32,13 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     from submodel.prepare.setup import prepare
     from submodel.runs.loop import Interrupted
     from submodel.runs.loop import train as train_run
+    from submodel.runs.training import Training
 
     if config.engine.name == "flower":
         raise ConfigError(["engine.name: real devices are served: 'submodel serve CONFIG.toml'"])
     setup = prepare(config)
     config = choose(config, setup)
+    training = Training(config, setup)
     together = config.engine.name == "torchrun"
     if together and not launched():
         cores = os.cpu_count() or 1
@@ -49,9 +51,9 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     group = ProcessGroup(config.engine.device) if together else None
     try:
         if group is not None and group.rank > 0:
-            train_run(config, setup, group=group)
+            train_run(training, group=group)
         else:
-            _train_and_show(config, setup, folder, resume, group)
+            _train_and_show(training, folder, resume, group)
     except Interrupted as stop:
         with contextlib.suppress(OSError):  # the terminal may be gone
             print(f"{stop}; continue with: submodel resume {folder.path}", flush=True)
@@ -62,13 +64,13 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
 
 
 def _train_and_show(
-    config: Config, setup: Setup, folder: RunFolder, resume: bool, group: ProcessGroup | None
+    training: Training, folder: RunFolder, resume: bool, group: ProcessGroup | None
 ) -> None:
-    from submodel.engines.device import own_device
     from submodel.report.tables import cost_rows, cost_table
+    from submodel.runs.callbacks.progress import Progress
     from submodel.runs.loop import train as train_run
-    from submodel.runs.progress import show_progress
 
+    config = training.config
     if not resume:
         folder.create(config)
     console.print(
@@ -76,11 +78,11 @@ def _train_and_show(
         f"{config.data.name}, scheme {config.scheme.name}, {config.clients.sampled} of "
         f"{config.clients.count} clients per round, {config.train.rounds} rounds, "
         f"{1 if group is None else group.size} process(es) with {config.engine.threads} thread(s) "
-        f"on {own_device(config.engine.device)}, batching {config.engine.batching}"
+        f"on {training.device}, batching {config.engine.batching}"
     )
-    with folder.locked(), show_progress(config.train.rounds, console) as on_round:
-        train_run(config, setup, folder, on_round, resume, group)
-    console.print(cost_table(cost_rows(setup)))
+    with folder.locked():
+        train_run(training, folder, [Progress(console)], resume=resume, group=group)
+    console.print(cost_table(cost_rows(training.setup)))
     summary = folder.summary() or {}
     if "test_accuracy" in summary:
         console.print(f"test accuracy {summary['test_accuracy']:.1%}", end=", ")
@@ -101,7 +103,7 @@ def train(
 ) -> None:
     """Train a model through sub-models; the run's folder holds all there is to know of it."""
     from submodel.config import read
-    from submodel.runs.loop import RunFolder, new_folder
+    from submodel.runs.folder import RunFolder, new_folder
 
     chosen = list(settings or [])
     if processes is not None and engine not in (None, "torchrun"):
@@ -119,7 +121,7 @@ def resume(run: RunPath, settings: Settings = None) -> None:
     from submodel.config import read
     from submodel.config.meaning import CHANGEABLE, differences, refusals
     from submodel.runs.checkpoint import saved_round
-    from submodel.runs.loop import RunFolder
+    from submodel.runs.folder import RunFolder
 
     folder = RunFolder(run)
     before = folder.config()
@@ -146,7 +148,7 @@ def resume(run: RunPath, settings: Settings = None) -> None:
 def show(run: RunPath) -> None:
     """Show a run: its evaluated rounds and where it stands."""
     from submodel.report.tables import history_table
-    from submodel.runs.loop import RunFolder
+    from submodel.runs.folder import RunFolder
 
     folder = RunFolder(run)
     config, history = folder.config(), folder.metrics()

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from submodel.algorithm.tally import RoundReport
 from submodel.files import UnreadableError, parse_json
 
 Metrics = dict[str, Any]
@@ -45,6 +46,46 @@ _POSSIBLE: dict[str, Callable[[object], bool]] = {
     **dict.fromkeys(("capacity_accuracy", "capacity_loss", "observed"), _holds_numbers),
     "missing": _is_table,
 }
+
+SCORES = (
+    *("test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy"),
+    *("capacity_accuracy", "capacity_loss"),  # the latter where accuracy is not defined
+)
+"""What an evaluation may add to a round's line."""
+_SUMMARISED = ("name", "rounds", "model_sha256", "rounds_lost")
+RESERVED = frozenset((*_NEEDED, *_POSSIBLE, "round", "clients", "devices", *_SUMMARISED))
+"""What lines and summaries call their own entries; nobody else may."""
+
+
+def line_of(round_: int, report: RoundReport) -> Metrics:
+    """What is written of a round, before anything is added to it."""
+    return {
+        "round": round_,
+        "train_loss": report.train_loss,
+        "clients": report.clients,
+        "refused": report.refused,
+        **({"missing": report.missing} if report.missing else {}),
+        "coverage": {"units": report.units_covered, "weights": report.weights_covered},
+        "bytes_down": report.bytes_down,
+        "bytes_up": report.bytes_up,
+        "flops": report.flops,
+        "seconds": {phase: round(s, 6) for phase, s in report.seconds.items()},
+        **({"observed": report.observed} if report.observed else {}),
+    }
+
+
+def with_entries(line: Metrics, entries: Mapping[str, Any]) -> Metrics:
+    """A line with more entries; those of a table that it has are added to the table.
+
+    >>> with_entries({"round": 1, "seconds": {"train": 2.0}}, {"seconds": {"evaluate": 1.0}})
+    {'round': 1, 'seconds': {'train': 2.0, 'evaluate': 1.0}}
+    """
+    tables = {
+        key: {**line[key], **value}
+        for key, value in entries.items()
+        if isinstance(value, Mapping) and isinstance(line.get(key), Mapping)
+    }
+    return {**line, **entries, **tables}
 
 
 def is_line(value: object) -> bool:

@@ -14,13 +14,12 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from submodel.algorithm.types import Setup
-from submodel.config import Config
 from submodel.config.plain import shortened
 from submodel.data import Dataset
 from submodel.model.axes.saved import axes_fingerprint
 from submodel.model.build import tensors_of
 from submodel.plugins import is_path
+from submodel.runs.training import Training
 
 Subject = Mapping[str, str]
 """Fingerprints by what they are of, each a text for people, those of values with a hash."""
@@ -29,8 +28,9 @@ _MOST_LAYERS, _MOST_SHOWN = 2000, 8
 _HASH = " sha256:"
 
 
-def subject_of(config: Config, setup: Setup) -> Subject:
+def subject_of(training: Training) -> Subject:
     """The fingerprints of a run; over devices, of what the server has and is sure to need."""
+    config, setup = training.config, training.setup
     data = setup.federation.dataset
     on_devices = config.engine.name == "flower"
     found = {"axes": f"{len(setup.axes.sizes)}{_HASH}{axes_fingerprint(setup.axes)}"}

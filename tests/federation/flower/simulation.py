@@ -27,6 +27,7 @@ from submodel.federation.flower.control import thin_app
 from submodel.federation.flower.environment import environment
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import RunFolder, train
+from submodel.runs.training import Training
 
 CONFIG = """
 name = "simulated"
@@ -120,7 +121,7 @@ def test_ten_nodes_in_rays_actors_train_what_one_process_trains(home: Path) -> N
     assert run["status"] == "finished:completed", out.read_text()[-5000:]
 
     resolved = read(folder.config_file)
-    expected, _ = train(resolved, prepare(resolved))
+    expected, _ = train(Training(resolved, prepare(resolved)))
     found = load_file(folder.model_file)
     assert found.keys() == expected.tensors.keys()
     for name, tensor in expected.tensors.items():

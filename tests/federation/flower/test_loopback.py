@@ -14,6 +14,7 @@ from submodel.federation.flower.process import Child
 from submodel.federation.flower.supernode import explain
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import train
+from submodel.runs.training import Training
 from tests.support.processes import House
 
 CONFIG = """
@@ -94,7 +95,9 @@ def test_two_devices_train_over_tls_what_one_process_trains(house: House) -> Non
     assert house.finish("serve") == 0, house.everything()
     assert "test accuracy" in house.said("serve")
 
-    expected, _ = train(read(house.run / "config.toml"), prepare(read(house.run / "config.toml")))
+    expected, _ = train(
+        Training(read(house.run / "config.toml"), prepare(read(house.run / "config.toml")))
+    )
     found = load_file(house.run / "model.safetensors")
     assert found.keys() == expected.tensors.keys()
     for name, tensor in expected.tensors.items():

@@ -28,6 +28,7 @@ from submodel.prepare.setup import prepare
 from submodel.report.tables import cost_rows
 from submodel.runs.export import export, trained_module
 from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.runs.training import Training
 from submodel.schemes import Draw, Random, Static
 from submodel.schemes.draw import draw_units
 from tests.model.zoo import ZOO, Entry
@@ -314,7 +315,7 @@ def test_a_module_of_ones_own_is_factorised_by_the_config() -> None:
     config = parse({"model": {**LOW, "name": "own", "rank_share": "1/2"}, "train": {"rounds": 1}})
     setup = prepare(config, net, digits())
     assert setup.axes.cut_by_capacity == {"3.down": 6}
-    state, _ = train(config, setup)
+    state, _ = train(Training(config, setup))
     assert state.tensors["3.down.weight"].shape == (6, 16)
 
 

@@ -20,8 +20,11 @@ from submodel.errors import ConfigError, SubmodelError
 from submodel.federation.flower.messages import GridPost, wait_no_longer
 from submodel.federation.server import over_devices
 from submodel.prepare.setup import prepare
-from submodel.runs.loop import RunFolder, new_folder, train
-from submodel.runs.progress import scores
+from submodel.runs.callbacks import Tell
+from submodel.runs.callbacks.progress import scores
+from submodel.runs.folder import RunFolder, new_folder
+from submodel.runs.loop import train
+from submodel.runs.training import Training
 
 app = ServerApp()
 _log = logging.getLogger("submodel")
@@ -71,7 +74,8 @@ def _train(folder: RunFolder, grid: Grid) -> None:
 
     wait_no_longer(config.devices.deadline)
     setup, engine = over_devices(config, prepare(config), GridPost(grid), folder.devices_file)
-    train(config, setup, folder, tell, resume=True, devices=engine)
+    training = Training(config, setup, engine, checkpoint_every=1)
+    train(training, folder, [Tell(tell)], resume=True)
 
 
 @contextmanager

@@ -20,7 +20,9 @@ from submodel.federation.flower.control import Control, UnreachableError, thin_a
 from submodel.federation.flower.guard import is_loopback
 from submodel.federation.flower.superlink import Superlink
 from submodel.files import UnreadableError, read_json
-from submodel.runs.loop import Interrupted, OnRound, RunFolder
+from submodel.runs.callbacks import OnRound
+from submodel.runs.folder import RunFolder
+from submodel.runs.loop import Interrupted
 
 Say = Callable[[str], None]
 _PAUSE, _ASK_EVERY = 0.5, 2.0

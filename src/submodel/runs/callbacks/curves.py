@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from submodel.algorithm.types import State
 from submodel.presentation.figures import new_figure, save_figure
+from submodel.runs.callbacks.base import Callback
+from submodel.runs.folder import RunFolder
+from submodel.runs.metrics import Metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
+
+
+class Curves(Callback):
+    """Draws ``curves.png`` when a run is finished."""
+
+    def __init__(self, folder: RunFolder, title: str) -> None:
+        self._file, self._title = folder.curves_file, title
+
+    def finish(self, last: State, final: State, history: Sequence[Metrics]) -> Mapping[str, Any]:
+        """Draw the lines of all rounds."""
+        draw_curves(history, self._file, self._title)
+        return {}
 
 
 def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> None:

@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from submodel.algorithm.types import State
+from submodel.runs.callbacks.base import Callback
+from submodel.runs.callbacks.tell import OnRound
+from submodel.runs.metrics import Metrics
 
 if TYPE_CHECKING:
-    from submodel.runs.loop import OnRound
+    from submodel.runs.training import Training
+
+
+class Progress(Callback):
+    """Shows on a console how a run goes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._shown = console, ExitStack()
+
+    def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
+        """Show the rounds that are done."""
+        shown = show_progress(training.rounds, self._console)
+        self._tell = self._shown.enter_context(shown)
+        for line in history:
+            self._tell(line)
+
+    def after_round(self, before: State, after: State, line: Metrics) -> None:
+        """One more."""
+        self._tell(line)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._shown.close()
 
 
 def scores(line: dict[str, Any]) -> str:
@@ -30,7 +59,7 @@ def scores(line: dict[str, Any]) -> str:
 @contextmanager
 def show_progress(rounds: int, console: Console) -> Iterator[OnRound]:
     """Yield the function that is told of every completed round."""
-    if not console.is_terminal:
+    if not _has_bars(console):
 
         def say(line: dict[str, Any]) -> None:
             if "test_loss" in line:
@@ -45,7 +74,7 @@ def show_progress(rounds: int, console: Console) -> Iterator[OnRound]:
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=console) as progress:
+    with Bar(*columns, console=console) as progress:
         task = progress.add_task("", total=rounds)
         shown = ""
 
@@ -56,3 +85,9 @@ def show_progress(rounds: int, console: Console) -> Iterator[OnRound]:
             progress.update(task, completed=line["round"], description=shown)
 
         yield advance
+
+
+def _has_bars(console: Console) -> bool:
+    """Whether a bar can be drawn over itself there: in a terminal, or by a notebook's widgets."""
+    in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None
+    return console.is_terminal or in_notebook

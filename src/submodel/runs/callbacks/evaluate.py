@@ -1,0 +1,57 @@
+"""Evaluation: the scores of every so-many-th round, of the last one and of the result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from submodel.algorithm.types import ALONE, State
+from submodel.engines.processes.group import ProcessGroup
+from submodel.runs.callbacks.base import Callback
+from submodel.runs.metrics import SCORES, Metrics
+from submodel.runs.scoring import scores
+
+if TYPE_CHECKING:
+    from submodel.runs.training import Training
+
+
+class Evaluate(Callback):
+    """Adds scores to the lines of the rounds where they are due; all processes of a group do."""
+
+    def __init__(self, group: ProcessGroup | None = None) -> None:
+        self._group = group
+
+    def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
+        """Score a last round that has no scores.
+
+        Its line may be lost, or it was not to be the last round when it was trained.
+        """
+        self._training = training
+        last = history[-1] if history and history[-1]["round"] == state.round else {}
+        self._scores = {key: last[key] for key in (*SCORES, *training.metrics) if key in last}
+        if state.round < training.rounds:
+            return
+        unscored = "test_loss" not in last
+        if unscored if self._group is None else self._group.first(unscored):
+            self._scores = self._measure(state)
+            if last:
+                history[-1] = last | self._scores
+
+    def measure(self, before: State, after: State) -> Mapping[str, Any]:
+        """The scores of a round, and how long they took; nothing where they are not due."""
+        every = self._training.config.train.evaluate_every
+        if after.round % every and after.round != self._training.rounds:
+            return {}
+        start = time.perf_counter()
+        self._scores = self._measure(after)
+        return {**self._scores, "seconds": {"evaluate": round(time.perf_counter() - start, 6)}}
+
+    def finish(self, last: State, final: State, history: Sequence[Metrics]) -> Mapping[str, Any]:
+        """The scores of the result."""
+        if final is not last:
+            self._scores = self._measure(final)
+        return {**self._scores, "capacity_accuracy": self._scores.get("capacity_accuracy")}
+
+    def _measure(self, state: State) -> Metrics:
+        return scores(self._training, state, self._group or ALONE)

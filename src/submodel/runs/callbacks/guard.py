@@ -1,0 +1,104 @@
+"""A callback of the user's: its failures end the run resumably, and it can change nothing."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from submodel.algorithm.types import State
+from submodel.errors import CallbackError
+from submodel.runs.callbacks.base import Callback
+from submodel.runs.metrics import RESERVED, Metrics
+
+if TYPE_CHECKING:
+    from submodel.runs.training import Training
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Guarded(Callback):
+    """Calls another callback with copies, checks what it returns, and names it where it fails."""
+
+    def __init__(self, callback: Callback) -> None:
+        self._callback = callback
+        self._name = type(callback).__name__
+
+    def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
+        """With copies of the state and the lines."""
+        if self._does("begin"):
+            given = _copy(state), copy.deepcopy(history)
+            self._call("begin", lambda: self._callback.begin(training, *given))
+
+    def measure(self, before: State, after: State) -> Mapping[str, Any]:
+        """Its entries, if they can stand in a line."""
+        if not self._does("measure"):
+            return {}
+        return self._entries("measure", self._callback.measure, _copy(before), _copy(after))
+
+    def after_round(self, before: State, after: State, line: Metrics) -> None:
+        """With copies of the states and the line."""
+        if self._does("after_round"):
+            given = _copy(before), _copy(after), copy.deepcopy(line)
+            self._call("after_round", lambda: self._callback.after_round(*given))
+
+    def stop(self, state: State, history: Sequence[Metrics]) -> None:
+        """A failure is said and no more: the run ends already, for another reason."""
+        try:
+            self._call("stop", lambda: self._callback.stop(_copy(state), copy.deepcopy(history)))
+        except CallbackError as error:
+            _log.warning("%s", error)
+
+    def finish(self, last: State, final: State, history: Sequence[Metrics]) -> Mapping[str, Any]:
+        """Its entries, if they can stand in a summary."""
+        if not self._does("finish"):
+            return {}
+        states, lines = (_copy(last), _copy(final)), copy.deepcopy(history)
+        return self._entries("finish", self._callback.finish, *states, lines)
+
+    def close(self) -> None:
+        """A failure is said and no more."""
+        try:
+            self._call("close", self._callback.close)
+        except CallbackError as error:
+            _log.warning("%s", error)
+
+    def _does(self, method: str) -> bool:
+        """Whether it has a method of its own, which is worth a copy of the model."""
+        return getattr(type(self._callback), method) is not getattr(Callback, method)
+
+    def _call(self, method: str, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except Exception as error:
+            raise CallbackError(
+                f"callback {self._name}: {method} fails: {type(error).__name__}: {error}"
+            ) from error
+
+    def _entries(self, method: str, function: Callable[..., Any], *given: Any) -> Metrics:
+        entries = self._call(method, lambda: function(*given))
+        returned = f"callback {self._name}: {method} returns"
+        if not isinstance(entries, Mapping) or not all(isinstance(key, str) for key in entries):
+            raise CallbackError(f"{returned} {entries!r}; want a dictionary of names and numbers")
+        if known := sorted(entries.keys() & RESERVED):
+            raise CallbackError(f"{returned} {known[0]!r}, which the run itself writes")
+        try:
+            json.dumps(dict(entries), allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise CallbackError(
+                f"{returned} {entries!r}, which cannot be written as JSON ({error}); use finite "
+                "numbers, texts, and tables of them"
+            ) from None
+        return dict(entries)
+
+
+def _copy(state: State) -> State:
+    """A state that shares nothing with the one that is trained."""
+    tensors, memory = (
+        {name: tensor.clone() for name, tensor in tensors.items()}
+        for tensors in (state.tensors, state.memory)
+    )
+    return State(state.round, tensors, memory)

@@ -1,0 +1,60 @@
+"""The scores of a state, as they stand in the metrics: of the global model and its sub-models."""
+
+from __future__ import annotations
+
+import math
+
+from submodel.algorithm.evaluation import (
+    capacity_models,
+    evaluate_capacities,
+    evaluate_parts,
+    measured,
+    some,
+)
+from submodel.algorithm.types import Group, State
+from submodel.errors import CallbackError
+from submodel.model.cut import WHOLE
+from submodel.runs.metrics import Metrics
+from submodel.runs.training import Training
+
+
+def scores(training: Training, state: State, group: Group) -> Metrics:
+    """Loss and accuracy by part and by capacity, as configured, and the user's own metrics."""
+    setup, settings, device = training.setup, training.config.train, training.device
+    data = setup.federation.dataset
+    parts = {"test": data.test}
+    if settings.evaluate_train:
+        parts["train_eval"] = some(data.train, settings.evaluate_train_examples, setup.seed)
+    small = capacity_models(setup, state) if settings.evaluate_capacities else {}
+    rows = measured(setup, [(state.tensors, WHOLE), *small.values()])
+    found = evaluate_parts(
+        setup, state, list(parts.values()), device=device, spread=group.spread, rows=rows[0]
+    )
+    values: Metrics = {}
+    for name, score in zip(parts, found, strict=True):
+        values[f"{name}_loss"] = score.loss
+        if score.accuracy is not None:
+            values[f"{name}_accuracy"] = score.accuracy
+    if settings.evaluate_capacities:
+        by_capacity = evaluate_capacities(
+            setup, state, found[0], device, group.spread, dict(zip(small, rows[1:], strict=True))
+        )
+        if found[0].accuracy is not None:
+            values["capacity_accuracy"] = {f"{c:g}": s.accuracy for c, s in by_capacity.items()}
+        else:
+            values["capacity_loss"] = {f"{c:g}": s.loss for c, s in by_capacity.items()}
+    return values | _own_metrics(training, state)
+
+
+def _own_metrics(training: Training, state: State) -> Metrics:
+    """What the user's functions say of the global model; None where that is no finite number."""
+    values: Metrics = {}
+    for name, metric in training.metrics.items():
+        try:
+            value = float(metric(training.model(state), training.setup.federation.dataset))
+        except Exception as error:
+            raise CallbackError(
+                f"metric {name!r} fails after round {state.round}: {type(error).__name__}: {error}"
+            ) from error
+        values[name] = value if math.isfinite(value) else None
+    return values

@@ -1,0 +1,44 @@
+"""Where a run begins: with an untrained model, or where its folder stands."""
+
+from __future__ import annotations
+
+import logging
+
+from submodel.algorithm.rounds import initial_state
+from submodel.algorithm.types import State
+from submodel.runs import checkpoint
+from submodel.runs.folder import RunFolder
+from submodel.runs.metrics import Metrics
+from submodel.runs.subject import Subject
+from submodel.runs.training import Training
+
+_log = logging.getLogger(__name__)
+
+
+def start(
+    training: Training, folder: RunFolder | None, subject: Subject, resume: bool
+) -> tuple[State, list[Metrics]]:
+    """The state to go on from, and the lines of the rounds behind it.
+
+    A resumed run takes the newest checkpoint that is whole; one that was killed before its first
+    begins again.
+    """
+    state, config = initial_state(training.setup), training.config
+    if folder is None:
+        return state, []
+    if resume and checkpoint.saved(folder.checkpoints):
+        state, problems = checkpoint.latest(folder.checkpoints, config, state, subject)
+        for problem in problems:
+            _log.warning("passed over %s", problem)
+        checkpoint.renew(folder.checkpoints, config, subject)
+        folder.go_on_as(config)
+    else:
+        folder.go_on_as(config)
+        checkpoint.save(folder.checkpoints, state, config, subject)
+    if lost := folder.keep_metrics(state.round):
+        _log.warning(
+            "%s: %s; the model is not affected, but totals and curves are",
+            folder.metrics_file,
+            lost,
+        )
+    return state, folder.metrics()

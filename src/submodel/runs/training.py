@@ -1,0 +1,68 @@
+"""What is trained, and how: a configuration together with the setup that was made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from submodel.algorithm.evaluation import EVALUATOR, assemble
+from submodel.algorithm.rounds import cut_of, known
+from submodel.algorithm.scaling import scaled
+from submodel.algorithm.types import Assignment, Engine, Setup, State
+from submodel.config import Config
+from submodel.data import Dataset
+from submodel.engines.device import own_device
+from submodel.model.cut import WHOLE, Cut
+from submodel.prepare.engine import make_engine
+
+Metric = Callable[[nn.Module, Dataset], float]
+"""A score of the user's own, from the global model and all the data."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A configuration, its setup, and where tasks run if not as configured.
+
+    Args:
+        config: the checked configuration.
+        setup: what `prepare` made of it.
+        engine: where tasks run; None: the engine that the configuration names.
+        metrics: scores of the user's own, by name.
+        checkpoint_every: rounds between checkpoints; None: as configured.
+    """
+
+    config: Config
+    setup: Setup
+    engine: Engine | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    checkpoint_every: int | None = None
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the run has."""
+        return self.config.train.rounds
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+        return own_device(self.config.engine.device)
+
+    def make_engine(self) -> Engine:
+        """Where the tasks of this process run."""
+        return self.engine or make_engine(self.config, self.setup)
+
+    def cut(self, state: State, capacity: float) -> Cut:
+        """What stands for a capacity: what it would hold in the coming round."""
+        if capacity == 1:
+            return WHOLE
+        where = Assignment(state.round, EVALUATOR, capacity)
+        return cut_of(self.setup, where, known=known(self.setup, state))
+
+    def model(self, state: State, capacity: float = 1.0) -> nn.Module:
+        """The global model of a state, or the sub-model of a capacity, ready to use."""
+        tensors = scaled(self.setup, state.tensors, capacity)
+        return assemble(self.setup, tensors, self.cut(state, capacity))
