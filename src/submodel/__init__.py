@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from submodel.experiments.comparison.plan import compare
     from submodel.model.axes.declare import Axes, declare
     from submodel.model.axes.tracer import trace
+    from submodel.runs.callbacks.base import Callback
 
 __version__ = "0.1.0"
 __all__ = [
     "Axes",
+    "Callback",
     "Config",
     "Dataset",
     "Result",
@@ -33,6 +35,7 @@ __getattr__ = lazily(
     {
         **dict.fromkeys(("Result", "build", "train"), "submodel.api"),
         **dict.fromkeys(("Axes", "declare", "trace"), "submodel.model.axes"),
+        "Callback": "submodel.runs.callbacks",
         "Config": "submodel.config",
         "compare": "submodel.experiments.comparison.plan",
         **dict.fromkeys(("Dataset", "dataset", "digits"), "submodel.data"),

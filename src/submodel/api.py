@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
+from rich.console import Console
 from torch import nn
 from torch.nn import functional
 
@@ -26,11 +28,12 @@ from submodel.model.build.given import check_cut
 from submodel.model.build.module import Factory, Resize
 from submodel.model.cut import UnitCut
 from submodel.prepare.setup import prepare
-from submodel.runs.callbacks import OnRound, Tell
+from submodel.runs.callbacks import Callback, Guarded, OnRound, Tell
+from submodel.runs.callbacks.progress import Progress
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import train as train_run
-from submodel.runs.metrics import Metrics
-from submodel.runs.training import Training
+from submodel.runs.metrics import RESERVED, Metrics
+from submodel.runs.training import Metric, Training
 from submodel.tasks.loss import Loss
 
 
@@ -107,12 +110,28 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     on_round: OnRound = lambda _: None,
+    callbacks: Sequence[Callback] = (),
+    metrics: Mapping[str, Metric] = MappingProxyType({}),
+    progress: bool = True,
 ) -> Result:
     """Train ``model`` through sub-models, as ``submodel train`` does; ``model`` is not changed.
 
-    What must be cut together is found by tracing; ``axes`` overrides it, with what
-    `submodel.trace` or `submodel.declare` returned or a table for the latter. With
-    ``out`` the run is a folder, and ``resume`` goes on with it.
+    Args:
+        model: any module; what must be cut together is found by tracing it.
+        data: what `submodel.dataset` or `submodel.digits` returned.
+        config: a `submodel.Config`, or a dictionary of its sections; what is not set has defaults.
+        axes: instead of tracing, what `submodel.trace` or `submodel.declare` returned, or a table
+            for the latter.
+        loss: the mean loss of a batch, from the model's outputs and the targets.
+        out: the run's folder, which is made; without it nothing is written.
+        resume: go on with the run in ``out``.
+        on_round: called with the metrics of every round.
+        callbacks: told of every round, before and after; one that fails ends the run, which
+            ``resume`` goes on with.
+        metrics: scores of your own by name, ``metric(model, data) -> float``, taken of the global
+            model wherever the others are; a number that is not finite is written as None.
+        progress: show how it goes on the error output: a bar in a terminal or a notebook, lines
+            elsewhere.
 
     >>> from submodel import digits
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -121,6 +140,9 @@ def train(
     2
     """
     given, own = _checked(config, out, resume, on_round), {"name": "own"}
+    _check_additions(callbacks, metrics)
+    told = [*([Progress(Console(stderr=True))] if progress else []), Tell(on_round)]
+    watchers = [*told, *map(Guarded, callbacks)]
     resolved = given.model_copy(
         update={
             "model": given.model.model_copy(update=own),
@@ -128,7 +150,8 @@ def train(
         }
     )
     with torch.inference_mode(False), torch.enable_grad():  # wherever it is called
-        training = Training(resolved, prepare(resolved, model, data, axes, loss))
+        setup = prepare(resolved, model, data, axes, loss)
+        training = Training(resolved, setup, metrics=dict(metrics))
         folder = None
         if out is not None:
             folder = RunFolder(Path(out))
@@ -137,10 +160,10 @@ def train(
             else:
                 folder.create(resolved)
         if folder is None:
-            state, history = train_run(training, None, [Tell(on_round)])
+            state, history = train_run(training, None, watchers)
         else:
             with folder.locked():
-                state, history = train_run(training, folder, [Tell(on_round)], resume=resume)
+                state, history = train_run(training, folder, watchers, resume=resume)
         return Result(training.model(state), history, training, state)
 
 
@@ -179,3 +202,30 @@ def _checked(
             ]
         )
     return given
+
+
+def _check_additions(callbacks: object, metrics: object) -> None:
+    """Raise unless these are callbacks, and metrics under names of their own."""
+    problems = []
+    if not isinstance(callbacks, Sequence):
+        problems.append(f"callbacks: {callbacks!r} is not a list of them")
+    else:
+        for callback in callbacks:
+            if isinstance(callback, type) and issubclass(callback, Callback):
+                name = callback.__name__
+                problems.append(f"callbacks: {name} is a class; give an instance, {name}()")
+            elif not isinstance(callback, Callback):
+                problems.append(
+                    f"callbacks: {callback!r} is not a submodel.Callback; a function of a round's "
+                    "metrics is told by on_round="
+                )
+    if not isinstance(metrics, Mapping):
+        problems.append(f"metrics: {metrics!r} is not a dictionary of names and functions")
+    else:
+        for name, metric in metrics.items():
+            if not isinstance(name, str) or name in RESERVED:
+                problems.append(f"metrics: {name!r} is not a free name: the run itself writes it")
+            if not callable(metric):
+                problems.append(f"metrics.{name}: {metric!r} is not a function of (model, data)")
+    if problems:
+        raise ConfigError(problems)
