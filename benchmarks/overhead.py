@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from submodel.algorithm.rounds import cut_of, initial_state, plan, step
+from submodel.algorithm.dispatch import cut_of
+from submodel.algorithm.rounds import initial_state, plan, step
 from submodel.algorithm.types import Setup, State
 from submodel.config import parse
 from submodel.data import dataset

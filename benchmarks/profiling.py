@@ -29,7 +29,8 @@ from benchmarks.speed.workloads import WORKLOADS, Workload, make_setup
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from submodel.algorithm.rounds import Dispatcher, initial_state, plan
+from submodel.algorithm.dispatch import Dispatcher
+from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment, Setup
 from submodel.engines.batched.forward import WideForward

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from submodel.algorithm.rounds import Dispatcher, initial_state, plan
+from submodel.algorithm.dispatch import Dispatcher
+from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Engine, Setup, Task
 from submodel.config import parse
 from submodel.data import dataset

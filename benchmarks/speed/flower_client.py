@@ -9,7 +9,7 @@ from benchmarks.speed.tasks import Job, Trainer
 from benchmarks.speed.workloads import WORKLOADS, make_setup
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from submodel.algorithm.rounds import cut_of
+from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.types import Assignment, Setup
 
 

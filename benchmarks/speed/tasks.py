@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.algorithm.rounds import cut_of, plan
+from submodel.algorithm.dispatch import cut_of
+from submodel.algorithm.rounds import plan
 from submodel.algorithm.types import Setup
 from submodel.local.work import batches
 from submodel.model.build import build

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from submodel.algorithm.rounds import cut_of, initial_state
+from submodel.algorithm.dispatch import cut_of
+from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, State
 from submodel.model.build import build, load
 from submodel.model.cost import CostModel

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.evaluation import evaluate, evaluate_capacities, evenly
-from submodel.algorithm.rounds import cut_of, initial_state
+from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import Config, parse
 from submodel.data import Dataset, Examples, dataset

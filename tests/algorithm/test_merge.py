@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.merge import LARGEST_WEIGHT_SUM, Accumulator, Ball, Box, exact_weight
-from submodel.algorithm.rounds import cut_of, initial_state, plan
+from submodel.algorithm.rounds import initial_state, plan
 from submodel.model.axes import declare
 from submodel.model.cut import CoordinateCut, Cut, UnitCut, gather
 from tests.support.common import RULES, SCHEMES, WIDTHS, tiny_setup

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.packing import Packed, mask_bytes, pack, unpack
-from submodel.algorithm.rounds import cut_of, initial_state, step
+from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment
 from submodel.engines.serial import SerialEngine

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.merge import Accumulator
-from submodel.algorithm.rounds import cut_of, initial_state, plan, step
+from submodel.algorithm.rounds import initial_state, plan, step
 from submodel.algorithm.server import Adam, Momentum, Plain, ServerStep, Yogi
 from submodel.algorithm.types import Setup, State
 from submodel.config import parse, read, to_toml

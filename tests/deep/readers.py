@@ -18,7 +18,8 @@ import torch
 from PIL import Image
 from safetensors.torch import save
 
-from submodel.algorithm.rounds import Dispatcher, initial_state
+from submodel.algorithm.dispatch import Dispatcher
+from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.config import Config, parse, read, to_toml
 from submodel.config.meaning import fingerprint

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from submodel.algorithm.rounds import Dispatcher, initial_state, output_step, step
+from submodel.algorithm.dispatch import Dispatcher
+from submodel.algorithm.rounds import initial_state, output_step, step
 from submodel.algorithm.types import Assignment, Engine, Federation, Setup
 from submodel.config import parse
 from submodel.data import Dataset, dataset

@@ -17,8 +17,9 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
+from submodel.algorithm.dispatch import Dispatcher, cut_of
 from submodel.algorithm.evaluation import evaluate
-from submodel.algorithm.rounds import Dispatcher, cut_of, initial_state, output_step, step
+from submodel.algorithm.rounds import initial_state, output_step, step
 from submodel.algorithm.types import Assignment, State
 from submodel.config import Config, parse
 from submodel.data import Examples

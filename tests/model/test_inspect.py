@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from submodel.algorithm.rounds import cut_of
+from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.types import Assignment
 from submodel.amounts import parse_amount
 from submodel.config import parse

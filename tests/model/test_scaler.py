@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.algorithm.rounds import cut_of
+from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.types import Assignment, Setup
 from submodel.data import Dataset
 from submodel.engines.batched.engine import BatchedEngine

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from submodel.algorithm.cells import Cells, begin, cells_of
-from submodel.algorithm.rounds import cut_of, initial_state, step
+from submodel.algorithm.dispatch import cut_of
+from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.server import Plain
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import parse

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import submodel
-from submodel.algorithm.rounds import cut_of, initial_state, known, plan, step
+from submodel.algorithm.dispatch import cut_of, known
+from submodel.algorithm.rounds import initial_state, plan, step
 from submodel.algorithm.types import Assignment, Federation, Setup, State, Task, Update
 from submodel.config import parse
 from submodel.data import dataset

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.merge import Accumulator
-from submodel.algorithm.rounds import cut_of, initial_state, step
+from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.types import Assignment, Setup
 from submodel.config import parse
 from submodel.engines.serial import SerialEngine

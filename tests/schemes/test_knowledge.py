@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from submodel.algorithm.rounds import initial_state, known
+from submodel.algorithm.dispatch import known
+from submodel.algorithm.rounds import initial_state
 from submodel.model.axes import Axes, declare, trace
 from submodel.model.axes.layout import Along, Concatenation, Fixed
 from submodel.model.cut import COORDINATES, UnitCut

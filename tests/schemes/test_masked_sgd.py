@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor, nn
 
-from submodel.algorithm.rounds import cut_of, initial_state, step
+from submodel.algorithm.dispatch import cut_of
+from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.types import Assignment, Setup
 from submodel.config import parse
 from submodel.data import dataset

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.algorithm.rounds import Dispatcher, initial_state, plan, step
+from submodel.algorithm.dispatch import Dispatcher
+from submodel.algorithm.rounds import initial_state, plan, step
 from submodel.algorithm.types import Setup, Task, Update
 from submodel.config import parse
 from submodel.data import dataset

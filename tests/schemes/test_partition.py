@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from submodel.algorithm.rounds import cut_of, initial_state, output_step, plan, step
+from submodel.algorithm.dispatch import cut_of
+from submodel.algorithm.rounds import initial_state, output_step, plan, step
 from submodel.algorithm.types import Setup, Update
 from submodel.config import parse
 from submodel.engines.batched.engine import BatchedEngine

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from submodel.algorithm.cells import cells_of
-from submodel.algorithm.observing import observers
+from submodel.algorithm.dispatch import cut_of, known
+from submodel.algorithm.observing import observers_of
 from submodel.algorithm.packing import mask_bytes
-from submodel.algorithm.rounds import cut_of, initial_state, known, plan, step
+from submodel.algorithm.rounds import initial_state, plan, step
 from submodel.algorithm.types import Setup
 from submodel.engines.serial import SerialEngine
 from submodel.errors import SubmodelError
@@ -232,10 +233,10 @@ def test_what_the_sequence_offers_reaches_the_run() -> None:
     # a pass draws as the sequence's does, and trains as masked-sgd does
     assert output_passes(outside) == [MaskedSgd(telling), MaskedSgd(Rolling(2))]
     first = outside.observe(Observation(one, one, 4))
-    assert [o.observe(Observation(one, one, 4)) for o in observers(outside, 4)] == [
+    assert [o.observe(Observation(one, one, 4)) for o in observers_of(outside, 4)] == [
         first, {"told": 2.0}
     ]  # fmt: skip
-    assert observers(outside, 3) == [outside]
+    assert observers_of(outside, 3) == [outside]
     # and of its training and averaging nothing does
     work = LocalWork(lr=0.1)
     assert local_work(telling, work, 0.5).lr == 0.5

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from submodel.algorithm.adapting import squared_gradients
+from submodel.algorithm.dispatch import cut_of, known
 from submodel.algorithm.evaluation import evaluate, evaluate_capacities
 from submodel.algorithm.packing import mask_bytes
-from submodel.algorithm.rounds import cut_of, initial_state, known, plan, step
+from submodel.algorithm.rounds import initial_state, plan, step
 from submodel.algorithm.tally import RoundReport, Tally
 from submodel.algorithm.types import ALONE, Engine, Setup, State
 from submodel.config import parse

@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from submodel.algorithm.dispatch import Dispatcher, cut_of
 from submodel.algorithm.evaluation import EVALUATOR, evaluate, evaluate_capacities
-from submodel.algorithm.rounds import Dispatcher, cut_of, initial_state, plan
+from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.scaling import scaled, scales
 from submodel.algorithm.types import Assignment, Setup, Task
 from submodel.api import train

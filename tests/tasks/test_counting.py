@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import submodel
+from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.evaluation import score
-from submodel.algorithm.rounds import Dispatcher, initial_state, output_step, step
+from submodel.algorithm.rounds import initial_state, output_step, step
 from submodel.algorithm.types import Assignment, Engine, Setup, Task, Update
 from submodel.config import parse
 from submodel.data import Dataset, Examples, dataset

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from submodel.algorithm.rounds import cut_of, known
+from submodel.algorithm.dispatch import cut_of, known
 from submodel.algorithm.scaling import scaled
 from submodel.algorithm.types import Assignment, Model, Setup, State
 from submodel.data import Examples

@@ -6,6 +6,7 @@ FLOPs and bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -19,13 +20,25 @@ from submodel.model.cut import WHOLE, gather
 from submodel.schemes import Observation, Observes, Scheme, roles
 
 
-def observers(scheme: Scheme, round_: int) -> list[Observes]:
+def observers_of(scheme: Scheme, round_: int) -> list[Observes]:
     """Those that observe this round: the scheme, and whoever it has its masks from."""
     return [one for one in roles(scheme, Observes) if one.observes(round_)]
 
 
-def observe(setup: Setup, state: State, engine: Engine, task: Task, tally: Tally) -> None:
-    """Note what the scheme sees of one client and its sub-model, before it trains."""
+def observe(
+    setup: Setup, state: State, engine: Engine, tasks: Iterable[Task], tally: Tally
+) -> None:
+    """Note what the scheme sees of clients and their sub-models, before they train."""
+    observers = observers_of(setup.scheme, state.round)
+    for task in tasks if observers else ():
+        tally.note(_notes(setup, state, engine, task, observers))
+        tally.lap("observe")
+
+
+def _notes(
+    setup: Setup, state: State, engine: Engine, task: Task, observers: Sequence[Observes]
+) -> dict[str, float]:
+    """What observers see of one client; where two use a name, the scheme's own counts."""
     whole = replace(
         task,
         assignment=replace(task.assignment, capacity=1.0),
@@ -37,10 +50,9 @@ def observe(setup: Setup, state: State, engine: Engine, task: Task, tally: Tally
         gradient(setup, state, engine, whole), gradient(setup, state, engine, task), state.round
     )
     notes: dict[str, float] = {}
-    for observer in reversed(observers(setup.scheme, state.round)):  # the scheme's own count last
+    for observer in reversed(observers):
         notes |= observer.observe(now)
-    tally.note(notes)
-    tally.lap("observe")
+    return notes
 
 
 def gradient(setup: Setup, state: State, engine: Engine, task: Task) -> dict[str, Tensor]:

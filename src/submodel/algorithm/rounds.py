@@ -9,45 +9,26 @@ alone knows where a task runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from submodel.algorithm.adapting import adapted
 from submodel.algorithm.cells import Cells
 from submodel.algorithm.cells import begin as begin_cells
+from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.merge import Accumulator, coverage, unsound
-from submodel.algorithm.observing import observe, observers
-from submodel.algorithm.scaling import scales
+from submodel.algorithm.observing import observe
 from submodel.algorithm.tally import RoundReport, Tally
-from submodel.algorithm.types import (
-    ALONE,
-    Assignment,
-    Bundle,
-    Engine,
-    Failure,
-    Group,
-    Setup,
-    State,
-    Task,
-    Update,
-)
+from submodel.algorithm.types import ALONE, Assignment, Engine, Group, Setup, State, Task, Update
+from submodel.algorithm.workers import Workers
 from submodel.errors import DivergedError, SilentRoundError
-from submodel.local.work import LocalWork
 from submodel.model.build import tensors_of
 from submodel.model.cost import CostModel
-from submodel.model.cut import Cut, LastCut, gather
-from submodel.schemes import NOTHING, Draw, HasMemory, Known, role
-from submodel.schemes.draw import draw_coordinates, draw_units
-from submodel.schemes.knowledge import known_to
+from submodel.schemes import HasMemory, role
 from submodel.schemes.ordered.steps import passes_of
-from submodel.schemes.protocols import local_work, output_passes, sends_masks
-from submodel.schemes.random.independent import draw_independent
-from submodel.schemes.unbiased.scaling import scales_held
+from submodel.schemes.protocols import output_passes, sends_masks
 from submodel.tasks.counting import NOTHING_COUNTS
 
 _log = logging.getLogger(__name__)
@@ -63,13 +44,6 @@ def initial_state(setup: Setup) -> State:
     return state.remember("server", setup.server.begin(parameters))
 
 
-def known(setup: Setup, state: State) -> Known:
-    """What the scheme may look at when it draws from this state."""
-    parameters = {n: state.tensors[n] for n, _ in setup.module.named_parameters()}
-    memory = state.recall("scheme")
-    return known_to(setup.scheme, setup.axes, parameters, memory, setup.granularity)
-
-
 def plan(setup: Setup, round_: int) -> list[Assignment]:
     """Sample the clients of a round and their capacities: from (seed, round) alone."""
     clients = setup.population.sample(round_)
@@ -79,114 +53,81 @@ def plan(setup: Setup, round_: int) -> list[Assignment]:
     ]
 
 
-def cut_of(
-    setup: Setup,
-    assignment: Assignment,
-    classes: NDArray[np.int64] | None = None,
-    known: Known = NOTHING,
-) -> Cut:
-    """The cut m_i^r of one client in one round, optionally restricted to some classes.
-
-    Schemes that look at the model need what is `known` of it.
-    """
-    draw = Draw(setup.seed, assignment.round, assignment.client, assignment.place, known)
-    capacity = assignment.capacity
-    if setup.alignment == "independent":
-        return draw_independent(setup.module, setup.axes, capacity, draw, classes)
-    if setup.granularity == "unit":
-        return draw_units(setup.scheme, setup.axes, capacity, draw, classes, setup.least)
-    parameters = {n: p.detach() for n, p in setup.module.named_parameters()}
-    return draw_coordinates(setup.scheme, setup.axes, parameters, capacity, draw, classes)
-
-
-class Dispatcher:
-    """Makes the tasks of a round: gathers every client's slice of the global model, m_i (.) w_r.
-
-    Clients that hold the same share one copy of it, as long as they come in a row.
-    """
-
-    def __init__(self, setup: Setup, state: State, work: LocalWork) -> None:
-        self._setup, self._work = setup, work
-        self._known = known(setup, state)
-        self._last: Cut | None = None
-        self._scales = lru_cache(lambda capacity: scales(setup, capacity))
-        self._gather = LastCut(lambda cut: gather(cut, state.tensors))
-
-    def cut(self, assignment: Assignment, classes: NDArray[np.int64] | None = None) -> Cut:
-        """What this client holds, optionally of some classes only."""
-        return cut_of(self._setup, assignment, classes, self._known)
-
-    def task(self, assignment: Assignment) -> Task:
-        """What goes to this client."""
-        setup = self._setup
-        restricted = setup.absent_labels != "keep"
-        classes = setup.federation.labels(assignment.client) if restricted else None
-        cut = self.cut(assignment, classes)
-        if self._last is None or self._last.same_key != cut.same_key:
-            self._last = cut
-        work = local_work(setup.scheme, self._work, assignment.capacity)
-        factors = scales_held(self._last, self._scales(assignment.capacity))
-        return Task(assignment, self._last, self._gather(self._last), work, classes, factors)
-
-
 def step(
     setup: Setup, state: State, engine: Engine, costs: CostModel, group: Group = ALONE
 ) -> tuple[State, RoundReport]:
-    """One round: w_r -> w_{r+1}."""
-    work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
+    """One round: w_r -> w_{r+1}.
+
+    Args:
+        setup: what stays the same over the run
+        state: the global model w_r, and what scheme and server remember
+        engine: where clients train
+        costs: of sub-models, for the report
+        group: the processes that share the run
+
+    Returns:
+        the state after the round, and what happened in it
+    """
     tally = Tally(setup.axes, state.tensors, costs, sends_masks(setup.scheme), setup.transport)
+    workers = Workers(engine, group, tally)
+
+    # 1. Sample the clients and their capacities; some schemes then adapt the model to them.
     assignments = plan(setup, state.round)
-    own = group.share(engine.bundles(assignments))
-    tally.lap("plan")
+    bundles = workers.share(assignments)
     state = adapted(setup, state, engine, costs, assignments, group, tally)
+
+    # 2. Client i trains its sub-model m_i (.) w_r. In a scheme with cells, w_r is its cell's.
+    work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
     cells = Cells(setup, state)
     dispatchers = [Dispatcher(setup, replace(state, tensors=base), work) for base in cells.bases]
 
-    def tasks(bundle: Bundle) -> Iterator[Task]:
-        for assignment in bundle.assignments:
-            tally.lap("train")
-            task = dispatchers[cells.number(assignment.client)].task(assignment)
-            tally.send(task.cut)
-            yield task
+    def task(assignment: Assignment) -> Task:
+        return dispatchers[cells.number(assignment.client)].task(assignment)
 
-    for bundle in own:
-        if observers(setup.scheme, state.round):
-            for assignment in bundle.assignments:
-                task = dispatchers[cells.number(assignment.client)].task(assignment)
-                observe(setup, state, engine, task, tally)
-        for outcome in engine.run(tasks(bundle)):
-            tally.lap("train")
-            if isinstance(outcome, Failure):
-                tally.miss(outcome.assignment.client, outcome.reason)
-            else:
-                _add(setup, cells, outcome, tally)
-        tally.lap("train")
-    group.reduce(cells.accumulators, tally)
-    tally.lap("reduce")
-    if not tally.accepted:
-        if tally.missing:
-            raise SilentRoundError(f"round {state.round + 1}: no update to merge ({tally.why()})")
-        client, reason = next(iter(tally.refused.items()))
-        hint = "" if reason == NOTHING_COUNTS else "; a smaller local.lr, or local.clip, may help"
-        raise DivergedError(
-            f"round {state.round + 1}: all {len(tally.refused)} updates were refused "
-            f"(client {client}: {reason}){hint}"
-        )
+    # 3. Sound updates are added up: in any order, to the same bits.
+    for bundle in bundles:
+        observe(setup, state, engine, map(task, bundle.assignments), tally)
+        for update in workers.train(map(task, bundle.assignments)):
+            _add(setup, cells, update, tally)
+    workers.reduce(cells.accumulators)
+    _require_updates(tally, state.round)
+
+    # 4. The sums are merged; the server takes its step from there, and projects: w_{r+1}.
     new = _next(setup, state, cells, dispatchers[0])
-    tally.lap("merge")
     return new, tally.report(coverage(cells.accumulators))
 
 
 def _add(setup: Setup, cells: Cells, update: Update, tally: Tally) -> None:
     """Guard an update and add it, or refuse it by name."""
     accumulator = cells.accumulators[cells.number(update.assignment.client)]
-    weight = setup.weight(update.examples)
-    if reason := accumulator.refusal(update.cut, update.tensors, weight) or update.unusable:
+    if reason := _added(setup, accumulator, update):
         tally.refuse(update.assignment.client, reason)
         return
-    accumulator.add(update.cut, update.tensors, weight)
     passes = passes_of(update.cut, update.passes, setup.least)
     tally.accept(update.cut, update.processed, update.loss, passes, update.counted)
+
+
+def _added(setup: Setup, accumulator: Accumulator, update: Update) -> str | None:
+    """Add an update to the sums, or say why it must not be."""
+    weight = setup.weight(update.examples)
+    reason = accumulator.refusal(update.cut, update.tensors, weight) or update.unusable
+    if reason is None:
+        accumulator.add(update.cut, update.tensors, weight)
+    return reason
+
+
+def _require_updates(tally: Tally, round_: int) -> None:
+    """Raise if a round has nothing to merge."""
+    if tally.accepted:
+        return
+    if tally.missing:
+        raise SilentRoundError(f"round {round_ + 1}: no update to merge ({tally.why()})")
+    client, reason = next(iter(tally.refused.items()))
+    hint = "" if reason == NOTHING_COUNTS else "; a smaller local.lr, or local.clip, may help"
+    raise DivergedError(
+        f"round {round_ + 1}: all {len(tally.refused)} updates were refused "
+        f"(client {client}: {reason}){hint}"
+    )
 
 
 def _next(setup: Setup, state: State, cells: Cells, dispatcher: Dispatcher) -> State:
@@ -236,8 +177,9 @@ def output_step(
     work = replace(
         setup.work, lr=1 / smoothness, epochs=None, steps=1, batch_size=None, momentum=0.0
     )
-    accumulator = Accumulator(state.tensors, "fill_in")
     tally = Tally(setup.axes, state.tensors, costs)
+    workers = Workers(engine, group, tally)
+    accumulator = Accumulator(state.tensors, "fill_in")
     everyone = [
         Assignment(
             state.round,
@@ -247,24 +189,16 @@ def output_step(
         )
         for client in setup.population.everyone()
     ]
-    own = group.share(engine.bundles(everyone))
+    bundles = workers.share(everyone)
     for scheme in output_passes(setup.scheme):
         dispatcher = Dispatcher(replace(setup, scheme=scheme), state, work)
-        for bundle in own:
+        for bundle in bundles:
             # whoever did not answer for one window is not waited for in each of the others
             left = [a for a in bundle.assignments if str(a.client) not in tally.missing]
-            for outcome in engine.run(map(dispatcher.task, left)):
-                client = outcome.assignment.client
-                if isinstance(outcome, Failure):
-                    tally.miss(client, outcome.reason)
-                    continue
-                weight = setup.weight(outcome.examples)
-                refusal = accumulator.refusal(outcome.cut, outcome.tensors, weight)
-                if reason := refusal or outcome.unusable:
-                    tally.refuse(client, reason)
-                else:
-                    accumulator.add(outcome.cut, outcome.tensors, weight)
-    group.reduce([accumulator], tally)
+            for update in workers.train(map(dispatcher.task, left)):
+                if reason := _added(setup, accumulator, update):
+                    tally.refuse(update.assignment.client, reason)
+    workers.reduce([accumulator])
     if not accumulator.added:
         kind = SilentRoundError if tally.missing else DivergedError
         raise kind(f"output step: no update to merge ({tally.why()})")

@@ -162,7 +162,8 @@ class Tally:
         return total / math.fsum(count for count, _ in self._losses)
 
     def report(self, weights_covered: float) -> RoundReport:
-        """The round's books; at coordinate granularity the weights are the units."""
+        """Close the books; at coordinate granularity the weights are the units."""
+        self.lap("merge")
         units = sum(len(seen) for seen in self._covered.values())
         held = sum(int(seen.sum()) for seen in self._covered.values())
         return RoundReport(

@@ -59,7 +59,8 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
     every shape of a sub-model has to be built for them.
     """
     from submodel.algorithm.adapting import adapting
-    from submodel.algorithm.rounds import cut_of, known, plan
+    from submodel.algorithm.dispatch import cut_of, known
+    from submodel.algorithm.rounds import plan
     from submodel.algorithm.tally import Tally
     from submodel.local.work import batches
     from submodel.schemes.ordered.steps import narrower, passes_of, planned_passes

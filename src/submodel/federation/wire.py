@@ -23,6 +23,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.packing import (
     Packed,
     Transport,
@@ -32,7 +33,6 @@ from submodel.algorithm.packing import (
     restored,
     unpack,
 )
-from submodel.algorithm.rounds import cut_of
 from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.errors import PlanError, SubmodelError
 from submodel.errors import plain as plain

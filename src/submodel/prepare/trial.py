@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from submodel.algorithm.rounds import initial_state, known
+from submodel.algorithm.dispatch import known
+from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Setup
 from submodel.errors import SubmodelError
 from submodel.schemes import Draw, draw_mask

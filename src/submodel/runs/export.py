@@ -17,8 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from submodel.algorithm.dispatch import cut_of, known
 from submodel.algorithm.evaluation import EVALUATOR, Score, assemble, score
-from submodel.algorithm.rounds import cut_of, initial_state, known
+from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.scaling import scaled
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.errors import SubmodelError

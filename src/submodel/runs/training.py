@@ -9,8 +9,8 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from submodel.algorithm.dispatch import cut_of, known
 from submodel.algorithm.evaluation import EVALUATOR, assemble
-from submodel.algorithm.rounds import cut_of, known
 from submodel.algorithm.scaling import scaled
 from submodel.algorithm.types import Assignment, Engine, Setup, State
 from submodel.config import Config

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from submodel.algorithm.cells import cells_of
+from submodel.algorithm.dispatch import cut_of, known
 from submodel.algorithm.evaluation import EVALUATOR
 from submodel.algorithm.merge import Accumulator, Rule
-from submodel.algorithm.rounds import cut_of, initial_state, known, output_step, plan, step
+from submodel.algorithm.rounds import initial_state, output_step, plan, step
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.model.cut import gather
 from submodel.runs import checkpoint

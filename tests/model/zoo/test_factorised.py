@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from submodel.algorithm.rounds import cut_of, initial_state, plan
+from submodel.algorithm.dispatch import cut_of
+from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Assignment, Setup
 from submodel.cli.models import inspect
 from submodel.config import parse

@@ -1,0 +1,76 @@
+"""What goes to a client: the cut that the scheme draws for it, and its slice of the model."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from submodel.algorithm.scaling import scales
+from submodel.algorithm.types import Assignment, Setup, State, Task
+from submodel.local.work import LocalWork
+from submodel.model.cut import Cut, LastCut, gather
+from submodel.schemes import NOTHING, Draw, Known
+from submodel.schemes.draw import draw_coordinates, draw_units
+from submodel.schemes.knowledge import known_to
+from submodel.schemes.protocols import local_work
+from submodel.schemes.random.independent import draw_independent
+from submodel.schemes.unbiased.scaling import scales_held
+
+
+def known(setup: Setup, state: State) -> Known:
+    """What the scheme may look at when it draws from this state."""
+    parameters = {n: state.tensors[n] for n, _ in setup.module.named_parameters()}
+    memory = state.recall("scheme")
+    return known_to(setup.scheme, setup.axes, parameters, memory, setup.granularity)
+
+
+def cut_of(
+    setup: Setup,
+    assignment: Assignment,
+    classes: NDArray[np.int64] | None = None,
+    known: Known = NOTHING,
+) -> Cut:
+    """The cut m_i^r of one client in one round, optionally restricted to some classes.
+
+    Schemes that look at the model need what is `known` of it.
+    """
+    draw = Draw(setup.seed, assignment.round, assignment.client, assignment.place, known)
+    capacity = assignment.capacity
+    if setup.alignment == "independent":
+        return draw_independent(setup.module, setup.axes, capacity, draw, classes)
+    if setup.granularity == "unit":
+        return draw_units(setup.scheme, setup.axes, capacity, draw, classes, setup.least)
+    parameters = {n: p.detach() for n, p in setup.module.named_parameters()}
+    return draw_coordinates(setup.scheme, setup.axes, parameters, capacity, draw, classes)
+
+
+class Dispatcher:
+    """Makes the tasks of a round: gathers every client's slice of the global model, m_i (.) w_r.
+
+    Clients that hold the same share one copy of it, as long as they come in a row.
+    """
+
+    def __init__(self, setup: Setup, state: State, work: LocalWork) -> None:
+        self._setup, self._work = setup, work
+        self._known = known(setup, state)
+        self._last: Cut | None = None
+        self._scales = lru_cache(lambda capacity: scales(setup, capacity))
+        self._gather = LastCut(lambda cut: gather(cut, state.tensors))
+
+    def cut(self, assignment: Assignment, classes: NDArray[np.int64] | None = None) -> Cut:
+        """What this client holds, optionally of some classes only."""
+        return cut_of(self._setup, assignment, classes, self._known)
+
+    def task(self, assignment: Assignment) -> Task:
+        """What goes to this client."""
+        setup = self._setup
+        restricted = setup.absent_labels != "keep"
+        classes = setup.federation.labels(assignment.client) if restricted else None
+        cut = self.cut(assignment, classes)
+        if self._last is None or self._last.same_key != cut.same_key:
+            self._last = cut
+        work = local_work(setup.scheme, self._work, assignment.capacity)
+        factors = scales_held(self._last, self._scales(assignment.capacity))
+        return Task(assignment, self._last, self._gather(self._last), work, classes, factors)
