@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from submodel.errors import SubmodelError, plain
 
 T = TypeVar("T")
+JsonNumber = int | float
+"""A number as JSON has it: a whole one stays whole."""
 
 
 class UnreadableError(SubmodelError):
@@ -31,27 +32,14 @@ def read_text(path: Path, most: int) -> str:
         raise UnreadableError(getattr(error, "strerror", None) or str(error)) from None
 
 
-def parse_json(text: str | bytes) -> Any:
-    """What a JSON text says."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError(f"not JSON ({error})") from None
-
-
-def read_json(path: Path, most: int) -> Any:
-    """What a file of JSON says, of at most so many bytes."""
-    return parse_json(read_text(path, most))
-
-
-def parse_as(kind: TypeAdapter[T], text: str | bytes) -> T:
+def parse_typed(kind: TypeAdapter[T], text: str | bytes) -> T:
     """What a JSON text says, as typed values; numbers in quotes are not numbers.
 
     Args:
         kind: What it has to be; make it once, as that takes longer than reading.
         text: The JSON.
 
-    >>> parse_as(TypeAdapter(dict[str, list[int]]), '{"a": [1, "2"]}')
+    >>> parse_typed(TypeAdapter(dict[str, list[int]]), '{"a": [1, "2"]}')
     Traceback (most recent call last):
     submodel.files.UnreadableError: a.1: input should be a valid integer
     """
@@ -61,7 +49,7 @@ def parse_as(kind: TypeAdapter[T], text: str | bytes) -> T:
         raise UnreadableError(_first(error)) from None
 
 
-def read_as(kind: TypeAdapter[T], path: Path, most: int) -> T:
+def read_typed(kind: TypeAdapter[T], path: Path, most: int) -> T:
     """What a file of JSON says, as typed values.
 
     Args:
@@ -69,7 +57,7 @@ def read_as(kind: TypeAdapter[T], path: Path, most: int) -> T:
         path: The file.
         most: It may have at most so many bytes.
     """
-    return parse_as(kind, read_text(path, most))
+    return parse_typed(kind, read_text(path, most))
 
 
 def _first(error: ValidationError) -> str:

@@ -208,7 +208,7 @@ def bad_archives(folder: Path) -> dict[str, tuple[Path, Spec, str]]:
             TEN,
             "train_lables.json: 2 labels for 20 images",
         ),
-        "npm no json": (tar("json", {**rows, "test_lables.json": b"["}), TEN, "not valid JSON"),
+        "npm no json": (tar("json", {**rows, "test_lables.json": b"["}), TEN, "not JSON"),
         "npm words": (tar("words", {**rows, "test_lables.json": b'["a"]'}), TEN, "whole numbers"),
         "npm rows": (
             tar("rows", {**rows, "data_batch_1.png": content.getvalue()}),

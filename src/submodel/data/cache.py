@@ -14,12 +14,15 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from submodel.data.images import Images, ImageSet
 from submodel.errors import DataError, plain
+from submodel.files import UnreadableError, parse_typed
 
+_NAMES = TypeAdapter(tuple[str, ...])
 _TENSORS = ("train.pixels", "train.labels", "test.pixels", "test.labels")
 
 
@@ -77,8 +80,8 @@ def restore(key: str) -> ImageSet:
             about = content.metadata() or {}
         names, origin = about["names"], about["origin"]
         whole = about["sha256"] == _sha256(tensors, names, origin)
-        classes = tuple(map(str, json.loads(names)))
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+        classes = parse_typed(_NAMES, names)
+    except (OSError, SafetensorError, KeyError, ValueError, UnreadableError) as error:
         raise DataError(
             f"{path}: damaged ({plain(error)}); delete it, and it is made anew"
         ) from None

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from submodel.data.files import read_files
 from submodel.data.images import (
@@ -27,7 +27,9 @@ from submodel.data.images import (
     opened,
 )
 from submodel.errors import ConfigError, DataError
+from submodel.files import UnreadableError, parse_typed
 
+_LABELS = TypeAdapter(list[int])
 _SIDE = 32
 _IMAGE_BYTES = 3 * _SIDE * _SIDE
 _TEXT_BYTES = 16 << 20
@@ -260,11 +262,9 @@ def _rows(content: bytes, records: int, where: str) -> Pixels:
 
 def _json_labels(content: bytes, count: int, where: str) -> Labels:
     try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"data.path: {where}: not valid JSON ({error})") from None
-    if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise DataError(f"data.path: {where}: not a list of whole numbers")
+        values = parse_typed(_LABELS, content)
+    except UnreadableError as error:
+        raise DataError(f"data.path: {where}: not a list of whole numbers ({error})") from None
     if len(values) != count:
         raise DataError(f"data.path: {where}: {len(values):,} labels for {count:,} images")
     try:

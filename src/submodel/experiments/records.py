@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from submodel.config import Config
 from submodel.errors import SubmodelError
-from submodel.files import UnreadableError, read_as
+from submodel.files import UnreadableError, read_typed
 from submodel.runs.loop import Metrics, RunFolder
 
 _KEPT = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy")
@@ -65,7 +65,7 @@ class VariantRecord:
     def read(cls, path: Path) -> VariantRecord:
         """A record that `write` wrote."""
         try:
-            return read_as(_RECORD, path, _LARGEST)
+            return read_typed(_RECORD, path, _LARGEST)
         except UnreadableError as error:
             raise SubmodelError(f"{path}: not a record of runs ({error})") from None
 

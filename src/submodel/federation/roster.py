@@ -16,15 +16,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from submodel.errors import CheckpointError, SubmodelError
 from submodel.federation.device import Report
 from submodel.federation.post import Post
-from submodel.federation.wire import Limits, Parcel, WireError, plain, read_as
+from submodel.federation.wire import Limits, Parcel, WireError, plain
+from submodel.files import UnreadableError, read_typed
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 120.0  # seconds that a device has to say who it is
 _AGAIN = 60.0  # seconds after which one that cannot take part is asked once more
 _PAUSE = 0.2
+_MOST_BYTES = 2**30  # of the file that keeps all devices
 _REMIND = 30.0
 
 
@@ -206,17 +210,19 @@ class Roster:
             self._entries[entry.client] = replace(entry, present=False)
 
 
+_ENTRIES = TypeAdapter(list[Entry])
+
+
 def read_roster(file: Path | None) -> list[Entry]:
     """The devices that a run's folder tells of."""
     if file is None or not file.is_file():
         return []
     try:
-        lines = json.loads(file.read_text("utf-8"))
         return [
             replace(entry, report=Report.read(entry.report.head()))
-            for entry in read_as(tuple[Entry, ...], lines)
+            for entry in read_typed(_ENTRIES, file, _MOST_BYTES)
         ]
-    except (OSError, ValueError, RecursionError, WireError) as error:
+    except (UnreadableError, WireError) as error:
         raise CheckpointError(
             f"{file}: damaged ({plain(error, 200)}); delete it, and devices are numbered anew"
         ) from None

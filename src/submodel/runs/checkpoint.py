@@ -15,20 +15,22 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import tomli_w
 import torch
+from pydantic import ConfigDict, TypeAdapter
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from submodel.algorithm.types import State
 from submodel.config import Config, override, parse, to_toml
 from submodel.config.meaning import fingerprint, refusals
 from submodel.config.plain import MOST_BYTES, read_toml
 from submodel.errors import CheckpointError, ConfigError, plain
-from submodel.files import UnreadableError, read_json, read_text, write_text
+from submodel.files import UnreadableError, read_text, read_typed, write_text
 from submodel.runs.subject import Subject, differing
 
 __all__ = ["DamagedError", "fingerprint", "flush", "latest", "model_sha256", "read", "renew",
@@ -180,24 +182,31 @@ def _is_old(meta: Mapping[str, Any]) -> bool:
     return not {"state_sha256", "config", "subject"} & meta.keys()
 
 
+class _Meta(TypedDict):
+    """The JSON part: what is read of it; there may be more."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    round: int
+    config_sha256: str
+    model_sha256: str
+    config: NotRequired[str]
+    subject: NotRequired[dict[str, str]]
+    state_sha256: NotRequired[str]
+
+
+_META: TypeAdapter[Any] = TypeAdapter(_Meta)
+
+
 def _meta(path: Path) -> dict[str, Any]:
     """The JSON part, checked."""
     try:
-        meta = read_json(path / _STATE, _MOST_STATE)
-        if not isinstance(meta, dict):
-            raise UnreadableError("not a table")
-        kinds: dict[str, type] = {"round": int, "config_sha256": str, "model_sha256": str}
+        meta: dict[str, Any] = read_typed(_META, path / _STATE, _MOST_STATE)
         if not _is_old(meta):
-            kinds |= {"config": str, "subject": dict}
             content = {key: value for key, value in meta.items() if key != "state_sha256"}
             if meta.get("state_sha256") != _hash(content):
                 raise UnreadableError("it does not match its hash")
-        for key, kind in kinds.items():
-            if type(meta.get(key)) is not kind:
-                raise UnreadableError(f"no {key}")
-        subject = meta.get("subject", {})  # an old one may have none, or anything so named
-        if not isinstance(subject, dict) or not all(isinstance(t, str) for t in subject.values()):
-            raise UnreadableError("no subject")
+            if missing := {"config", "subject"} - meta.keys():
+                raise UnreadableError(f"no {min(missing)}")
         name = _NAME.fullmatch(path.name)
         if name is None or int(name[1]) != meta["round"]:
             raise UnreadableError("of another round")

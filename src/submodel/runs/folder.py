@@ -7,22 +7,34 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NotRequired
 
 from filelock import FileLock, Timeout
+from pydantic import ConfigDict, TypeAdapter
+from typing_extensions import TypedDict
 
 from submodel.config import Config, read, to_toml
 from submodel.config.meaning import differences
 from submodel.errors import SubmodelError
-from submodel.files import UnreadableError, read_json, write_text
+from submodel.files import JsonNumber, UnreadableError, read_typed, write_text
 from submodel.runs import checkpoint
 from submodel.runs.metrics import Lines, Metrics, said
 
 _MOST_SUMMARY = 2**20  # bytes
-_SUMMARISED: dict[str, type | tuple[type, ...]] = {
-    "rounds": int,
-    "model_sha256": str,
-    **dict.fromkeys(("test_loss", "seconds"), (int, float)),
-}
+
+
+class _Summary(TypedDict):
+    """What those who read a summary rely on; there may be more."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    rounds: int
+    model_sha256: str
+    test_loss: JsonNumber
+    seconds: JsonNumber
+    test_accuracy: NotRequired[JsonNumber]
+
+
+_SUMMARY: TypeAdapter[Any] = TypeAdapter(_Summary)
 
 
 class RunFolder:
@@ -93,17 +105,10 @@ class RunFolder:
             return None
         again = f"'submodel resume {self.path}' writes it again"
         try:
-            summary = read_json(self.summary_file, _MOST_SUMMARY)
+            summary: Metrics = read_typed(_SUMMARY, self.summary_file, _MOST_SUMMARY)
         except UnreadableError as error:
             raise SubmodelError(f"{self.summary_file}: damaged: {error}; {again}") from None
-        for key, kind in _SUMMARISED.items():
-            given = summary.get(key) if isinstance(summary, dict) else None
-            if not isinstance(given, kind):
-                raise SubmodelError(f"{self.summary_file}: damaged: no {key}; {again}")
-        if not isinstance(summary.get("test_accuracy", 0.0), int | float):
-            raise SubmodelError(f"{self.summary_file}: damaged: no test_accuracy; {again}")
-        found: Metrics = summary
-        return found
+        return summary
 
     def finished(self) -> bool:
         """Whether all rounds of the configuration are done, and summed up."""

@@ -8,52 +8,60 @@ these lines.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
+from pydantic_core import from_json
+from typing_extensions import TypedDict
 
 from submodel.algorithm.tally import RoundReport
-from submodel.files import UnreadableError, parse_json
+from submodel.files import JsonNumber, UnreadableError, parse_typed
 
 Metrics = dict[str, Any]
 _LONGEST = 2**23  # bytes of a line; a round of ten thousand devices has two million
 _MOST_SAID = 5
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _covers(value: dict[str, JsonNumber]) -> dict[str, JsonNumber]:
+    if not {"units", "weights"} <= value.keys():
+        raise ValueError("no units or weights")
+    return value
 
 
-def _is_table(value: object) -> bool:
-    return isinstance(value, Mapping)
+class _Line(TypedDict):
+    """A round's line: all that those who read it rely on; there may be more."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    round: Annotated[int, Field(ge=1)]
+    train_loss: JsonNumber
+    bytes_down: JsonNumber
+    bytes_up: JsonNumber
+    flops: JsonNumber
+    coverage: Annotated[dict[str, JsonNumber], AfterValidator(_covers)]
+    seconds: dict[str, JsonNumber]
+    refused: dict[str, Any]
+    test_loss: NotRequired[JsonNumber]
+    test_accuracy: NotRequired[JsonNumber]
+    train_eval_loss: NotRequired[JsonNumber]
+    train_eval_accuracy: NotRequired[JsonNumber]
+    capacity_accuracy: NotRequired[dict[str, JsonNumber]]
+    capacity_loss: NotRequired[dict[str, JsonNumber]]
+    observed: NotRequired[dict[str, JsonNumber]]
+    missing: NotRequired[dict[str, Any]]
 
 
-def _holds_numbers(value: object) -> bool:
-    return isinstance(value, Mapping) and all(map(_is_number, value.values()))
-
-
-_NEEDED: dict[str, Callable[[object], bool]] = {
-    **dict.fromkeys(("train_loss", "bytes_down", "bytes_up", "flops"), _is_number),
-    **dict.fromkeys(("coverage", "seconds"), _holds_numbers),
-    "refused": _is_table,
-}
-_POSSIBLE: dict[str, Callable[[object], bool]] = {
-    **dict.fromkeys(
-        ("test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy"), _is_number
-    ),
-    **dict.fromkeys(("capacity_accuracy", "capacity_loss", "observed"), _holds_numbers),
-    "missing": _is_table,
-}
-
+_LINE: TypeAdapter[Any] = TypeAdapter(_Line)
 SCORES = (
     *("test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy"),
     *("capacity_accuracy", "capacity_loss"),  # the latter where accuracy is not defined
 )
 """What an evaluation may add to a round's line."""
 _SUMMARISED = ("name", "rounds", "model_sha256", "rounds_lost")
-RESERVED = frozenset((*_NEEDED, *_POSSIBLE, "round", "clients", "devices", *_SUMMARISED))
+RESERVED = frozenset((*_Line.__annotations__, "clients", "devices", *_SUMMARISED))
 """What lines and summaries call their own entries; nobody else may."""
 
 
@@ -88,19 +96,6 @@ def with_entries(line: Metrics, entries: Mapping[str, Any]) -> Metrics:
     return {**line, **entries, **tables}
 
 
-def is_line(value: object) -> bool:
-    """Whether a value is a round's line, with all that those who read it rely on.
-
-    >>> is_line({"round": 1, "train_loss": 0.5})
-    False
-    """
-    if not isinstance(value, dict) or type(value.get("round")) is not int or value["round"] < 1:
-        return False
-    needed = all(key in value and holds(value[key]) for key, holds in _NEEDED.items())
-    possible = all(holds(value[key]) for key, holds in _POSSIBLE.items() if key in value)
-    return needed and possible and {"units", "weights"} <= value["coverage"].keys()
-
-
 @dataclass(frozen=True)
 class Lines:
     """What a file of lines holds: one per round, ascending, and what else stands there."""
@@ -115,13 +110,13 @@ class Lines:
         damage: list[str] = []
         for number, text in enumerate(_texts(path), start=1):
             try:
-                line = parse_json(text)
+                parse_typed(_LINE, text)
             except UnreadableError:
-                line = None
-            if not is_line(line):
                 if text.endswith(b"\n") or len(text) == _LONGEST:
                     damage.append(f"line {number} is not that of a round")
-            elif found.setdefault(line["round"], line) is not line:
+                continue
+            line: Metrics = from_json(text)  # checked, and in the order it was written in
+            if found.setdefault(line["round"], line) is not line:
                 damage.append(f"line {number} is another one of round {line['round']}")
         return cls([found[round_] for round_ in sorted(found)], damage)
 

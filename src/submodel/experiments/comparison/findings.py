@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter
 from submodel.errors import SubmodelError
 from submodel.experiments.records import VariantRecord
 from submodel.experiments.statistics import Judgement, behind_best, spread
-from submodel.files import UnreadableError, read_as
+from submodel.files import UnreadableError, read_typed
 
 _FILE = "comparison.json"
 _LARGEST = 1 << 24  # bytes of it
@@ -91,7 +91,7 @@ class Findings:
         """What `write` wrote."""
         path = folder / _FILE
         try:
-            index = read_as(_INDEX, path, _LARGEST)
+            index = read_typed(_INDEX, path, _LARGEST)
         except UnreadableError as error:
             raise SubmodelError(f"{path}: not the records of a comparison ({error})") from None
         ways = [

@@ -14,12 +14,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from submodel.errors import SubmodelError
 from submodel.federation.flower import probe
 from submodel.federation.flower.control import Control, UnreachableError, thin_app
 from submodel.federation.flower.guard import is_loopback
 from submodel.federation.flower.superlink import Superlink
-from submodel.files import UnreadableError, read_json
+from submodel.files import UnreadableError, read_typed
 from submodel.runs.callbacks import OnRound
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import Interrupted
@@ -69,12 +71,15 @@ class Place:
     def load(cls, folder: RunFolder) -> Place:
         """What `save` wrote."""
         try:
-            return cls(**read_json(folder.serving_file, _MOST_PLACE))
-        except (UnreadableError, TypeError):
+            return read_typed(_PLACE, folder.serving_file, _MOST_PLACE)
+        except UnreadableError:
             raise SubmodelError(
                 f"{folder.path}: not begun by 'submodel serve'; to go on with it: flwr run APP "
                 f"--run-config 'folder=\"{folder.path.resolve()}\"'"
             ) from None
+
+
+_PLACE = TypeAdapter(Place)
 
 
 class Served:
