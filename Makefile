@@ -35,7 +35,7 @@ test-simulation: $(SIMULATION)/.ready
 $(SIMULATION)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SIMULATION)
 	$(SIMULATION)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[simulation]' pytest
+		-e '.[server,simulation]' pytest
 	touch $@
 
 $(VENV)/.ready: pyproject.toml constraints.txt

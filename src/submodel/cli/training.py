@@ -87,7 +87,8 @@ def _train_and_show(
     if "test_accuracy" in summary:
         console.print(f"test accuracy {summary['test_accuracy']:.1%}", end=", ")
     console.print(f"test loss {summary['test_loss']:.4f} after {summary['rounds']} rounds")
-    console.print(f"curves: {folder.curves_file}")
+    if folder.curves_file.is_file():
+        console.print(f"curves: {folder.curves_file}")
 
 
 def train(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from submodel.data.checks import are_labels, count_classes, pair
 from submodel.errors import ConfigError, DataError
+from submodel.extras import needs_extra
 from submodel.randomness import generator
 
 
@@ -125,7 +126,8 @@ def digits() -> Dataset:
     >>> len(data.train), len(data.test), data.inputs
     (1442, 355, (1, 8, 8))
     """
-    from sklearn.datasets import load_digits
+    with needs_extra("server", "the data 'digits'"):
+        from sklearn.datasets import load_digits
 
     bunch = load_digits()
     images = torch.from_numpy(bunch.images.astype(np.float32)).unsqueeze(1) / 16

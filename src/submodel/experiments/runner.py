@@ -17,6 +17,7 @@ from submodel.config import Config, to_toml
 from submodel.engines.processes.launch import start_follower
 from submodel.errors import SubmodelError
 from submodel.experiments.records import VariantRecord
+from submodel.extras import needs_extra
 from submodel.runs.loop import Interrupted, RunFolder
 
 _POLL = 0.5  # seconds
@@ -63,6 +64,9 @@ class Runner:
 
     def run(self, configs: Mapping[str, Sequence[Config]]) -> list[VariantRecord]:
         """Whatever is not finished yet, name -> a configuration per seed; the records of all."""
+        with needs_extra("server", "a report"):  # told now, not after hours
+            import matplotlib  # noqa: F401
+            import scipy  # noqa: F401
         jobs = {slug: [self.job(slug, c) for c in own] for slug, own in configs.items()}
         # seed by seed, so that what is interrupted has something of everything
         order = [job for together in zip(*jobs.values(), strict=True) for job in together]

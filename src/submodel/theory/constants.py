@@ -6,11 +6,14 @@ import math
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from scipy import optimize
 
+from submodel.extras import needs_extra
 from submodel.randomness import generator
 from submodel.theory.masked import Masked, Masking
 from submodel.theory.problems import Array, Problem, Quadratic, Samples, TheoryError
+
+with needs_extra("server", "the lab"):
+    from scipy import optimize
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from sklearn import datasets
 
+from submodel.extras import needs_extra
 from submodel.randomness import generator
 from submodel.theory.constants import client_distance
 from submodel.theory.problems import Array, Logistic, Ridge, TheoryError
+
+with needs_extra("server", "the lab"):
+    from sklearn import datasets
 
 Name = Literal["breast_cancer", "digits"]
 

@@ -13,12 +13,15 @@ from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize
 
+from submodel.extras import needs_extra
 from submodel.model.cut import COORDINATES
 from submodel.randomness import generator
 from submodel.schemes import Draw, Random, Rolling, Scheme
 from submodel.theory.problems import Array, Problem, Quadratic, TheoryError
+
+with needs_extra("server", "the lab"):
+    from scipy import optimize
 
 _ENUMERATED = 10
 _LISTED = 2048

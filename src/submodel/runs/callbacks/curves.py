@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from submodel.algorithm.types import State
+from submodel.extras import MissingExtraError
 from submodel.presentation.figures import new_figure, save_figure
 from submodel.runs.callbacks.base import Callback
 from submodel.runs.folder import RunFolder
@@ -15,6 +17,8 @@ from submodel.runs.metrics import Metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
+
+_log = logging.getLogger(__name__)
 
 
 class Curves(Callback):
@@ -24,8 +28,11 @@ class Curves(Callback):
         self._file, self._title = folder.curves_file, title
 
     def finish(self, last: State, final: State, history: Sequence[Metrics]) -> Mapping[str, Any]:
-        """Draw the lines of all rounds."""
-        draw_curves(history, self._file, self._title)
+        """Draw the lines of all rounds; a machine without matplotlib does without them."""
+        try:
+            draw_curves(history, self._file, self._title)
+        except MissingExtraError as error:
+            _log.warning("no curves: %s", error)
         return {}
 
 
