@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from submodel.model.axes.declare import Axes, declare
     from submodel.model.axes.tracer import trace
     from submodel.runs.callbacks.base import Callback
+    from submodel.runs.open import Run, open  # noqa: A004
 
 __version__ = "0.1.0"
 __all__ = [
@@ -21,12 +22,14 @@ __all__ = [
     "Config",
     "Dataset",
     "Result",
+    "Run",
     "SubmodelError",
     "build",
     "compare",
     "dataset",
     "declare",
     "digits",
+    "open",
     "trace",
     "train",
 ]
@@ -34,6 +37,7 @@ __getattr__ = lazily(
     __name__,
     {
         **dict.fromkeys(("Result", "build", "train"), "submodel.api"),
+        **dict.fromkeys(("Run", "open"), "submodel.runs.open"),
         **dict.fromkeys(("Axes", "declare", "trace"), "submodel.model.axes"),
         "Callback": "submodel.runs.callbacks",
         "Config": "submodel.config",

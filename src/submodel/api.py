@@ -18,6 +18,7 @@ from submodel.algorithm.types import Setup, State
 from submodel.amounts import parse_capacity
 from submodel.config import Config, parse
 from submodel.data import Dataset
+from submodel.data.listed import listed
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
 from submodel.model.axes.forward import Inputs
@@ -27,14 +28,23 @@ from submodel.model.build.check import Outputs
 from submodel.model.build.given import check_cut
 from submodel.model.build.module import Factory, Resize
 from submodel.model.cut import UnitCut
-from submodel.prepare.setup import prepare
+from submodel.prepare.selection import Selector
 from submodel.runs.callbacks import Callback, Guarded, OnRound, Tell
 from submodel.runs.callbacks.progress import Progress
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import train as train_run
+from submodel.runs.material import Material
 from submodel.runs.metrics import RESERVED, Metrics
 from submodel.runs.training import Metric, Training
 from submodel.tasks.loss import Loss
+
+_OF_PARTITIONS = frozenset(
+    f"data.{key}"
+    for key in (
+        *("labels_per_client", "alpha", "partitioner", "partitioner_options"),
+        "examples_per_client",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,11 @@ class Result:
         return self.training.setup
 
     def submodel(self, capacity: float | str) -> nn.Module:
-        """The trained sub-model of a capacity, as 0.25 or "1/4", ready to use."""
+        """The trained sub-model of a capacity, ready to use.
+
+        Args:
+            capacity: the share of every axis, as 0.25 or "1/4".
+        """
         return self.training.model(self.state, parse_capacity(capacity))
 
 
@@ -107,11 +121,13 @@ def train(
     *,
     axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None,
     loss: Loss = functional.cross_entropy,
+    outputs: Selector | None = None,
+    clients: Sequence[Any] | None = None,
+    metrics: Mapping[str, Metric] = MappingProxyType({}),
     out: str | Path | None = None,
     resume: bool = False,
     on_round: OnRound = lambda _: None,
     callbacks: Sequence[Callback] = (),
-    metrics: Mapping[str, Metric] = MappingProxyType({}),
     progress: bool = True,
 ) -> Result:
     """Train ``model`` through sub-models, as ``submodel train`` does; ``model`` is not changed.
@@ -123,13 +139,17 @@ def train(
         axes: instead of tracing, what `submodel.trace` or `submodel.declare` returned, or a table
             for the latter.
         loss: the mean loss of a batch, from the model's outputs and the targets.
+        outputs: where the model returns more than one tensor, the one that counts in training and
+            scores, as ``lambda returned: returned.logits``.
+        clients: who has which training examples: for every client an array of positions in
+            ``data.train``; the number of clients follows from it.
+        metrics: scores of your own by name, ``metric(model, data) -> float``, taken of the global
+            model wherever the others are; a number that is not finite is written as None.
         out: the run's folder, which is made; without it nothing is written.
         resume: go on with the run in ``out``.
         on_round: called with the metrics of every round.
         callbacks: told of every round, before and after; one that fails ends the run, which
             ``resume`` goes on with.
-        metrics: scores of your own by name, ``metric(model, data) -> float``, taken of the global
-            model wherever the others are; a number that is not finite is written as None.
         progress: show how it goes on the error output: a bar in a terminal or a notebook, lines
             elsewhere.
 
@@ -139,32 +159,55 @@ def train(
     >>> len(train(net, digits(), rounds).history)
     2
     """
-    given, own = _checked(config, out, resume, on_round), {"name": "own"}
     _check_additions(callbacks, metrics)
-    told = [*([Progress(Console(stderr=True))] if progress else []), Tell(on_round)]
-    watchers = [*told, *map(Guarded, callbacks)]
-    resolved = given.model_copy(
-        update={
-            "model": given.model.model_copy(update=own),
-            "data": given.data.model_copy(update=own),
-        }
-    )
+    resolved = _own(_checked(config, out, resume, on_round), data, clients)
+    material = Material(model, data, axes, loss, outputs, clients, metrics)
+    shown = [Progress(Console(stderr=True))] if progress else []
+    watchers = [*shown, Tell(on_round), *map(Guarded, callbacks)]
     with torch.inference_mode(False), torch.enable_grad():  # wherever it is called
-        setup = prepare(resolved, model, data, axes, loss)
-        training = Training(resolved, setup, metrics=dict(metrics))
-        folder = None
-        if out is not None:
+        training = material.training(resolved)
+        if out is None:
+            state, history = train_run(training, None, watchers)
+        else:
             folder = RunFolder(Path(out))
             if resume:
                 folder.config()  # or it is no run
             else:
                 folder.create(resolved)
-        if folder is None:
-            state, history = train_run(training, None, watchers)
-        else:
             with folder.locked():
                 state, history = train_run(training, folder, watchers, resume=resume)
         return Result(training.model(state), history, training, state)
+
+
+def _own(config: Config, data: object, clients: object) -> Config:
+    """The configuration of a run with own module, data and perhaps lists of clients' examples."""
+    own = {"name": "own"}
+    sections: dict[str, object] = {"model": config.model.model_copy(update=own)}
+    if clients is None or not isinstance(data, Dataset):
+        sections["data"] = config.data.model_copy(update=own)
+        return config.model_copy(update=sections)
+    count = len(listed(clients, len(data.train)).lists)
+    contrary = {"data.examples", "data.partition", *_OF_PARTITIONS} & _given(config)
+    problems = [f"{key}: clients= lists who has which examples" for key in sorted(contrary)]
+    if "clients.count" in _given(config) and config.clients.count != count:
+        problems.append(f"clients.count: {config.clients.count}, but clients= lists {count}")
+    if problems:
+        raise ConfigError(problems)
+    sections["data"] = config.data.model_copy(update={**own, "partition": "iid"})
+    values = {"count": count}
+    if "clients.per_round" not in _given(config):
+        values["per_round"] = min(count, config.clients.sampled)
+    chosen = parse({"clients": {**config.clients.model_dump(exclude_unset=True), **values}}).clients
+    return config.model_copy(update={**sections, "clients": chosen})
+
+
+def _given(config: Config) -> set[str]:
+    """The keys of data and clients that somebody set."""
+    return {
+        f"{name}.{key}"
+        for name in ("data", "clients")
+        for key in getattr(config, name).model_fields_set
+    }
 
 
 def _checked(

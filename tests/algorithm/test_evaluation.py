@@ -152,8 +152,9 @@ def test_exports_keep_the_statistics_of_the_clients(tmp_path: Path) -> None:
         setup = prepare(config, data=images())
         folder = RunFolder(tmp_path / source)
         folder.create(config)
-        train(Training(config, setup), folder)
-        module, score, _ = trained_module(folder, setup, 1.0)
+        training = Training(config, setup)
+        state, _ = train(training, folder)
+        module, score, _ = trained_module(training, state, 1.0)
         exported.append((module(setup.federation.dataset.test.x), score))
     assert torch.equal(exported[0][0], exported[1][0])
     assert exported[0][1] == exported[1][1]

@@ -200,7 +200,7 @@ def test_a_damaged_summary_is_written_again(text: str, run: RunFolder, submodel:
         assert shown.returncode == 2
         assert f"'submodel resume {run.path}' writes it again" in shown.stderr
     with pytest.raises(SubmodelError, match="damaged"):
-        trained_state(run, prepare(parse(SMALL)))
+        trained_state(run, Training(parse(SMALL), prepare(parse(SMALL))))
     if text == SUMMARIES[0]:  # once is enough
         assert submodel("resume", run.path).returncode == 0
         assert run.summary() == before

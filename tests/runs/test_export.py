@@ -16,8 +16,9 @@ from submodel.config import parse
 from submodel.data import digits
 from submodel.errors import SubmodelError
 from submodel.prepare.setup import prepare
-from submodel.runs.export import export, trained_module
+from submodel.runs.export import trained_module, trained_state
 from submodel.runs.loop import RunFolder, train
+from submodel.runs.open import Run
 from submodel.runs.training import Training
 from tests.support.commands import Command
 
@@ -32,7 +33,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def logits(run: RunFolder, capacity: float) -> torch.Tensor:
-    module, _, _ = trained_module(run, prepare(run.config()), capacity)
+    training = Training(run.config(), prepare(run.config()))
+    module, _, _ = trained_module(training, trained_state(run, training), capacity)
     with torch.no_grad():
         values: torch.Tensor = module(digits().test.x)
     return values
@@ -50,12 +52,12 @@ def test_the_command_exports_with_the_measured_accuracy(run: RunFolder, submodel
     assert tensors["0.weight"].shape == (2, 1, 3, 3)
     assert tensors["1.running_mean"].shape == (2,)
     whole = RunFolder(run.path).summary() or {}
-    _, measured = export(run, 1.0, "safetensors", run.path / "export/whole")
+    _, measured = Run(run.path).export(1.0, "safetensors", run.path / "export/whole")
     assert measured.accuracy == whole["test_accuracy"]
 
 
 def test_the_weights_alone_rebuild_the_model(run: RunFolder, tmp_path: Path) -> None:
-    path, _ = export(run, 1.0, "safetensors", tmp_path)
+    path, _ = Run(run.path).export(1.0, "safetensors", tmp_path)
     plain = nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
@@ -70,7 +72,7 @@ def test_the_weights_alone_rebuild_the_model(run: RunFolder, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("capacity", [1.0, 0.5])
 def test_a_program_runs_on_any_batch_size(run: RunFolder, tmp_path: Path, capacity: float) -> None:
-    path, _ = export(run, capacity, "program", tmp_path)
+    path, _ = Run(run.path).export(capacity, "program", tmp_path)
     program: Any = torch.export.load(path).module()
     torch.testing.assert_close(program(digits().test.x), logits(run, capacity))
 
@@ -78,7 +80,7 @@ def test_a_program_runs_on_any_batch_size(run: RunFolder, tmp_path: Path, capaci
 @pytest.mark.filterwarnings("ignore")  # the exporter's own
 def test_onnx_runs_elsewhere(run: RunFolder, tmp_path: Path) -> None:
     runtime: Any = importlib.import_module("onnxruntime")
-    path, _ = export(run, 0.5, "onnx", tmp_path)
+    path, _ = Run(run.path).export(0.5, "onnx", tmp_path)
     session = runtime.InferenceSession(path)
     name = session.get_inputs()[0].name
     (found,) = session.run(None, {name: digits().test.x.numpy()})
@@ -91,15 +93,15 @@ def test_what_cannot_be_exported_is_said(run: RunFolder, tmp_path: Path, submode
     unfinished = RunFolder(tmp_path / "unfinished")
     unfinished.create(config)
     with pytest.raises(SubmodelError, match="not finished"):
-        export(unfinished, 1.0, "safetensors", tmp_path / "out")
+        Run(unfinished.path).export(1.0, "safetensors", tmp_path / "out")
     content = run.model_file.read_bytes()
     try:
         run.model_file.write_bytes(content[:-4] + b"\0\0\0\1")
         with pytest.raises(SubmodelError, match="does not match its hash"):
-            export(run, 1.0, "safetensors", tmp_path / "out")
+            Run(run.path).export(1.0, "safetensors", tmp_path / "out")
         run.model_file.write_bytes(content[:50])
         with pytest.raises(SubmodelError, match="cannot be read"):
-            export(run, 1.0, "safetensors", tmp_path / "out")
+            Run(run.path).export(1.0, "safetensors", tmp_path / "out")
     finally:
         run.model_file.write_bytes(content)
     assert submodel("export", tmp_path).returncode == 2

@@ -28,9 +28,9 @@ from submodel.local.work import batches
 from submodel.model.build import build, load
 from submodel.model.cut import CoordinateCut, UnitCut, gather
 from submodel.prepare.setup import prepare
-from submodel.runs.export import export
 from submodel.runs.loop import RunFolder
 from submodel.runs.loop import train as train_run
+from submodel.runs.open import Run
 from submodel.runs.training import Training
 from submodel.schemes.unbiased.scaling import scales_held
 from tests.support.common import RULES, tiny_setup
@@ -245,7 +245,7 @@ def test_exports_are_scaled(tmp_path: Path) -> None:
     setup, folder = prepare(config), RunFolder(tmp_path / "run")
     folder.create(config)
     state, history = train_run(Training(config, setup), folder)
-    path, score = export(folder, 0.5, "safetensors", tmp_path / "out")
+    path, score = Run(folder.path).export(0.5, "safetensors", tmp_path / "out")
     weights = load_file(path)["1.weight"]
     assert {float(v) for v in weights.view(-1)} <= {
         float(v) for v in (2 * state.tensors["1.weight"]).view(-1)

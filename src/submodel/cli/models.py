@@ -139,14 +139,11 @@ def export(
     out: Annotated[Path | None, typer.Option(help="The folder to write to.")] = None,
 ) -> None:
     """Write a trained model, or the sub-model of a capacity, for use elsewhere."""
-    from submodel.runs.export import export as export_run
-    from submodel.runs.loop import RunFolder
+    from submodel.runs.open import Run
 
-    folder = RunFolder(run)
     share = parse_capacity(capacity)
-    folder.config()  # or it is no run, and nothing is made in it
-    target = make_folder(out or run / "export" / f"capacity-{share:g}")
-    path, measured = export_run(folder, share, kind.value, target)
+    opened = Run(run)  # or it is no run, and nothing is made in it
+    path, measured = opened.export(share, kind.value, None if out is None else make_folder(out))
     accuracy = "" if measured.accuracy is None else f"test accuracy {measured.accuracy:.1%}, "
     print(f"{path}: capacity {share:g}, {accuracy}test loss {measured.loss:.4f}")
 

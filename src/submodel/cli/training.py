@@ -120,18 +120,14 @@ def train(
 def resume(run: RunPath, settings: Settings = None) -> None:
     """Go on with a run that was stopped or killed, or extend one: --set train.rounds=300."""
     from submodel.config import read
-    from submodel.config.meaning import CHANGEABLE, differences, refusals
-    from submodel.runs.checkpoint import saved_round
-    from submodel.runs.folder import RunFolder
+    from submodel.config.meaning import differences
+    from submodel.runs.open import Run
 
-    folder = RunFolder(run)
-    before = folder.config()
-    config = read(folder.config_file, settings or [])
-    if problems := refusals(before, config, saved_round(folder.checkpoints)):
-        allowed = f"what may change in a run that has begun: {', '.join(CHANGEABLE)}"
-        raise ConfigError([*problems, allowed])
-    changed = bool(differences(before, config))
-    if folder.finished() and not changed:
+    opened = Run(run)
+    folder = opened.folder
+    config = opened.changed(read(folder.config_file, settings or []))
+    changed = bool(differences(opened.config, config))
+    if opened.finished and not changed:
         console.print(f"{run} is finished; 'submodel show {run}' shows it")
         return
     if config.engine.name == "flower":
@@ -143,22 +139,23 @@ def resume(run: RunPath, settings: Settings = None) -> None:
                 folder.go_on_as(config)
         devices.follow(config, folder, place)
         return
+    opened.need_material()
     _train(config, folder, resume=True)
 
 
 def show(run: RunPath) -> None:
     """Show a run: its evaluated rounds and where it stands."""
     from submodel.report.tables import history_table
-    from submodel.runs.folder import RunFolder
+    from submodel.runs.open import Run
 
-    folder = RunFolder(run)
-    config, history = folder.config(), folder.metrics()
+    opened = Run(run)
+    folder, config, history = opened.folder, opened.config, opened.history
     scheme = f"{config.scheme.name}, {config.merge.rule}"
     console.print(history_table(history, f"{config.name}: {config.model.name}, {scheme}"))
     if lost := folder.lost():
         console.print(f"{folder.metrics_file}: {lost}")
-    summary = folder.summary()
-    if summary is None or not folder.finished():
+    summary = opened.summary
+    if summary is None or not opened.finished:
         done = history[-1]["round"] if history else 0
         console.print(f"round {done} of {config.train.rounds}; 'submodel resume {run}' goes on")
     else:

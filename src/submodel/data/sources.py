@@ -59,6 +59,10 @@ class Dataset:
 def dataset(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Dataset:
     """A dataset from tensors, checked; one integer per example is taken as its class label.
 
+    Args:
+        train: inputs and targets of the training part, one row per example.
+        test: those of the test part.
+
     >>> x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
     >>> dataset((x, y), (x, y)).classes
     3

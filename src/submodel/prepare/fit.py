@@ -147,7 +147,7 @@ def _outputs(module: nn.Module, x: Tensor, name: str) -> Tensor:
         raise ConfigError(
             [
                 f"model: its forward returns a {type(outputs).__name__}; training needs one tensor "
-                "of outputs: wrap the model in a module that returns it"
+                "of outputs: outputs=lambda returned: ... selects it"
             ]
         )
     return outputs

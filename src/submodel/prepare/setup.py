@@ -114,10 +114,12 @@ def prepare(
     data: Dataset | None = None,
     axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None,
     loss: Loss = functional.cross_entropy,
+    partition: Partition | None = None,
 ) -> Setup:
     """The setup of a run; an own module and own data replace the configured ones.
 
-    The axes are traced unless they are given. Raises `ConfigError` with every misfit it can find.
+    The axes are traced unless they are given, and who has which examples is drawn unless it is.
+    Raises `ConfigError` with every misfit it can find.
     """
     check_kinds(module, data, loss)
     problems = [
@@ -166,10 +168,9 @@ def prepare(
         f"{', '.join(found.cut_by_capacity) or 'none'}"
         for axis in config.axes.least.keys() - found.cut_by_capacity.keys()
     ]
-    partition: Partition | None = None
     scheme: Scheme | None = None
     try:
-        partition = split_data(config, data)
+        partition = partition or split_data(config, data)
     except ConfigError as error:
         if config.engine.name == "flower":
             partition = Unsplit(error)  # devices bring data of their own

@@ -33,8 +33,8 @@ from submodel.errors import CheckpointError, ConfigError, plain
 from submodel.files import UnreadableError, read_text, read_typed, write_text
 from submodel.runs.subject import Subject, differing
 
-__all__ = ["DamagedError", "fingerprint", "flush", "latest", "model_sha256", "read", "renew",
-           "save", "saved", "saved_round"]  # fmt: skip
+__all__ = ["DamagedError", "check_subject", "fingerprint", "flush", "latest", "model_sha256",
+           "read", "renew", "save", "saved", "saved_round"]  # fmt: skip
 _KEPT = 2
 _TENSORS, _MEMORY, _STATE = "model.safetensors", "memory.safetensors", "state.json"
 _MOST_STATE = 2**23  # bytes; a tenth of it describes two thousand layers
@@ -119,11 +119,7 @@ def read(path: Path, config: Config, like: State, subject: Subject | None = None
     hashes = model_sha256(tensors), model_sha256(memory) if memory else None
     if hashes != (meta["model_sha256"], meta.get("memory_sha256") if memory else None):
         raise DamagedError(f"{path}: damaged (the tensors do not match their hash)")
-    known = meta.get("subject")
-    if known and subject and (problems := differing(known, subject)):
-        raise CheckpointError(
-            "\n".join([f"{path}: belongs to a run with another model or other data", *problems])
-        )
+    _check_subject(path, meta, subject or {})
     return State(meta["round"], tensors, memory)
 
 
@@ -145,6 +141,20 @@ def latest(
             shutil.rmtree(old, ignore_errors=True)  # its round will be saved again
         return state, list(damaged.values())
     raise CheckpointError("\n".join([f"{folder}: no usable checkpoint", *damaged.values()]))
+
+
+def check_subject(folder: Path, subject: Subject) -> None:
+    """Raise `CheckpointError` where the newest checkpoint is of another model or other data."""
+    for path in saved(folder)[:1]:
+        _check_subject(path, _meta(path), subject)
+
+
+def _check_subject(path: Path, meta: Mapping[str, Any], subject: Subject) -> None:
+    known = meta.get("subject")
+    if known and subject and (problems := differing(known, subject)):
+        raise CheckpointError(
+            "\n".join([f"{path}: belongs to a run with another model or other data", *problems])
+        )
 
 
 def renew(folder: Path, config: Config, subject: Subject) -> None:

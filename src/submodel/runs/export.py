@@ -17,47 +17,45 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from submodel.algorithm.dispatch import cut_of, known
-from submodel.algorithm.evaluation import EVALUATOR, Score, assemble, score
+from submodel.algorithm.evaluation import Score, assemble, score
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.scaling import scaled
-from submodel.algorithm.types import Assignment, Setup, State
+from submodel.algorithm.types import State
 from submodel.errors import SubmodelError
 from submodel.model.build import tensors_of
-from submodel.model.cut import WHOLE, UnitCut
+from submodel.model.cut import UnitCut
 from submodel.model.norm import as_batch_norm
-from submodel.prepare.setup import prepare
 from submodel.runs.checkpoint import model_sha256
-from submodel.runs.loop import RunFolder
+from submodel.runs.folder import RunFolder
+from submodel.runs.training import Training
 
 Format = Literal["safetensors", "program", "onnx"]
 
 
-def trained_state(folder: RunFolder, setup: Setup) -> State:
+def trained_state(folder: RunFolder, training: Training) -> State:
     """The final model of a finished run, checked against the model of its configuration."""
-    if folder.summary() is None:
+    summary = folder.summary()
+    if summary is None:
         raise SubmodelError(f"{folder.path}: not finished; 'submodel resume {folder.path}' first")
     try:
         tensors = load_file(folder.model_file)
-        like = initial_state(setup)
+        like = initial_state(training.setup)
         memory = load_file(folder.memory_file) if like.memory else {}
     except (OSError, SafetensorError) as error:
         raise SubmodelError(f"{folder.model_file}: cannot be read ({error})") from None
     if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in like.tensors.items()}:
         raise SubmodelError(f"{folder.model_file}: its tensors are not those of the run's model")
-    if model_sha256(tensors) != (folder.summary() or {})["model_sha256"]:
+    if model_sha256(tensors) != summary["model_sha256"]:
         raise SubmodelError(f"{folder.model_file}: damaged, it does not match its hash")
-    return State(folder.config().train.rounds, tensors, memory)
+    return State(training.rounds, tensors, memory)
 
 
 def trained_module(
-    folder: RunFolder, setup: Setup, capacity: float
+    training: Training, state: State, capacity: float
 ) -> tuple[nn.Module, Score, dict[str, Any]]:
     """The sub-model of a capacity in torch's own layers, its test score, and what it is."""
-    config = folder.config()
-    where = Assignment(config.train.rounds, EVALUATOR, capacity)
-    state = trained_state(folder, setup)
-    cut = WHOLE if capacity == 1 else cut_of(setup, where, known=known(setup, state))
+    config, setup = training.config, training.setup
+    cut = training.cut(state, capacity)
     module = assemble(setup, scaled(setup, state.tensors, capacity), cut)
     measured = score(module, setup.federation.dataset.test, setup)
     about = {
@@ -72,11 +70,12 @@ def trained_module(
     return as_batch_norm(module).eval(), measured, about
 
 
-def export(folder: RunFolder, capacity: float, kind: Format, out: Path) -> tuple[Path, Score]:
+def export(
+    training: Training, state: State, capacity: float, kind: Format, out: Path
+) -> tuple[Path, Score]:
     """Write the model of a run; returns the file and its measured test score."""
-    setup = prepare(folder.config())
-    module, measured, about = trained_module(folder, setup, capacity)
-    example = setup.federation.dataset.test.x[:2]
+    module, measured, about = trained_module(training, state, capacity)
+    example = training.setup.federation.dataset.test.x[:2]
     out.mkdir(parents=True, exist_ok=True)
     if kind == "safetensors":
         path = out / "model.safetensors"

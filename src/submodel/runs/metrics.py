@@ -96,6 +96,23 @@ def with_entries(line: Metrics, entries: Mapping[str, Any]) -> Metrics:
     return {**line, **entries, **tables}
 
 
+def flat(line: Mapping[str, Any]) -> Metrics:
+    """A line as one row: the entries of tables by their path; who was refused or missing, counted.
+
+    >>> flat({"round": 1, "seconds": {"train": 2.0}, "refused": {"7": "too large"}})
+    {'round': 1, 'seconds.train': 2.0, 'refused': 1, 'refused.7': 'too large'}
+    """
+    row: Metrics = {}
+    for key, value in line.items():
+        if not isinstance(value, Mapping):
+            row[key] = value
+            continue
+        if key in ("refused", "missing"):
+            row[key] = len(value)
+        row |= {f"{key}.{name}": entry for name, entry in flat(value).items()}
+    return row
+
+
 @dataclass(frozen=True)
 class Lines:
     """What a file of lines holds: one per round, ascending, and what else stands there."""

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from submodel.config.plain import shortened
 from submodel.data import Dataset
+from submodel.data.listed import Listed
 from submodel.model.axes.saved import axes_fingerprint
 from submodel.model.build import tensors_of
 from submodel.plugins import is_path
+from submodel.prepare.selection import selection_of
 from submodel.runs.training import Training
 
 Subject = Mapping[str, str]
@@ -38,6 +40,14 @@ def subject_of(training: Training) -> Subject:
     if config.model.name == "own" or is_path(config.model.name):
         found["loss"] = getattr(setup.loss, "__name__", type(setup.loss).__name__)
         found |= _of_module(setup.module)
+    if (selection := selection_of(setup.module)) is not None:
+        outputs = selection.outputs
+        found["outputs"] = getattr(outputs, "__name__", type(outputs).__name__)
+    if isinstance(partition := getattr(setup.federation, "partition", None), Listed):
+        digest = hashlib.sha256()
+        for positions in partition.lists:
+            digest.update(f"{len(positions)}:".encode() + positions.tobytes())
+        found["clients"] = f"lists of {len(partition.lists)}{_HASH}{digest.hexdigest()}"
     return found
 
 

@@ -18,6 +18,7 @@ from submodel.data import Dataset
 from submodel.engines.device import own_device
 from submodel.model.cut import WHOLE, Cut
 from submodel.prepare.engine import make_engine
+from submodel.prepare.selection import without_selection
 
 Metric = Callable[[nn.Module, Dataset], float]
 """A score of the user's own, from the global model and all the data."""
@@ -65,4 +66,4 @@ class Training:
     def model(self, state: State, capacity: float = 1.0) -> nn.Module:
         """The global model of a state, or the sub-model of a capacity, ready to use."""
         tensors = scaled(self.setup, state.tensors, capacity)
-        return assemble(self.setup, tensors, self.cut(state, capacity))
+        return without_selection(assemble(self.setup, tensors, self.cut(state, capacity)))

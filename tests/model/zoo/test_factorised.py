@@ -27,8 +27,9 @@ from submodel.model.zoo import factorised, make_model, only_ranks
 from submodel.model.zoo.factorised import Factors
 from submodel.prepare.setup import prepare
 from submodel.report.tables import cost_rows
-from submodel.runs.export import export, trained_module
+from submodel.runs.export import trained_module, trained_state
 from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.runs.open import Run
 from submodel.runs.training import Training
 from submodel.schemes import Draw, Random, Static
 from submodel.schemes.draw import draw_units
@@ -287,9 +288,10 @@ def test_it_trains_on_digits_and_resumes_and_is_exported(scheme: str, tmp_path: 
         clients = plan(setup, line["round"] - 1)
         assert {a.capacity for a in clients} <= {1.0, 0.5, 0.25}
         assert line["bytes_down"] == 4 * sum(held(cut_of(setup, a), tensors) for a in clients)
-    path, _ = export(folder, 0.5, "program", tmp_path / "out")
+    path, _ = Run(folder.path).export(0.5, "program", tmp_path / "out")
     program: Any = torch.export.load(path).module()
-    module, _, about = trained_module(folder, setup, 0.5)
+    training = Training(folder.config(), setup)
+    module, _, about = trained_module(training, trained_state(folder, training), 0.5)
     assert {axis: len(kept) for axis, kept in about["units"].items()} == {
         "4.down": 16,
         "9.down": 32,

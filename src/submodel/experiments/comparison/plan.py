@@ -170,7 +170,15 @@ def compare(
 ) -> Findings:
     """Compare ways to train as ``submodel compare`` does; called again, it goes on where it was.
 
-    ``out`` gets the runs, the records, a page and a figure.
+    Args:
+        ways: schemes, and settings that go with them, as the command takes them:
+            ``"rolling,static"``, or a list.
+        config: what they share: a `submodel.Config`, a dictionary of its sections or a file.
+        out: the folder for the runs, the records, a page and a figure.
+        budget: what all may spend: ``rounds``, ``bytes`` or ``flops``.
+        amount: how much of it, as ``"2GB"``; by default what the first way takes.
+        seeds: how many runs of each way.
+        jobs: how many runs at a time; by default as many as there are cores.
 
     >>> compare("rolling,sideways", out="never-made")
     Traceback (most recent call last):

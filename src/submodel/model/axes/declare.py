@@ -59,7 +59,10 @@ class Axes:
         return None if self.doubt else True
 
     def table(self, shown: int = 4) -> str:
-        """The axes as text; ``shown`` limits how many members of each are listed.
+        """The axes as text.
+
+        Args:
+            shown: how many members of each axis are listed at most.
 
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
         >>> members = {"0.weight": ("hidden",), "0.bias": ("hidden",), "1.weight": (None, "hidden")}
@@ -80,6 +83,10 @@ def declare(
 
     Sizes are read off the tensors and must agree; trailing dimensions may be left out, and tensors
     that are not named are never cut.
+
+    Args:
+        tensors: the model's parameters and buffers by name.
+        members: by the name of a tensor, the axis along each of its dimensions, or None.
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     >>> table = {"0.weight": ("hidden",), "0.bias": ("hidden",), "2.weight": (None, "hidden")}

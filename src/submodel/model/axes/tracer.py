@@ -56,22 +56,28 @@ def trace(
 ) -> Axes:
     """The axes of ``module``, found by watching one forward on ``example_inputs``.
 
-    ``outputs`` selects from what the forward returns the tensors whose dimensions must stay; by
-    default all of them. With ``classes`` the last dimension of the one output becomes the axis
-    `CLASSES`, which a capacity never cuts.
-
     Numbers in the code count too: dimensions that one stored number makes stay equal, and what a
     number written in the code makes (``view(-1, 4, 6)``) is kept whole.
 
     Where a dimension is a product of free axes (heads x size of a head, groups x channels of a
     group), cutting both would square the fraction, so one factor is cut: the groups of a group
-    norm, because cutting whole groups is exact, and otherwise the innermost factor. ``cut`` names
-    factors to cut instead, ``whole`` axes to keep, ``tie`` pairs of axes to cut alike, and
-    ``freeze`` axes or dimensions (``"fc.weight[1]"``) to fix.
+    norm, because cutting whole groups is exact, and otherwise the innermost factor.
 
-    ``verify`` permutes all axes found and requires the same outputs (see `verify`), and it measures
-    at ``capacities`` whether a sub-model is the masked model (see `measure`); tensors on the meta
-    device have no values to verify.
+    Args:
+        module: the model; it is left as it was.
+        example_inputs: one tensor, a tuple of positional or a dictionary of named arguments.
+        outputs: selects from what the forward returns the tensors whose dimensions must stay; by
+            default all of them.
+        classes: make the last dimension of the one output the axis `CLASSES`, which a capacity
+            never cuts.
+        freeze: axes or dimensions (``"fc.weight[1]"``) to fix.
+        tie: pairs of axes to cut alike.
+        whole: axes to keep whole.
+        cut: factors of products to cut instead of those above.
+        verify: permute all axes found and require the same outputs (see `verify`), and measure
+            whether a sub-model is the masked model (see `measure`); tensors on the meta device
+            have no values to verify.
+        capacities: those at which that is measured.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> trace(net, torch.ones(1, 4)).sizes

@@ -1,0 +1,74 @@
+"""A partition that is given: a list of examples for every client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from submodel.errors import ConfigError
+
+_MOST_SAID = 5
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Every client has the examples that somebody listed for it."""
+
+    lists: tuple[Indices, ...]
+
+    def size(self, client: int) -> int:
+        """How many examples the client has."""
+        return len(self.lists[client])
+
+    def indices(self, client: int) -> Indices:
+        """The positions of the client's examples in the training set, ascending."""
+        return self.lists[client]
+
+
+def listed(clients: object, examples: int) -> Listed:
+    """The partition of these lists of positions in a training set of so many examples.
+
+    Raises `ConfigError` with what is wrong: not whole numbers, out of range, twice, nothing.
+
+    >>> listed([[2, 0], [1]], examples=3).indices(0)
+    array([0, 2])
+    """
+    if not isinstance(clients, Sequence | np.ndarray) or isinstance(clients, str):
+        raise ConfigError([f"clients: a {type(clients).__name__} is not a list of index arrays"])
+    if not len(clients):
+        raise ConfigError(["clients: the list is empty; give the examples of each client"])
+    problems, lists = [], []
+    for number, given in enumerate(clients):
+        try:
+            lists.append(_indices(given, examples))
+        except ValueError as error:
+            problems.append(f"clients[{number}]: {error}")
+    if more := problems[_MOST_SAID:]:
+        problems[_MOST_SAID:] = [f"clients: likewise {len(more)} more"]
+    if problems:
+        raise ConfigError(problems)
+    return Listed(tuple(lists))
+
+
+def _indices(given: object, examples: int) -> Indices:
+    """Positions as an ascending array; raises `ValueError` where they are none."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ValueError(f"{given!r} is not an array of positions")
+    found = np.asarray(given if hasattr(given, "__len__") else list(given))
+    if found.size == 0:
+        raise ValueError("has no examples")
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise ValueError(
+            f"an array of {found.dtype} of shape {found.shape} is not a list of whole numbers"
+        )
+    if found.min() < 0 or found.max() >= examples:
+        out = found[(found < 0) | (found >= examples)][0]
+        raise ValueError(f"{out} is not the position of an example; those are 0 to {examples - 1}")
+    order = np.sort(found.astype(np.int64))
+    if len(twice := order[1:][order[1:] == order[:-1]]):
+        raise ValueError(f"lists example {twice[0]} twice")
+    return order

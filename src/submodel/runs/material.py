@@ -1,0 +1,68 @@
+"""What a run is given in Python, beside its configuration: module, data and how to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.nn import functional
+
+from submodel.config import Config
+from submodel.data import Dataset
+from submodel.data.listed import listed
+from submodel.errors import ConfigError
+from submodel.model.axes import Axes, Dimension
+from submodel.prepare.fit import check_kinds
+from submodel.prepare.selection import Selector, select_outputs
+from submodel.prepare.setup import prepare
+from submodel.runs.training import Metric, Training
+from submodel.tasks.loss import Loss
+
+
+@dataclass(frozen=True)
+class Material:
+    """A module and data of the user's own; None of both where the configuration names them.
+
+    Args:
+        model: the module.
+        data: the examples.
+        axes: what is cut together, if that is not to be traced.
+        loss: of a batch, from outputs and targets.
+        outputs: selects from what the module returns the tensor that counts.
+        clients: the positions of every client's training examples.
+        metrics: scores by name.
+    """
+
+    model: nn.Module | None = None
+    data: Dataset | None = None
+    axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None
+    loss: Loss = functional.cross_entropy
+    outputs: Selector | None = None
+    clients: Any = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+
+    def training(self, config: Config) -> Training:
+        """What is trained by a configuration; raises `ConfigError` where it does not fit."""
+        check_kinds(self.model, self.data, self.loss)
+        model, partition = self.model, None
+        if self.outputs is not None:
+            if model is None or not callable(self.outputs):
+                raise ConfigError(
+                    [f"outputs: {self.outputs!r} is not a function of what a model= returns"]
+                )
+            model = select_outputs(model, self.outputs)
+        if self.clients is not None:
+            if self.data is None:
+                raise ConfigError(["clients: lists the examples of data=, which is not given"])
+            partition = listed(self.clients, len(self.data.train))
+            if len(partition.lists) != config.clients.count:
+                raise ConfigError(
+                    [
+                        f"clients.count: {config.clients.count} is not the number of lists in "
+                        f"clients=, {len(partition.lists)}"
+                    ]
+                )
+        setup = prepare(config, model, self.data, self.axes, self.loss, partition)
+        return Training(config, setup, metrics=dict(self.metrics))

@@ -1,0 +1,253 @@
+"""A run that has a folder, opened: what it is, how it went, its model, and going on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import nn
+from torch.nn import functional
+
+from submodel.algorithm.evaluation import Score
+from submodel.algorithm.types import State
+from submodel.amounts import parse_capacity
+from submodel.config import Config, parse
+from submodel.config.meaning import CHANGEABLE, differences, refusals
+from submodel.config.plain import MOST_BYTES, read_toml
+from submodel.data import Dataset
+from submodel.errors import ConfigError, SubmodelError
+from submodel.files import read_text
+from submodel.model.axes import Axes, Dimension
+from submodel.prepare.selection import Selector
+from submodel.runs import checkpoint
+from submodel.runs.callbacks import Callback, Guarded
+from submodel.runs.callbacks.progress import Progress
+from submodel.runs.export import Format, export, trained_state
+from submodel.runs.folder import RunFolder
+from submodel.runs.loop import train
+from submodel.runs.material import Material
+from submodel.runs.metrics import Metrics, flat
+from submodel.runs.subject import subject_of
+from submodel.runs.training import Metric, Training
+from submodel.tasks.loss import Loss
+
+
+class Run:
+    """A run in a folder, as `submodel.open` returns it.
+
+    What it says of the folder is read when it is asked for: of a run that is being trained
+    elsewhere, it shows how far that has come.
+    """
+
+    def __init__(self, path: str | Path, material: Material | None = None) -> None:
+        self.folder = RunFolder(Path(path))
+        self._material = material or Material()
+        self._check(self.config)
+
+    def __repr__(self) -> str:
+        how = "finished" if self.finished else f"{self.folder.rounds()} rounds done"
+        return f"<Run {str(self.folder.path)!r}: {how} of {self.config.train.rounds}>"
+
+    @property
+    def config(self) -> Config:
+        """The resolved configuration."""
+        return self.folder.config()
+
+    @property
+    def history(self) -> list[Metrics]:
+        """The lines of ``metrics.jsonl``, one for every completed round."""
+        return self.folder.metrics()
+
+    @property
+    def metrics(self) -> list[Metrics]:
+        """The same as flat rows, ready for ``pandas.DataFrame``: ``seconds.train`` and so on."""
+        return [flat(line) for line in self.history]
+
+    @property
+    def summary(self) -> Metrics | None:
+        """What the run came to; None before its end."""
+        return self.folder.summary()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds of the configuration are done."""
+        return self.folder.finished()
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained global model, ready to use."""
+        return self._training.model(self._state)
+
+    def submodel(self, capacity: float | str) -> nn.Module:
+        """The trained sub-model of a capacity, ready to use.
+
+        Args:
+            capacity: the share of every axis, as 0.25 or "1/4".
+        """
+        return self._training.model(self._state, parse_capacity(capacity))
+
+    def export(
+        self,
+        capacity: float | str = 1.0,
+        format: Format = "safetensors",  # noqa: A002 - what the command calls it
+        out: str | Path | None = None,
+    ) -> tuple[Path, Score]:
+        """Write the trained model, or the sub-model of a capacity, for use elsewhere.
+
+        Args:
+            capacity: the share of every axis, as 0.25 or "1/4".
+            format: ``safetensors``, ``program`` (torch.export) or ``onnx``.
+            out: the folder to write to; by default ``export/capacity-...`` in the run's own.
+
+        Returns:
+            The file, and the test score of the model in it.
+        """
+        share = parse_capacity(capacity)
+        target = Path(out or self.folder.path / "export" / f"capacity-{share:g}")
+        return export(self._training, self._state, share, format, target)
+
+    def resume(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+        progress: bool = True,
+    ) -> Run:
+        """Go on with the run until it is finished, in this process; returns the run itself.
+
+        Args:
+            config: what changes, by section, as ``{"train": {"rounds": 300}}``.
+            callbacks: told of every round, as in `submodel.train`.
+            progress: show how it goes on the error output.
+        """
+        resolved = self.changed(config or {})
+        if self.finished and not differences(self.config, resolved):
+            return self
+        name = resolved.engine.name
+        if name in ("torchrun", "flower") or resolved.engine.processes is not None:
+            raise ConfigError(
+                [
+                    "engine: resume computes in this process (name 'auto' or 'local', no "
+                    f"processes); 'submodel resume {self.folder.path}' computes in others"
+                ]
+            )
+        self.need_material()
+        shown = [Progress(Console(stderr=True))] if progress else []
+        with torch.inference_mode(False), torch.enable_grad():
+            training = self._material.training(resolved)
+            with self.folder.locked():
+                train(training, self.folder, [*shown, *map(Guarded, callbacks)], resume=True)
+        self.__dict__.pop("_training", None)
+        return self
+
+    def changed(self, config: Config | Mapping[str, Any]) -> Config:
+        """The configuration to go on with; raises `ConfigError` where it is another run's.
+
+        Args:
+            config: all of it, or the sections with what changes.
+        """
+        if not isinstance(config, Config):
+            values = read_toml(read_text(self.folder.config_file, MOST_BYTES))
+            config = parse(_laid_over(values, config))
+        done = checkpoint.saved_round(self.folder.checkpoints)
+        if problems := refusals(self.config, config, done):
+            allowed = f"what may change in a run that has begun: {', '.join(CHANGEABLE)}"
+            raise ConfigError([*problems, allowed])
+        return config
+
+    def need_material(self) -> None:
+        """Raise `ConfigError` where a model or data of the user's own is missing."""
+        given = {"model": self._material.model, "data": self._material.data}
+        missing = [
+            f"{section}=..."
+            for section, value in given.items()
+            if value is None and getattr(self.config, section).name == "own"
+        ]
+        if missing:
+            needs = ", ".join(missing)
+            raise ConfigError(
+                [
+                    f"{self.folder.path}: begun in Python, with what no file can hold; open it "
+                    f"there: submodel.open({str(self.folder.path)!r}, {needs})"
+                ]
+            )
+
+    @cached_property
+    def _training(self) -> Training:
+        self.need_material()
+        with torch.inference_mode(False), torch.enable_grad():
+            training = self._material.training(self.config)
+        if self._material.model is not None:
+            checkpoint.check_subject(self.folder.checkpoints, subject_of(training))
+        return training
+
+    @property
+    def _state(self) -> State:
+        if self.folder.summary() is None:
+            path = self.folder.path
+            raise SubmodelError(f"{path}: not finished; 'submodel resume {path}' first")
+        return trained_state(self.folder, self._training)
+
+    def _check(self, config: Config) -> None:
+        """Raise where model and data are given to a run that has its own."""
+        problems = []
+        for section, given in (("model", self._material.model), ("data", self._material.data)):
+            name = getattr(config, section).name
+            if given is not None and name != "own":
+                problems.append(f"{section}: the run's configuration names its own, {name!r}")
+        if problems:
+            raise ConfigError(problems)
+
+
+def open(  # noqa: A001 - submodel.open
+    path: str | Path,
+    *,
+    model: nn.Module | None = None,
+    data: Dataset | None = None,
+    axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None,
+    loss: Loss = functional.cross_entropy,
+    outputs: Selector | None = None,
+    clients: Sequence[Any] | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+) -> Run:
+    """Open a run by its folder: its configuration, metrics and summary, its model, going on.
+
+    A run that `submodel.train` began with a module and data of your own needs them again, as they
+    were given then, for its ``model``, ``submodel``, ``export`` and ``resume``.
+
+    Args:
+        path: the run's folder.
+        model: the module that the run began with; its weights do not matter.
+        data: the examples that the run began with.
+        axes: the axes, if they were given then.
+        loss: the loss that the run began with.
+        outputs: which of the model's outputs count, if that was given then.
+        clients: who has which examples, if that was given then.
+        metrics: scores of your own, to be taken when the run goes on.
+
+    >>> import tempfile, submodel
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    >>> out = tempfile.mkdtemp()
+    >>> _ = submodel.train(net, submodel.digits(), {"train": {"rounds": 2}}, out=out)
+    >>> run = submodel.open(out, model=net, data=submodel.digits())
+    >>> [row["round"] for row in run.metrics], run.submodel("1/4")[1]
+    ([1, 2], Linear(in_features=64, out_features=2, bias=True))
+    """
+    return Run(path, Material(model, data, axes, loss, outputs, clients, metrics or {}))
+
+
+def _laid_over(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables with some of their values changed."""
+    return {
+        **values,
+        **{
+            key: _laid_over(values[key], value)
+            if isinstance(value, Mapping) and isinstance(values.get(key), Mapping)
+            else value
+            for key, value in changes.items()
+        },
+    }

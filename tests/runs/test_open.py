@@ -1,0 +1,174 @@
+"""Opening a run: what its folder says, its model, exporting and going on with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import submodel as package
+from submodel.errors import CheckpointError, ConfigError, SubmodelError
+from submodel.runs.checkpoint import model_sha256
+from submodel.runs.loop import Interrupted
+from tests.support.commands import Command
+
+CONFIG: dict[str, Any] = {
+    "clients": {"count": 6, "per_round": 3},
+    "local": {"absent_labels": "keep"},
+    "train": {"rounds": 4, "evaluate_every": 2, "checkpoint_every": 10},
+}
+
+
+class Pair(nn.Module):
+    """Returns a dictionary, as many models of others do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.head = nn.Linear(64, 8), nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = torch.relu(self.hidden(x.flatten(1)))
+        return {"hidden": hidden, "logits": self.head(hidden)}
+
+
+def logits(returned: dict[str, torch.Tensor]) -> torch.Tensor:
+    return returned["logits"]
+
+
+def smooth(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+
+
+def material() -> dict[str, Any]:
+    torch.manual_seed(0)
+    lists = [np.arange(start, 1200, 6) for start in range(6)]
+    return {"model": Pair(), "data": package.digits(), "outputs": logits, "clients": lists}
+
+
+def stop(line: dict[str, Any]) -> None:
+    if line["round"] == 3:
+        raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, package.Result]:
+    path = tmp_path_factory.mktemp("own") / "run"
+    return path, package.train(**material(), config=CONFIG, out=path)
+
+
+def test_a_run_says_what_it_is_and_how_it_went(finished: tuple[Path, package.Result]) -> None:
+    path, result = finished
+    run = package.open(path)
+    assert run.finished
+    assert run.config.clients.count == 6
+    assert run.summary is not None
+    assert run.summary["model_sha256"] == model_sha256(result.state.tensors)
+    assert run.history == result.history
+    rows = run.metrics
+    assert [row["round"] for row in rows] == [1, 2, 3, 4]
+    assert not any(isinstance(value, dict | list) for row in rows for value in row.values())
+    last, line = rows[-1], result.history[-1]
+    assert last["seconds.train"] == line["seconds"]["train"]
+    assert last["coverage.units"] == line["coverage"]["units"]
+    assert last["capacity_accuracy.0.5"] == line["capacity_accuracy"]["0.5"]
+    assert last["refused"] == 0
+    assert "4" in repr(run)
+
+
+def test_the_model_of_a_run_is_the_trained_one(finished: tuple[Path, package.Result]) -> None:
+    path, result = finished
+    run = package.open(path, **material())
+    x = package.digits().test.x
+    for found, expected in (
+        (run.model, result.model),
+        (run.submodel("1/4"), result.submodel(0.25)),
+    ):
+        assert isinstance(found, Pair)  # all that its forward returns, as it was given
+        assert torch.equal(found(x)["logits"], expected(x)["logits"])
+        assert found(x).keys() == {"hidden", "logits"}
+
+
+def test_an_own_model_is_exported(finished: tuple[Path, package.Result], tmp_path: Path) -> None:
+    path, result = finished
+    run = package.open(path, **material())
+    file, score = run.export("1/2", "program", tmp_path)
+    x = package.digits().test.x[:5]
+    program: Any = torch.export.load(file).module()
+    assert torch.allclose(program(x), result.submodel(0.5)(x)["logits"], atol=1e-6)
+    assert score.accuracy == result.history[-1]["capacity_accuracy"]["0.5"]
+    assert run.export()[0] == path / "export/capacity-1/model.safetensors"
+
+
+def test_an_own_run_is_resumed_and_extended(
+    finished: tuple[Path, package.Result], tmp_path: Path
+) -> None:
+    with pytest.raises(Interrupted):
+        package.train(**material(), config=CONFIG, out=tmp_path / "run", on_round=stop)
+    run = package.open(tmp_path / "run", **material())
+    assert not run.finished
+    assert run.summary is None
+    with pytest.raises(SubmodelError, match="not finished"):
+        _ = run.model
+    again = run.resume(progress=False)
+    assert again is run
+    assert run.finished
+    assert run.summary is not None
+    assert run.summary["model_sha256"] == model_sha256(finished[1].state.tensors)
+    run.resume({"train": {"rounds": 5}}, progress=False)
+    assert run.config.train.rounds == len(run.metrics) == 5
+    assert run.resume(progress=False).finished  # nothing to do
+    whole = package.train(
+        **material(), config={**CONFIG, "train": {**CONFIG["train"], "rounds": 5}}
+    )
+    assert model_sha256(dict(run.model.named_parameters())) == model_sha256(
+        dict(whole.model.named_parameters())
+    )
+
+
+def test_what_is_missing_or_another_run_s_is_said(
+    finished: tuple[Path, package.Result], tmp_path: Path, submodel: Command
+) -> None:
+    path, _ = finished
+    bare = package.open(path)
+    for use in (lambda: bare.model, lambda: bare.submodel(1), bare.export):
+        with pytest.raises(ConfigError, match=r"submodel\.open\(.*model=\.\.\., data=\.\.\.\)"):
+            use()
+    assert "submodel.open(" in submodel("export", path).stderr
+    assert "finished; model sha256" in submodel("show", path).stdout
+    with pytest.raises(ConfigError, match="data="):
+        _ = package.open(path, model=Pair()).model
+    with pytest.raises(ConfigError, match="seed: 0 then, 1 now"):
+        bare.resume({"seed": 1})
+    others = [*material()["clients"][:-1], np.arange(3)]
+    for change, what in (
+        ({"clients": others}, "clients: lists of 6 as then, but not the same ones"),
+        ({"clients": None}, "clients: lists of 6 then, none now"),
+        ({"outputs": lambda returned: returned["logits"]}, "outputs: logits then, <lambda> now"),
+        ({"loss": smooth}, "loss: cross_entropy then, smooth now"),
+    ):
+        with pytest.raises(CheckpointError, match=what):
+            _ = package.open(path, **{**material(), **change}).model
+    with pytest.raises(SubmodelError, match="not a run"):
+        package.open(tmp_path)
+
+
+def test_a_run_of_the_command_line_opens_without_anything(
+    tmp_path: Path, submodel: Command
+) -> None:
+    short = ["--set", "model.width=4", "--set", "train.rounds=2", "--out", tmp_path / "run"]
+    assert submodel("train", *short).returncode == 0
+    run = package.open(tmp_path / "run")
+    assert run.finished
+    assert run.model(package.digits().test.x).shape == (355, 10)
+    assert run.submodel("1/2") is not None
+    with pytest.raises(ConfigError, match="model: the run's configuration names its own, 'cnn'"):
+        package.open(tmp_path / "run", model=Pair())
+    run.resume({"train": {"rounds": 3}}, progress=False)
+    assert len(run.metrics) == 3
+    with pytest.raises(ConfigError, match="submodel resume"):
+        run.resume({"train": {"rounds": 4}, "engine": {"name": "torchrun"}})

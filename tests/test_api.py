@@ -1,0 +1,132 @@
+"""The public face: what it offers is documented, and what it is given is used or refused."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import submodel
+from submodel.errors import ConfigError
+
+CONFIG: dict[str, Any] = {"train": {"rounds": 2}, "clients": {"capacities": [1, 0.5]}}
+
+
+def functions() -> dict[str, Any]:
+    """Every public function, and every public method of a public class."""
+    found: dict[str, Any] = {}
+    for name in submodel.__all__:
+        value = getattr(submodel, name)
+        if inspect.isfunction(value):
+            found[name] = value
+        elif inspect.isclass(value) and not issubclass(value, Exception):
+            for method, function in inspect.getmembers(value, inspect.isfunction):
+                ours = function.__module__.startswith("submodel")
+                if ours and not method.startswith("_") and not method.startswith("model_"):
+                    found[f"{name}.{method}"] = function
+    return found
+
+
+@pytest.mark.parametrize("name", functions())
+def test_every_parameter_is_described(name: str) -> None:
+    function = functions()[name]
+    names = [p for p in inspect.signature(function).parameters if p not in ("self", "cls")]
+    text = inspect.getdoc(function) or ""
+    assert text
+    if names:
+        assert "Args:" in text
+    for parameter in names:
+        assert re.search(rf"^\s+{parameter}: \S", text, re.M), f"{name}: {parameter}"
+
+
+@pytest.mark.parametrize("name", submodel.__all__)
+def test_every_name_can_be_imported_and_is_described(name: str) -> None:
+    assert inspect.getdoc(getattr(submodel, name))
+
+
+class Several(nn.Module):
+    """Two linear layers behind one of several kinds of answers."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.hidden, self.head = nn.Linear(64, 8), nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Any:
+        hidden = torch.relu(self.hidden(x.flatten(1)))
+        found = self.head(hidden)
+        if self.kind == "plain":
+            return found
+        return (hidden, found) if self.kind == "tuple" else {"logits": found, "name": "a text"}
+
+
+def made(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    return Several(kind)
+
+
+def test_outputs_chooses_what_counts() -> None:
+    plain = submodel.train(made("plain"), submodel.digits(), CONFIG)
+    for kind, outputs in (("tuple", lambda r: r[1]), ("dict", lambda r: r["logits"])):
+        for batching in ("never", "auto"):
+            config = {**CONFIG, "engine": {"batching": batching}}
+            model = made(kind)
+            result = submodel.train(model, submodel.digits(), config, outputs=outputs)
+            assert not model._forward_hooks
+            for name, tensor in plain.state.tensors.items():
+                assert torch.allclose(result.state.tensors[name], tensor, atol=1e-5), (kind, name)
+            assert result.accuracy == pytest.approx(plain.accuracy or 0, abs=0.01)
+            assert type(result.submodel(0.5)(submodel.digits().test.x)).__name__ == kind
+    wrong: Any
+    for wrong, reason in (
+        (lambda r: r, "outputs: returns a tuple"),
+        (lambda r: r["logits"], "outputs: fails on what the model returns, a tuple"),
+        ("logits", "outputs: 'logits' is not a function"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            submodel.train(made("tuple"), submodel.digits(), CONFIG, outputs=wrong)
+    with pytest.raises(ConfigError, match="outputs=lambda returned"):
+        submodel.train(made("tuple"), submodel.digits(), CONFIG)
+
+
+def test_clients_says_who_has_what() -> None:
+    lists = [[3, 1, 2], np.arange(10, 50), torch.arange(60, 65), range(100, 300)]
+    config = {**CONFIG, "clients": {"per_round": 4}}
+    result = submodel.train(made("plain"), submodel.digits(), config, clients=lists)
+    federation = result.setup.federation
+    assert result.setup.population.count == 4
+    assert federation.indices(0).tolist() == [1, 2, 3]
+    assert [federation.size(client) for client in range(4)] == [3, 40, 5, 200]
+    default = submodel.train(made("plain"), submodel.digits(), CONFIG, clients=lists)
+    assert default.setup.population.per_round == 4
+    assert default.history[0]["clients"] == 4
+
+
+@pytest.mark.parametrize(
+    ("clients", "config", "reason"),
+    [
+        (3, {}, "clients: a int is not a list"),
+        ([], {}, "clients: the list is empty"),
+        ([[0], []], {}, r"clients\[1\]: has no examples"),
+        ([[0.5]], {}, r"clients\[0\]: an array of float64"),
+        ([[[1]]], {}, r"clients\[0\]: an array of int64 of shape \(1, 1\)"),
+        ([[0], [5000]], {}, r"clients\[1\]: 5000 is not the position .* 0 to 1441"),
+        ([[-1]], {}, r"clients\[0\]: -1 is not the position"),
+        ([[1, 1]], {}, r"clients\[0\]: lists example 1 twice"),
+        ([[0], [1]], {"clients": {"count": 20}}, "clients.count: 20, but clients= lists 2"),
+        ([[0], [1]], {"clients": {"per_round": 5}}, "per_round: 5 is more than the 2"),
+        ([[0], [1]], {"data": {"partition": "iid"}}, "data.partition: clients= lists"),
+        ([[0], [1]], {"data": {"alpha": 1.0}}, "data.alpha: clients= lists"),
+        ([[0], [1]], {"data": {"examples": 100}}, "data.examples: clients= lists"),
+    ],
+)
+def test_clients_that_cannot_be_are_refused(
+    clients: Any, config: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        submodel.train(made("plain"), submodel.digits(), config, clients=clients)
