@@ -149,7 +149,8 @@ def export(
 
 
 def config_(config: ConfigFile = None, settings: Settings = None) -> None:
-    """Print a configuration with every key, its value and what it means."""
-    from submodel.config import describe, read
+    """Print a configuration with every key, its value, what it means, and your own comments."""
+    from submodel.config import describe, keep_comments, read
 
-    print(describe(read(config, settings or [])), end="")
+    text = describe(read(config, settings or []))
+    print(text if config is None else keep_comments(text, config.read_text("utf-8")), end="")

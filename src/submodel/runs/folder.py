@@ -13,10 +13,11 @@ from filelock import FileLock, Timeout
 from pydantic import ConfigDict, TypeAdapter
 from typing_extensions import TypedDict
 
-from submodel.config import Config, read, to_toml
+from submodel.config import Config, keep_comments, read, to_toml
 from submodel.config.meaning import differences
+from submodel.config.plain import MOST_BYTES
 from submodel.errors import SubmodelError
-from submodel.files import JsonNumber, UnreadableError, read_typed, write_text
+from submodel.files import JsonNumber, UnreadableError, read_text, read_typed, write_text
 from submodel.runs import checkpoint
 from submodel.runs.metrics import Lines, Metrics, said
 
@@ -76,14 +77,22 @@ class RunFolder:
         return read(self.config_file)
 
     def go_on_as(self, config: Config) -> None:
-        """Keep the configuration that the run goes on with; one that was finished is so no more."""
+        """Keep the configuration that the run goes on with; one that was finished is so no more.
+
+        Args:
+            config: What it goes on with. Comments that somebody wrote into the file stay there.
+        """
         try:
             changed = bool(differences(self.config(), config))
         except SubmodelError:  # damaged, but a checkpoint says that it belongs to this one
             changed = True
         if changed:  # in this order: a kill in between leaves an unfinished run
             self.summary_file.unlink(missing_ok=True)
-            write_text(self.config_file, to_toml(config))
+            try:
+                written = read_text(self.config_file, MOST_BYTES)
+            except UnreadableError:
+                written = ""
+            write_text(self.config_file, keep_comments(to_toml(config), written))
 
     def metrics(self) -> list[Metrics]:
         """One entry per completed round, ascending; what is damaged is left out."""
