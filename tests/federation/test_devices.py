@@ -41,7 +41,7 @@ from submodel.report.tables import cost_rows
 from submodel.runs.callbacks import Tell
 from submodel.runs.loop import Interrupted, RunFolder, train
 from submodel.runs.training import Training
-from submodel.schemes.protocols import output_passes
+from submodel.schemes.roles import output_passes
 from tests.support.devices import Neighbours
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from submodel.algorithm.dispatch import Dispatcher
+from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, Task, Update
 from submodel.federation.device import Report
 from submodel.federation.wire import (
@@ -20,15 +23,21 @@ from submodel.federation.wire import (
     plain,
     read_as,
     read_moments,
+    read_task,
     read_update,
+    task_parcel,
     update_parcel,
 )
 from submodel.local.work import LocalWork
 from submodel.model.cut import CoordinateCut
+from submodel.schemes import Static
+from submodel.schemes.ordered.steps import NestedSteps
+from tests.support.common import tiny_setup
 
 CUT = CoordinateCut({"w": torch.tensor([True, False, True])})
 HELD = {"w": torch.tensor([1.0, 0.0, 1.0]), "b": torch.ones(2)}
-TASK = Task(Assignment(3, 1, 0.5), CUT, HELD, LocalWork(lr=0.1), None)
+RULE = NestedSteps((0.25, 0.5))
+TASK = Task(Assignment(3, 1, 0.5), CUT, HELD, LocalWork(lr=0.1), None, step_rule=RULE)
 UPDATE = Update(TASK.assignment, CUT, HELD, 5, 10, 0.25, ((0.5, 10),))
 HONEST = update_parcel(UPDATE, TASK, "exact")
 REPORT = Report("mine", 5, (0, 2), 0.5, None, "abc").head()
@@ -72,6 +81,26 @@ def test_an_honest_answer_is_read() -> None:
     assert read.assignment == TASK.assignment
     assert (read.examples, read.processed, read.loss, read.passes) == (5, 10, 0.25, ((0.5, 10),))
     assert read.tensors["w"].tolist() == [1.0, 0.0, 1.0]
+
+
+def test_passes_are_those_of_the_widths_that_were_asked() -> None:
+    plain_steps = replace(TASK, step_rule=None)
+    with pytest.raises(WireError, match="it tells of 1 widths; 0 were asked"):
+        read_update(travelled(dict(HONEST.head), dict(HONEST.tensors)), plain_steps)
+
+
+def test_a_task_travels_with_the_step_rule_of_the_scheme_or_without() -> None:
+    """The rule itself does not travel: a device has the same scheme."""
+    setup = tiny_setup("mlp", scheme={"name": "ordered", "distill": 0.5})
+    task = Dispatcher(setup, initial_state(setup), setup.work).task(Assignment(0, 1, 0.5))
+    for sent in (task, replace(task, step_rule=None)):
+        parcel = task_parcel(sent, setup.module, False, "exact")
+        read = read_task(Parcel.from_bytes(parcel.to_bytes()), setup)
+        assert (read.step_rule, read.work) == (sent.step_rule, sent.work)
+    assert task.step_rule == NestedSteps((0.25, 0.5), 0.5)
+    parcel = task_parcel(task, setup.module, False, "exact")
+    with pytest.raises(WireError, match="a rule that the scheme of the run does not have"):
+        read_task(parcel, replace(setup, scheme=Static()))
 
 
 @given(head=changed(dict(HONEST.head)), parts=st.none() | st.dictionaries(

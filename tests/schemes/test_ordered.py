@@ -33,9 +33,9 @@ from submodel.runs.callbacks import Tell
 from submodel.runs.loop import RunFolder
 from submodel.runs.loop import train as train_run
 from submodel.runs.training import Training
-from submodel.schemes import Draw, Static
+from submodel.schemes import Client, Draw, Static
 from submodel.schemes.draw import draw_units
-from submodel.schemes.ordered.steps import NestedStep, narrower, within
+from submodel.schemes.ordered.steps import NestedStep, NestedSteps, narrower, within
 from submodel.tasks.classification import MaskedCrossEntropy
 from tests.support.common import tiny_images, tiny_setup
 from tests.support.engines import setup_of
@@ -47,9 +47,11 @@ WIDTHS = (0.25, 0.5, 1.0)
 
 def drawn(setup: Setup, task: Task, number: int) -> float:
     """The width of a step, transcribed."""
-    where, widths = task.assignment, task.work.widths
+    where, rule = task.assignment, task.step_rule
+    if rule is None:
+        return where.capacity
     rng = generator(setup.seed, "width", where.round, where.client, number)
-    return widths[int(rng.integers(len(widths)))] if widths else where.capacity
+    return rule.widths[int(rng.integers(len(rule.widths)))]
 
 
 def tasks_of(setup: Setup) -> list[Task]:
@@ -79,7 +81,7 @@ NETS: dict[str, type[nn.Module]] = {"tied": Tied, "gates": Gates, "pixels": Pixe
 
 
 def stepped(
-    net: nn.Module, capacity: float, **work: Any
+    net: nn.Module, capacity: float, distill: float = 0.0
 ) -> tuple[nn.Module, UnitCut, NestedStep, Tensor, Tensor]:
     """A client of ``capacity`` on six inputs, with everything that its step needs."""
     torch.manual_seed(1)
@@ -89,16 +91,17 @@ def stepped(
     axes = trace(net, x)
     cut = draw_units(Static(), axes, capacity, Draw(0, 0, 0))
     module = build(net, cut).train()
-    made = NestedStep(
+    rule = NestedSteps(tuple(w for w in WIDTHS if w <= capacity), distill)
+    client = Client(
         module,
         cut,
-        lambda inner: build(net, inner),
-        LocalWork(lr=0.1, widths=tuple(w for w in WIDTHS if w <= capacity), **work),
-        functional.cross_entropy,
-        {},
-        (0, 0, 0),
+        build=lambda inner: build(net, inner),
+        work=LocalWork(lr=0.1),
+        loss=functional.cross_entropy,
+        least={},
+        key=(0, 0, 0),
     )
-    return module, cut, made, x, y
+    return module, cut, rule.begin(client), x, y
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -272,7 +275,7 @@ def by_client(updates: list[Update]) -> dict[int, Update]:
 @pytest.mark.parametrize("distill", [0.0, 0.5])
 def test_both_engines_are_the_same_to_the_bit(distill: float) -> None:
     setup = ordered(scheme={"distill": distill})
-    tasks = [task for task in tasks_of(setup) if task.work.widths]
+    tasks = [task for task in tasks_of(setup) if task.step_rule is not None]
     assert len(tasks) > 2
     engine = BatchedEngine(setup, always=True)
     sizes = [len(b.assignments) for b in engine.bundles([t.assignment for t in tasks])]
@@ -311,7 +314,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
 def test_widths_below_every_capacity_are_cut_too() -> None:
     setup = ordered(clients={"capacities": [1.0]}, scheme={"widths": ["1/4", 1]})
     assert setup.axes.cut_by_capacity
-    assert {task.work.widths for task in tasks_of(setup)} == {(0.25, 1.0)}
+    assert {task.step_rule for task in tasks_of(setup)} == {NestedSteps((0.25, 1.0))}
 
 
 def test_every_width_is_drawn_equally_often_and_from_its_key_alone() -> None:

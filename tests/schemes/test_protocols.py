@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,14 +19,20 @@ from submodel.algorithm.observing import observers_of
 from submodel.algorithm.packing import mask_bytes
 from submodel.algorithm.rounds import initial_state, plan, step
 from submodel.algorithm.types import Setup
+from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import SubmodelError
+from submodel.local.sgd import Gradients
+from submodel.local.training import Step, plain_step
 from submodel.local.work import LocalWork
 from submodel.model.cost import CostModel
+from submodel.model.cut import Cut
 from submodel.schemes import (
     Adaptation,
     Adapts,
     BorrowsMasks,
+    Client,
+    ClientStep,
     Draw,
     Given,
     HasCells,
@@ -47,21 +53,50 @@ from submodel.schemes import (
     Scheme,
     SendsMasks,
     Static,
+    StepRule,
     TrainingRole,
     Unbiased,
     protocols,
     role,
     roles,
 )
-from submodel.schemes.protocols import (
-    PROTOCOLS,
-    check_roles,
-    local_work,
-    members,
-    output_passes,
-    sends_masks,
-)
+from submodel.schemes.protocols import PROTOCOLS, Passes
+from submodel.schemes.roles import check_roles, local_work, members, output_passes, sends_masks
 from tests.support.common import tiny_setup
+
+
+@dataclass(frozen=True)
+class HalfStep:
+    """Plain steps of half the length."""
+
+    plain: Step
+    passes: Passes = ()
+
+    def __call__(self, number: int, x: Tensor, y: Tensor) -> tuple[Tensor, Gradients]:
+        loss, gradients = self.plain(number, x, y)
+        return loss, [None if g is None else g / 2 for g in gradients]
+
+
+@dataclass(frozen=True)
+class HalfSteps:
+    """A step rule that has no narrower widths."""
+
+    widths: tuple[float, ...]
+
+    def begin(self, client: Client) -> ClientStep:
+        return HalfStep(plain_step(client.module, client.work, client.loss))
+
+    def cut(self, cut: Cut, width: float, least: Mapping[str, float]) -> Cut:
+        return cut
+
+    def planned(
+        self,
+        cut: Cut,
+        lengths: Sequence[int],
+        least: Mapping[str, float],
+        key: tuple[int, int, int],
+    ) -> Passes:
+        return ()
 
 
 class Telling(Scheme, LooksAtModel):
@@ -98,6 +133,9 @@ class Telling(Scheme, LooksAtModel):
 
     def work(self, work: LocalWork, capacity: float) -> LocalWork:
         return replace(work, lr=capacity)
+
+    def step_rule(self, capacity: float) -> StepRule | None:
+        return HalfSteps((capacity,))
 
     def chance(
         self, size: int, capacity: float, units: int = 1, spare: bool = False
@@ -291,6 +329,31 @@ def test_a_run_asks_the_sequence_for_all_of_it() -> None:
         assert reports[1].observed["alignment"] != -1.0  # its own counts
     assert [s.memory["scheme/first"].tolist() for s in states] == [[2.0], [2.0]]
     assert all(torch.equal(states[1].tensors[n], t) for n, t in states[0].tensors.items())
+
+
+class Halving(Static):
+    def step_rule(self, capacity: float) -> StepRule | None:
+        return HalfSteps((capacity,)) if capacity < 1 else None
+
+
+class Cautious(Static):
+    def work(self, work: LocalWork, capacity: float) -> LocalWork:
+        return replace(work, lr=work.lr / 2) if capacity < 1 else work
+
+
+@pytest.mark.parametrize("engine", [SerialEngine, BatchedEngine])
+def test_steps_and_work_of_an_own_scheme_are_taken_by_every_engine(engine: Any) -> None:
+    """A gradient halved is a learning rate halved: exactly, as both are a change of exponent."""
+    states = []
+    for scheme in (Halving(), Cautious(), Static()):
+        setup = replace(tiny_setup("mlp", local={"steps": 2}), scheme=scheme)
+        costs = CostModel(setup.module, setup.federation.dataset.example)
+        states.append(step(setup, initial_state(setup), engine(setup), costs)[0].tensors)
+    halved, cautious, plain = states
+    close = 0 if engine is SerialEngine else 1e-6  # stacks sum in another order
+    for name, tensor in halved.items():
+        torch.testing.assert_close(tensor, cautious[name], rtol=0, atol=close)
+    assert any(not torch.equal(tensor, plain[name]) for name, tensor in halved.items())
 
 
 class Peeking(Static):

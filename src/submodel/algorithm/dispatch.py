@@ -14,8 +14,8 @@ from submodel.model.cut import Cut, LastCut, gather
 from submodel.schemes import NOTHING, Draw, Known
 from submodel.schemes.draw import draw_coordinates, draw_units
 from submodel.schemes.knowledge import known_to
-from submodel.schemes.protocols import local_work
 from submodel.schemes.random.independent import draw_independent
+from submodel.schemes.roles import local_work, step_rule
 from submodel.schemes.unbiased.scaling import scales_held
 
 
@@ -73,4 +73,6 @@ class Dispatcher:
             self._last = cut
         work = local_work(setup.scheme, self._work, assignment.capacity)
         factors = scales_held(self._last, self._scales(assignment.capacity))
-        return Task(assignment, self._last, self._gather(self._last), work, classes, factors)
+        rule = step_rule(setup.scheme, assignment.capacity)
+        tensors = self._gather(self._last)
+        return Task(assignment, self._last, tensors, work, classes, factors, rule)

@@ -57,7 +57,7 @@ def _notes(
 
 def gradient(setup: Setup, state: State, engine: Engine, task: Task) -> dict[str, Tensor]:
     """The gradient m (.) grad f(m (.) w) over all examples of a client, in whole shapes."""
-    (update,) = engine.run([replace(task, work=WORK)])
+    (update,) = engine.run([replace(task, work=WORK, step_rule=None)])
     if isinstance(update, Failure):
         raise SilentRoundError(f"nothing to observe: {update.reason}")
     names = [name for name, _ in setup.module.named_parameters()]

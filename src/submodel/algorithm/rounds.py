@@ -27,8 +27,7 @@ from submodel.errors import DivergedError, SilentRoundError
 from submodel.model.build import tensors_of
 from submodel.model.cost import CostModel
 from submodel.schemes import HasMemory, role
-from submodel.schemes.ordered.steps import passes_of
-from submodel.schemes.protocols import output_passes, sends_masks
+from submodel.schemes.roles import output_passes, sends_masks, step_rule
 from submodel.tasks.counting import NOTHING_COUNTS
 
 _log = logging.getLogger(__name__)
@@ -103,8 +102,9 @@ def _add(setup: Setup, cells: Cells, update: Update, tally: Tally) -> None:
     if reason := _added(setup, accumulator, update):
         tally.refuse(update.assignment.client, reason)
         return
-    passes = passes_of(update.cut, update.passes, setup.least)
-    tally.accept(update.cut, update.processed, update.loss, passes, update.counted)
+    rule = step_rule(setup.scheme, update.assignment.capacity)
+    passes = rule and [(rule.cut(update.cut, w, setup.least), n) for w, n in update.passes]
+    tally.accept(update.cut, update.processed, update.loss, passes or [], update.counted)
 
 
 def _added(setup: Setup, accumulator: Accumulator, update: Update) -> str | None:

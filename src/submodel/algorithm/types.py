@@ -23,7 +23,7 @@ from submodel.model.axes import Axes
 from submodel.model.cut import COORDINATES, Cut, Granularity, Tensors
 from submodel.model.norm import Statistics
 from submodel.schemes import Scheme
-from submodel.schemes.ordered.steps import Passes
+from submodel.schemes.protocols import Passes, StepRule
 from submodel.schemes.random.independent import Alignment
 from submodel.tasks.classification import AbsentLabels
 from submodel.tasks.counting import NOTHING_COUNTS
@@ -181,6 +181,7 @@ class Task:
     work: LocalWork
     classes: NDArray[np.int64] | None  # the labels that the loss is restricted to
     scales: Mapping[str, Tensor] = field(default_factory=dict)  # the client computes with s (.) w
+    step_rule: StepRule | None = None  # None: plain steps
     local: Mapping[str, Tensor] | None = None  # buffers never exchanged; None: the engine has them
 
 

@@ -20,7 +20,7 @@ from submodel.engines.estimate import Estimate
 from submodel.errors import DataError
 from submodel.local.work import LocalWork, batch_length, batches_per_pass
 from submodel.model.build import build
-from submodel.schemes.protocols import local_work
+from submodel.schemes.roles import step_rule
 
 _MOST_CLIENTS = 10_000
 """So many are looked at before the first round: everyone, or those who will train first."""
@@ -137,7 +137,8 @@ def _capacities(setup: Setup, client: int) -> Iterable[float]:
 def _why(setup: Setup, capacity: float) -> str | None:
     """Why the sub-models of a capacity, or of its widths, cannot be trained on one example."""
     cut, example = Estimate(setup).cut, setup.federation.dataset.example
-    widths = local_work(setup.scheme, setup.work, capacity).widths or (capacity,)
+    rule = step_rule(setup.scheme, capacity)
+    widths = (capacity,) if rule is None else rule.widths
     found = (refusal(build(setup.module, cut(width)), example) for width in widths)
     return next((reason for reason in found if reason), None)
 

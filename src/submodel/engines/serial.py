@@ -19,7 +19,7 @@ from submodel.model.build import build, fill_local, load, load_local, tensors_of
 from submodel.model.cut import Cut
 from submodel.model.norm import set_rate
 from submodel.randomness import key
-from submodel.schemes.ordered.steps import NestedStep
+from submodel.schemes.protocols import Client
 from submodel.schemes.unbiased.scaling import scaled_step
 from submodel.tasks.classification import MaskedCrossEntropy
 from submodel.tasks.counting import Counted
@@ -76,13 +76,12 @@ class SerialEngine:
             for name in task.tensors
             if (mask := task.cut.mask(name)) is not None
         }
-        nested = None
-        if task.work.widths:
+        client_step = None
+        if task.step_rule is not None:
             key_of = (setup.seed, where.round, where.client)
-            nested = NestedStep(
-                module, task.cut, self._module, task.work, loss, setup.least, key_of
-            )
-        step: Step = nested or plain_step(module, task.work, loss)
+            client = Client(module, task.cut, self._module, task.work, loss, setup.least, key_of)
+            client_step = task.step_rule.begin(client)
+        step: Step = client_step or plain_step(module, task.work, loss)
         if task.scales:
             factors = {name: factor.to(self._device) for name, factor in task.scales.items()}
             step = scaled_step(step, module, factors)
@@ -96,6 +95,6 @@ class SerialEngine:
             name: tensor.to("cpu", copy=name not in own_memory)
             for name, tensor in tensors_of(module).items()
         }
-        passes = () if nested is None else nested.passes
+        passes = () if client_step is None else client_step.passes
         counts = len(examples), result.processed
         return Update(where, task.cut, trained, *counts, result.loss, passes, result.counted)

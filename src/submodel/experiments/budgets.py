@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from submodel.algorithm.types import Setup, State
     from submodel.config import Config
     from submodel.model.cost import CostModel
+    from submodel.model.cut import Cut
 
 _MOST_ROUNDS = 100_000  # that a slip of the keyboard may ask for
 
@@ -63,8 +64,7 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
     from submodel.algorithm.rounds import plan
     from submodel.algorithm.tally import Tally
     from submodel.local.work import batches
-    from submodel.schemes.ordered.steps import narrower, passes_of, planned_passes
-    from submodel.schemes.protocols import local_work, sends_masks
+    from submodel.schemes.roles import local_work, sends_masks, step_rule
 
     tally = Tally(setup.axes, state.tensors, costs, sends_masks(setup.scheme))
     now, names = known(setup, state), [name for name, _ in setup.module.named_parameters()]
@@ -81,11 +81,12 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
         else:
             work = local_work(setup.scheme, setup.work, assignment.capacity)
             lengths = [len(b) for b in batches(size, work, setup.seed, state.round, client)]
-            whole = [
-                w for w in work.widths if narrower(cut, w, setup.least).shape_key == cut.shape_key
-            ]
-            passes = planned_passes(work, lengths, (setup.seed, state.round, client), whole)
-            tally.accept(cut, sum(lengths), 0.0, passes_of(cut, passes, setup.least))
+            passes: list[tuple[Cut, int]] = []
+            if (rule := step_rule(setup.scheme, assignment.capacity)) is not None:
+                key = (setup.seed, state.round, client)
+                planned = rule.planned(cut, lengths, setup.least, key)
+                passes = [(rule.cut(cut, width, setup.least), n) for width, n in planned]
+            tally.accept(cut, sum(lengths), 0.0, passes)
     down, up, flops, _ = tally.books()["counts"]
     return int(down + up + sent if kind is BudgetKind.BYTES else flops)
 

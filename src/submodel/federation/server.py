@@ -29,7 +29,7 @@ from submodel.model.build import tensors_of
 from submodel.model.capacity import prefix_cut
 from submodel.model.cut import Cut, gather, held
 from submodel.model.norm import StaticBatchNorm
-from submodel.schemes.protocols import sends_masks
+from submodel.schemes.roles import sends_masks
 
 _log = logging.getLogger(__name__)
 

@@ -40,8 +40,9 @@ from submodel.local.work import LocalWork
 from submodel.model.axes.layout import Indices
 from submodel.model.build import local_of, tensors_of
 from submodel.model.cut import CoordinateCut, Cut, PlannedCut, Tensors, UnitCut, read_runs, runs
+from submodel.schemes.roles import step_rule
 
-VERSION = 1
+VERSION = 2
 _HEAD = "submodel"
 _SCALES, _LOCAL = "scales/", "local/"
 
@@ -154,6 +155,7 @@ def task_parcel(task: Task, module: nn.Module, masks: bool, transport: Transport
         "units": _units(task.cut),
         "drawn": isinstance(task.cut, CoordinateCut) and bool(task.cut.masks) and not masks,
         "work": asdict(task.work),
+        "step_rule": task.step_rule is not None,
         "classes": None if task.classes is None else task.classes.tolist(),
         "halved": scales if transport == "half" else None,
     }
@@ -176,6 +178,7 @@ class _TaskHead:
     units: dict[str, list[tuple[int, int]]] | None
     drawn: bool
     work: LocalWork
+    step_rule: bool  # whether steps follow that of the scheme, which the device has too
     classes: list[Annotated[int, Field(ge=0, lt=1 << 53)]] | None
     halved: dict[str, FiniteFloat] | None
 
@@ -213,7 +216,10 @@ def read_task(parcel: Parcel, setup: Setup) -> Task:
                 f"{plain(name, 100)} has shape {plain(tuple(tensor.shape), 60)}, "
                 "which does not fit the cut"
             )
-    return Task(head.assignment, cut, tensors, head.work, classes, scales, local)
+    rule = step_rule(setup.scheme, head.assignment.capacity) if head.step_rule else None
+    if head.step_rule and rule is None:
+        raise WireError("its steps follow a rule that the scheme of the run does not have")
+    return Task(head.assignment, cut, tensors, head.work, classes, scales, rule, local)
 
 
 def _spreads(shape: Sequence[int], over: Sequence[int]) -> bool:
@@ -299,7 +305,12 @@ def update_limits(task: Task, transport: Transport) -> Limits:
         mask = task.cut.mask(name)
         held = tensor.numel() if mask is None else int(mask.sum())
         size += held * element_size(tensor, transport)
-    return Limits.of(size, task.tensors, len(task.work.widths))
+    return Limits.of(size, task.tensors, _widths(task))
+
+
+def _widths(task: Task) -> int:
+    """How many widths the passes of an update may have."""
+    return 0 if task.step_rule is None else len(task.step_rule.widths)
 
 
 def moments_limits(task: Task) -> Limits:
@@ -315,10 +326,8 @@ def read_update(parcel: Parcel, task: Task) -> Update:
         raise WireError(f"it answers for round {given.round + 1}, client {given.client}")
     if head.loss is None:
         raise WireError("its loss is not finite")
-    if len(head.passes) > max(1, len(task.work.widths)):
-        raise WireError(
-            f"it tells of {len(head.passes):,} widths; {len(task.work.widths)} were asked"
-        )
+    if len(head.passes) > _widths(task):
+        raise WireError(f"it tells of {len(head.passes):,} widths; {_widths(task)} were asked")
     tensors = _values(parcel, task, head.halved)
     counts = head.examples, head.processed
     return Update(task.assignment, task.cut, tensors, *counts, head.loss, head.passes, head.counted)

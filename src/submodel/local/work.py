@@ -29,10 +29,6 @@ class LocalWork:
     weight_decay: float = 0.0
     clip: float | None = None  # the largest norm of a gradient
     precision: Precision = "float32"
-    widths: tuple[
-        float, ...
-    ] = ()  # ascending; each step draws one of them (`submodel.schemes.ordered.steps`)
-    distill: float = 0.0  # the weight of what narrower widths learn from the widest
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Setup
 from submodel.errors import SubmodelError
 from submodel.schemes import Draw, draw_mask
-from submodel.schemes.protocols import check_roles
+from submodel.schemes.roles import check_roles
 
 _CERTAINTY = 30.0
 """Units that are expected over the draws: e^-30 is the chance of none if each is independent."""

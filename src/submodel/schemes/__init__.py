@@ -13,23 +13,25 @@ from submodel.schemes.partition import Partition
 from submodel.schemes.protocols import (
     Adaptation,
     Adapts,
-    BorrowsMasks,
+    Client,
+    ClientStep,
     HasCells,
     HasChances,
     HasLocalWork,
     HasMemory,
     HasOutputPasses,
+    HasStepRule,
     LooksAtModel,
     MaskRole,
     Observation,
     Observes,
     SendsMasks,
+    StepRule,
     TrainingRole,
-    role,
-    roles,
 )
 from submodel.schemes.pruned import Pruned
 from submodel.schemes.random.scheme import Random
+from submodel.schemes.roles import BorrowsMasks, role, roles
 from submodel.schemes.rolling import Rolling, default_windows, window_problems
 from submodel.schemes.static import Static
 from submodel.schemes.unbiased.scheme import Unbiased
@@ -39,6 +41,8 @@ __all__ = [
     "Adaptation",
     "Adapts",
     "BorrowsMasks",
+    "Client",
+    "ClientStep",
     "Draw",
     "Dropout",
     "Full",
@@ -48,6 +52,7 @@ __all__ = [
     "HasLocalWork",
     "HasMemory",
     "HasOutputPasses",
+    "HasStepRule",
     "Hierarchical",
     "Importance",
     "Known",
@@ -66,6 +71,7 @@ __all__ = [
     "Scheme",
     "SendsMasks",
     "Static",
+    "StepRule",
     "TrainingRole",
     "Unbiased",
     "default_windows",

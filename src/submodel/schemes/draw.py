@@ -12,7 +12,8 @@ from submodel.model.axes import CLASSES, Axes
 from submodel.model.axes.layout import Indices
 from submodel.model.cut import COORDINATES, CoordinateCut, Tensors, UnitCut
 from submodel.randomness import generator
-from submodel.schemes import Draw, Scheme, draw_mask
+from submodel.schemes.base import Draw, Scheme
+from submodel.schemes.masks import draw_mask
 
 
 def draw_units(

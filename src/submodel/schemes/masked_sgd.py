@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from submodel.schemes.base import Given
-from submodel.schemes.protocols import BorrowsMasks, Observation, Observes
+from submodel.schemes.protocols import Observation, Observes
+from submodel.schemes.roles import BorrowsMasks
 
 
 @dataclass(frozen=True)

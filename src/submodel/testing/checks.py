@@ -21,7 +21,7 @@ from submodel.model.cut import gather
 from submodel.runs import checkpoint
 from submodel.schemes import Draw, Mask, Scheme, units_held
 from submodel.schemes.masks import mask_problem, question
-from submodel.schemes.protocols import output_passes
+from submodel.schemes.roles import output_passes
 from submodel.testing.bench import ROUNDS, Bench, Budget, bits, costs, require, run, same
 
 _RULES: tuple[Rule, ...] = ("selective", "fill_in")

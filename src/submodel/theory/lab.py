@@ -17,7 +17,7 @@ from submodel.algorithm.merge import average, shrinkage
 from submodel.model.cut import COORDINATES
 from submodel.randomness import generator
 from submodel.schemes import Draw, Random, Rolling
-from submodel.schemes.protocols import output_passes
+from submodel.schemes.roles import output_passes
 from submodel.theory.masked import Masking, window_masks
 from submodel.theory.problems import Array, Problem, TheoryError
 

@@ -33,7 +33,7 @@ from submodel.local.work import batches, batches_per_pass
 from submodel.model.build import build, tensors_of
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.norm import has_scaler, set_rate
-from submodel.schemes.protocols import local_work
+from submodel.schemes.roles import step_rule
 from submodel.tasks.counting import LossBook
 
 _log = logging.getLogger(__name__)
@@ -78,8 +78,8 @@ class BatchedEngine:
             equal.sort(key=lambda a: self._setup.federation.size(a.client))
             cut = self._estimate.cut(capacity)
             size = self._stack_size(cut, self._estimate.batch(equal[-1].client))
-            if local_work(self._setup.scheme, self._setup.work, capacity).widths:
-                size = 1  # clients at widths of their own do not share their steps
+            if step_rule(self._setup.scheme, capacity) is not None:
+                size = 1  # clients with steps of their own do not share them
             for part in np.array_split(np.arange(len(equal)), -(-len(equal) // size)):
                 bundles.append(self._estimate.bundle([equal[i] for i in part]))
         return bundles
@@ -109,12 +109,13 @@ class BatchedEngine:
         """Equal for tasks that may share a stack."""
         classes = None if task.classes is None else len(task.classes)
         capacity = task.assignment.capacity if self._scaled else None
-        return task.cut.shape_key, classes, task.work, capacity, tuple(task.scales)
+        plain = task.step_rule is None
+        return task.cut.shape_key, classes, task.work, capacity, tuple(task.scales), plain
 
     def _train_equal(self, tasks: Sequence[Task]) -> Iterator[Update]:
         """Tasks of one shape, as stacks of bounded size."""
         forward = self._wide or self._mapped(tasks[0].cut)
-        if forward is None or tasks[0].work.widths:
+        if forward is None or tasks[0].step_rule is not None:
             yield from self._serial.run(tasks)
             return
         clients = [_Client.of(self._setup, task) for task in tasks]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from submodel.local.work import LocalWork
 from submodel.model.capacity import prefix, units_held
 from submodel.schemes.base import Draw, Given, Mask, Scheme
-from submodel.schemes.protocols import HasLocalWork
+from submodel.schemes.ordered.steps import NestedSteps
+from submodel.schemes.protocols import HasStepRule
 
 
 @dataclass(frozen=True)
-class Ordered(Scheme, HasLocalWork):
+class Ordered(Scheme, HasStepRule):
     """FjORD (Horvath, Laskaridis, Almeida, Leontiadis, Venieris, Lane 2021).
 
     "FjORD: Fair and accurate federated learning under heterogeneous targets with Ordered Dropout".
@@ -36,15 +36,14 @@ class Ordered(Scheme, HasLocalWork):
         """
         return prefix(size, units_held(capacity, size))
 
-    def work(self, work: LocalWork, capacity: float) -> LocalWork:
+    def step_rule(self, capacity: float) -> NestedSteps | None:
         """Steps at widths up to the capacity; with one width they are plain steps.
 
-        >>> from submodel.local.training import LocalWork
-        >>> Ordered((1.0, 0.25, 0.5)).work(LocalWork(lr=0.1), 0.5).widths
-        (0.25, 0.5)
+        >>> Ordered((1.0, 0.25, 0.5)).step_rule(0.5)
+        NestedSteps(widths=(0.25, 0.5), distill=0.0)
         """
         widths = tuple(sorted({w for w in self.widths if w <= capacity}))
-        return replace(work, widths=widths, distill=self.distill) if len(widths) > 1 else work
+        return NestedSteps(widths, self.distill) if len(widths) > 1 else None
 
     def problems(self, given: Given) -> list[str]:
         """Where prefixes, or the distillation between them, are not defined."""

@@ -9,7 +9,7 @@ places need no care.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,19 +19,17 @@ from torch.nn import functional
 
 from submodel.local.sgd import Gradients
 from submodel.local.training import mixed, trained
-from submodel.local.work import LocalWork
 from submodel.model.axes import CLASSES
 from submodel.model.cut import Cut, Plan, PlannedCut, Tensors, UnitCut, copy_part
 from submodel.model.norm import set_rate
 from submodel.randomness import generator
-from submodel.schemes import Draw, Static
+from submodel.schemes.base import Draw
 from submodel.schemes.draw import draw_units
+from submodel.schemes.protocols import Client, Key, Passes
+from submodel.schemes.static import Static
 from submodel.tasks.classification import MaskedCrossEntropy
 from submodel.tasks.counting import Counted
 from submodel.tasks.loss import Loss
-
-Passes = Sequence[tuple[float, int]]
-"""(width, examples) of training passes that were not all of the client's whole cut."""
 
 
 def narrower(cut: Cut, width: float, least: Mapping[str, float]) -> UnitCut:
@@ -54,31 +52,44 @@ def within(inner: Plan, outer: Plan) -> PlannedCut:
     return PlannedCut(plan)
 
 
-def passes_of(cut: Cut, passes: Passes, least: Mapping[str, float]) -> list[tuple[Cut, int]]:
-    """The passes of an update by the cuts that they took."""
-    return [(narrower(cut, width, least), examples) for width, examples in passes]
-
-
-def drawn_width(widths: Sequence[float], where: tuple[int, int, int], step: int) -> float:
-    """The width q of a client's step, uniform over its widths; ``where``: seed, round, client."""
-    seed, round_, client = where
+def drawn_width(widths: Sequence[float], key: Key, step: int) -> float:
+    """The width q of a client's step, uniform over its widths."""
+    seed, round_, client = key
     return widths[int(generator(seed, "width", round_, client, step).integers(len(widths)))]
 
 
-def planned_passes(
-    work: LocalWork, lengths: Sequence[int], where: tuple[int, int, int], whole: Sequence[float]
-) -> Passes:
-    """The passes that steps on batches of these lengths will take, before any is taken.
+@dataclass(frozen=True)
+class NestedSteps:
+    """Steps at widths that are drawn, each with the same chance.
 
-    ``whole`` are the widths that come to the client's whole sub-model.
+    Args:
+        widths: ascending; the last is the client's own
+        distill: the weight of what narrower widths learn from the widest
     """
-    examples: Counter[float] = Counter()
-    for step, length in enumerate(lengths if work.widths else ()):
-        width = drawn_width(work.widths, where, step)
-        examples[width] += length
-        if work.distill and width not in whole:
-            examples[work.widths[-1]] += length
-    return tuple(sorted(examples.items()))
+
+    widths: tuple[float, ...]
+    distill: float = 0.0
+
+    def begin(self, client: Client) -> NestedStep:
+        """The steps of a client."""
+        return NestedStep(self, client)
+
+    def cut(self, cut: Cut, width: float, least: Mapping[str, float]) -> Cut:
+        """The prefix of a width."""
+        return narrower(cut, width, least)
+
+    def planned(
+        self, cut: Cut, lengths: Sequence[int], least: Mapping[str, float], key: Key
+    ) -> Passes:
+        """The passes that steps on batches of these lengths will take, before any is taken."""
+        whole = [w for w in self.widths if narrower(cut, w, least).shape_key == cut.shape_key]
+        examples: Counter[float] = Counter()
+        for step, length in enumerate(lengths):
+            width = drawn_width(self.widths, key, step)
+            examples[width] += length
+            if self.distill and width not in whole:
+                examples[self.widths[-1]] += length
+        return tuple(sorted(examples.items()))
 
 
 def divergence(loss: Loss, student: Tensor, teacher: Tensor) -> Tensor:
@@ -132,26 +143,20 @@ class NestedStep:
     sub-model, detached in the divergence. A step that draws the widest is plain.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        cut: Cut,
-        small: Callable[[Cut], nn.Module],
-        work: LocalWork,
-        loss: Loss,
-        least: Mapping[str, float],
-        where: tuple[int, int, int],
-    ) -> None:
-        self._module, self._work, self._loss, self._where = module, work, loss, where
+    def __init__(self, rule: NestedSteps, client: Client) -> None:
+        module, cut = client.module, client.cut
+        self._rule, self._module, self._loss, self._key = rule, module, client.loss, client.key
+        self._precision = client.work.precision
         self._parameters = trained(module)
         self._buffers = dict(module.named_buffers())
         self._all = dict(module.named_parameters())
         self._narrow: dict[float, _Narrow] = {}
         assert isinstance(cut, UnitCut)
-        for width in work.widths:
-            inner = narrower(cut, width, least)
+        for width in rule.widths:
+            inner = narrower(cut, width, client.least)
             if inner.shape_key != cut.shape_key:  # else the whole sub-model, by rounding
-                self._narrow[width] = _Narrow(small(inner).train(), within(inner.plan, cut.plan))
+                small = client.build(inner).train()
+                self._narrow[width] = _Narrow(small, within(inner.plan, cut.plan))
         self._examples: Counter[float] = Counter()
 
     @property
@@ -161,13 +166,13 @@ class NestedStep:
 
     def width(self, number: int) -> float:
         """The width q of a step, uniform over the client's."""
-        return drawn_width(self._work.widths, self._where, number)
+        return drawn_width(self._rule.widths, self._key, number)
 
     def __call__(self, number: int, x: Tensor, y: Tensor) -> tuple[Tensor, Gradients]:
         """The loss, and the gradient in the shapes of the client's tensors."""
         width = self.width(number)
         narrow = self._narrow.get(width)
-        with mixed(x.device, self._work.precision):
+        with mixed(x.device, self._precision):
             value = self._value(narrow, width, x, y)
         own = list(self._parameters.values())
         inner = [] if narrow is None else list(trained(narrow.module).values())
@@ -182,7 +187,7 @@ class NestedStep:
     def _value(self, narrow: _Narrow | None, width: float, x: Tensor, y: Tensor) -> Tensor:
         if narrow is None:
             return self._loss(self._outputs(self._module, width, x), y)
-        alpha, widest = self._work.distill, self._work.widths[-1]
+        alpha, widest = self._rule.distill, self._rule.widths[-1]
         if not alpha:
             return self._loss(self._of_prefix(narrow, width, x), y)
         teacher = self._outputs(self._module, widest, x)

@@ -19,7 +19,8 @@ from submodel.model.axes import Axes
 from submodel.model.axes.layout import Along, Concatenation, Fixed, Layout
 from submodel.model.cut import Cut, Granularity, Tensors, copy_part
 from submodel.schemes.base import Scheme
-from submodel.schemes.protocols import HasChances, role
+from submodel.schemes.protocols import HasChances
+from submodel.schemes.roles import role
 
 Units = NDArray[np.int64]
 
