@@ -8,27 +8,36 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from torch import Tensor
 
-from submodel.algorithm.types import Assignment, Bundle
-from submodel.engines.processes.group import deal
+from submodel.algorithm.types import Assignment, Bundle, State
+from submodel.config import parse, read
+from submodel.engines.processes.group import ProcessGroup, deal
 from submodel.engines.processes.launch import free_port, launch
 from submodel.errors import SubmodelError
 from submodel.federation.flower.family import relatives, runs
-from submodel.runs.checkpoint import saved_round
-from submodel.runs.loop import RunFolder
+from submodel.prepare.setup import prepare
+from submodel.runs.checkpoint import model_sha256, saved_round
+from submodel.runs.loop import RunFolder, train
+from submodel.runs.training import Training
 from tests.support.commands import Command
 from tests.support.common import SCHEMES
+from tests.support.ranks import run_group
 
 SMALL: dict[str, Any] = {
     "model": {"name": "cnn", "width": 8},
+    "data": {"examples": 240, "test_examples": 60},
     "clients": {"count": 12, "per_round": 5},
     "train": {"rounds": 2, "evaluate_every": 2},
     "engine": {"batching": "never"},
 }
+ENDLESS = 10**6
 TINY = {"name": "mlp", "width": 8}
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"scheme": scheme} for name, scheme in SCHEMES.items()},
@@ -74,42 +83,77 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3])
-def test_any_number_of_processes_gives_the_bytes_of_one(processes: int) -> None:
-    cases = json.dumps({name: {**SMALL, **case} for name, case in CASES.items()})
-    shared = {**os.environ, "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1",
-              "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.support.ranks", cases],
-            env={**shared, "RANK": str(rank)},
-            cwd=Path(__file__).parents[2],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(processes)
+Lines = list[dict[str, Any]]
+Result = tuple[dict[str, Any], dict[str, Any], Lines]
+"""The model and what a run remembers, as arrays, and the lines of its rounds."""
+
+
+def result_of(state: State, history: Lines) -> Result:
+    """Without times; sums of losses are added in another order."""
+    lines = [
+        {k: round(v, 10) if k == "train_loss" else v for k, v in line.items() if k != "seconds"}
+        for line in history
     ]
-    said = [rank.communicate(timeout=300)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * processes
-    results = {line["case"]: line for line in map(json.loads, said[0].splitlines())}
-    assert results.keys() == CASES.keys()
-    for case, result in results.items():
-        assert result["same_lines"] or case == "stacked", result
+    return arrays(state.tensors), arrays(state.memory), lines
+
+
+def arrays(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+def together(group: ProcessGroup, cases: dict[str, dict[str, Any]]) -> dict[str, Result]:
+    """Every case, trained by a group."""
+    configs = {name: parse(case) for name, case in cases.items()}
+    return {n: result_of(*train(Training(c, prepare(c)), group=group)) for n, c in configs.items()}
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Result]:
+    """Every case, trained by this process."""
+    configs = {name: parse({**SMALL, **case}) for name, case in CASES.items()}
+    return {name: result_of(*train(Training(c, prepare(c)))) for name, c in configs.items()}
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_any_number_of_processes_gives_the_bytes_of_one(
+    processes: int, alone: dict[str, Result]
+) -> None:
+    found = run_group(together, {n: {**SMALL, **case} for n, case in CASES.items()}, processes)
+    assert found.keys() == CASES.keys()
+    for case, (model, memory, lines) in found.items():
+        expected_model, expected_memory, expected_lines = alone[case]
         if case == "stacked":  # who shares a stack changes the order of float32 sums
-            assert result["largest_difference"] < 1e-5
-        else:
-            assert result["same_bytes"], result
-            assert result["same_memory"], result
+            for name, values in expected_model.items():
+                assert np.abs(model[name] - values).max() < 1e-5, case
+            continue
+        assert lines == expected_lines, case
+        for one, other in ((model, expected_model), (memory, expected_memory)):
+            assert {n: v.tobytes() for n, v in one.items()} == {
+                n: v.tobytes() for n, v in other.items()
+            }, case
+
+
+def settings(rounds: int, batching: str = "never") -> list[str]:
+    return [
+        *(
+            "model.width=4",
+            "clients.count=12",
+            "clients.per_round=5",
+            f"engine.batching={batching}",
+        ),
+        *("data.examples=120", "data.test_examples=40", f"train.rounds={rounds}"),
+        *("train.evaluate_every=10", "train.checkpoint_every=7"),
+    ]
+
+
+def arguments(out: Path, rounds: int, *options: str, batching: str = "never") -> list[str]:
+    sets = [part for setting in settings(rounds, batching) for part in ("--set", setting)]
+    return ["train", *sets, *options, "--out", str(out)]
 
 
 def command(out: Path, rounds: int, *options: str, batching: str = "never") -> list[str]:
-    settings = [
-        *("model.width=8", "clients.count=12", "clients.per_round=5"),
-        f"engine.batching={batching}",
-        *("train.evaluate_every=10", "train.checkpoint_every=7", f"train.rounds={rounds}"),
-    ]
-    sets = [part for setting in settings for part in ("--set", setting)]
-    return [sys.executable, "-m", "submodel", "train", *sets, *options, "--out", str(out)]
+    words = arguments(out, rounds, *options, batching=batching)
+    return [sys.executable, "-m", "submodel", *words]
 
 
 def hash_of(out: Path) -> str:
@@ -117,15 +161,19 @@ def hash_of(out: Path) -> str:
     return text
 
 
-def test_a_process_that_dies_ends_the_run_and_leaves_it_resumable(tmp_path: Path) -> None:
-    rounds = 40
-    subprocess.run(command(tmp_path / "whole", rounds), check=True, capture_output=True)
+def wait_for_rounds(out: Path, rounds: int = 3) -> None:
+    deadline = time.monotonic() + 240
+    while len(RunFolder(out).metrics()) < rounds and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def test_a_process_that_dies_ends_the_run_and_leaves_it_resumable(
+    tmp_path: Path, submodel: Command
+) -> None:
     broken = tmp_path / "broken"
-    start = command(broken, rounds, "--processes", "2")
+    start = command(broken, ENDLESS, "--processes", "2")
     with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as run:
-        deadline = time.monotonic() + 240
-        while len(RunFolder(broken).metrics()) < 3 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for_rounds(broken)
         (second,) = [one for one in relatives(run.pid) if one.environ()["RANK"] == "1"]
         second.kill()
         assert run.stdout is not None
@@ -133,31 +181,38 @@ def test_a_process_that_dies_ends_the_run_and_leaves_it_resumable(tmp_path: Path
     assert run.returncode == 130
     assert "another process of the run was lost" in said
     assert f"continue with: submodel resume {broken}" in said
-    resume = [sys.executable, "-m", "submodel", "resume", str(broken)]
-    subprocess.run(resume, check=True, capture_output=True, timeout=120)
+    rounds = saved_round(broken / "checkpoints") + 2
+    assert submodel(*arguments(tmp_path / "whole", rounds)).returncode == 0
+    resume = ["resume", str(broken), "--set", f"train.rounds={rounds}"]
+    subprocess.run(
+        [sys.executable, "-m", "submodel", *resume], check=True, capture_output=True, timeout=120
+    )
     assert hash_of(broken) == hash_of(tmp_path / "whole")
+
+
+def stacked(group: ProcessGroup, rounds: int) -> str:
+    config = read(None, settings(rounds, "auto"))
+    state, _ = train(Training(config, prepare(config)), group=group)
+    return model_sha256(state.tensors)
 
 
 def test_a_stopped_run_of_two_processes_with_stacks_ends_as_an_undisturbed_one(
     tmp_path: Path,
 ) -> None:
-    rounds = 40
-    whole, stopped = (
-        command(tmp_path / name, rounds, "--processes", "2", batching="auto")
-        for name in ("whole", "stopped")
-    )
-    subprocess.run(whole, check=True, capture_output=True)
-    with subprocess.Popen(stopped, stdout=subprocess.PIPE, text=True) as run:
-        deadline = time.monotonic() + 240
-        while len(RunFolder(tmp_path / "stopped").metrics()) < 3 and time.monotonic() < deadline:
-            time.sleep(0.02)
+    stopped = tmp_path / "stopped"
+    start = command(stopped, ENDLESS, "--processes", "2", batching="auto")
+    with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as run:
+        wait_for_rounds(stopped)
         run.send_signal(signal.SIGINT)
         assert run.stdout is not None
         run.stdout.read()
     assert run.returncode == 130
-    resume = [sys.executable, "-m", "submodel", "resume", str(tmp_path / "stopped")]
-    subprocess.run(resume, check=True, capture_output=True, timeout=120)
-    assert hash_of(tmp_path / "stopped") == hash_of(tmp_path / "whole")
+    rounds = saved_round(stopped / "checkpoints") + 2
+    resume = ["resume", str(stopped), "--set", f"train.rounds={rounds}"]
+    subprocess.run(
+        [sys.executable, "-m", "submodel", *resume], check=True, capture_output=True, timeout=120
+    )
+    assert hash_of(stopped) == run_group(stacked, rounds, 2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
@@ -168,14 +223,12 @@ def test_processes_end_with_their_launcher_and_leave_a_resumable_run(
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     try:
         launcher = subprocess.Popen(
-            command(run, 10**6, "--processes", "2"), stdout=subprocess.DEVNULL
+            command(run, ENDLESS, "--processes", "2"), stdout=subprocess.DEVNULL
         )
     finally:
         signal.signal(signal.SIGHUP, before)
     with launcher:
-        deadline = time.monotonic() + 240
-        while len(RunFolder(run).metrics()) < 3 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for_rounds(run)
         workers = relatives(launcher.pid)
         assert len(workers) == 2
         launcher.send_signal(number)
@@ -185,8 +238,8 @@ def test_processes_end_with_their_launcher_and_leave_a_resumable_run(
     assert not any(map(runs, workers))
     saved = saved_round(run / "checkpoints")
     assert saved >= 3  # not only every seventh round: they had time to save their last one
-    settings = "--set", f"train.rounds={saved + 1}", "--set", "engine.name=local"
-    result = submodel("resume", run, *settings)
+    local = "--set", f"train.rounds={saved + 1}", "--set", "engine.name=local"
+    result = submodel("resume", run, *local)
     assert result.returncode == 0, result.stderr
     assert [line["round"] for line in RunFolder(run).metrics()] == list(range(1, saved + 2))
 
@@ -223,17 +276,17 @@ def test_a_stack_is_split_only_if_that_is_sooner() -> None:
     assert sorted(map(len, deal([one], 2))) == [0, 1]  # one client cannot be
 
 
-def test_torchrun_itself_starts_it_too(tmp_path: Path) -> None:
+def test_torchrun_itself_starts_it_too(tmp_path: Path, submodel: Command) -> None:
     start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
              "--master-addr=127.0.0.1", f"--master-port={free_port()}"]  # fmt: skip
-    for arguments in (command(tmp_path / "one", 2), [*start, *command(tmp_path / "two", 2)[1:]]):
-        done = subprocess.run(
-            arguments,
-            check=False,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run(
+        [*start, *command(tmp_path / "two", 2)[1:]],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert submodel(*arguments(tmp_path / "one", 2)).returncode == 0
     assert hash_of(tmp_path / "two") == hash_of(tmp_path / "one")

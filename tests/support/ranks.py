@@ -1,62 +1,72 @@
-"""One rank of a group: trains every case given, in a group and (the first rank) alone as well.
-
-Started by `tests/engines/test_processes.py` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set;
-the first rank prints what both ways came to.
-"""
+"""Groups of processes that start in a moment: from a server that has PyTorch loaded."""
 
 from __future__ import annotations
 
-import json
-import sys
+import os
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from submodel.config import parse
+import torch
+
 from submodel.engines.processes.group import ProcessGroup
-from submodel.prepare.setup import prepare
-from submodel.runs.checkpoint import model_sha256
-from submodel.runs.loop import Metrics, train
-from submodel.runs.training import Training
+from submodel.engines.processes.launch import free_port
+
+PATIENCE = 300  # seconds, on a machine with other things to do
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
-def comparable(history: list[Metrics]) -> list[Metrics]:
-    """The lines without times; sums of losses are added in another order."""
-    return [
-        {k: round(v, 10) if k == "train_loss" else v for k, v in line.items() if k != "seconds"}
-        for line in history
+def run_group(
+    work: Callable[[ProcessGroup, Argument], Result], argument: Argument, processes: int
+) -> Result:
+    """What ``work`` returns on the first rank of a group that all do it together."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__, work.__module__])
+    ours, theirs = context.Pipe(duplex=False)
+    port = free_port()
+    ranks = [
+        context.Process(target=_rank, args=(rank, processes, port, work, argument, theirs))
+        for rank in range(processes)
     ]
+    for rank in ranks:
+        rank.start()
+    theirs.close()
+    try:
+        result: Result = ours.recv()
+        for rank in ranks:
+            rank.join(PATIENCE)
+        assert [rank.exitcode for rank in ranks] == [0] * processes
+        return result
+    finally:
+        for rank in ranks:
+            if rank.is_alive():
+                rank.kill()
+            rank.join()
+
+
+def _rank(
+    rank: int,
+    processes: int,
+    port: int,
+    work: Callable[[ProcessGroup, Argument], Result],
+    argument: Argument,
+    answer: Connection,
+) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1",
+                   "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
+    torch.set_num_threads(1)
+    group = ProcessGroup("cpu")
+    result = work(group, argument)
+    group.close()
+    left = [name for name in threads() if "gloo" in name]
+    assert not left, f"threads that would outlive the interpreter: {left}"
+    if rank == 0:
+        answer.send(result)
 
 
 def threads() -> list[str]:
     """The names of the threads of this process."""
     return [task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm")]
-
-
-def main(cases: dict[str, dict[str, Any]]) -> None:
-    group: ProcessGroup | None = None
-    for name, case in cases.items():
-        config = parse(case)
-        setup = prepare(config)
-        group = group or ProcessGroup("cpu")
-        state, history = train(Training(config, setup), group=group)
-        if group.rank == 0:
-            alone, lines = train(Training(config, setup))
-            largest = max(
-                float((alone.tensors[n] - t).abs().max()) for n, t in state.tensors.items()
-            )
-            result = {
-                "case": name,
-                "same_bytes": model_sha256(state.tensors) == model_sha256(alone.tensors),
-                "same_memory": model_sha256(state.memory) == model_sha256(alone.memory),
-                "largest_difference": largest,
-                "same_lines": comparable(history) == comparable(lines),
-            }
-            print(json.dumps(result), flush=True)
-    if group is not None:
-        group.close()
-    left = [name for name in threads() if "gloo" in name]
-    assert not left, f"threads that would outlive the interpreter: {left}"
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -130,17 +132,14 @@ def digits() -> Dataset:
     >>> len(data.train), len(data.test), data.inputs
     (1442, 355, (1, 8, 8))
     """
-    with needs_extra("server", "the data 'digits'"):
-        from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    images = torch.from_numpy(bunch.images.astype(np.float32)).unsqueeze(1) / 16
+    pixels, target = _digits()
+    images = torch.from_numpy(pixels.astype(np.float32)).view(-1, 1, 8, 8) / 16
     mean, deviation = 0.305, 0.376  # of the training part
     images = (images - mean) / deviation
-    labels = torch.from_numpy(bunch.target.astype(np.int64))
+    labels = torch.from_numpy(target.astype(np.int64))
     test = np.zeros(len(labels), dtype=np.bool_)
     for label in range(10):
-        members = np.flatnonzero(bunch.target == label)
+        members = np.flatnonzero(target == label)
         # a fixed key: the held-out part is the same whatever the seed of a run
         chosen = generator(0, "digits-test", label).permutation(members)[: len(members) // 5]
         test[chosen] = True
@@ -148,3 +147,18 @@ def digits() -> Dataset:
     about = About("scikit-learn", tuple(map(str, range(10))), (mean,), (deviation,))
     found = dataset((images[~split], labels[~split]), (images[split], labels[split]))
     return replace(found, about=about)
+
+
+def _digits() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Pixels and labels, from the file in scikit-learn, which takes a second to import."""
+    package = find_spec("sklearn")
+    for place in () if package is None else package.submodule_search_locations or ():
+        file = Path(place) / "datasets" / "data" / "digits.csv.gz"
+        if file.is_file():
+            table = np.loadtxt(file, delimiter=",")
+            return table[:, :-1], table[:, -1]
+    with needs_extra("server", "the data 'digits'"):
+        from sklearn.datasets import load_digits  # it may keep them elsewhere one day
+
+    bunch = load_digits()
+    return bunch.data, bunch.target

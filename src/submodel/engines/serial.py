@@ -18,6 +18,7 @@ from submodel.local.work import batches
 from submodel.model.build import build, fill_local, load, load_local, tensors_of, to_device
 from submodel.model.cut import Cut
 from submodel.model.norm import set_rate
+from submodel.model.seeding import seed_torch
 from submodel.randomness import key
 from submodel.schemes.protocols import Client
 from submodel.schemes.unbiased.scaling import scaled_step
@@ -86,7 +87,7 @@ class SerialEngine:
             factors = {name: factor.to(self._device) for name, factor in task.scales.items()}
             step = scaled_step(step, module, factors)
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from this task's key
-            torch.manual_seed(key(setup.seed, "torch", where.round, where.client) % 2**63)
+            seed_torch(key(setup.seed, "torch", where.round, where.client) % 2**63)
             order = batches(len(examples), task.work, setup.seed, where.round, where.client)
             with explained(setup, [task]):
                 result = train(module, examples, order, task.work, loss, masks, step)

@@ -17,6 +17,7 @@ from submodel.model.build import build
 from submodel.model.capacity import prefix_cut
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import UnitCut
+from submodel.model.meta import Shapes
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
         return tensor
 
     module.train()
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with Shapes(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = run(module, inputs)
     total = sum(kept.values())
     del result

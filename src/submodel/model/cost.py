@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from submodel.model.axes.forward import Inputs, run, tensors_in, undisturbed
 from submodel.model.build import build, skeleton, tensors_of
 from submodel.model.cut import WHOLE, Cut
+from submodel.model.meta import shortcut
 
 BACKWARD = 3
 """Training an example costs about three forward passes: one forward, two for the gradients."""
@@ -105,11 +108,64 @@ class CostModel:
     def forward_flops(self, cut: Cut) -> int:
         """Multiply-adds, two operations each, of one example; a masked weight still costs."""
         if cut.shape_key not in self._flops:
-            small = build(self.module, cut)
-            with undisturbed(small), FlopCounterMode(display=False) as counter:
-                run(small, self.inputs)
-            self._flops[cut.shape_key] = counter.get_total_flops() // self.examples
+            flops = _flops_of(build(self.module, cut), self.inputs)
+            self._flops[cut.shape_key] = flops // self.examples
         return self._flops[cut.shape_key]
+
+
+def _flops_of(small: nn.Module, inputs: Inputs) -> int:
+    """What a forward of a module of ours costs."""
+    with undisturbed(small, ours=True):
+        counter = _Flops()
+        with counter:
+            run(small, inputs)
+        if not counter.nested:
+            return counter.total
+        with FlopCounterMode(display=False) as complete:
+            run(small, inputs)
+        total: int = complete.get_total_flops()
+        return total
+
+
+class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The total of `FlopCounterMode`, which loads PyTorch's compiler first: a second.
+
+    Operators with operators inside are left to that one, and noted (``nested``).
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total, self.nested = 0, False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """True would import the compiler."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload | HigherOrderOperator,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            self.nested = True
+            return func(*args, **named)
+        result = shortcut(func, args)
+        if result is NotImplemented:
+            with self:
+                parts = func.decompose(*args, **named)
+            if parts is not NotImplemented:
+                return parts
+            result = func(*args, **named)
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.total += formula(*args, **named, out_val=result)
+        return result
 
 
 def _around(layer: str, layers: Container[str]) -> str:

@@ -26,6 +26,7 @@ from submodel.model.build import build, tensors_of
 from submodel.model.build.given import check_axes
 from submodel.model.cut import COORDINATES, WHOLE
 from submodel.model.norm import Statistics
+from submodel.model.seeding import seed_torch
 from submodel.model.zoo import factorised, make_model, only_ranks
 from submodel.model.zoo.own import make
 from submodel.model.zoo.preresnet import PreResNet
@@ -101,7 +102,7 @@ def make_scheme(config: Config, module: nn.Module, axes: Axes, labelled: bool) -
 def make_module(config: Config, inputs: Sequence[int], classes: int | None) -> nn.Module:
     """The configured model, initialised from the seed alone."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key(config.seed, "initialise") % 2**63)
+        seed_torch(key(config.seed, "initialise") % 2**63)
         if is_path(config.model.name):
             return make(config.model.name, config.model.options)
         model = config.model

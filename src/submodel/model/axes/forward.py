@@ -14,6 +14,7 @@ from submodel.errors import ConfigError, SubmodelError
 from submodel.model.axes.failure import ForwardError, arguments, explain
 from submodel.model.axes.keep import kept
 from submodel.model.norm import StaticBatchNorm
+from submodel.model.seeding import seed_torch
 
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 """An example input: one tensor, the positional arguments, or the keyword arguments."""
@@ -41,7 +42,7 @@ def run(module: nn.Module, inputs: Inputs) -> Any:
     >>> run(nn.Identity(), (torch.ones(1),))
     tensor([1.])
     """
-    torch.manual_seed(SEED)
+    seed_torch(SEED)
     positional, named = arguments(inputs)
     try:
         return module(*positional, **named)

@@ -14,8 +14,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -31,12 +30,14 @@ _CLOSED: tuple[type, ...] = (
     *(torch.dtype, torch.device, torch.UntypedStorage, torch.TypedStorage),
 )
 
+_PLAIN = frozenset({*(str, bytes, bool, int, float, type(None)), torch.dtype, torch.device})
+"""The commonest of those, told apart without asking each."""
+
 Owner = Literal["module", "class", "global"]
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """One thing that a module holds."""
+class Held(NamedTuple):
+    """One thing that a module holds; a tuple, as thousands are made for every forward."""
 
     path: str  # in words, from the module on
     value: Any
@@ -68,9 +69,11 @@ def reach(root: object) -> Iterator[Held]:
         kept_alive.append(held.value)
         yield held
         for below in _inside(held):
-            if not isinstance(below.value, _CLOSED) and id(below.value) not in seen:
-                seen.add(id(below.value))
-                waiting.append(below)
+            value = below.value
+            if type(value) in _PLAIN or id(value) in seen or isinstance(value, _CLOSED):
+                continue
+            seen.add(id(value))
+            waiting.append(below)
 
 
 def aliases(module: nn.Module) -> dict[int, tuple[str, str]]:
@@ -192,9 +195,11 @@ def _of_module(held: Held) -> Iterator[Held]:
         if isinstance(children, dict):
             yield held.below(_dotted(held.path, table), children)
             for name, item in list(children.items()):
-                yield held.below(_dotted(held.path, name), item)
+                if item is not None:
+                    yield held.below(_dotted(held.path, name), item)
     for name, item in plain.items():
-        yield held.below(_dotted(held.path, name), item)
+        if type(item) not in _PLAIN:
+            yield held.below(_dotted(held.path, name), item)
     for kind in type(module).__mro__:
         if not kind.__module__.startswith("torch.") and issubclass(kind, nn.Module):
             yield from _of_class(kind)

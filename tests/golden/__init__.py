@@ -1,0 +1,1 @@
+"""What runs ended with before the code was rearranged: the same bytes today."""

@@ -1,0 +1,33 @@
+"""Take the kept ends anew: `python -m tests.golden [PART OF A NAME]`.
+
+Only when a change is *meant* to change what a run ends with (a scheme, a rule or a default that was
+wrong), in the commit that makes it, and only for the cases that it names; or for all of them, with
+no change of the code, on a new kind of machine or with a new PyTorch. Never because a test fails.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from tests.golden.cases import CASES
+from tests.golden.take import FILE, machine, take
+
+
+def main(part: str = "") -> None:
+    kept = json.loads(FILE.read_text()) if FILE.exists() else {"machine": machine(), "ends": {}}
+    if part and kept["machine"] != machine():
+        sys.exit(f"these are of another kind of machine, {kept['machine']}: take all of them anew")
+    ends = take(name for name in CASES if part in name)
+    known = {name: kept["ends"][name] for name in CASES if name in kept["ends"]}
+    both = known | ends
+    ordered = {name: both[name] for name in CASES if name in both}
+    lines = ",\n".join(f"  {json.dumps(n)}: {json.dumps(e)}" for n, e in ordered.items())
+    head = json.dumps(machine())
+    FILE.write_text(f'{{"machine": {head},\n "ends": {{\n{lines}\n}}}}\n')
+    changed = [name for name, found in ends.items() if known.get(name) != found]
+    print(f"{len(ends)} taken, {len(changed)} changed or new", *changed, sep="\n  ")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

@@ -1,0 +1,102 @@
+"""The runs whose ends are kept: every scheme, merge rule and granularity, on every engine.
+
+A case that a configuration refuses is kept as refused: what becomes possible, or impossible, is
+seen as well.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from tests.support.common import RULES
+from tests.support.schemes import VARIANTS, Sections, joined
+
+GRANULARITIES = ("unit", "coordinate")
+BASE: Sections = {
+    "model": {"name": "cnn", "width": 4},
+    "data": {"examples": 60, "test_examples": 20},
+    "clients": {"count": 6, "per_round": 4, "capacities": [1, 0.5, 0.25]},
+    "train": {"rounds": 2, "evaluate_every": 4, "evaluate_capacities": False},
+    "engine": {"name": "local", "batching": "never", "device": "cpu"},
+}
+STACKED: Sections = {"engine": {"batching": "always"}}
+OVER_DEVICES: Sections = {
+    "engine": {"name": "flower"},
+    "devices": {"least": 6, "deadline": 0.5},
+}
+MLP: Sections = {"model": {"name": "mlp", "width": 8}}
+MODELS: dict[str, Sections] = {"selective": {}, "fill_in": MLP}  # both kinds of layers, in turn
+WINDOWS = {"unit": 16, "coordinate": 2}  # they divide the axes evenly
+RESNET: Sections = {"model": {"name": "preresnet18", "width": 2}}
+OTHERS: dict[str, Sections] = {
+    "mlp": MLP,
+    "preresnet18": RESNET,
+    "scaler": joined(RESNET, {"model": {"scaler": True}}),
+    "layer by layer": joined(
+        RESNET,
+        {"scheme": {"name": "random", "sampling": "fixed", "alignment": "independent"}},
+    ),
+    "factorised": {"model": {"factorised": True}},
+    **{f"server {name}": {"server": {"name": name}} for name in ("momentum", "adam", "yogi")},
+    **{name: {"clients": {"sampling": name}} for name in ("cyclic", "shuffled-cyclic")},
+    **{f"absent labels {a}": {"local": {"absent_labels": a}} for a in ("keep", "zero")},
+    **{
+        f"output step of {name}, {granularity}": {
+            "scheme": {
+                "name": name,
+                "granularity": granularity,
+                **({"windows": WINDOWS[granularity]} if name == "rolling" else {}),
+            },
+            "train": {"output_step": 10.0},
+        }
+        for name, granularity in product(("static", "rolling", "random"), GRANULARITIES)
+    },
+    "iid": {"data": {"partition": "iid"}},
+    "dirichlet": {"data": {"partition": "dirichlet"}, "merge": {"weights": "examples"}},
+    "dynamic capacities": {"clients": {"capacity_mode": "dynamic"}},
+    "decay and clip": {"local": {"weight_decay": 0.01, "clip": 1.0}},
+    "cosine": {"local": {"schedule": "cosine"}},
+    "bfloat16": {"local": {"precision": "bfloat16"}},
+    "ball": {"merge": {"projection": "ball", "radius": 3.0}},
+}  # fmt: skip
+
+
+def _schemes() -> dict[str, Sections]:
+    found = {}
+    for scheme, rule, granularity in product(VARIANTS, RULES, GRANULARITIES):
+        choice: Sections = {"scheme": {"granularity": granularity}, "merge": {"rule": rule}}
+        found[f"{scheme}, {rule}, {granularity}"] = joined(
+            BASE, MODELS[rule], VARIANTS[scheme], choice
+        )
+    return found
+
+
+SERIAL = _schemes() | {name: joined(BASE, sections) for name, sections in OTHERS.items()}
+BATCHED = {
+    **{name: joined(config, STACKED) for name, config in _schemes().items()},
+    **{name: joined(BASE, OTHERS[name], STACKED) for name in ("mlp", "preresnet18", "scaler")},
+}
+DEVICES = {name: joined(BASE, MLP, VARIANTS[name], OVER_DEVICES) for name in VARIANTS}
+RESUMED = {
+    name: joined(BASE, sections, {"train": {"rounds": 4}})
+    for name, sections in {
+        **{name: VARIANTS[name] for name in ("rolling", "hierarchical", "pruned")},
+        "server adam": OTHERS["server adam"],
+    }.items()
+}
+PROCESSES = {
+    name: joined(BASE, MLP, sections)
+    for name, sections in {**VARIANTS, "server adam": OTHERS["server adam"]}.items()
+}
+CASES = {
+    f"{engine}: {name}": (engine, config)
+    for engine, cases in {
+        "serial": SERIAL,
+        "batched": BATCHED,
+        "devices": DEVICES,
+        "resumed": RESUMED,
+        "two processes": PROCESSES,
+    }.items()
+    for name, config in cases.items()
+}
+"""What it is called -> how it is run, and its configuration."""
