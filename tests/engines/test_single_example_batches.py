@@ -35,6 +35,7 @@ from submodel.model.build import build
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE
 from submodel.prepare.setup import prepare
+from submodel.runs.training import Training
 from tests.support.devices import Neighbours
 
 INPUTS, CLASSES = 6, 3
@@ -346,7 +347,9 @@ def test_a_device_with_a_batch_of_one_takes_no_part_and_is_told_why(
     means = {100 + part: Means(OwnData(part=part)) for part in range(3)}
     for drop_last, clients in ((False, 1), (True, 3)):
         config = parse(device_config(drop_last))
-        setup, engine = over_devices(config, prepare(config), Neighbours(means))
+        training = over_devices(Training(config, prepare(config)), Neighbours(means))
+        setup, engine = training.setup, training.engine
+        assert engine is not None
         costs = CostModel(setup.module, setup.federation.dataset.example)
         state, report = step(setup, initial_state(setup), engine, costs)
         assert report.clients == clients

@@ -19,8 +19,8 @@ from torch import nn
 
 from submodel.algorithm.dispatch import Dispatcher, cut_of
 from submodel.algorithm.evaluation import evaluate
-from submodel.algorithm.rounds import initial_state, output_step, step
-from submodel.algorithm.types import Assignment, State
+from submodel.algorithm.rounds import initial_state, output_step, plan, step
+from submodel.algorithm.types import Assignment, Engine, Setup, State
 from submodel.config import Config, parse
 from submodel.data import Examples
 from submodel.engines.serial import SerialEngine
@@ -31,7 +31,7 @@ from submodel.federation.memory import fitting, offered
 from submodel.federation.own_data import OwnData
 from submodel.federation.post import Kind, Reply
 from submodel.federation.roster import Roster, read_roster
-from submodel.federation.server import DevicePopulation, over_devices
+from submodel.federation.server import DeviceFederation, over_devices
 from submodel.federation.wire import Parcel, WireError, read_update, task_parcel, update_limits
 from submodel.model.budget import Budget
 from submodel.model.cost import CostModel
@@ -73,8 +73,22 @@ def parts(count: int = 4) -> dict[int, Means]:
     return {2**63 + 17 * part: Means(OwnData(part=part)) for part in range(count)}
 
 
+def over(
+    config: Config, post: Neighbours, file: Path | None = None, setup: Setup | None = None
+) -> tuple[Setup, Engine]:
+    training = over_devices(Training(config, setup or prepare(config)), post, file)
+    assert training.engine is not None
+    assert training.checkpoint_every == 1
+    return training.setup, training.engine
+
+
+def chosen(setup: Setup, round_: int = 0) -> list[int]:
+    """Who is asked in a round, of those who are there."""
+    return [a.client for a in plan(setup, round_, setup.federation.present(round_))]
+
+
 def rounds_over(config: Config, post: Neighbours, rounds: int = 2) -> tuple[State, list[Any]]:
-    setup, engine = over_devices(config, prepare(config), post)
+    setup, engine = over(config, post)
     costs = CostModel(setup.module, setup.federation.dataset.example)
     state, reports = initial_state(setup), []
     for _ in range(rounds):
@@ -138,7 +152,7 @@ def test_devices_train_the_same_model_as_this_process_bit_for_bit(case: str) -> 
 def test_the_output_step_is_the_same_too() -> None:
     config = config_of()
     here = prepare(config)
-    there, engine = over_devices(config, here, Neighbours(parts()))
+    there, engine = over(config, Neighbours(parts()), setup=here)
     costs = CostModel(here.module, here.federation.dataset.example)
     expected = output_step(here, initial_state(here), SerialEngine(here), costs, 10.0)
     found = output_step(there, initial_state(there), engine, costs, 10.0)
@@ -153,9 +167,9 @@ def test_the_output_step_is_taken_without_those_who_fail(
     config = config_of(clients={"per_round": 4}, devices={"least": 2, "deadline": 0.3})
     bad, silent = sorted(parts())[1:3]
     post = Neighbours(parts())
-    there, engine = over_devices(config, prepare(config), post)
+    there, engine = over(config, post)
     costs = CostModel(there.module, there.federation.dataset.example)
-    assert there.population.sample(0) == [0, 1, 2, 3]
+    assert chosen(there) == [0, 1, 2, 3]
     post.spoil |= {bad: spoiled_by(_nan)(post, bad), silent: silence}
     windows = len(output_passes(there.scheme))
     assert windows > 2
@@ -165,7 +179,7 @@ def test_the_output_step_is_taken_without_those_who_fail(
     assert "client 1: " in caplog.text
     assert "client 2: no answer" in caplog.text
     others = Neighbours({n: means for n, means in parts().items() if n not in (bad, silent)})
-    here, other = over_devices(config, prepare(config), others)
+    here, other = over(config, others)
     expected = output_step(here, initial_state(here), other, costs, 10.0)
     for name, tensor in expected.tensors.items():
         assert torch.equal(tensor, found.tensors[name]), name
@@ -191,7 +205,7 @@ def test_half_precision_costs_half_and_leaves_what_nobody_moved() -> None:
 def test_a_device_gets_the_bytes_of_its_cut_and_little_else() -> None:
     config = config_of(model={"width": 32}, local={"absent_labels": "keep"})
     post = Neighbours(parts())
-    setup, engine = over_devices(config, prepare(config), post)
+    setup, engine = over(config, post)
     costs = CostModel(setup.module, setup.federation.dataset.example)
     state = initial_state(setup)
     _, report = step(setup, state, engine, costs)
@@ -212,7 +226,7 @@ def test_who_is_silent_is_named_and_gets_no_work_until_it_answers() -> None:
     post = Neighbours(parts())
     asleep = 2**63 + 17
     post.spoil[asleep] = silence
-    setup, engine = over_devices(config, prepare(config), post)
+    setup, engine = over(config, post)
     costs = CostModel(setup.module, setup.federation.dataset.example)
     state, report = step(setup, initial_state(setup), engine, costs)
     assert report.clients == 3
@@ -314,11 +328,11 @@ def test_a_device_that_says_it_cannot_gets_no_work() -> None:
 def test_a_server_that_starts_again_waits_for_the_devices_that_it_knew(tmp_path: Path) -> None:
     config, file = config_of(devices={"least": 3}), tmp_path / "devices.json"
     post = Neighbours(parts(3))
-    over_devices(config, prepare(config), post, file)[0].population.sample(0)
+    chosen(over(config, post, file)[0])
     post = Neighbours(parts(3))
     config = config_of(devices={"least": 1}, clients={"per_round": 4})
-    setup, _ = over_devices(config, prepare(config), post, file)
-    assert setup.population.sample(0) == [0, 1, 2]
+    setup, _ = over(config, post, file)
+    assert chosen(setup) == [0, 1, 2]
     assert [kind for _, kind, _ in post.sent] == ["report"] * 3
 
 
@@ -515,9 +529,9 @@ def test_what_a_device_says_of_itself_is_bounded(caplog: pytest.LogCaptureFixtur
             return Parcel({**head, **list(said.values())[node - 1]}, {}).to_bytes()
 
     post = Boasting({number: Means(OwnData(part=0)) for number in range(1, 1 + len(said))})
-    setup, _ = over_devices(config, prepare(config), post)
-    assert isinstance(setup.population, DevicePopulation)
-    assert setup.population.roster.wait(0) == []
+    setup, _ = over(config, post)
+    assert isinstance(setup.federation, DeviceFederation)
+    assert setup.federation.roster.wait(0) == []
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == len(said)
     assert max(map(len, lines)) < 600
@@ -532,9 +546,9 @@ def test_labels_that_nobody_asked_for_are_not_kept(caplog: pytest.LogCaptureFixt
             assert head["labels"] == []
             return Parcel({**head, "labels": [7]}, {}).to_bytes()
 
-    setup, _ = over_devices(config, prepare(config), Telling({1: Means(OwnData(part=0))}))
-    assert isinstance(setup.population, DevicePopulation)
-    assert setup.population.roster.wait(0) == []
+    setup, _ = over(config, Telling({1: Means(OwnData(part=0))}))
+    assert isinstance(setup.federation, DeviceFederation)
+    assert setup.federation.roster.wait(0) == []
     assert "which nobody asked for" in caplog.text
 
 
@@ -564,7 +578,7 @@ def test_a_round_that_nobody_answers_is_tried_again_and_then_stops_resumably(
     config = config_of(devices={"least": 1, "deadline": 0.1, "tries": 2})
     post = Neighbours(parts(1))
     post.spoil[2**63] = silence
-    setup, engine = over_devices(config, prepare(config), post)
+    setup, engine = over(config, post)
     with pytest.raises(SilentRoundError, match="round 1: no update"):
         step(setup, initial_state(setup), engine, CostModel(setup.module, Facts.of(
             setup.federation.dataset).example))  # fmt: skip
@@ -585,7 +599,7 @@ def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_
     folder.create(config)
     file = folder.path / "devices.json"
     post = Neighbours(parts())
-    setup, engine = over_devices(config, prepare(config), post, file)
+    setup, engine = over(config, post, file)
 
     class Killed(BaseException):
         pass
@@ -597,7 +611,7 @@ def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_
     with pytest.raises(Killed):
         train(Training(config, setup, engine, checkpoint_every=1), folder, [Tell(kill)])
     assert sorted(entry["client"] for entry in json.loads(file.read_text())) == [0, 1, 2, 3]
-    setup, engine = over_devices(config, prepare(config), Neighbours(parts()), file)
+    setup, engine = over(config, Neighbours(parts()), file)
     state, history = train(Training(config, setup, engine, checkpoint_every=1), folder, resume=True)
     expected, _ = train(Training(config, prepare(config)))
     assert [line["round"] for line in history] == [1, 2, 3]
@@ -611,7 +625,7 @@ def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_
 def test_late_devices_join_and_those_who_leave_are_not_asked() -> None:
     config = config_of(clients={"per_round": 4}, devices={"least": 2})
     post = Neighbours({node: m for node, m in parts().items() if m.data.part in (0, 2)})
-    setup, engine = over_devices(config, prepare(config), post)
+    setup, engine = over(config, post)
     costs = CostModel(setup.module, setup.federation.dataset.example)
     state, first = step(setup, initial_state(setup), engine, costs)
     post.means = parts()
@@ -619,6 +633,26 @@ def test_late_devices_join_and_those_who_leave_are_not_asked() -> None:
     del post.means[2**63]
     _, third = step(setup, state, engine, costs)
     assert [first.clients, second.clients, third.clients] == [2, 4, 3]
+
+
+def test_a_round_is_planned_from_who_is_there_and_nothing_else() -> None:
+    config = config_of(clients={"count": 4, "per_round": 2, "capacities": [1, 0.5]})
+    means = parts(3) | {5: Means(OwnData(part=3), capacity=0.5)}
+    post = Neighbours(means)
+    setup, _ = over(config, post)
+    present = setup.federation.present(0)
+    assert present == {0: None, 1: None, 2: None, 3: 0.5}
+    asked_so_far = len(post.sent)
+    post.means.clear()  # everybody leaves, which a plan neither notices nor waits for
+    plans = [plan(setup, round_, present) for round_ in range(8)]
+    assert plans == [plan(setup, round_, present) for round_ in range(8)]
+    assert len(post.sent) == asked_so_far
+    assert {a.client for assignments in plans for a in assignments} == {0, 1, 2, 3}
+    here = prepare(config).population
+    for assignment in (a for assignments in plans for a in assignments):
+        told = 0.5 if assignment.client == 3 else here.capacity(assignment.client, assignment.round)
+        assert assignment.capacity == told
+    assert all(a.client in (0, 3) for a in plan(setup, 0, {0: None, 3: 0.5}))
 
 
 def test_devices_that_do_not_fit_the_run_are_turned_away(caplog: pytest.LogCaptureFixture) -> None:
@@ -630,8 +664,8 @@ def test_devices_that_do_not_fit_the_run_are_turned_away(caplog: pytest.LogCaptu
         4: Means(OwnData(part=1), capacity=0.01),
         5: Means(OwnData(part=2), memory=1000),
     }
-    setup, _ = over_devices(config, prepare(config), Neighbours(means))
-    assert setup.population.sample(0) == [0]
+    setup, _ = over(config, Neighbours(means))
+    assert chosen(setup) == [0]
     for reason in (
         "node 1 takes no part: part 9: the run has clients 0 to 3",
         "node 2 takes no part: /nowhere/x.npz: want a folder",
@@ -645,8 +679,8 @@ def test_devices_that_do_not_fit_the_run_are_turned_away(caplog: pytest.LogCaptu
 def test_two_devices_cannot_play_one_part(caplog: pytest.LogCaptureFixture) -> None:
     config = config_of(devices={"least": 1})
     post = Neighbours({1: Means(OwnData(part=0)), 2: Means(OwnData(part=0))})
-    setup, _ = over_devices(config, prepare(config), post)
-    assert setup.population.sample(0) == [0]
+    setup, _ = over(config, post)
+    assert chosen(setup) == [0]
     assert "part 0 is" in caplog.text
 
 
@@ -661,8 +695,8 @@ def test_static_norms_are_measured_where_the_data_is() -> None:
     )
     here = prepare(config)
     post = Neighbours({7: Means(OwnData(part=0), capacity=1.0)})
-    there, _ = over_devices(config, here, post)
-    assert there.population.sample(0) == [0]
+    there, _ = over(config, post, setup=here)
+    assert chosen(there) == [0]
     state = initial_state(here)
     expected, found = evaluate(here, state), evaluate(there, state)
     assert [kind for _, kind, _ in post.sent] == ["report", "moments"]
@@ -679,8 +713,8 @@ def test_nobody_is_sent_more_than_it_can_hold_not_even_for_statistics(
 ) -> None:
     config = config_of(model={"name": "preresnet18", "width": 4}, devices={"least": 1})
     post = Neighbours({7: Means(OwnData(part=0), capacity=0.25)})
-    setup, _ = over_devices(config, prepare(config), post)
-    setup.population.sample(0)
+    setup, _ = over(config, post)
+    chosen(setup)
     evaluate(setup, initial_state(setup))
     assert [kind for _, kind, _ in post.sent] == ["report"]
     assert "no device measured" in caplog.text
@@ -804,4 +838,4 @@ def test_what_makes_no_sense_over_devices_is_refused_at_once() -> None:
         scheme={"name": "masked-sgd"}, clients={"count": 1, "per_round": 1, "capacities": [0.5]}
     )
     with pytest.raises(ConfigError, match="'masked-sgd' is training on a single machine"):
-        over_devices(config, prepare(config), Neighbours({}))
+        over(config, Neighbours({}))

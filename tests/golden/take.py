@@ -93,7 +93,10 @@ def _setup(config: str) -> Setup:
 
 def _over_devices(config: Config) -> End:
     nodes = {2**63 + 17 * part: Means(OwnData(part=part)) for part in range(config.clients.count)}
-    setup, engine = over_devices(config, prepare(config, data=_data(config)), Neighbours(nodes))
+    here = Training(config, prepare(config, data=_data(config)))
+    training = over_devices(here, Neighbours(nodes))
+    setup, engine = training.setup, training.engine
+    assert engine is not None
     costs = CostModel(setup.module, setup.federation.dataset.example)
     state = initial_state(setup)
     for _ in range(config.train.rounds):

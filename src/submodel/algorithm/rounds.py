@@ -1,9 +1,9 @@
 """The algorithm: one round as the paper writes it (Algorithms 1 and 2), for any scheme.
 
-    plan -> gather -> train -> guard -> add -> merge -> server step -> project
+    who is there -> plan -> gather -> train -> guard -> add -> merge -> server step -> project
 
-Everything here is a pure function of the state, the setup and the round's number; the engine
-alone knows where a task runs.
+Everything here is a pure function of the state, the setup, the round's number and who is there,
+which is asked before anything is planned; the engine alone knows where a task runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.merge import Accumulator, coverage, unsound
 from submodel.algorithm.observing import observe
 from submodel.algorithm.tally import RoundReport, Tally
-from submodel.algorithm.types import ALONE, Assignment, Engine, Group, Setup, State, Task, Update
+from submodel.algorithm.types import (
+    ALONE,
+    Assignment,
+    Engine,
+    Group,
+    Present,
+    Setup,
+    State,
+    Task,
+    Update,
+)
 from submodel.algorithm.workers import Workers
 from submodel.errors import DivergedError, SilentRoundError
 from submodel.model.build import tensors_of
@@ -43,13 +53,25 @@ def initial_state(setup: Setup) -> State:
     return state.remember("server", setup.server.begin(parameters))
 
 
-def plan(setup: Setup, round_: int) -> list[Assignment]:
-    """Sample the clients of a round and their capacities: from (seed, round) alone."""
-    clients = setup.population.sample(round_)
+def plan(setup: Setup, round_: int, present: Present | None = None) -> list[Assignment]:
+    """Sample the clients of a round and their capacities: from (seed, round) and who is there.
+
+    Args:
+        setup: what stays the same over the run
+        round_: how many rounds are behind it
+        present: who is there, and what each can hold; None: everyone, as configured
+    """
+    clients = setup.population.sample(round_, present)
     return [
-        Assignment(round_, client, setup.population.capacity(client, round_), place)
+        Assignment(round_, client, _capacity(setup, client, round_, present), place)
         for place, client in enumerate(clients)
     ]
+
+
+def _capacity(setup: Setup, client: int, round_: int, present: Present | None) -> float:
+    """What a client told that it can hold, or what is configured."""
+    told = None if present is None else present[client]
+    return setup.population.capacity(client, round_) if told is None else told
 
 
 def step(
@@ -71,7 +93,8 @@ def step(
     workers = Workers(engine, group, tally)
 
     # 1. Sample the clients and their capacities; some schemes then adapt the model to them.
-    assignments = plan(setup, state.round)
+    present = setup.federation.present(state.round)
+    assignments = plan(setup, state.round, present)
     bundles = workers.share(assignments)
     state = adapted(setup, state, engine, costs, assignments, group, tally)
 
@@ -180,14 +203,15 @@ def output_step(
     tally = Tally(setup.axes, state.tensors, costs)
     workers = Workers(engine, group, tally)
     accumulator = Accumulator(state.tensors, "fill_in")
+    present = setup.federation.present(None)
     everyone = [
         Assignment(
             state.round,
             client,
-            setup.population.capacity(client, state.round),
+            _capacity(setup, client, state.round, present),
             client % setup.population.per_round,
         )
-        for client in setup.population.everyone()
+        for client in (setup.population.everyone() if present is None else sorted(present))
     ]
     bundles = workers.share(everyone)
     for scheme in output_passes(setup.scheme):

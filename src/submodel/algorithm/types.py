@@ -32,6 +32,8 @@ from submodel.tasks.loss import Loss
 _RECENT_CLIENTS = 256
 Model = tuple[Tensors, Cut]
 """A whole model's tensors, and what is held of them."""
+Present = Mapping[int, float | None]
+"""The clients that are there, with the capacity that each told; None: as configured."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,9 @@ class Federation:
         index = torch.from_numpy(self.indices(client))
         return np.unique(self.dataset.train.y[index].numpy())
 
+    def present(self, round_: int | None) -> None:
+        """None: everyone is there, always."""
+
     def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
         """None: whoever evaluates takes the statistics of static norms from the examples itself."""
         return [None for _ in models]
@@ -91,6 +96,13 @@ class Clients(Protocol):
 
     def labels(self, client: int) -> NDArray[np.int64]:
         """The class labels that the client has, ascending."""
+        ...
+
+    def present(self, round_: int | None) -> Present | None:
+        """Who is there to take part in a round, or in the output step (None); may wait for them.
+
+        None where all clients are there.
+        """
         ...
 
     def moments(self, models: Sequence[Model]) -> list[Tensor | None]:

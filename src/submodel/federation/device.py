@@ -119,6 +119,9 @@ class OwnFederation:
         """Those of its examples."""
         return np.unique(self.own.y.numpy())
 
+    def present(self, round_: int | None) -> None:
+        """A device is not asked who else is there."""
+
     def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
         """Taken from the own examples."""
         return [None for _ in models]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from submodel.algorithm.types import Assignment, Failure, Model, Setup, Task
+from submodel.algorithm.types import Assignment, Failure, Model, Present, Setup, Task
 from submodel.config import Config
-from submodel.data import Dataset, Examples, Population
+from submodel.data import Dataset, Examples
 from submodel.engines.lone import Singles
 from submodel.errors import ConfigError, SubmodelError
 from submodel.federation.device import Report
@@ -29,42 +29,20 @@ from submodel.model.build import tensors_of
 from submodel.model.capacity import prefix_cut
 from submodel.model.cut import Cut, gather, held
 from submodel.model.norm import StaticBatchNorm
+from submodel.runs.training import Training
 from submodel.schemes.roles import sends_masks
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DevicePopulation(Population):
-    """The devices that are there; when all are, and they say no capacity, it is its parent."""
-
-    roster: Roster
-    least: int
-
-    def sample(self, round_: int, present: Collection[int] | None = None) -> list[int]:
-        """Those of a round, drawn from whoever is free; waits until enough are."""
-        while True:
-            free = set(self.roster.wait(self.least))
-            chosen = super().sample(round_, free if present is None else free & set(present))
-            if chosen:
-                return chosen
-            self.roster.wait(len(free) + 1)  # nobody of the round's group is there
-
-    def capacity(self, client: int, round_: int) -> float:
-        """What its device said, or what is configured."""
-        said = self.roster.entry(client).report.capacity
-        return super().capacity(client, round_) if said is None else said
-
-    def everyone(self) -> Sequence[int]:
-        """All who are free."""
-        return self.roster.wait(self.least)
-
-
 class DeviceFederation:
     """The clients' data, which stays where it is; what is known of it, devices have said."""
 
-    def __init__(self, setup: Setup, roster: Roster, engine: DeviceEngine, most: int) -> None:
-        self._setup, self._roster, self._engine, self._most = setup, roster, engine, most
+    def __init__(
+        self, setup: Setup, roster: Roster, engine: DeviceEngine, least: int, most: int
+    ) -> None:
+        self._setup, self.roster, self._engine = setup, roster, engine
+        self._least, self._most = least, most
 
     @property
     def dataset(self) -> Dataset:
@@ -73,11 +51,18 @@ class DeviceFederation:
 
     def size(self, client: int) -> int:
         """As its device said."""
-        return self._roster.entry(client).report.examples
+        return self.roster.entry(client).report.examples
 
     def labels(self, client: int) -> NDArray[np.int64]:
         """As its device said."""
-        return np.asarray(self._roster.entry(client).report.labels, dtype=np.int64)
+        return np.asarray(self.roster.entry(client).report.labels, dtype=np.int64)
+
+    def present(self, round_: int | None) -> Present:
+        """Those who are free, when enough are, and somebody of the group that a round visits."""
+        free = self.roster.wait(self._least)
+        while round_ is not None and not self._setup.population.sample(round_, set(free)):
+            free = self.roster.wait(len(free) + 1)
+        return {client: self.roster.entry(client).report.capacity for client in free}
 
     def indices(self, client: int) -> NDArray[np.int64]:
         """Nobody here knows."""
@@ -96,7 +81,7 @@ class DeviceFederation:
         All are asked at once. A model goes to the smallest devices that can hold it, of which the
         run has enough, so that they share the work.
         """
-        free = sorted(self._roster.free(), key=self._values)
+        free = sorted(self.roster.free(), key=self._values)
         tasks, number = [], {}
         for i, (tensors, cut) in enumerate(models):
             able = [c for c in free if held(cut, tensors) <= self._values(c)][: self._most]
@@ -135,19 +120,18 @@ class DeviceFederation:
     def _values(self, client: int) -> int:
         """How many values a client's device can hold."""
         setup = self._setup
-        said = self._roster.entry(client).report.capacity
+        said = self.roster.entry(client).report.capacity
         capacity = setup.population.capacity(client, 0) if said is None else said
         own = prefix_cut(setup.axes, capacity, least=setup.least)
         return held(own, tensors_of(setup.module))
 
 
-def over_devices(
-    config: Config, setup: Setup, post: Post, file: Path | None = None
-) -> tuple[Setup, DeviceEngine]:
-    """The setup with devices for clients, and the engine that reaches them.
+def over_devices(training: Training, post: Post, file: Path | None = None) -> Training:
+    """The same with devices for clients, and the engine that reaches them; every round is kept.
 
     ``file`` keeps who is who, so that a resumed run numbers its devices as before.
     """
+    config, setup = training.config, training.setup
     problems = problems_over_devices(config)
     if problems:
         raise ConfigError(problems)
@@ -172,14 +156,10 @@ def over_devices(
 
     roster = Roster(post, told, accepts, config.clients.count, file)
     engine = DeviceEngine(config, setup.module, sends_masks(setup.scheme), told, post, roster)
-    base = setup.population
-    population = DevicePopulation(
-        **{name: getattr(base, name) for name in Population.__dataclass_fields__},
-        roster=roster,
-        least=min(config.devices.least, config.clients.count),
-    )
-    federation = DeviceFederation(setup, roster, engine, config.clients.sampled)
-    return replace(setup, population=population, federation=federation), engine
+    least = min(config.devices.least, config.clients.count)
+    federation = DeviceFederation(setup, roster, engine, least, config.clients.sampled)
+    setup = replace(setup, federation=federation)
+    return replace(training, setup=setup, engine=engine, checkpoint_every=1)
 
 
 def problems_over_devices(config: Config) -> list[str]:

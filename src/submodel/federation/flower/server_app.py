@@ -73,8 +73,8 @@ def _train(folder: RunFolder, grid: Grid) -> None:
             _log.info("round %d of %d: %s", line["round"], config.train.rounds, scores(line))
 
     wait_no_longer(config.devices.deadline)
-    setup, engine = over_devices(config, prepare(config), GridPost(grid), folder.devices_file)
-    training = Training(config, setup, engine, checkpoint_every=1)
+    training = Training(config, prepare(config))
+    training = over_devices(training, GridPost(grid), folder.devices_file)
     train(training, folder, [Tell(tell)], resume=True)
 
 
