@@ -195,6 +195,17 @@ def test_masks_take_their_protocols_along_and_training_does_not(protocol: type) 
     assert role(BorrowsMasks(Static()), protocol) is None
 
 
+def test_what_a_borrower_defines_itself_counts() -> None:
+    class Borrower(BorrowsMasks):
+        def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
+            return {}
+
+    inner, outer = Telling(), Borrower(Telling())
+    assert role(outer, HasMemory) is outer
+    assert [id(one) for one in roles(outer, HasMemory)] == [id(outer), id(outer.masks_of)]
+    assert role(Borrower(inner), Adapts) is inner
+
+
 def test_a_protocol_is_about_masks_or_about_training() -> None:
     class Neither(Protocol):
         price: float

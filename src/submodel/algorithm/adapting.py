@@ -86,14 +86,14 @@ def squared_gradients(
             if isinstance(update, Failure):
                 tally.miss(update.assignment.client, update.reason)
                 continue
-            own = gradients(state.tensors, update.tensors, zeros)
-            found = {n: gradient.square() for n, gradient in own.items()}
+            gradient = gradients(state.tensors, update.tensors, zeros)
+            squares = {n: g.square() for n, g in gradient.items()}
             weight = setup.weight(update.examples)
             tally.measured(sent, zeros, update.processed)
-            if reason := accumulator.refusal(WHOLE, found, weight) or update.unusable:
+            if reason := accumulator.refusal(WHOLE, squares, weight) or update.unusable:
                 tally.refuse(update.assignment.client, f"its gradient: {reason}")
             else:
-                accumulator.add(WHOLE, found, weight)
+                accumulator.add(WHOLE, squares, weight)
     # only sums are exchanged here: the tally keeps its own part of the books until the round's end
     group.reduce([accumulator], Tally(setup.axes, state.tensors, tally.costs))
     if not accumulator.added:

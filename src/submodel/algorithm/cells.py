@@ -96,9 +96,9 @@ class Cells:
     def merge(self, cut_of_cell: CutOfCell) -> tuple[State, dict[str, Tensor], bool]:
         """The state with the merged tensors, what was held of them, and whether it is global."""
         if self._count == 1:
-            (own,) = self.accumulators
-            merged = State(self._state.round, own.merge(), self._state.memory)
-            return merged, own.covered(), True
+            (sums,) = self.accumulators
+            merged = State(self._state.round, sums.merge(), self._state.memory)
+            return merged, sums.covered(), True
         memory = self._after_round()
         if self._of.joins(self._state.round):
             tensors, covered = self._join(memory, cut_of_cell)
@@ -108,14 +108,14 @@ class Cells:
 
     def _after_round(self) -> dict[str, Tensor]:
         """Every cell's new average, and the weight of all its updates so far."""
-        new = torch.tensor([own.weight for own in self.accumulators], dtype=torch.float64)
+        new = torch.tensor([sums.weight for sums in self.accumulators], dtype=torch.float64)
         memory = self._memory | {"weights": self._memory["weights"] + new}
-        for cell, own in enumerate(self.accumulators):
-            if own.added:  # a cell may have no client in a round
-                memory |= {f"{cell}/model/{name}": t for name, t in own.merge().items()}
-                held = own.held(_counted_by_row(self._setup.axes))
+        for cell, sums in enumerate(self.accumulators):
+            if sums.added:  # a cell may have no client in a round
+                memory |= {f"{cell}/model/{name}": t for name, t in sums.merge().items()}
+                rows = sums.held(_counted_by_row(self._setup.axes))
                 memory |= {f"{cell}/held/{n}": memory[f"{cell}/held/{n}"] + h
-                           for n, h in held.items()}  # fmt: skip
+                           for n, h in rows.items()}  # fmt: skip
         return memory
 
     def _join(
@@ -123,17 +123,17 @@ class Cells:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The cells' models merged, and what any of them held."""
         weights = memory["weights"].tolist()
-        cuts = {cell: cut_of_cell(cell) for cell, weight in enumerate(weights) if weight}
+        cuts = {cell: cut_of_cell(cell) for cell, total in enumerate(weights) if total}
         tensors, covered = {}, {}
         for name, whole in self._state.tensors.items():
-            moved, held = (torch.zeros_like(whole, dtype=torch.float64) for _ in range(2))
+            moved, weight = (torch.zeros_like(whole, dtype=torch.float64) for _ in range(2))
             for cell, cut in cuts.items():
                 counted = memory.get(f"{cell}/held/{name}")
                 if counted is None:
-                    counted = torch.zeros_like(held)
+                    counted = torch.zeros_like(weight)
                     cut.add(name, counted, weights[cell])
                 moved += counted * (memory[f"{cell}/model/{name}"].double() - whole.double())
-                held += counted
-            tensors[name] = average(whole, moved, held, sum(weights), self._setup.rule)
-            covered[name] = held > 0
+                weight += counted
+            tensors[name] = average(whole, moved, weight, sum(weights), self._setup.rule)
+            covered[name] = weight > 0
         return tensors, covered

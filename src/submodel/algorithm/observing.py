@@ -61,7 +61,7 @@ def gradient(setup: Setup, state: State, engine: Engine, task: Task) -> dict[str
     if isinstance(update, Failure):
         raise SilentRoundError(f"nothing to observe: {update.reason}")
     names = [name for name, _ in setup.module.named_parameters()]
-    found = {name: torch.zeros_like(state.tensors[name]) for name in names}
-    for name, own in gradients(task.tensors, update.tensors, names).items():
-        task.cut.add(name, found[name], own)
-    return found
+    whole = {name: torch.zeros_like(state.tensors[name]) for name in names}
+    for name, part in gradients(task.tensors, update.tensors, names).items():
+        task.cut.add(name, whole[name], part)
+    return whole

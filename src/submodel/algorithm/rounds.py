@@ -37,7 +37,7 @@ from submodel.errors import DivergedError, SilentRoundError
 from submodel.model.build import tensors_of
 from submodel.model.cost import CostModel
 from submodel.schemes import HasMemory, role
-from submodel.schemes.roles import output_passes, sends_masks, step_rule
+from submodel.schemes.roles import output_passes, pass_cuts, sends_masks, step_rule
 from submodel.tasks.counting import NOTHING_COUNTS
 
 _log = logging.getLogger(__name__)
@@ -126,8 +126,8 @@ def _add(setup: Setup, cells: Cells, update: Update, tally: Tally) -> None:
         tally.refuse(update.assignment.client, reason)
         return
     rule = step_rule(setup.scheme, update.assignment.capacity)
-    passes = rule and [(rule.cut(update.cut, w, setup.least), n) for w, n in update.passes]
-    tally.accept(update.cut, update.processed, update.loss, passes or [], update.counted)
+    passes = pass_cuts(rule, update.cut, update.passes, setup.least)
+    tally.accept(update.cut, update.processed, update.loss, passes, update.counted)
 
 
 def _added(setup: Setup, accumulator: Accumulator, update: Update) -> str | None:

@@ -19,5 +19,5 @@ def scales(setup: Setup, capacity: float) -> dict[str, Tensor]:
 
 def scaled(setup: Setup, tensors: Tensors, capacity: float) -> dict[str, Tensor]:
     """The global model as sub-models of a capacity use it: S w, before it is cut."""
-    found = scales(setup, capacity)
-    return {n: t * found[n].to(t) if n in found else t for n, t in tensors.items()}
+    factors = scales(setup, capacity)
+    return {n: t * factors[n].to(t) if n in factors else t for n, t in tensors.items()}

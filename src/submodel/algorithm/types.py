@@ -169,8 +169,8 @@ class State:
     def remember(self, owner: str, memory: Mapping[str, Tensor]) -> State:
         """The state in which ``owner`` remembers this instead."""
         others = {n: t for n, t in self.memory.items() if not n.startswith(f"{owner}/")}
-        own = {f"{owner}/{name}": tensor for name, tensor in memory.items()}
-        return replace(self, memory=others | own)
+        owned = {f"{owner}/{name}": tensor for name, tensor in memory.items()}
+        return replace(self, memory=others | owned)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from submodel.algorithm.types import Setup, State
     from submodel.config import Config
     from submodel.model.cost import CostModel
-    from submodel.model.cut import Cut
 
 _MOST_ROUNDS = 100_000  # that a slip of the keyboard may ask for
 
@@ -64,7 +63,7 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
     from submodel.algorithm.rounds import plan
     from submodel.algorithm.tally import Tally
     from submodel.local.work import batches
-    from submodel.schemes.roles import local_work, sends_masks, step_rule
+    from submodel.schemes.roles import local_work, pass_cuts, sends_masks, step_rule
 
     tally = Tally(setup.axes, state.tensors, costs, sends_masks(setup.scheme))
     now, names = known(setup, state), [name for name, _ in setup.module.named_parameters()]
@@ -81,11 +80,10 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
         else:
             work = local_work(setup.scheme, setup.work, assignment.capacity)
             lengths = [len(b) for b in batches(size, work, setup.seed, state.round, client)]
-            passes: list[tuple[Cut, int]] = []
-            if (rule := step_rule(setup.scheme, assignment.capacity)) is not None:
-                key = (setup.seed, state.round, client)
-                planned = rule.planned(cut, lengths, setup.least, key)
-                passes = [(rule.cut(cut, width, setup.least), n) for width, n in planned]
+            rule = step_rule(setup.scheme, assignment.capacity)
+            key = (setup.seed, state.round, client)
+            planned = () if rule is None else rule.planned(cut, lengths, setup.least, key)
+            passes = pass_cuts(rule, cut, planned, setup.least)
             tally.accept(cut, sum(lengths), 0.0, passes)
     down, up, flops, _ = tally.books()["counts"]
     return int(down + up + sent if kind is BudgetKind.BYTES else flops)

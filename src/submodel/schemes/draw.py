@@ -34,13 +34,13 @@ def draw_units(
     units: dict[str, Indices] = {}
     for axis, size in axes.cut_by_capacity.items():
         share = max(capacity, least.get(axis, 0.0))
-        kept = np.flatnonzero(draw_mask(scheme, axis, size, share, draw))
-        if not len(kept):
-            kept = generator(draw.seed, "spare", draw.round, draw.client, axis).integers(
+        positions = np.flatnonzero(draw_mask(scheme, axis, size, share, draw))
+        if not len(positions):
+            positions = generator(draw.seed, "spare", draw.round, draw.client, axis).integers(
                 size, size=1
             )
-        if len(kept) < size:
-            units[axis] = kept
+        if len(positions) < size:
+            units[axis] = positions
     if classes is not None and len(classes) < axes.sizes.get(CLASSES, 0):
         units[CLASSES] = classes
     return UnitCut(axes, units)
@@ -63,8 +63,8 @@ def draw_coordinates(
         mask = flat[start : start + tensor.numel()].view(tensor.shape)
         start += tensor.numel()
         if rows.held(name, tensor.shape) < tensor.numel():
-            kept = torch.zeros(tensor.shape)
-            rows.add(name, kept, 1.0)
-            mask = mask & (kept > 0)
+            present = torch.zeros(tensor.shape)
+            rows.add(name, present, 1.0)
+            mask = mask & (present > 0)
         masks[name] = mask
     return CoordinateCut(masks)

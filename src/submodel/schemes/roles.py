@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 
 from submodel.errors import SubmodelError
 from submodel.local.work import LocalWork
+from submodel.model.cut import Cut
 from submodel.schemes.base import Draw, Given, Mask, Scheme
 from submodel.schemes.protocols import (
     PROTOCOLS,
@@ -18,6 +19,7 @@ from submodel.schemes.protocols import (
     HasStepRule,
     LooksAtModel,
     MaskRole,
+    Passes,
     SendsMasks,
     StepRule,
     TrainingRole,
@@ -182,3 +184,19 @@ def step_rule(scheme: Scheme, capacity: float) -> StepRule | None:
     """
     offered = role(scheme, HasStepRule)
     return None if offered is None else offered.step_rule(capacity)
+
+
+def pass_cuts(
+    rule: StepRule | None, cut: Cut, passes: Passes, least: Mapping[str, float]
+) -> list[tuple[Cut, int]]:
+    """What passes computed with, and on how many examples; empty: all with the whole cut.
+
+    Args:
+        rule: that the client's steps followed; None: plain steps
+        cut: what the client holds
+        passes: as its steps told of them
+        least: the least share of an axis that any cut holds
+    """
+    if rule is None:
+        return []
+    return [(rule.cut(cut, width, least), examples) for width, examples in passes]
