@@ -27,6 +27,8 @@ from submodel.data import cache as data_cache
 from submodel.data.cifar import CIFAR10, read_cifar
 from submodel.data.folder import read_folder
 from submodel.data.images import Images, ImageSet
+from submodel.experiments.comparison import report
+from submodel.experiments.comparison.findings import Findings
 from submodel.federation.device import Report
 from submodel.federation.facts import Facts, briefed, briefing
 from submodel.federation.own_data import OwnData
@@ -149,7 +151,8 @@ def _run(folder: Path) -> None:
 def _line(number: int) -> str:
     line = {"round": number, "epoch": 0, "clients": 2, "train_loss": 2.25, "refused": {},
             "missing": {"1": "no answer"}, "seconds": {"train": 0.5}, "bytes_down": 10,
-            "bytes_up": 20, "flops": 1e9, "test_accuracy": 0.5, "test_loss": 1.0}  # fmt: skip
+            "bytes_up": 20, "flops": 1e9, "test_accuracy": 0.5, "test_loss": 1.0,
+            "coverage": {"units": 1.0, "weights": 0.5}}  # fmt: skip
     return json.dumps(line) + "\n"
 
 
@@ -193,6 +196,34 @@ def _devices() -> tuple[bytes, ...]:
     entry = {"node": 2**63, "client": 0, "report": report, "answered": 3, "missed": 1,
              "last_seen": 1.5e9, "present": True, "last_problem": "late"}  # fmt: skip
     return (json.dumps([entry, {**entry, "client": 1}], indent=2).encode(),)
+
+
+# Experiments
+
+
+def _record() -> bytes:
+    line = {"round": 2, "test_loss": 1.5, "test_accuracy": 0.5, "bytes": 30, "flops": 1e9}
+    runs = [
+        {"seed": seed, "lines": [line], "seconds": 1.5, "model_sha256": "ab" * 32}
+        for seed in range(3)
+    ]
+    return json.dumps({"slug": "static", "config": {"seed": 0}, "runs": runs}, indent=1).encode()
+
+
+def _compared(path: Path) -> None:
+    """All that a page tells of the two ways."""
+    report.rows(Findings.read(path.parent))
+
+
+def _index() -> tuple[bytes, ...]:
+    ways = [{"text": slug, "title": slug, "slug": slug} for slug in ("static", "full")]
+    return (json.dumps({"command": "c", "budget": "b", "ways": ways}, indent=1).encode(),)
+
+
+def _records_beside(folder: Path) -> None:
+    (folder / "comparison.json").write_bytes(_index()[0])
+    for name in ("static", "full"):
+        (folder / f"{name}.json").write_bytes(_record())
 
 
 # Messages
@@ -430,6 +461,8 @@ READERS = {
         _metrics, "metrics.jsonl", lambda: ((_line(1) + _line(2)).encode(),), mutate.text, _run
     ),
     "summary": Reader(_summary, "summary.json", _summaries, mutate.text, _run),
+    "record": Reader(_compared, "static.json", lambda: (_record(),), mutate.text, _records_beside),
+    "comparison": Reader(_compared, "comparison.json", _index, mutate.text, _records_beside),
     "devices": Reader(lambda path: read_roster(path), "devices.json", _devices, mutate.text),
     "task": Reader(_read_task, "message", _tasks, mutate.safetensors),
     "update": Reader(_read_update, "message", _updates, mutate.safetensors),

@@ -21,6 +21,7 @@ from submodel.experiments.statistics import (
     least_ratio,
     paired_p,
 )
+from submodel.experiments.wording import number
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,6 +88,16 @@ def test_below_three_seeds_nothing_is_tested_and_nothing_counts_as_a_test(seeds:
     assert found[1] == judge([[0.03, 0.04, 0.03]])[0]
     scores = {name: dict(enumerate(few)) for name in ("a", "b")}
     assert behind_best(scores)["b"].verdict == f"no verdict: {seeds} of 3 seeds"
+
+
+@pytest.mark.parametrize("lost", [math.nan, math.inf, -math.inf])
+def test_a_run_that_diverged_is_no_difference_that_could_be_tested(lost: float) -> None:
+    found = judge([[0.03, lost, 0.03], [0.03, 0.04, 0.03]])
+    assert (found[0].verdict, found[0].p) == ("no verdict: not finite", None)
+    assert found[1] == judge([[0.03, 0.04, 0.03]])[0]
+    scores = {"lost": {0: lost, 1: 0.9, 2: 0.9}, "a": dict.fromkeys(range(3), 0.5)}
+    assert behind_best(scores)["lost"].verdict == "no verdict: not finite"
+    assert "nan" in number("loss", [1.0, lost])
 
 
 def test_ways_are_compared_with_the_best_seed_by_seed() -> None:

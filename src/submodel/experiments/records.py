@@ -6,18 +6,31 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from submodel.config import Config
 from submodel.errors import SubmodelError
-from submodel.files import UnreadableError, read_typed
+from submodel.files import JsonNumber, UnreadableError, read_typed
 from submodel.runs.loop import Metrics, RunFolder
 
 _KEPT = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy")
-Line = dict[str, float]
+_COSTS = ("round", "bytes", "flops")
+
+
+def _counts(line: dict[str, JsonNumber]) -> dict[str, JsonNumber]:
+    """Refuse what no run could have cost."""
+    if not all(0 <= line.get(cost, 0) < _MOST for cost in _COSTS):
+        raise ValueError(f"{', '.join(_COSTS)}: not amounts")
+    return line
+
+
+_MOST = 10**30  # whatever is counted
+_Number = Annotated[int, Field(gt=-_MOST, lt=_MOST)] | float
+Line = Annotated[dict[str, _Number], AfterValidator(_counts)]
 MEASURES: dict[str, Callable[[Line], float]] = {
     "accuracy": lambda line: line["test_accuracy"],
     "loss": lambda line: line["test_loss"],
@@ -35,7 +48,7 @@ class SeedRun:
     """One run: its evaluated rounds."""
 
     seed: int
-    lines: Sequence[Line]  # those of older records lack bytes and flops
+    lines: Annotated[Sequence[Line], Field(min_length=1)]  # older records lack bytes and flops
     seconds: float
     model_sha256: str
 
@@ -44,9 +57,9 @@ class SeedRun:
 class VariantRecord:
     """The runs of one variant: a configuration but for its seed."""
 
-    slug: str
+    slug: Annotated[str, Field(max_length=200)]
     config: dict[str, Any]  # of the first seed
-    runs: Sequence[SeedRun]
+    runs: Annotated[Sequence[SeedRun], Field(min_length=1)]
 
     @classmethod
     def of(cls, slug: str, folders: Sequence[RunFolder]) -> VariantRecord:
@@ -75,8 +88,14 @@ class VariantRecord:
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
 
     def final(self, measure: str) -> dict[int, float]:
-        """Seed -> the measure after the last round."""
-        return {run.seed: MEASURES[measure](run.lines[-1]) for run in self.runs}
+        """Seed -> the measure or cost (round, bytes, flops) after the last round."""
+        return {run.seed: self._measured(measure, run.lines[-1]) for run in self.runs}
+
+    def _measured(self, measure: str, line: Line) -> float:
+        try:
+            return MEASURES.get(measure, itemgetter(measure))(line)
+        except KeyError as missing:
+            raise SubmodelError(f"{self.slug}: its record has no {missing} in a round") from None
 
     def ahead_of(self, other: VariantRecord, measure: str) -> list[float]:
         """By how much it did better with the seeds that both have, seed by seed.
@@ -92,14 +111,17 @@ class VariantRecord:
     def against(self, cost: str, measure: str) -> list[tuple[list[float], list[float]]]:
         """Of every run: what it had cost (round, bytes or flops), and the measure then."""
         return [
-            ([line[cost] for line in run.lines], [MEASURES[measure](line) for line in run.lines])
+            (
+                [self._measured(cost, line) for line in run.lines],
+                [self._measured(measure, line) for line in run.lines],
+            )
             for run in self.runs
         ]
 
     def curve(self, measure: str) -> tuple[list[float], list[list[float]]]:
         """The evaluated rounds, and each run's values."""
-        rounds = [line["round"] for line in self.runs[0].lines]
-        return rounds, [[MEASURES[measure](line) for line in run.lines] for run in self.runs]
+        curves = self.against("round", measure)
+        return curves[0][0], [values for _, values in curves]
 
 
 _RECORD = TypeAdapter(VariantRecord)

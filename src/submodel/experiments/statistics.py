@@ -32,14 +32,16 @@ class Judgement:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation over seeds.
+    """Mean and standard deviation over seeds; neither is a number if a run diverged.
 
     Args:
         values: A value for each seed.
 
-    >>> spread([1.0, 2.0, 3.0])
-    (2.0, 1.0)
+    >>> spread([1.0, 2.0, 3.0]), spread([1.0, math.inf])
+    ((2.0, 1.0), (nan, nan))
     """
+    if not all(map(math.isfinite, values)):
+        return math.nan, math.nan
     return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
@@ -72,7 +74,9 @@ def paired_p(differences: Sequence[float]) -> float:
     with needs_extra("server", "a test"):  # takes a second to import
         from scipy import stats
 
-    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+    count = len(differences)
+    statistic = abs(mean) * math.sqrt(count) / deviation
+    return float(2 * stats.t.sf(statistic, count - 1))
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -95,7 +99,8 @@ def holm(values: Sequence[float]) -> list[float]:
 def judge(family: Sequence[Sequence[float]]) -> list[Judgement]:
     """Judge differences that are looked at together: a paired t-test each, corrected by Holm.
 
-    Below three seeds nothing is tested: of so few, agreement says nothing.
+    Below three seeds nothing is tested: of so few, agreement says nothing. Neither is a difference
+    to a run that diverged.
 
     Args:
         family: For each claim its differences by seed, positive where they speak for it.
@@ -104,7 +109,7 @@ def judge(family: Sequence[Sequence[float]]) -> list[Judgement]:
     >>> [one.verdict for one in found], round(found[0].p or 0, 4)
     (['holds', 'undecided', 'no verdict: 2 of 3 seeds'], 0.0055)
     """
-    tested = [len(differences) >= LEAST_SEEDS for differences in family]
+    tested = [len(d) >= LEAST_SEEDS and all(map(math.isfinite, d)) for d in family]
     chosen = [d for d, enough in zip(family, tested, strict=True) if enough]
     corrected = iter(holm([paired_p(differences) for differences in chosen]))
     return [
@@ -124,8 +129,11 @@ def _tested(differences: Sequence[float], p: float) -> Judgement:
 
 
 def _untested(differences: Sequence[float]) -> Judgement:
-    verdict = f"no verdict: {len(differences)} of {LEAST_SEEDS} seeds"
-    return Judgement(differences, None, None, verdict)
+    if all(map(math.isfinite, differences)):
+        why = f"{len(differences)} of {LEAST_SEEDS} seeds"
+    else:
+        why = "not finite"
+    return Judgement(differences, None, None, f"no verdict: {why}")
 
 
 def behind_best(scores: Mapping[str, Mapping[int, float]]) -> dict[str, Judgement]:
@@ -138,9 +146,10 @@ def behind_best(scores: Mapping[str, Mapping[int, float]]) -> dict[str, Judgemen
     >>> found["b"].verdict, round(found["b"].p or 1, 4), "a" in found
     ('holds', 0.0033, False)
     """
-    best = max(scores, key=lambda name: spread(list(scores[name].values()))[0])
+    means = {name: spread(list(score.values()))[0] for name, score in scores.items()}
+    best = max(scores, key=lambda name: -math.inf if math.isnan(means[name]) else means[name])
     differences = {
-        name: [scores[best][seed] - score[seed] for seed in scores[best]]
+        name: [scores[best][seed] - score[seed] for seed in scores[best] if seed in score]
         for name, score in scores.items()
         if name != best
     }

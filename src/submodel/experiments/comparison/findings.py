@@ -25,7 +25,7 @@ class _Entry:
 
     text: str
     title: str
-    slug: Annotated[str, Field(pattern=r"^[\w.-]+$")]  # a name, not a path
+    slug: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=200)]  # a name, not a path
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class WayRecord:
     @property
     def rounds(self) -> list[int]:
         """How many, seed by seed."""
-        return [int(run.lines[-1]["round"]) for run in self.record.runs]
+        return [int(rounds) for rounds in self.record.final("round").values()]
 
     def cost(self, what: str) -> float:
         """The bytes or flops of a run, the mean over seeds."""
-        return spread([run.lines[-1][what] for run in self.record.runs])[0]
+        return spread(list(self.record.final(what).values()))[0]
 
 
 @dataclass(frozen=True)
