@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from submodel.algorithm.merge import Accumulator
+from submodel.algorithm.merge import SELECTIVE, Accumulator
 from submodel.model.axes import trace
 from submodel.model.axes.forward import run
 from submodel.model.build import build, tensors_of
@@ -65,7 +65,7 @@ def resnet(repeats: int) -> Times:
     axes = trace(module, two)
     whole = tensors_of(module)
     target = {name: torch.zeros_like(tensor) for name, tensor in whole.items()}
-    accumulator = Accumulator(whole, "selective")
+    accumulator = Accumulator(whole, SELECTIVE)
 
     @torch.no_grad()
     def forward(inputs: torch.Tensor) -> None:

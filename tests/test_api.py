@@ -121,7 +121,11 @@ def test_clients_says_who_has_what() -> None:
         ([[0], [1]], {"clients": {"count": 20}}, "clients.count: 20, but clients= lists 2"),
         ([[0], [1]], {"clients": {"per_round": 5}}, "per_round: 5 is more than the 2"),
         ([[0], [1]], {"data": {"partition": "iid"}}, "data.partition: clients= lists"),
-        ([[0], [1]], {"data": {"alpha": 1.0}}, "data.alpha: clients= lists"),
+        (
+            [[0], [1]],
+            {"data": {"partition": "dirichlet", "alpha": 1.0}},
+            "data.alpha: clients= lists",
+        ),
         ([[0], [1]], {"data": {"examples": 100}}, "data.examples: clients= lists"),
     ],
 )

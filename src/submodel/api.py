@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from rich.console import Console
 from torch import nn
-from torch.nn import functional
 
 from submodel.algorithm.types import Setup, State
 from submodel.amounts import parse_capacity
 from submodel.config import Config, parse
 from submodel.data import Dataset
-from submodel.data.listed import listed
+from submodel.data.partitions import PARTITIONS
+from submodel.data.partitions.listed import listed
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
 from submodel.model.axes.forward import Inputs
@@ -28,6 +28,7 @@ from submodel.model.build.check import Outputs
 from submodel.model.build.given import check_cut
 from submodel.model.build.module import Factory, Resize
 from submodel.model.cut import UnitCut
+from submodel.prepare.own import as_own
 from submodel.prepare.selection import Selector
 from submodel.runs.callbacks import Callback, Guarded, OnRound, Tell
 from submodel.runs.callbacks.progress import Progress
@@ -37,14 +38,6 @@ from submodel.runs.material import Material
 from submodel.runs.metrics import RESERVED, Metrics
 from submodel.runs.training import Metric, Training
 from submodel.tasks.loss import Loss
-
-_OF_PARTITIONS = frozenset(
-    f"data.{key}"
-    for key in (
-        *("labels_per_client", "alpha", "partitioner", "partitioner_options"),
-        "examples_per_client",
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -120,7 +113,7 @@ def train(
     config: Config | Mapping[str, Any] | None = None,
     *,
     axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None,
-    loss: Loss = functional.cross_entropy,
+    loss: Loss | None = None,
     outputs: Selector | None = None,
     clients: Sequence[Any] | None = None,
     metrics: Mapping[str, Metric] = MappingProxyType({}),
@@ -181,24 +174,25 @@ def train(
 
 def _own(config: Config, data: object, clients: object) -> Config:
     """The configuration of a run with own module, data and perhaps lists of clients' examples."""
-    own = {"name": "own"}
-    sections: dict[str, object] = {"model": config.model.model_copy(update=own)}
+    partition = PARTITIONS.find(config.data.partition).options.model_fields
+    config = as_own(config)
     if clients is None or not isinstance(data, Dataset):
-        sections["data"] = config.data.model_copy(update=own)
-        return config.model_copy(update=sections)
+        return config
     count = len(listed(clients, len(data.train)).lists)
-    contrary = {"data.examples", "data.partition", *_OF_PARTITIONS} & _given(config)
-    problems = [f"{key}: clients= lists who has which examples" for key in sorted(contrary)]
+    keys = {f"data.{key}" for key in ("examples", "partition", *partition)}
+    problems = [
+        f"{key}: clients= lists who has which examples" for key in sorted(keys & _given(config))
+    ]
     if "clients.count" in _given(config) and config.clients.count != count:
         problems.append(f"clients.count: {config.clients.count}, but clients= lists {count}")
     if problems:
         raise ConfigError(problems)
-    sections["data"] = config.data.model_copy(update={**own, "partition": "iid"})
     values = {"count": count}
     if "clients.per_round" not in _given(config):
         values["per_round"] = min(count, config.clients.sampled)
     chosen = parse({"clients": {**config.clients.model_dump(exclude_unset=True), **values}}).clients
-    return config.model_copy(update={**sections, "clients": chosen})
+    sections = {"data": config.data.changed(partition="iid"), "clients": chosen}
+    return config.model_copy(update=sections)
 
 
 def _given(config: Config) -> set[str]:
@@ -236,7 +230,7 @@ def _checked(
     if problems:
         raise ConfigError(problems)
     given = config if isinstance(config, Config) else parse(config or {})
-    if given.engine.name in ("torchrun", "flower") or given.engine.processes is not None:
+    if given.engine.name in ("torchrun", "flower") or getattr(given.engine, "processes", None):
         command = "serve" if given.engine.name == "flower" else "train"
         raise ConfigError(
             [

@@ -1,18 +1,43 @@
-"""The kinds of values that keys have."""
+"""Sections of a configuration: typed keys with descriptions; some name components with more keys.
+
+A section may leave a choice: its key ``name``, say, names a component, which has keys of its own.
+The section of a configuration then is of a class composed of both, so a key is there exactly if
+something uses it.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    create_model,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from submodel.amounts import fraction
+from submodel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from submodel.plugins import Kind
 
 LARGEST = 10**12  # of a count: what is more was not meant, and some arithmetic would not hold it
 Capacity = Annotated[float, BeforeValidator(fraction), Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
 Positive = Annotated[float, Field(gt=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+PathText = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, Path) else v)]
 
 
 class Section(BaseModel):
@@ -25,3 +50,118 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
     )
+    choices: ClassVar[Mapping[str, Kind[Any]]] = {}  # key -> the components that it may name
+
+    base: ClassVar[type[Section] | None] = None  # of a composed class: the section that chooses
+
+    def changed(self, **values: Any) -> Self:
+        """The section with other values; keys that go with another choice are left out.
+
+        Args:
+            values: what is to be different, by key.
+        """
+        base = type(self).base or type(self)
+        after = {**self.model_dump(include=self.model_fields_set), **values}
+        kind = compose(base, after)
+        return cast(Self, kind(**{k: v for k, v in after.items() if k in kind.model_fields}))
+
+    def __new__(cls, **values: Any) -> Self:  # noqa: D102 - the section with what it chooses
+        return super().__new__(cls if is_composed(cls) else compose(cls, values))
+
+    @field_validator("*")
+    @classmethod
+    def _one_of_the_choices(cls, value: Any, info: ValidationInfo) -> Any:
+        kind = cls.choices.get(info.field_name or "")
+        if kind is not None and not kind.knows(value):
+            expected = f"{', '.join(kind.names())} and not package.module:Name"
+            raise PydanticCustomError("not_a_choice", "is not one of {it}", {"it": expected})
+        return value
+
+
+class ChoosingSection(Section):
+    """A section that names components; the keys of those that are chosen are attributes, too."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+class FreeOptions(Section):
+    """The keyword arguments of a component that declares no keys."""
+
+    options: dict[str, Any] = Field({}, description="keyword arguments of an own component")
+
+
+class UnknownOptions(Section):
+    """Of a component whose code is not here: whoever makes it will say so."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+S = TypeVar("S", bound=Section)
+
+
+def compose(base: type[S], values: Mapping[str, Any]) -> type[S]:
+    """The class of a section with these values: ``base``, and the components that it chooses."""
+    parts: list[type[Section]] = [base]
+    waiting = list(base.choices)
+    while waiting:
+        key = waiting.pop(0)
+        kind = next(part.choices[key] for part in parts if key in part.choices)
+        field = next(part.model_fields[key] for part in parts if key in part.model_fields)
+        name = values.get(key, field.default)
+        if not kind.knows(name):
+            continue  # which the field says itself
+        try:
+            options = kind.find(name).options
+        except ConfigError:
+            options = UnknownOptions
+        if not any(issubclass(part, options) for part in parts):
+            parts.append(options)
+            waiting += options.choices
+    return _composed(base, tuple(parts[1:]))
+
+
+def _subclass(name: str, bases: Any) -> Any:
+    return create_model(name, __base__=bases)
+
+
+@cache
+def _composed(base: type[Any], parts: tuple[type[Section], ...]) -> type[Any]:
+    made = _subclass(base.__name__, (*reversed(parts), base))
+    made.__doc__, made.__module__ = base.__doc__, base.__module__
+    made.choices = {key: kind for part in (base, *parts) for key, kind in part.choices.items()}
+    made.base = base
+    if UnknownOptions in parts:
+        made.model_config["extra"] = "allow"
+        made.model_rebuild(force=True)
+    composed: type[Any] = made
+    return composed
+
+
+def is_composed(section: type[Section]) -> bool:
+    """Whether a class of sections has all keys that it will have."""
+    return not section.choices or section.base is not None
+
+
+def _validated(
+    base: type[Section], value: object, handler: ValidatorFunctionWrapHandler
+) -> Section:
+    if isinstance(value, base) or not isinstance(value, Mapping):
+        whole: Section = handler(value)
+        return whole
+    return compose(base, value).model_validate(value)
+
+
+if TYPE_CHECKING:
+    Chosen = Annotated[S, None]
+else:
+
+    class Chosen:
+        """``Chosen[SchemeSection]``: a section of that class, with the keys of what it chooses."""
+
+        def __class_getitem__(cls, base: type[Section]) -> Any:
+            def validated(value: object, handler: ValidatorFunctionWrapHandler) -> Section:
+                return _validated(base, value, handler)
+
+            return Annotated[SerializeAsAny[base], WrapValidator(validated)]

@@ -1,14 +1,176 @@
-"""Imports by name: of what a configuration names, and of our own when it is first used."""
+"""Components: what a user may name in a configuration, of ours or of anybody's.
+
+A component is a class or a function. It is found by a name of ours, by an entry point of an
+installed package, or by its path, ``package.module:Name``. It may declare
+
+- ``Options``: the keys it adds to its section of the configuration, typed and described. A
+  component without them takes keyword arguments from the key ``options`` of the section;
+- ``configured(options, context)``: how it is made of them, where its keys are not simply its
+  arguments. ``context`` is what the kind of component is told: the axes' sizes for a scheme, the
+  inputs' shape for a model.
+"""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, SubmodelError
+from submodel.options import FreeOptions, Section
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A component of ours: where it is, and what it is in a few words."""
+
+    path: str
+    about: str = ""
+    argument: str = ""  # what a name takes after a colon: "NAME" for hf:NAME
+    hidden: bool = False  # from lists of what to choose from
+
+
+@dataclass(frozen=True)
+class Component(Generic[T]):
+    """A class or function that was found for a name."""
+
+    kind: Kind[T]
+    name: str
+    target: Callable[..., Any]
+    argument: str = ""  # what follows the colon, of a name such as hf:NAME
+
+    @property
+    def options(self) -> type[Section]:
+        """The keys that it adds to its section."""
+        declared: type[Section] | None = _declared(self.target, "Options")
+        ours = self.name.partition(":")[0] in self.kind.offers
+        return declared or (Section if ours else FreeOptions)
+
+    def make(self, options: Any, context: object = None) -> T:
+        """The thing itself; raises `ConfigError` where it cannot be made, or is something else."""
+        section, _, key = self.kind.key.partition(".")
+        try:
+            if _declared(self.target, "configured") is not None:
+                made = self.target.configured(options, context)  # type: ignore[attr-defined]
+            elif self.options is FreeOptions:
+                made = self._called(dict(options.options), context)
+            else:
+                keys = {n: getattr(options, n) for n in self.options.model_fields}
+                made = self._called(keys, context)
+        except SubmodelError:
+            raise
+        except TypeError as error:
+            given = self.options is FreeOptions and options.options
+            wrong = "options: {!r} does not take them" if given else f"{key}: {{!r}} cannot be made"
+            raise ConfigError([f"{section}.{wrong.format(self.name)} ({error})"]) from None
+        except Exception as error:  # whatever the component's own code raises
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError([f"{self.kind.key}: {self.name!r} fails: {reason}"]) from error
+        return self.kind.checked(self.kind.adapt(made), self.name)
+
+    def _called(self, arguments: Mapping[str, Any], context: object) -> Any:
+        """A class or a factory is called; a function that is the thing itself is left alone."""
+        if not arguments and self.kind.is_function and inspect.isfunction(self.target):
+            return self.target
+        if self.kind.with_context:
+            return self.target(context, **arguments)
+        return self.target(**arguments)
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """A kind of component, such as schemes: the key that names one, and the names there are."""
+
+    noun: str
+    key: str  # of the configuration, as "scheme.name"
+    group: str  # of entry points, in which packages offer theirs
+    offers: Mapping[str, Offer]
+    wants: str = ""  # what a component must be, in words
+    is_one: Callable[[object], bool] = field(default=lambda _: True)
+    adapt: Callable[[Any], Any] = field(default=lambda made: made)  # before it is looked at
+    with_context: bool = False  # functions without `configured` are given the context first
+    is_function: bool = False  # whether a plain function is one, as losses are
+
+    @property
+    def prefixes(self) -> list[str]:
+        """The names that take an argument."""
+        return [name for name, offer in self.offers.items() if offer.argument]
+
+    def names(self) -> list[str]:
+        """Every name that can be given, but for paths."""
+        public = {name: offer for name, offer in self.offers.items() if not offer.hidden}
+        shown = [f"{n}:{o.argument}" if o.argument else n for n, o in public.items()]
+        return [*shown, *(e.name for e in self._entries() if e.name not in self.offers)]
+
+    def describe(self) -> str:
+        """The names and what they mean, for the description of the key."""
+        parts = []
+        for name, offer in self.offers.items():
+            if not offer.hidden:
+                title = f"{name}:{offer.argument}" if offer.argument else name
+                parts.append(f"{title}: {offer.about}" if offer.about else title)
+        return "; ".join([*parts, "or package.module:Name"])
+
+    def knows(self, name: object) -> bool:
+        """Whether this can name one; whether its code loads is found out later."""
+        if not isinstance(name, str):
+            return False
+        prefix, colon, rest = name.partition(":")
+        if colon:
+            return bool(rest.strip()) and (prefix in self.prefixes or _is_dotted(name))
+        return (name in self.offers and name not in self.prefixes) or self._entry(name) is not None
+
+    def find(self, name: str) -> Component[T]:
+        """The component of a name; raises `ConfigError` where there is none."""
+        prefix, _, argument = name.partition(":")
+        if prefix in self.prefixes:
+            return Component(self, name, find(self.offers[prefix].path, self.key), argument)
+        if name in self.offers:
+            return Component(self, name, find(self.offers[name].path, self.key))
+        if is_path(name):
+            return Component(self, name, find(name, self.key))
+        if (entry := self._entry(name)) is not None:
+            return Component(self, name, entry.load())
+        raise ConfigError([f"{self.key}: {name!r} is not one of {', '.join(self.names())}"])
+
+    def having(self, key: str) -> list[str]:
+        """The names whose components have this key."""
+        return [
+            name
+            for name in self.offers
+            if key in self.find(f"{name}:x" if name in self.prefixes else name).options.model_fields
+        ]
+
+    def checked(self, made: Any, name: str) -> T:
+        """What was made, if it is one of this kind."""
+        if not self.is_one(made):
+            kind = type(made).__name__
+            raise ConfigError([f"{self.key}: {name!r} made a {kind}, which is not {self.wants}"])
+        found: T = made
+        return found
+
+    def _entries(self) -> list[EntryPoint]:
+        return list(entry_points(group=self.group))
+
+    def _entry(self, name: str) -> EntryPoint | None:
+        return next((entry for entry in self._entries() if entry.name == name), None)
+
+
+def _declared(target: object, name: str) -> Any:
+    """What a class declares itself, not what it inherits from a component of other people's."""
+    home = getattr(target, "__module__", "").partition(".")[0]
+    for kind in getattr(target, "__mro__", ()):
+        if name in vars(kind):
+            same = kind.__module__.partition(".")[0] == home
+            return getattr(target, name) if same else None
+    return getattr(target, name, None)
 
 
 def is_path(name: str) -> bool:
@@ -18,6 +180,10 @@ def is_path(name: str) -> bool:
     (True, False)
     """
     return ":" in name
+
+
+def _is_dotted(path: str) -> bool:
+    return all(part.isidentifier() for part in path.replace(":", ".").split("."))
 
 
 def find(path: str, key: str) -> Callable[..., Any]:

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from submodel.algorithm.dispatch import cut_of
-from submodel.algorithm.merge import LARGEST_WEIGHT_SUM, Accumulator, Ball, Box, exact_weight
+from submodel.algorithm.merge import FILL_IN, SELECTIVE, Accumulator, exact_weight, merge_rule
+from submodel.algorithm.merge.accumulator import LARGEST_WEIGHT_SUM
+from submodel.algorithm.projection import Ball, Box
 from submodel.algorithm.rounds import initial_state, plan
 from submodel.model.axes import declare
 from submodel.model.cut import CoordinateCut, Cut, UnitCut, gather
@@ -32,7 +34,7 @@ def test_both_rules_on_numbers_done_by_hand() -> None:
     second = (CoordinateCut({"w": torch.tensor([True, False, False])}), torch.tensor([5.0, 0, 0]))
     results = {}
     for rule in RULES:
-        accumulator = Accumulator(whole, rule)  # type: ignore[arg-type]
+        accumulator = Accumulator(whole, merge_rule(rule))
         for cut, values in (first, second):
             accumulator.add(cut, {"w": values})
         results[rule] = accumulator.merge()["w"].tolist()
@@ -40,7 +42,7 @@ def test_both_rules_on_numbers_done_by_hand() -> None:
     # fill_in: ((3 + 5) / 2, (1 + 1) / 2, 1); selective: those who held it
     assert results == {"fill_in": [4.0, 1.0, 1.0], "selective": [4.0, 1.0, 1.0]}
 
-    weighted = Accumulator(whole, "fill_in")
+    weighted = Accumulator(whole, FILL_IN)
     weighted.add(first[0], {"w": first[1]}, 3.0)
     weighted.add(second[0], {"w": second[1]}, 1.0)
     assert weighted.merge()["w"].tolist() == [3.5, 1.0, 1.0]
@@ -52,7 +54,7 @@ def test_the_rules_differ_where_only_some_held_a_weight() -> None:
     values = [torch.tensor([1.0, 1.0]), torch.tensor([0.0, 0.0])]
     outcome = {}
     for rule in RULES:
-        accumulator = Accumulator(whole, rule)  # type: ignore[arg-type]
+        accumulator = Accumulator(whole, merge_rule(rule))
         for mask, value in zip(cuts, values, strict=True):
             accumulator.add(CoordinateCut({"w": mask}), {"w": value})
         outcome[rule] = accumulator.merge()["w"].tolist()
@@ -109,7 +111,7 @@ def test_the_order_of_updates_changes_no_bit(seed: int, rule: str) -> None:
         whole, updates = random_updates(seed, dtype)
         results = set()
         for order in itertools.permutations(updates):
-            accumulator = Accumulator(whole, rule)  # type: ignore[arg-type]
+            accumulator = Accumulator(whole, merge_rule(rule))
             for cut, values, weight in order:
                 accumulator.add(cut, values, weight)
             results.add(b"".join(t.numpy().tobytes() for t in accumulator.merge().values()))
@@ -120,7 +122,7 @@ def test_the_order_of_updates_changes_no_bit(seed: int, rule: str) -> None:
 @given(seed=st.integers(0, 10_000), rule=st.sampled_from(RULES))
 def test_the_merge_is_its_formula(seed: int, rule: str) -> None:
     whole, updates = random_updates(seed, torch.float64)
-    accumulator = Accumulator(whole, rule)  # type: ignore[arg-type]
+    accumulator = Accumulator(whole, merge_rule(rule))
     total = {n: np.zeros(t.shape) for n, t in whole.items()}
     held = {n: np.zeros(t.shape) for n, t in whole.items()}
     for cut, values, weight in updates:
@@ -140,7 +142,7 @@ def test_the_merge_is_its_formula(seed: int, rule: str) -> None:
 
 
 def test_what_must_not_be_merged_is_refused_in_words() -> None:
-    accumulator = Accumulator(WHOLE, "selective")
+    accumulator = Accumulator(WHOLE, SELECTIVE)
     cut = unit_cut([0, 1], [0, 1])
     good = gather(cut, WHOLE)
     assert accumulator.refusal(cut, good) is None

@@ -305,11 +305,11 @@ def test_a_stopped_and_resumed_run_is_the_run_never_stopped(tmp_path: Path) -> N
 
 
 MISTAKES: dict[str, dict[str, Any]] = {
-    "server.momentum: means nothing for the server step 'adam', which takes lr, beta1, beta2": {
+    "server.momentum: 'adam' has no such key; it goes with server.name = momentum": {
         "name": "adam",
         "momentum": 0.9,
     },
-    "server.tau: means nothing for the server step 'plain', which takes lr": {"tau": 0.1},
+    "server.tau: 'plain' has no such key; it goes with server.name = adam or yogi": {"tau": 0.1},
     "server.name: 'adagrad' is not one of": {"name": "adagrad"},
     "server.beta2: 1 is not less than 1": {"name": "yogi", "beta2": 1},
     "server.lr: 0 is not greater than 0": {"lr": 0},

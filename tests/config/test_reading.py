@@ -18,12 +18,19 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "clients.per_round: 60 is more than the 50 clients": {"clients": {"per_round": 60}},
     "clients.count: 0 is less than 1": {"clients": {"count": 0}},
     "scheme.name: 'roling' is not one of": {"scheme": {"name": "roling"}},
-    "scheme.nmae: no such key; allowed here: name, order": {"scheme": {"nmae": "full"}},
+    "scheme.nmae: no such key; did you mean 'name'? allowed here: name, granularity": {
+        "scheme": {"nmae": "full"}
+    },
     "colour: no such key; allowed here: name, seed, model": {"colour": 1},
     "local.lr: 'fast' is not a number": {"local": {"lr": "fast"}},
     "local.steps: give epochs or steps, not both": {"local": {"steps": 1, "epochs": 1}},
-    "local.milestones: go with schedule = step": {"local": {"milestones": [3]}},
-    "merge.radius: goes with projection": {"merge": {"projection": "ball"}},
+    "local.milestones: 'constant' has no such key; it goes with local.schedule = step": {
+        "local": {"milestones": [3]}
+    },
+    "merge.radius: is missing": {"merge": {"projection": "ball"}},
+    "merge.radius: 'none' has no such key; it goes with merge.projection = ball or box": {
+        "merge": {"radius": 1}
+    },
     "train.rounds: 2.5 is not a whole number": {"train": {"rounds": 2.5}},
     "train: 3 is not a table of keys": {"train": 3},
     "name: '../x' holds characters other than": {"name": "../x"},
@@ -72,7 +79,7 @@ def test_the_resolved_config_reads_back_as_itself(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(to_toml(config))
     assert read(path) == config
-    assert read(path, ["seed=4", "scheme.name=static"]).scheme.name == "static"
+    assert read(path, ["seed=4", "scheme.order=sequential"]).scheme.order == "sequential"
 
 
 def test_settings_must_be_settings() -> None:

@@ -13,19 +13,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from submodel.config import parse
-from submodel.data import Dirichlet, Population, dataset, digits, limit, make_partition
-from submodel.data.flower import check, flower_partition
-from submodel.data.partitions import assign_labels
-from submodel.data.sources import balanced
+from submodel.data import Partition, Population, dataset, digits, limit
+from submodel.data.dataset import balanced
+from submodel.data.partitions import PARTITIONS, PartitionContext
+from submodel.data.partitions.dirichlet import Dirichlet
+from submodel.data.partitions.flower import check, flower_partition
+from submodel.data.partitions.labels import assign_labels
 from submodel.errors import ConfigError, DataError
 from submodel.prepare.setup import prepare, split_data
 
 LABELS = digits().train.y.numpy()
 
 
+def shared_out(
+    clients: int, labels_per_client: int | None, examples: int | None, seed: int
+) -> Partition:
+    """By labels, or iid, as a configuration asks for it."""
+    partition = PARTITIONS.find("iid" if labels_per_client is None else "labels")
+    keys: dict[str, Any] = {"examples_per_client": examples}
+    if labels_per_client is not None:
+        keys["labels_per_client"] = labels_per_client
+    options = partition.options(**keys)
+    return partition.make(options, PartitionContext(LABELS, len(LABELS), clients, seed))
+
+
 @pytest.mark.parametrize("labels_per_client", [None, 1, 3, 10])
 def test_every_example_is_used_once(labels_per_client: int | None) -> None:
-    partition = make_partition(LABELS, len(LABELS), 50, labels_per_client, None, seed=0)
+    partition = shared_out(50, labels_per_client, None, seed=0)
     parts = [partition.indices(client) for client in range(50)]
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(LABELS)))
     assert all(np.array_equal(part, partition.indices(c)) for c, part in enumerate(parts))
@@ -34,7 +48,7 @@ def test_every_example_is_used_once(labels_per_client: int | None) -> None:
 
 @pytest.mark.parametrize("labels_per_client", [1, 2, 3, 7])
 def test_each_client_has_exactly_its_labels_in_equal_shards(labels_per_client: int) -> None:
-    partition = make_partition(LABELS, len(LABELS), 50, labels_per_client, None, seed=1)
+    partition = shared_out(50, labels_per_client, None, seed=1)
     shards: dict[int, list[int]] = {label: [] for label in range(10)}
     for client in range(50):
         held, counts = np.unique(LABELS[partition.indices(client)], return_counts=True)
@@ -59,14 +73,14 @@ def test_labels_are_dealt_out_evenly_for_any_numbers(data: st.DataObject) -> Non
 
 
 def test_with_fewer_places_than_classes_some_labels_are_nobodys() -> None:
-    partition = make_partition(LABELS, len(LABELS), 2, 3, None, seed=0)
+    partition = shared_out(2, 3, None, seed=0)
     held = [set(LABELS[partition.indices(c)].tolist()) for c in range(2)]
     assert [len(labels) for labels in held] == [3, 3]
     assert not held[0] & held[1]
 
 
 def test_a_client_may_draw_its_own_examples() -> None:
-    partition = make_partition(LABELS, len(LABELS), 10**6, 3, 20, seed=0)
+    partition = shared_out(10**6, 3, 20, seed=0)
     for client in (0, 999_999):
         own = partition.indices(client)
         assert len(own) == len(set(own.tolist())) == partition.size(client) == 20
@@ -76,9 +90,9 @@ def test_a_client_may_draw_its_own_examples() -> None:
 def test_a_partition_that_leaves_a_client_empty_is_refused() -> None:
     for labels_per_client in (None, 3):
         with pytest.raises(ConfigError, match="examples_per_client"):
-            make_partition(LABELS, len(LABELS), 10**6, labels_per_client, None, seed=0)
+            shared_out(10**6, labels_per_client, None, seed=0)
     with pytest.raises(ConfigError, match="11 is more than the 10 classes"):
-        make_partition(LABELS, len(LABELS), 10, 11, None, seed=0)
+        shared_out(10, 11, None, seed=0)
 
 
 def dirichlet(clients: int, alpha: float, seed: int = 0) -> list[np.ndarray[Any, Any]]:
@@ -189,10 +203,11 @@ def test_parts_that_lose_or_repeat_examples_are_refused() -> None:
 
 @pytest.mark.parametrize("partition", ["dirichlet", "flwr"])
 def test_a_run_can_use_them(partition: str) -> None:
-    chosen: dict[str, Any] = {"partition": partition, "alpha": 0.1}
+    chosen: dict[str, Any] = {"partition": "dirichlet", "alpha": 0.1}
     if partition == "flwr":
         options = {"num_classes_per_partition": 2}
-        chosen |= {"partitioner": "PathologicalPartitioner", "partitioner_options": options}
+        chosen = {"partitioner": "PathologicalPartitioner", "partitioner_options": options}
+        chosen["partition"] = "flwr"
     setup = prepare(parse({"data": chosen, "model": {"name": "mlp", "width": 8}}))
     total = sum(len(setup.federation.examples(client)) for client in range(50))
     assert total == len(LABELS)

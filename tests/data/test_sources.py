@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from submodel.config import parse
-from submodel.data import cifar, load
+from submodel.data import load
 from submodel.data.cache import cache_file, restore, store
-from submodel.data.catalogue import load_cifar
-from submodel.data.cifar import CIFAR10, CIFAR100, NPM_FILE, Spec, read_cifar, verify
 from submodel.data.images import Images, ImageSet, channel_statistics
+from submodel.data.sources.cifar import files as cifar
+from submodel.data.sources.cifar.files import CIFAR10, CIFAR100, NPM_FILE, Spec, read_cifar, verify
+from submodel.data.sources.cifar.source import load_cifar
 from submodel.errors import ConfigError, DataError
 from submodel.prepare.setup import load_data
 from tests.support.commands import Command
@@ -557,15 +558,25 @@ def test_a_missing_package_is_named_with_how_to_install_it(
 MISTAKES: dict[str, dict[str, Any]] = {
     "data.name: 'mnist' is not one of digits, cifar10, cifar100, hf:NAME": {"name": "mnist"},
     "data.source: 'web' is not one of": {"name": "cifar10", "source": "web"},
-    "data.source: means nothing for the data 'digits'": {"source": "npm"},
-    "data.path: means nothing for the data 'digits'": {"path": "x"},
-    "data.label: means nothing for the data 'cifar10'": {"name": "cifar10", "label": "x"},
-    "data.size: means nothing for the data 'cifar10'": {"name": "cifar10", "size": 8},
+    "data.source: 'digits' has no such key; it goes with data.name = cifar10 or cifar100": {
+        "source": "npm"
+    },
+    "data.path: 'digits' has no such key; it goes with data.name = cifar10 or": {"path": "x"},
+    "data.label: 'cifar10' has no such key; it goes with data.name = cifar100 or hf": {
+        "name": "cifar10",
+        "label": "x",
+    },
+    "data.size: 'cifar10' has no such key; it goes with data.name = hf or folder": {
+        "name": "cifar10",
+        "size": 8,
+    },
     "data.examples: 0 is less than 1": {"examples": 0},
-    "data.alpha: 0 is not greater than 0": {"alpha": 0},
-    "data.partitioner: goes with partition = flwr": {"partition": "flwr"},
-    "data.partitioner_options: go with partition = flwr": {"partitioner_options": {"a": 1}},
-    "data.examples_per_client: goes with partition = iid or labels": {
+    "data.alpha: 0 is not greater than 0": {"partition": "dirichlet", "alpha": 0},
+    "data.partitioner: is missing": {"partition": "flwr"},
+    "data.partitioner_options: 'labels' has no such key; it goes with data.partition = flwr": {
+        "partitioner_options": {"a": 1}
+    },
+    "data.examples_per_client: 'dirichlet' has no such key; it goes with data.partition = iid or": {
         "partition": "dirichlet",
         "examples_per_client": 3,
     },
@@ -620,7 +631,7 @@ def test_the_command_refuses_bad_input_without_a_traceback(
             ["digits", "--partition", "dirichlet", "--alpha", "-1"],
             "data.alpha: -1.0 is not greater",
         ),
-        (["own"], "data.name: 'own' is not one of"),
+        (["own"], "data.name: 'own' stands for what"),
     ):
         result = submodel("data", *arguments, cwd=tmp_path)
         assert result.returncode == 2

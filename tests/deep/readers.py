@@ -24,9 +24,9 @@ from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.config import Config, parse, read, to_toml
 from submodel.config.meaning import fingerprint
 from submodel.data import cache as data_cache
-from submodel.data.cifar import CIFAR10, read_cifar
-from submodel.data.folder import read_folder
 from submodel.data.images import Images, ImageSet
+from submodel.data.sources.cifar.files import CIFAR10, read_cifar
+from submodel.data.sources.folder import read_folder
 from submodel.experiments.comparison import report
 from submodel.experiments.comparison.findings import Findings
 from submodel.federation.device import Report

@@ -18,7 +18,8 @@ from submodel.algorithm.rounds import initial_state, output_step, step
 from submodel.algorithm.types import Assignment, Engine, Federation, Setup
 from submodel.config import parse
 from submodel.data import Dataset, dataset
-from submodel.data.partitions import Dirichlet, Drawn
+from submodel.data.partitions.dirichlet import Dirichlet
+from submodel.data.partitions.draws import Drawn
 from submodel.engines import lone
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.estimate import Estimate
@@ -329,7 +330,7 @@ def device_config(drop_last: bool) -> dict[str, Any]:
         "data": {"examples": 92, "test_examples": 20, "partition": "iid"},
         "clients": {"count": 3, "per_round": 3, "capacities": [1, 0.5]},
         "local": {"drop_last": drop_last, "absent_labels": "keep"},
-        "engine": {"name": "flower", "batching": "never", "device": "cpu"},
+        "engine": {"name": "flower", "device": "cpu"},
         "devices": {"least": 1, "deadline": 0.5},
     }  # 31, 31 and 30 examples
 

@@ -24,6 +24,7 @@ from submodel.engines.serial import SerialEngine
 from submodel.federation.flower.family import relatives
 from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
+from tests.support.devices import alone
 from tests.support.processes import PATIENCE, House
 
 CONFIG = """
@@ -44,7 +45,7 @@ rounds = {rounds}
 evaluate_every = 100
 evaluate_capacities = false
 [engine]
-batching = "never"
+name = "flower"
 device = "cpu"
 [devices]
 least = {least}
@@ -158,7 +159,7 @@ def assert_account_is_true(house: House) -> list[State]:
     Returns the models that the run must have had, from the first one on.
     """
     lines = house.metrics()
-    setup = prepare(read(house.run / "config.toml"))
+    setup = prepare(alone(read(house.run / "config.toml")))
     base = {name: getattr(setup.population, name) for name in Population.__dataclass_fields__}
     setup = replace(setup, population=Present(**base, rounds=[there(line) for line in lines]))
     engine, costs = Answering(setup), CostModel(setup.module, setup.federation.dataset.example)

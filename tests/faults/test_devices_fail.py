@@ -25,6 +25,7 @@ from tests.faults.setting import (
     stop,
     there,
 )
+from tests.support.devices import alone
 from tests.support.processes import PATIENCE, House
 
 pytestmark = pytest.mark.faults
@@ -49,7 +50,7 @@ def test_a_device_joins_late_is_killed_and_comes_back_as_the_same_client(house: 
     for part, name in enumerate("ab"):
         house.join(name, "--part", str(part))
     house.wait("a round of two", lambda: len(house.metrics()) >= 1)
-    setup = prepare(read(house.run / "config.toml"))
+    setup = prepare(alone(read(house.run / "config.toml")))
     own = setup.federation.examples(2)
     save_file({"x": own.x.contiguous(), "y": own.y}, house.folder / "own.safetensors")
     late = Saboteur(

@@ -12,6 +12,7 @@ from submodel.prepare.setup import prepare
 from submodel.runs.loop import train
 from submodel.runs.training import Training
 from tests.faults.setting import SOON, Saboteur, assert_equal, configured, final
+from tests.support.devices import alone
 from tests.support.processes import House
 
 pytestmark = pytest.mark.faults
@@ -30,7 +31,7 @@ def in_the_second_round(house: House) -> Saboteur:
 
 def assert_as_if_undisturbed(house: House, held: Saboteur) -> None:
     """The run has ended with the model of one that nothing happened to, and trained no more."""
-    config = read(house.run / "config.toml")
+    config = alone(read(house.run / "config.toml"))
     expected, _ = train(Training(config, prepare(config)))
     assert_equal(final(house), expected.tensors)
     lines = house.metrics()

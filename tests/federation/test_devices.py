@@ -42,7 +42,7 @@ from submodel.runs.callbacks import Tell
 from submodel.runs.loop import Interrupted, RunFolder, train
 from submodel.runs.training import Training
 from submodel.schemes.roles import output_passes
-from tests.support.devices import Neighbours
+from tests.support.devices import Neighbours, alone
 
 
 def silence(*_: object) -> None:
@@ -55,11 +55,13 @@ def config_of(**sections: Any) -> Config:
         "data": {"examples": 120, "test_examples": 40},
         "clients": {"count": 4, "per_round": 3, "capacities": [1, 0.5, 0.25]},
         "train": {"rounds": 2, "evaluate_every": 2},
-        "engine": {"name": "flower", "batching": "never", "device": "cpu"},
+        "engine": {"name": "flower", "device": "cpu"},
         "devices": {"least": 4, "deadline": 0.5},
     }
     for name, section in sections.items():
         values[name] = {**values.get(name, {}), **section} if isinstance(section, dict) else section
+    if ":" in values["model"]["name"]:
+        del values["model"]["width"]
     return parse(values)
 
 
@@ -613,7 +615,7 @@ def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_
     assert sorted(entry["client"] for entry in json.loads(file.read_text())) == [0, 1, 2, 3]
     setup, engine = over(config, Neighbours(parts()), file)
     state, history = train(Training(config, setup, engine, checkpoint_every=1), folder, resume=True)
-    expected, _ = train(Training(config, prepare(config)))
+    expected, _ = train(Training(alone(config), prepare(alone(config))))
     assert [line["round"] for line in history] == [1, 2, 3]
     for name, tensor in expected.tensors.items():
         assert torch.equal(tensor, state.tensors[name]), name
@@ -807,9 +809,7 @@ def looks_at_values() -> nn.Module:
 def test_a_model_that_cannot_be_made_without_values_is_emptied(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    config = config_of(
-        model={"name": "tests.federation.test_devices:looks_at_values", "width": None}
-    )
+    config = config_of(model={"name": "tests.federation.test_devices:looks_at_values"})
     here, _ = rounds_here(config, 1)
     facts = Facts.of(prepare(config).federation.dataset)
     module = empty_module(config, facts)

@@ -76,7 +76,8 @@ BATCHED = {
     **{name: joined(config, STACKED) for name, config in _schemes().items()},
     **{name: joined(BASE, OTHERS[name], STACKED) for name in ("mlp", "preresnet18", "scaler")},
 }
-DEVICES = {name: joined(BASE, MLP, VARIANTS[name], OVER_DEVICES) for name in VARIANTS}
+ON_DEVICES = {**BASE, "engine": {"device": "cpu"}}  # which train one task after another
+DEVICES = {name: joined(ON_DEVICES, MLP, VARIANTS[name], OVER_DEVICES) for name in VARIANTS}
 RESUMED = {
     name: joined(BASE, sections, {"train": {"rounds": 4}})
     for name, sections in {

@@ -15,8 +15,7 @@ from torch import Tensor
 from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.types import Setup
 from submodel.config import Config, parse
-from submodel.data import Dataset
-from submodel.data.sources import digits, limit
+from submodel.data import Dataset, digits, limit
 from submodel.engines.processes.group import ProcessGroup
 from submodel.errors import SubmodelError
 from submodel.federation.device import Means

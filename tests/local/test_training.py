@@ -12,8 +12,9 @@ from torch.nn import functional
 
 from submodel.data import Examples
 from submodel.errors import SubmodelError
+from submodel.local.schedule import Constant, Cosine, Steps
 from submodel.local.training import train
-from submodel.local.work import LocalWork, Schedule, batches
+from submodel.local.work import LocalWork, batches
 from submodel.model.norm import StaticBatchNorm, calibrate
 from submodel.tasks.classification import MaskedCrossEntropy
 
@@ -64,10 +65,10 @@ def test_masked_training_is_the_masked_update_rule() -> None:
 
 
 def test_schedules() -> None:
-    assert Schedule().factor(9) == 1
-    step = Schedule("step", milestones=(3, 6), decay=0.5)
+    assert Constant().factor(9) == 1
+    step = Steps((3, 6), 0.5)
     assert [step.factor(r) for r in (2, 3, 6)] == [1, 0.5, 0.25]
-    cosine = Schedule("cosine", rounds=10)
+    cosine = Cosine(10)
     assert cosine.factor(0) == 1
     assert math.isclose(cosine.factor(5), 0.5)
 

@@ -59,8 +59,11 @@ BAD = {
     "unknown": (["inspect", "alexnet"], "'alexnet' is not one of mlp, cnn"),
     "no module": (["inspect", "nowhere:make"], "cannot import 'nowhere'"),
     "no name": (["inspect", "torch.nn:Nothing"], "'torch.nn' has no 'Nothing'"),
-    "no module made": (["inspect", "builtins:dict"], "made a dict, not an nn.Module"),
-    "arguments": (["inspect", "torch.nn:Linear"], "model.options: 'torch.nn:Linear' was called"),
+    "no module made": (["inspect", "builtins:dict"], "made a dict, which is not an nn.Module"),
+    "arguments": (
+        ["inspect", "torch.nn:Linear"],
+        "model.name: 'torch.nn:Linear' cannot be made (Linear.__init__() missing",
+    ),
     "no shape": (
         ["inspect", "torch.nn:Linear", "--set", "in_features=2", "--set", "out_features=3"],
         "give the shape of one input",

@@ -123,7 +123,7 @@ def test_scalers_work_under_vmap_and_do_something_where_no_norm_follows() -> Non
 
 def test_axes_builds_and_costs_are_those_of_the_net_without_scalers() -> None:
     x = torch.randn(2, 1, 8, 8)
-    nets = [make_model("preresnet18", (1, 8, 8), 10, 4, scaler) for scaler in (False, True)]
+    nets = [make_model("preresnet18", (1, 8, 8), 10, 4, scaler=scaler) for scaler in (False, True)]
     assert [has_scaler(net) for net in nets] == [False, True]
     plain, scaled = (trace(net, x, classes=True) for net in nets)
     assert plain.layouts == scaled.layouts

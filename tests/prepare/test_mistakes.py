@@ -37,6 +37,8 @@ def config(*changes: Mapping[str, Any], **sections: Mapping[str, Any]) -> dict[s
     for table in (*changes, sections):
         for name, section in table.items():
             made[name] = {**made.get(name, {}), **section}
+    if made["data"].get("partition", "labels") != "labels":
+        del made["data"]["labels_per_client"]
     return made
 
 
@@ -499,7 +501,11 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "train --set model.name=mistaken:word": ("made a str",),
     "train --set model.name=mistaken:lost": ("has no 'lost'",),
     "train --set model.name=torn:net": ("'torn' fails", "SyntaxError"),
-    "train --set model.name=mistaken:good --set model.width=4": ("model.width", "built-in"),
+    "train --set model.name=mistaken:good --set model.width=4": (
+        "model.width",
+        "'mistaken:good' has no such key",
+        "mlp or cnn",
+    ),
     "train --set model.options={a=1}": ("model.options", "'cnn'"),
     "train --set model.width=100000000000": ("model.width: 100000000000",),
     "train --set scheme.options={a=1}": ("scheme.options", "'rolling'"),

@@ -120,7 +120,7 @@ def test_a_run_may_end_with_the_round_that_it_has_reached(
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("finished") / "run"
-    settings = {"model": {"width": 8}, "local": {"schedule": "cosine"}, "train": {"rounds": 3}}
+    settings = {"local": {"schedule": "cosine"}, "train": {"rounds": 3}}
     package.train(net(), digits(), settings, out=path)
     return path
 
@@ -214,7 +214,7 @@ def in_double() -> Dataset:
 
 
 def given(**others: Any) -> dict[str, Any]:
-    settings = {"model": {"width": 8}, "local": {"schedule": "cosine", "absent_labels": "keep"},
+    settings = {"local": {"schedule": "cosine", "absent_labels": "keep"},
                 "train": {"rounds": 3}}  # fmt: skip
     return {
         "model": net(),

@@ -26,7 +26,7 @@ from submodel.schemes import (
     Static,
     units_held,
 )  # fmt: skip
-from submodel.schemes.registry import OFFERS
+from submodel.schemes.registry import SCHEMES
 from submodel.testing import check_scheme
 
 Options = dict[str, Any]
@@ -55,7 +55,7 @@ SETTINGS: dict[str, list[tuple[Options, Options]]] = {
         ({"every": 2, "reentry": "kept"}, {"clients": {"capacities": [0.5]}}),
     ],
 }
-CASES = [(name, *case) for name in OFFERS for case in SETTINGS.get(name, [({}, {})])]
+CASES = [(name, *case) for name in SCHEMES.offers for case in SETTINGS.get(name, [({}, {})])]
 
 
 @pytest.mark.parametrize(("name", "keys", "told"), CASES, ids=lambda v: str(v))

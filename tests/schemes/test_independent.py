@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from submodel.algorithm.dispatch import cut_of
-from submodel.algorithm.merge import Accumulator
+from submodel.algorithm.merge import Accumulator, merge_rule
 from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.types import Assignment, Setup
 from submodel.config import parse
@@ -108,10 +108,10 @@ def test_shapes_and_costs_are_those_of_an_aligned_cut() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_what_was_gathered_goes_back_where_it_came_from(rule: Any) -> None:
+def test_what_was_gathered_goes_back_where_it_came_from(rule: str) -> None:
     setup = aligned("independent")
     tensors = initial_state(setup).tensors
-    accumulator = Accumulator(tensors, rule)
+    accumulator = Accumulator(tensors, merge_rule(rule))
     for client, capacity in enumerate((1.0, 0.5, 0.25)):
         cut = planned(setup, capacity, client)
         sent = PlannedCut.from_json(cut.to_json())

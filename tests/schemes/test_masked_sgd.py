@@ -34,7 +34,7 @@ from submodel.schemes import (
     Observation,
     Rolling,
 )
-from submodel.schemes.registry import OFFERS
+from submodel.schemes.registry import SCHEMES
 from tests.support.common import tiny_images
 from tests.support.nets import Joined, six
 
@@ -174,12 +174,14 @@ def test_measuring_is_in_the_metrics_and_costs_no_traffic(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("granularity", ["unit", "coordinate"])
-@pytest.mark.parametrize("name", [name for name in OFFERS if name != "masked-sgd"])
+@pytest.mark.parametrize("name", [name for name in SCHEMES.offers if name != "masked-sgd"])
 def test_a_round_sends_what_a_round_of_the_sequence_does(name: str, granularity: str) -> None:
     """Values, masks that the client cannot make itself, and what an adaptation takes."""
 
     def setup(scheme: dict[str, Any]) -> Setup:
-        keys = {"granularity": granularity, "cells": 1, "every": 1}
+        keys: dict[str, Any] = {"granularity": granularity}
+        if name == "hierarchical":
+            keys |= {"cells": 1, "every": 1}
         config = {
             "model": {"name": "mlp", "width": 8}, "data": {"partition": "iid"},
             "clients": {"count": 1, "per_round": 1, "capacities": [0.5]},
@@ -211,7 +213,7 @@ def test_what_is_not_defined_is_refused() -> None:
 
     with pytest.raises(ConfigError, match=r"clients.count: 4 given"):
         refused({}, count=4)
-    with pytest.raises(ConfigError, match=r"scheme.sequence: 'masked-sgd' is not one of 'full'"):
+    with pytest.raises(ConfigError, match=r"scheme.sequence: 'masked-sgd' has no masks of its own"):
         refused({"sequence": "masked-sgd"})
     with pytest.raises(ConfigError, match=r"scheme.sequence"):
         refused({"sequence": "roling"})

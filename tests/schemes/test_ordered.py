@@ -337,7 +337,7 @@ def test_what_is_not_defined_is_refused() -> None:
     for sections, words in (
         ({"scheme": {"granularity": "coordinate"}}, "prefix of the flat vector"),
         ({"scheme": {"widths": [0.5, 1.0]}}, "lacks the capacity 0.25"),
-        ({"scheme": {"alignment": "independent"}}, "'independent' needs"),
+        ({"scheme": {"alignment": "independent"}}, "'ordered' has no such key"),
         ({"train": {"output_step": 2.0}}, "train.output_step"),
         ({"scheme": {"distill": 1.5}}, "scheme.distill"),
     ):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from submodel.config import SchemeChoice, parse
+from submodel.config import SchemeSection, parse
 from submodel.errors import ConfigError
 from submodel.prepare.setup import prepare
-from submodel.schemes import registry
+from submodel.schemes.registry import GROUP, SCHEMES
 from submodel.testing import check_scheme
 
 PAGE = (Path(__file__).parents[2] / "docs/schemes.md").read_text("utf-8")
@@ -21,12 +21,16 @@ CODE, WITH_MEMORY = re.findall(RUN_HERE, PAGE, re.DOTALL)
 SHOWN = re.sub(r"<!--.*?-->", "", PAGE, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("name", registry.OFFERS)
+@pytest.mark.parametrize("name", SCHEMES.offers)
 def test_every_scheme_has_its_line(name: str) -> None:
     assert f"\n| `{name}` |" in SHOWN
 
 
-@pytest.mark.parametrize("key", [key for key in SchemeChoice.model_fields if key != "name"])
+KEYS = {key for name in SCHEMES.offers for key in SCHEMES.find(name).options.model_fields}
+KEYS |= SchemeSection.model_fields.keys()
+
+
+@pytest.mark.parametrize("key", sorted(KEYS - {"name"}))
 def test_every_key_is_explained(key: str) -> None:
     assert re.search(rf"`{key}\b", SHOWN)
 
@@ -39,7 +43,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Name: schemes-of-the-page\nVersion: 1.0\n")
     offer = "both-ends = schemes_of_the_page:FromBothEnds"
-    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{offer}\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{offer}\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "schemes_of_the_page", raising=False)
 
@@ -51,7 +55,7 @@ def test_the_pages_scheme_works_by_path_and_by_the_name_its_package_offers(name:
     assert len(check_scheme(choice)) == 8
     scheme = prepare(parse({"scheme": choice, "model": {"name": "mlp", "width": 8}})).scheme
     assert repr(scheme) == "FromBothEnds(period=3)"
-    assert "both-ends" in registry.names()
+    assert "both-ends" in SCHEMES.names()
 
 
 def test_the_pages_scheme_with_a_memory_works(
@@ -75,5 +79,5 @@ def test_what_is_wrong_with_a_name_or_its_options_is_said() -> None:
     for name, reason in wrong.items():
         with pytest.raises(ConfigError, match=reason):
             prepare(parse({"scheme": {"name": name}, "model": {"name": "mlp"}}))
-    with pytest.raises(ConfigError, match=r"scheme\.options: both-ends does not take them"):
+    with pytest.raises(ConfigError, match=r"scheme\.options: 'both-ends' does not take them"):
         prepare(parse({"scheme": {"name": "both-ends", "options": {"perid": 3}}}))

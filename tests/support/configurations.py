@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from pydantic.fields import FieldInfo
 
-from submodel.config import Config, parse
+from submodel.config import Config, DevicesSection, parse
+from submodel.config.mistakes import section_class
 from submodel.errors import ConfigError
-from submodel.options import Section
-from submodel.schemes import registry
+from submodel.plugins import Kind
+from submodel.schemes.registry import SCHEMES
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 SCALARS = st.one_of(
@@ -30,45 +31,62 @@ WORDS: dict[str, SearchStrategy[Any]] = {
     "name": st.from_regex(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,20}", fullmatch=True),
     "model.name": st.sampled_from(["mlp", "cnn", "preresnet18", "preresnet34", "own", "my.nets:x"]),
     "data.name": st.sampled_from(["digits", "cifar10", "cifar100", "own", "hf:x/y", "folder:a b"]),
-    "scheme.name": st.sampled_from(registry.names()),
-    "scheme.sequence": st.sampled_from([n for n in registry.names() if n != "masked-sgd"]),
+    "scheme.name": st.sampled_from(SCHEMES.names()),
+    "data.partition": st.sampled_from(["iid", "labels", "dirichlet"]),
+    "task.loss": st.sampled_from(["cross-entropy", "squared-error"]),
+    "merge.rule": st.sampled_from(["selective", "fill_in"]),
+    "merge.projection": st.just("none"),
+    "server.name": st.sampled_from(["plain", "momentum", "adam", "yogi"]),
+    "local.optimiser": st.just("sgd"),
+    "local.schedule": st.sampled_from(["constant", "cosine"]),
+    "engine.name": st.sampled_from(["auto", "local", "torchrun", "flower"]),
+    "scheme.sequence": st.sampled_from([n for n in SCHEMES.names() if n != "masked-sgd"]),
 }
-# What a key needs beside it to mean anything.
-COMPANIONS: dict[str, dict[str, Any]] = {
+# What a key needs beside it to mean anything, beyond the component that has it.
+BESIDE: dict[str, dict[str, Any]] = {
     "model.rank_share": {"model.factorised": True},
-    "data.source": {"data.name": "cifar10"},
-    "data.path": {"data.name": "cifar10"},
-    "data.label": {"data.name": "hf:x/y"},
-    "data.size": {"data.name": "hf:x/y"},
-    "data.partitioner": {"data.partition": "flwr"},
-    "data.partitioner_options": {"data.partition": "flwr", "data.partitioner": "X"},
+    "model.scaler": {"model.factorised": False},
+    "data.partitioner_options": {"data.partitioner": "X"},
     "clients.count": {"clients.per_round": 1},
     "clients.proportions": {"clients.capacities": [1, 0.5]},
     "clients.per_round": {"clients.count": 10**12},
     "clients.groups": {"clients.sampling": "cyclic", "clients.count": 10**12,
                        "clients.per_round": 1},
-    "merge.radius": {"merge.projection": "ball"},
-    "server.momentum": {"server.name": "momentum"},
-    "server.beta1": {"server.name": "adam"},
-    "server.beta2": {"server.name": "yogi"},
-    "server.tau": {"server.name": "adam"},
-    "local.milestones": {"local.schedule": "step"},
+    "local.decay": {"local.milestones": [3]},
+    **{f"devices.{key}": {"engine.name": "flower"} for key in DevicesSection.model_fields},
 }  # fmt: skip
 
 
-def keys() -> dict[str, FieldInfo]:
-    """Every key of every section, by its path."""
+def keys() -> tuple[dict[str, FieldInfo], dict[str, dict[str, Any]]]:
+    """Every key of every section and component by its path, and what it needs beside it."""
     found: dict[str, FieldInfo] = {}
+    needs: dict[str, dict[str, Any]] = {}
     for name, field in Config.model_fields.items():
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, Section):
-            found |= {f"{name}.{key}": leaf for key, leaf in section.model_fields.items()}
-        else:
+        section = section_class(name)
+        if section is None:
             found[name] = field
-    return found
+            continue
+        found |= {f"{name}.{key}": leaf for key, leaf in section.model_fields.items()}
+        waiting: list[tuple[str, Kind[Any], dict[str, Any]]]
+        waiting = [(choice, kind, {}) for choice, kind in section.choices.items()]
+        while waiting:
+            choice, kind, with_it = waiting.pop()
+            for title in kind.offers:
+                given = f"{title}:x/y" if title in kind.prefixes else title
+                options = kind.find(given).options
+                for key, leaf in options.model_fields.items():
+                    path = f"{name}.{key}"
+                    if path not in found:
+                        found[path] = leaf
+                        needs[path] = {**with_it, f"{name}.{choice}": given}
+                if kind not in section.choices.values():
+                    waiting += [
+                        (c, k, {f"{name}.{choice}": given}) for c, k in options.choices.items()
+                    ]
+    return found, {key: needs.get(key, {}) | BESIDE.get(key, {}) for key in found}
 
 
-KEYS = keys()
+KEYS, COMPANIONS = keys()
 
 
 def values(key: str) -> SearchStrategy[Any]:

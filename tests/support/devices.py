@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from submodel.config import Config, DevicesSection
 from submodel.federation.device import Device, Means
 from submodel.federation.post import Kind, Reply
 from submodel.federation.wire import Parcel
+
+
+def alone(config: Config) -> Config:
+    """The configuration of a run over devices for one process, task after task."""
+    engine = config.engine.changed(name="local", batching="never")
+    return config.model_copy(update={"engine": engine, "devices": DevicesSection()})
 
 
 class Neighbours:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from submodel.algorithm.gradients import WORK, gradients
-from submodel.algorithm.merge import Accumulator
+from submodel.algorithm.merge import FILL_IN, Accumulator
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment, Bundle, Engine, Failure, Group, Setup, State, Task
 from submodel.errors import DivergedError, SilentRoundError
@@ -72,7 +72,7 @@ def squared_gradients(
     """
     whole = [replace(a, capacity=1.0) for a in assignments]
     zeros = {n: torch.zeros_like(state.tensors[n]) for n, _ in setup.module.named_parameters()}
-    accumulator = Accumulator(zeros, "fill_in")
+    accumulator = Accumulator(zeros, FILL_IN)
     tensors, sent = gather(WHOLE, state.tensors), CoordinateCut(masks)
     restricted = setup.absent_labels != "keep"
 

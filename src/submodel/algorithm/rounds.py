@@ -18,7 +18,7 @@ from submodel.algorithm.adapting import adapted
 from submodel.algorithm.cells import Cells
 from submodel.algorithm.cells import begin as begin_cells
 from submodel.algorithm.dispatch import Dispatcher
-from submodel.algorithm.merge import Accumulator, coverage, unsound
+from submodel.algorithm.merge import FILL_IN, Accumulator, coverage, unsound
 from submodel.algorithm.observing import observe
 from submodel.algorithm.tally import RoundReport, Tally
 from submodel.algorithm.types import (
@@ -202,7 +202,7 @@ def output_step(
     )
     tally = Tally(setup.axes, state.tensors, costs)
     workers = Workers(engine, group, tally)
-    accumulator = Accumulator(state.tensors, "fill_in")
+    accumulator = Accumulator(state.tensors, FILL_IN)
     present = setup.federation.present(None)
     everyone = [
         Assignment(

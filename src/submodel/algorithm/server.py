@@ -25,7 +25,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from pydantic import Field
 from torch import Tensor
+
+from submodel.options import Decay, Positive, Section
+from submodel.plugins import Kind, Offer
 
 Tensors = Mapping[str, Tensor]
 Stepped = tuple[dict[str, Tensor], dict[str, Tensor]]
@@ -57,6 +61,11 @@ class Plain:
     """
 
     lr: float = 1.0
+
+    class Options(Section):
+        """The keys of ``plain``."""
+
+        lr: Positive = Field(1.0, description="how far to go")
 
     def begin(self, parameters: Tensors) -> dict[str, Tensor]:  # noqa: ARG002
         """Nothing to remember."""
@@ -90,6 +99,12 @@ class Momentum:
     lr: float = 1.0
     momentum: float = 0.9
 
+    class Options(Section):
+        """The keys of ``momentum``."""
+
+        lr: Positive = Field(1.0, description="how far to go")
+        momentum: Decay = Field(0.9, description="of the speed")
+
     def begin(self, parameters: Tensors) -> dict[str, Tensor]:
         """No speed."""
         return {f"speed/{n}": torch.zeros_like(t, dtype=_kept(t)) for n, t in parameters.items()}
@@ -113,6 +128,14 @@ class _Adaptive(ABC):
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
+
+    class Options(Section):
+        """The keys of ``adam`` and ``yogi``."""
+
+        lr: Positive = Field(0.003, description="how far to go")
+        beta1: Decay = Field(0.9, description="of the mean")
+        beta2: Decay = Field(0.99, description="of the squares")
+        tau: Positive = Field(0.001, description="added to the root of the squares")
 
     @abstractmethod
     def _second(self, second: Tensor, square: Tensor) -> Tensor:
@@ -169,13 +192,19 @@ class Yogi(_Adaptive):
         return second - (1 - self.beta2) * square * torch.sign(second - square)
 
 
-STEPS: Mapping[str, type[Plain | Momentum | Adam | Yogi]] = {
-    "plain": Plain,
-    "momentum": Momentum,
-    "adam": Adam,
-    "yogi": Yogi,
-}
-"""Server steps by the name that a configuration gives; what each takes are its fields."""
+STEPS: Kind[ServerStep] = Kind(
+    noun="server step",
+    key="server.name",
+    group="submodel.server_steps",
+    wants="a server step: an object with begin(parameters) and step(old, merged, covered, memory)",
+    is_one=lambda made: hasattr(made, "begin") and hasattr(made, "step"),
+    offers={
+        "plain": Offer("submodel.algorithm.server:Plain", "takes it (FedAvg)"),
+        "momentum": Offer("submodel.algorithm.server:Momentum", "FedAvgM"),
+        "adam": Offer("submodel.algorithm.server:Adam", "FedAdam"),
+        "yogi": Offer("submodel.algorithm.server:Yogi", "FedYogi"),
+    },
+)
 
 
 def _kept(parameter: Tensor) -> torch.dtype:

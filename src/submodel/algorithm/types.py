@@ -13,12 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from submodel.algorithm.merge import Accumulator, NoProjection, Projection, Rule, exact_weight
+from submodel.algorithm.merge import SELECTIVE, Accumulator, MergeRule, exact_weight
 from submodel.algorithm.packing import Transport
+from submodel.algorithm.projection import NoProjection, Projection
 from submodel.algorithm.server import Plain, ServerStep
 from submodel.algorithm.tally import Tally
 from submodel.data import Dataset, Examples, Partition, Population
-from submodel.local.work import LocalWork, Schedule
+from submodel.local.schedule import Constant, Schedule
+from submodel.local.work import LocalWork
 from submodel.model.axes import Axes
 from submodel.model.cut import COORDINATES, Cut, Granularity, Tensors
 from submodel.model.norm import Statistics
@@ -128,9 +130,9 @@ class Setup:
     granularity: Granularity = "unit"
     alignment: Alignment = "residual"
     least: Mapping[str, float] = field(default_factory=dict)  # of an axis, whatever the capacity
-    schedule: Schedule = field(default_factory=Schedule)
+    schedule: Schedule = field(default_factory=Constant)
     absent_labels: AbsentLabels = "keep"
-    rule: Rule = "selective"
+    rule: MergeRule = SELECTIVE
     weights: Literal["uniform", "examples"] = "uniform"
     server: ServerStep = field(default_factory=Plain)
     projection: Projection = field(default_factory=NoProjection)

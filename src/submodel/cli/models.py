@@ -114,7 +114,7 @@ def plan(
     setup = prepare(resolved)
     batch = resolved.local.batch_size or len(setup.federation.examples(0))
     example = setup.federation.dataset.example
-    momentum = resolved.local.momentum > 0
+    momentum = setup.work.momentum > 0
     budget = Budget(setup.module, setup.axes, example, batch, momentum, setup.least)
     fit = budget.largest(lambda n: all(getattr(n, what) <= most for what, most in limits.items()))
     wanted = ", ".join(f"{what} {si(most)}" for what, most in limits.items())

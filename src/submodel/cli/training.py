@@ -125,7 +125,7 @@ def resume(run: RunPath, settings: Settings = None) -> None:
 
     opened = Run(run)
     folder = opened.folder
-    config = opened.changed(read(folder.config_file, settings or []))
+    config = opened.changed(read(folder.config_file, settings or [], of_run=True))
     changed = bool(differences(opened.config, config))
     if opened.finished and not changed:
         console.print(f"{run} is finished; 'submodel show {run}' shows it")

@@ -1,14 +1,43 @@
-"""The configuration: typed, with a default and a description for every key, checked all at once."""
+"""The configuration: typed, with a default and a description for every key, checked all at once.
+
+It composes the sections that components declare.
+"""
 
 from submodel.config.comments import keep_comments
-from submodel.config.reading import Config, describe, override, parse, read, to_toml
-from submodel.config.subject import AxesChoice
-from submodel.schemes.choice import SchemeChoice
+from submodel.config.config import Config
+from submodel.config.method import (
+    DevicesSection,
+    EngineSection,
+    LocalSection,
+    MergeSection,
+    SchemeSection,
+    ServerSection,
+    TrainSection,
+)
+from submodel.config.reading import override, parse, read
+from submodel.config.subject import (
+    AxesSection,
+    ClientsSection,
+    DataSection,
+    ModelSection,
+    TaskSection,
+)
+from submodel.config.writing import describe, to_toml
 
 __all__ = [
-    "AxesChoice",
+    "AxesSection",
+    "ClientsSection",
     "Config",
-    "SchemeChoice",
+    "DataSection",
+    "DevicesSection",
+    "EngineSection",
+    "LocalSection",
+    "MergeSection",
+    "ModelSection",
+    "SchemeSection",
+    "ServerSection",
+    "TaskSection",
+    "TrainSection",
     "describe",
     "keep_comments",
     "override",

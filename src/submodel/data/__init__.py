@@ -1,22 +1,18 @@
-"""Examples, who has them, and who takes part."""
+"""Examples, where they come from, who has them, and who takes part."""
 
-from submodel.data.catalogue import DATA_NAMES, DATA_PATTERN, Source, load
-from submodel.data.partitions import Dirichlet, Partition, make_partition
+from submodel.data.dataset import Dataset, Examples, dataset, limit
+from submodel.data.partitions import Partition
 from submodel.data.population import Population
-from submodel.data.sources import Dataset, Examples, dataset, digits, limit
+from submodel.data.sources import load
+from submodel.data.sources.digits import digits
 
 __all__ = [
-    "DATA_NAMES",
-    "DATA_PATTERN",
     "Dataset",
-    "Dirichlet",
     "Examples",
     "Partition",
     "Population",
-    "Source",
     "dataset",
     "digits",
     "limit",
     "load",
-    "make_partition",
 ]

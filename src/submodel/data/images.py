@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from submodel.data.sources import About, Dataset, balanced, dataset
+from submodel.data.dataset import About, Dataset, balanced, dataset
 from submodel.errors import DataError, SubmodelError, plain
 
 Pixels = NDArray[np.uint8]

@@ -155,10 +155,7 @@ def with_rounds(config: Config, rounds: int) -> Config:
     (50, [20, 38])
     """
     share = Fraction(rounds, config.train.rounds)
-    milestones = [max(1, round(milestone * share)) for milestone in config.local.milestones]
-    return config.model_copy(
-        update={
-            "train": config.train.model_copy(update={"rounds": rounds}),
-            "local": config.local.model_copy(update={"milestones": milestones}),
-        }
-    )
+    local = config.local
+    if former := getattr(local, "milestones", None):
+        local = local.changed(milestones=[max(1, round(m * share)) for m in former])
+    return config.model_copy(update={"train": config.train.changed(rounds=rounds), "local": local})

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from submodel.config import Config, parse, to_toml
 from submodel.data import Dataset
-from submodel.data.sources import Examples
+from submodel.data.dataset import Examples
 from submodel.federation.wire import Count, WireError, plain, read_as
 
 

@@ -73,7 +73,12 @@ def fitting(
         )
     batch = config.local.batch_size or 1
     budget = Budget(
-        module, axes, facts.example, batch, config.local.momentum > 0, config.axes.least
+        module,
+        axes,
+        facts.example,
+        batch,
+        getattr(config.local, "momentum", 0.0) > 0,
+        config.axes.least,
     )
     needs = {capacity: budget.needs(capacity) for capacity in offered}
     for capacity, need in needs.items():

@@ -25,8 +25,8 @@ from submodel.config import Config
 from submodel.data import Examples
 from submodel.data.arrays import Shapes, read_arrays
 from submodel.data.cache import cache_folder
-from submodel.data.folder import classes_in, images_in, open_image
 from submodel.data.images import normalise, stack
+from submodel.data.sources.folder import classes_in, images_in, open_image
 from submodel.errors import DataError, plain
 from submodel.federation.facts import Facts
 from submodel.federation.memory import free_memory
@@ -56,8 +56,11 @@ class OwnData:
             found = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in _files(path)]
         except (OSError, ValueError) as error:  # not readable, or no name of a file
             raise DataError(f"{path}: {error}") from None
-        key = _key("folder", config.data.size, facts, found)
-        return _kept(key, lambda: _checked(_folder(path, config.data.size, facts), facts, path))
+        key = _key("folder", getattr(config.data, "size", None), facts, found)
+        return _kept(
+            key,
+            lambda: _checked(_folder(path, getattr(config.data, "size", None), facts), facts, path),
+        )
 
 
 def _part(config: Config, client: int | None) -> Examples:

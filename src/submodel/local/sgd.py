@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from submodel.local.work import LocalWork
+from submodel.options import Decay, Section
 
 Gradients = Sequence[Tensor | None]
 
@@ -48,3 +52,17 @@ def sgd(
         torch._foreach_add_(kept, gradients)
         gradients = kept
     torch._foreach_add_(moved, gradients, alpha=-work.lr)
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Stochastic gradient descent."""
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    class Options(Section):
+        """The keys of ``sgd``."""
+
+        momentum: Decay = Field(0.9, description="SGD momentum")
+        weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="L2 decay")

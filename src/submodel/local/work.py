@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -29,28 +28,6 @@ class LocalWork:
     weight_decay: float = 0.0
     clip: float | None = None  # the largest norm of a gradient
     precision: Precision = "float32"
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The learning rate as a function of the round."""
-
-    name: Literal["constant", "step", "cosine"] = "constant"
-    milestones: tuple[int, ...] = ()
-    decay: float = 0.1
-    rounds: int = 1
-
-    def factor(self, round_: int) -> float:
-        """What the learning rate is multiplied with.
-
-        >>> Schedule("step", milestones=(10, 20), decay=0.1).factor(15)
-        0.1
-        """
-        if self.name == "step":
-            return self.decay ** sum(round_ >= m for m in self.milestones)
-        if self.name == "cosine":
-            return 0.5 * (1 + math.cos(math.pi * round_ / self.rounds))
-        return 1.0
 
 
 def batch_length(total: int, work: LocalWork) -> int:

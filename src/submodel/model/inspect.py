@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, trace
 from submodel.model.axes.forward import Inputs
 from submodel.model.cost import on_meta
-from submodel.model.zoo import DEFAULT_WIDTHS, make_model
-from submodel.model.zoo.own import make
+from submodel.model.zoo import MODELS, ModelContext
+from submodel.options import FreeOptions
 from submodel.plugins import is_path
 
 _BATCH = 2
@@ -47,19 +48,9 @@ def subject(
     torch.Size([2, 1, 8, 8])
     """
     with torch.device("meta") if on_meta_device else nullcontext():
-        if is_path(name):
-            module = make(name, options)
-        elif name in DEFAULT_WIDTHS:
-            shape = shape or (_IMAGES if name.startswith("preresnet") else _SMALL_IMAGES)
-            try:
-                module = make_model(name, shape, **{"classes": 10, **options})
-            except TypeError as error:
-                raise ConfigError(
-                    [f"--set: {error}; built-in models take width, classes"]
-                ) from None
-        else:
-            names = ", ".join(DEFAULT_WIDTHS)
-            raise ConfigError([f"{name!r} is not one of {names} and not package.module:factory"])
+        if not is_path(name) and shape is None:
+            shape = _IMAGES if name.startswith("preresnet") else _SMALL_IMAGES
+        module = _made(name, options, shape or ())
     inputs: Inputs
     if shape is not None:
         inputs = torch.randn(_BATCH, *shape, generator=torch.Generator().manual_seed(0))
@@ -77,6 +68,26 @@ def subject(
     if getattr(config, "use_cache", False):
         config.use_cache = False  # a cache would put hidden widths among the outputs
     return Subject(module, inputs, _main_output if config is not None else None)
+
+
+def _made(name: str, options: Mapping[str, Any], shape: Sequence[int]) -> nn.Module:
+    """The model, its options checked as those of a configuration are."""
+    model = MODELS.find(name)
+    keys = dict(options)
+    classes = keys.pop("classes", 10) if model.options is not FreeOptions else 10
+    try:
+        given = {"options": keys} if model.options is FreeOptions else keys
+        values = model.options(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        taken = ", ".join([*model.options.model_fields, "classes"])
+        raise ConfigError(
+            [f"model.{key}: {first['input']!r}: {first['msg']}; {name} takes {taken}"]
+        ) from None
+    if not isinstance(classes, int) or classes < 1:
+        raise ConfigError([f"--set classes: {classes!r} is not a whole number of at least 1"])
+    return model.make(values, ModelContext(shape, classes))
 
 
 def _main_output(result: Any) -> Any:

@@ -36,4 +36,4 @@ def choose(config: Config, setup: Setup) -> Config:
         settled = {"name": "torchrun", "processes": cores}
     else:
         settled = {"name": "local"}
-    return config.model_copy(update={"engine": config.engine.model_copy(update=settled)})
+    return config.model_copy(update={"engine": config.engine.changed(**settled)})

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from submodel.algorithm.merge import PROJECTIONS, NoProjection
+from submodel.algorithm.merge import RULES
+from submodel.algorithm.projection import PROJECTIONS
 from submodel.algorithm.server import STEPS
 from submodel.algorithm.types import Clients, Federation, Setup
-from submodel.config import AxesChoice, Config
-from submodel.data import Dataset, Dirichlet, Partition, Population, limit, load, make_partition
-from submodel.data.flower import flower_partition
-from submodel.data.partitions import Unsplit
+from submodel.config import AxesSection, Config
+from submodel.data import Dataset, Partition, Population, limit
+from submodel.data.partitions import PARTITIONS, PartitionContext, Unsplit
+from submodel.data.sources import SOURCES, SourceContext
 from submodel.engines import lone
 from submodel.engines.device import device_problems
 from submodel.errors import ConfigError
-from submodel.local.work import LocalWork, Schedule
+from submodel.local.optimisers import OPTIMISERS
+from submodel.local.schedule import SCHEDULES
+from submodel.local.work import LocalWork
 from submodel.model.axes import Axes, Dimension, declare, trace
 from submodel.model.axes.advice import to_change
 from submodel.model.build import build, tensors_of
@@ -27,10 +29,8 @@ from submodel.model.build.given import check_axes
 from submodel.model.cut import COORDINATES, WHOLE
 from submodel.model.norm import Statistics
 from submodel.model.seeding import seed_torch
-from submodel.model.zoo import factorised, make_model, only_ranks
-from submodel.model.zoo.own import make
+from submodel.model.zoo import MODELS, ModelContext, factorised, only_ranks
 from submodel.model.zoo.preresnet import PreResNet
-from submodel.plugins import is_path
 from submodel.prepare.fit import (
     check_fit,
     check_kinds,
@@ -40,47 +40,34 @@ from submodel.prepare.fit import (
 )
 from submodel.prepare.trial import try_scheme
 from submodel.randomness import key
-from submodel.schemes import Draw, Given, Random, Scheme, Static, registry
+from submodel.schemes import Draw, Given, Random, Scheme, Static
+from submodel.schemes.base import SchemeContext
 from submodel.schemes.draw import draw_units
-from submodel.tasks.loss import Loss
+from submodel.schemes.random.independent import Alignment
+from submodel.schemes.registry import SCHEMES
+from submodel.tasks.loss import LOSSES, Loss
 
 
 def load_data(config: Config) -> Dataset:
     """The configured dataset."""
     choice = config.data
-    return load(
-        choice.name,
-        path=None if choice.path is None else Path(choice.path),
-        source=choice.source,
-        label=choice.label,
-        size=choice.size,
-        examples=choice.examples,
-        test_examples=choice.test_examples,
-    )
+    source = SOURCES.find(choice.name)
+    context = SourceContext(source.argument, choice.examples, choice.test_examples)
+    return source.make(choice, context)
 
 
 def split_data(config: Config, data: Dataset) -> Partition:
     """Who has which training examples; raises `ConfigError` where somebody would have none."""
-    choice, clients, seed = config.data, config.clients.count, config.seed
     labels = data.train.y.numpy() if data.classes is not None else None
-    if choice.partition in ("iid", "labels"):
-        each = choice.labels_per_client if choice.partition == "labels" else None
-        return make_partition(
-            labels, len(data.train), clients, each, choice.examples_per_client, seed
-        )
-    if labels is None:
-        raise ConfigError([f"data.partition: {choice.partition!r} needs class labels; use 'iid'"])
-    if choice.partitioner is None:
-        return Dirichlet(labels, clients, choice.alpha, seed)
-    return flower_partition(labels, clients, choice.partitioner, choice.partitioner_options, seed)
+    context = PartitionContext(labels, len(data.train), config.clients.count, config.seed)
+    return PARTITIONS.find(config.data.partition).make(config.data, context)
 
 
 def make_scheme(config: Config, module: nn.Module, axes: Axes, labelled: bool) -> Scheme:
     """The scheme of a configuration, for these axes, if it is defined for the run."""
-    choice, sizes = config.scheme, _sizes(config, module, axes)
-    if choice.widths is None:
-        choice = choice.model_copy(update={"widths": config.clients.capacities})
-    scheme = registry.make(choice, sizes)
+    sizes = _sizes(config, module, axes)
+    context = SchemeContext(sizes, config.clients.capacities)
+    scheme = SCHEMES.find(config.scheme.name).make(config.scheme, context)
     given = Given(
         sizes=sizes,
         capacities=config.clients.capacities,
@@ -91,7 +78,7 @@ def make_scheme(config: Config, module: nn.Module, axes: Axes, labelled: bool) -
         shapes={name: parameter.shape for name, parameter in module.named_parameters()},
         least=config.axes.least,
         rounds=config.train.rounds,
-        aligned=config.scheme.alignment == "residual",
+        aligned=alignment_of(config) == "residual",
         labelled=labelled,
     )
     if problems := scheme.problems(given):
@@ -103,10 +90,8 @@ def make_module(config: Config, inputs: Sequence[int], classes: int | None) -> n
     """The configured model, initialised from the seed alone."""
     with torch.random.fork_rng(devices=[]):
         seed_torch(key(config.seed, "initialise") % 2**63)
-        if is_path(config.model.name):
-            return make(config.model.name, config.model.options)
-        model = config.model
-        return make_model(model.name, inputs, classes or 1, model.width, model.scaler)
+        context = ModelContext(inputs, classes or 1)
+        return MODELS.find(config.model.name).make(config.model, context)
 
 
 def prepare(
@@ -114,14 +99,15 @@ def prepare(
     module: nn.Module | None = None,
     data: Dataset | None = None,
     axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None,
-    loss: Loss = functional.cross_entropy,
+    loss: Loss | None = None,
     partition: Partition | None = None,
 ) -> Setup:
-    """The setup of a run; an own module and own data replace the configured ones.
+    """The setup of a run; an own module, own data and an own loss replace the configured ones.
 
     The axes are traced unless they are given, and who has which examples is drawn unless it is.
     Raises `ConfigError` with every misfit it can find.
     """
+    loss = LOSSES.find(config.task.loss).make(config.task) if loss is None else loss
     check_kinds(module, data, loss)
     problems = [
         f"{section}.name: 'own' stands for what submodel.train(model, data) is given in Python"
@@ -135,16 +121,6 @@ def prepare(
     else:
         data = limit(data, config.data.examples, config.data.test_examples)
     problems += device_problems(config.engine.device)
-    if module is None:
-        own = is_path(config.model.name)
-        if own and config.model.width is not None:
-            problems.append("model.width: for built-in models; an own factory takes model.options")
-        if config.model.options and not own:
-            problems.append(f"model.options: for own factories, not for {config.model.name!r}")
-    if config.model.scaler and (module is not None or is_path(config.model.name)):
-        problems.append(
-            "model.scaler: for the preresnets; put submodel.model.norm.Scaler in your module"
-        )
     if config.model.factorised:
         problems += factorised_problems(config, own_axes=axes is not None)
     if problems:
@@ -202,6 +178,7 @@ def assemble_setup(
 ) -> Setup:
     """The setup of these parts, everything else as configured."""
     local = config.local
+    optimiser = OPTIMISERS.find(local.optimiser).make(local)
     return Setup(
         module=module,
         axes=axes,
@@ -223,26 +200,22 @@ def assemble_setup(
             steps=local.steps,
             batch_size=local.batch_size or None,
             drop_last=local.drop_last,
-            momentum=local.momentum,
-            weight_decay=local.weight_decay,
+            momentum=optimiser.momentum,
+            weight_decay=optimiser.weight_decay,
             clip=local.clip,
             precision=local.precision,
         ),
         loss=loss,
         seed=config.seed,
         granularity=config.scheme.granularity,
-        alignment=config.scheme.alignment,
+        alignment=alignment_of(config),
         least=config.axes.least,
-        schedule=Schedule(
-            local.schedule, tuple(local.milestones), local.decay, config.train.rounds
-        ),
+        schedule=SCHEDULES.find(local.schedule).make(local, config.train.rounds),
         absent_labels=local.absent_labels,
-        rule=config.merge.rule,
+        rule=RULES.find(config.merge.rule).make(config.merge),
         weights=config.merge.weights,
-        server=STEPS[config.server.name](**config.server.given),
-        projection=NoProjection()
-        if config.merge.radius is None
-        else PROJECTIONS[config.merge.projection](config.merge.radius),
+        server=STEPS.find(config.server.name).make(config.server),
+        projection=PROJECTIONS.find(config.merge.projection).make(config.merge),
         statistics=Statistics(config.train.statistics, config.train.statistics_examples),
         transport=config.devices.transport,
     )
@@ -273,14 +246,20 @@ def only_cut_ranks(config: Config, module: nn.Module, axes: Axes) -> Axes:
     return only_ranks(module, axes) if config.model.factorised else axes
 
 
+def alignment_of(config: Config) -> Alignment:
+    """Along residual streams, unless a scheme that can asks for something else."""
+    alignment: Alignment = getattr(config.scheme, "alignment", "residual")
+    return alignment
+
+
 def alignment_problems(config: Config, module: nn.Module, own_axes: bool) -> list[str]:
     """Why channels cannot be drawn layer by layer here; empty if they can, or are not."""
-    scheme = config.scheme
-    if scheme.alignment == "residual":
+    if alignment_of(config) == "residual":
         return []
+    scheme, sampling = config.scheme, getattr(config.scheme, "sampling", "")
     needs = [
         (scheme.name == "random", f"scheme.name = 'random', not {scheme.name!r}"),
-        (scheme.sampling == "fixed", f"scheme.sampling = 'fixed', not {scheme.sampling!r}"),
+        (sampling == "fixed", f"scheme.sampling = 'fixed', not {sampling!r}"),
         (scheme.granularity == "unit", "scheme.granularity = 'unit', not 'coordinate'"),
         (
             isinstance(module, PreResNet),
@@ -288,7 +267,7 @@ def alignment_problems(config: Config, module: nn.Module, own_axes: bool) -> lis
         ),
         (not config.model.factorised, "the layers as they are, not model.factorised"),
         (
-            not own_axes and config.axes == AxesChoice(),
+            not own_axes and config.axes == AxesSection(),
             "the traced axes unchanged, as it draws by layers",
         ),
     ]
@@ -371,7 +350,7 @@ def _check_builds(
 
 def _shares(config: Config) -> set[float]:
     """The capacities, and the widths that steps may take."""
-    return {*config.clients.capacities, *(config.scheme.widths or ())}
+    return {*config.clients.capacities, *(getattr(config.scheme, "widths", None) or ())}
 
 
 def _sizes(config: Config, module: nn.Module, axes: Axes) -> dict[str, int]:

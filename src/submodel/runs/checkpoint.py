@@ -29,6 +29,7 @@ from submodel.algorithm.types import State
 from submodel.config import Config, override, parse, to_toml
 from submodel.config.meaning import fingerprint, refusals
 from submodel.config.plain import MOST_BYTES, read_toml
+from submodel.config.reading import without_unused
 from submodel.errors import CheckpointError, ConfigError, plain
 from submodel.files import UnreadableError, read_text, read_typed, write_text
 from submodel.runs.subject import Subject, differing
@@ -229,14 +230,14 @@ def _config(path: Path, meta: Mapping[str, Any], now: Config) -> Config:
     """The configuration that a checkpoint was made with."""
     try:
         if not _is_old(meta):
-            return parse(read_toml(meta["config"]))
+            return parse(without_unused(read_toml(meta["config"])))
         if meta["config_sha256"] == _text_hash(to_toml(now)):
             return now
         values = read_toml(read_text(path.parent.parent / "config.toml", MOST_BYTES))
         # read back, the number of clients became a fraction there
         spellings = values, override(values, [f"clients.per_round={now.clients.per_round}"])
         if meta["config_sha256"] in [_text_hash(tomli_w.dumps(v)) for v in spellings]:
-            return parse(values)
+            return parse(without_unused(values))
     except (ConfigError, UnreadableError) as error:
         raise CheckpointError(f"{path}: its config.toml cannot be read: {error}") from None
     raise CheckpointError(f"{path}: belongs to a run with another config.toml")

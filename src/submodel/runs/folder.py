@@ -74,7 +74,7 @@ class RunFolder:
         """The resolved configuration that the run began with."""
         if not self.config_file.is_file():
             raise SubmodelError(f"{self.path}: not a run (it has no config.toml)")
-        return read(self.config_file)
+        return read(self.config_file, of_run=True)
 
     def go_on_as(self, config: Config) -> None:
         """Keep the configuration that the run goes on with; one that was finished is so no more.

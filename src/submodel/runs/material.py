@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from submodel.config import Config
 from submodel.data import Dataset
-from submodel.data.listed import listed
+from submodel.data.partitions.listed import listed
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
 from submodel.prepare.fit import check_kinds
@@ -29,7 +29,7 @@ class Material:
         model: the module.
         data: the examples.
         axes: what is cut together, if that is not to be traced.
-        loss: of a batch, from outputs and targets.
+        loss: of a batch, from outputs and targets; None: the configuration's.
         outputs: selects from what the module returns the tensor that counts.
         clients: the positions of every client's training examples.
         metrics: scores by name.
@@ -38,14 +38,14 @@ class Material:
     model: nn.Module | None = None
     data: Dataset | None = None
     axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None
-    loss: Loss = functional.cross_entropy
+    loss: Loss | None = None
     outputs: Selector | None = None
     clients: Any = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     def training(self, config: Config) -> Training:
         """What is trained by a configuration; raises `ConfigError` where it does not fit."""
-        check_kinds(self.model, self.data, self.loss)
+        check_kinds(self.model, self.data, self.loss or functional.cross_entropy)
         model, partition = self.model, None
         if self.outputs is not None:
             if model is None or not callable(self.outputs):

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from rich.console import Console
 from torch import nn
-from torch.nn import functional
 
 from submodel.algorithm.evaluation import Score
 from submodel.algorithm.types import State
@@ -209,7 +208,7 @@ def open(  # noqa: A001 - submodel.open
     model: nn.Module | None = None,
     data: Dataset | None = None,
     axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None,
-    loss: Loss = functional.cross_entropy,
+    loss: Loss | None = None,
     outputs: Selector | None = None,
     clients: Sequence[Any] | None = None,
     metrics: Mapping[str, Metric] | None = None,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from submodel.config.plain import shortened
 from submodel.data import Dataset
-from submodel.data.listed import Listed
+from submodel.data.partitions.listed import Listed
 from submodel.model.axes.saved import axes_fingerprint
 from submodel.model.build import tensors_of
 from submodel.plugins import is_path

@@ -101,6 +101,14 @@ class Given:
     labelled: bool = True  # the loss is the cross-entropy of class labels
 
 
+@dataclass(frozen=True)
+class SchemeContext:
+    """What a scheme may need to know to be made of its options."""
+
+    sizes: Mapping[str, int]  # units by axis
+    capacities: Sequence[float]  # of the clients
+
+
 class Scheme(ABC):
     """The rule that draws a cut, one axis at a time: `select`, as a pure function of its arguments.
 

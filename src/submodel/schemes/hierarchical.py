@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from submodel.model.capacity import units_held
+from submodel.options import Count, Section
 from submodel.randomness import generator
-from submodel.schemes.base import Draw, Given, Mask, Scheme
+from submodel.schemes.base import Draw, Given, Mask, Scheme, SchemeContext
 from submodel.schemes.protocols import HasCells
 
 
@@ -43,6 +46,17 @@ class Hierarchical(Scheme, HasCells):
 
     count: int = 4
     every: int = 5
+
+    class Options(Section):
+        """The keys of ``hierarchical``."""
+
+        cells: Count = Field(4, description="cells of clients, and parts of the model")
+        every: Count = Field(5, description="rounds between joins")
+
+    @classmethod
+    def configured(cls, options: Options, context: SchemeContext) -> Self:  # noqa: ARG003
+        """So many cells."""
+        return cls(options.cells, options.every)
 
     @property
     def cells(self) -> int:

@@ -9,8 +9,10 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from submodel.model.capacity import units_held
+from submodel.options import Section
 from submodel.schemes.base import Draw, Given, Known, Mask, Scheme
 from submodel.schemes.protocols import LooksAtModel
 
@@ -44,6 +46,15 @@ class Importance(Scheme, LooksAtModel):
     """
 
     scope: Scope | None = None
+
+    class Options(Section):
+        """The keys of ``importance``."""
+
+        scope: Scope | None = Field(
+            None,
+            description="the largest of every axis (weights: of every tensor), or of all "
+            "(default: units axis; weights global, as FIARSE)",
+        )
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         """The largest of the axis, of each of its tensors, or what the ranking of all leaves it."""

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
-from submodel.schemes.base import Given
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from submodel.options import Section
+from submodel.schemes.base import Given, SchemeContext
 from submodel.schemes.protocols import Observation, Observes
+from submodel.schemes.registry import SCHEMES
 from submodel.schemes.roles import BorrowsMasks
 
 
@@ -22,6 +28,25 @@ class MaskedSgd(BorrowsMasks, Observes):
     F being the mean loss over all examples; the full mask has alpha_t = 1. With K > 1 local steps
     a round takes K of them with one mask, and alpha_t is that of the first.
     """  # noqa: E501 - a formula
+
+    class Options(Section):
+        """The keys of ``masked-sgd``; those of the sequence go beside them."""
+
+        choices = {"sequence": SCHEMES}  # noqa: RUF012
+
+        sequence: str = Field("random", description="the scheme whose masks are used")
+
+        @field_validator("sequence")
+        @classmethod
+        def _has_masks(cls, name: str) -> str:
+            if name == "masked-sgd":
+                raise PydanticCustomError("no_masks", "has no masks of its own")
+            return name
+
+    @classmethod
+    def configured(cls, options: Options, context: SchemeContext) -> Self:
+        """The sequence is made of the same section."""
+        return cls(SCHEMES.find(options.sequence).make(options, context))
 
     def problems(self, given: Given) -> list[str]:
         """More than one client; and what the sequence itself is not defined for."""

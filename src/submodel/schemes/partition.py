@@ -10,7 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from submodel.options import Count, Section
 from submodel.randomness import generator
 from submodel.schemes.base import Draw, Given, Mask, Scheme
 
@@ -52,6 +54,11 @@ class Partition(Scheme):
     """
 
     every: int = 1
+
+    class Options(Section):
+        """The keys of ``partition``."""
+
+        every: Count = Field(1, description="rounds between redraws")
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         """The units dealt to this place.

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from submodel.model.capacity import units_held
+from submodel.options import Count, Positive, Section
 from submodel.schemes.base import Draw, Given, Mask, Memory, Scheme
 from submodel.schemes.protocols import Adaptation, Adapts, HasMemory, LooksAtModel
 
@@ -55,6 +57,24 @@ class Pruned(Scheme, LooksAtModel, HasMemory, Adapts):
     prunable: float = 0.3
     base_cost: float = 0.5
     reentry: Reentry = "zero"
+
+    class Options(Section):
+        """The keys of ``pruned``."""
+
+        every: Count = Field(5, description="rounds between adaptations")
+        prunable: Annotated[float, Field(ge=0, le=1)] = Field(
+            0.3, description="the share of a tensor's weights that may leave in an adaptation"
+        )
+        base_cost: Positive = Field(
+            0.5,
+            description="what a round costs whatever is pruned, in costs of the whole model (by "
+            "the times in PruneFL's code: 0.14 and 0.71)",
+        )
+        reentry: Reentry = Field(
+            "zero",
+            description="with what a weight comes back: zero, or (PruneFL's code) the value that "
+            "it left with",
+        )
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
         """The mask of all clients.

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from submodel.model.capacity import units_held
+from submodel.options import Count, Section
 from submodel.randomness import generator
-from submodel.schemes.base import Draw, Given, Mask, Scheme
+from submodel.schemes.base import Draw, Given, Mask, Scheme, SchemeContext
 from submodel.schemes.protocols import HasOutputPasses
 
 
@@ -35,6 +37,21 @@ class Rolling(Scheme, HasOutputPasses):
     windows: int
     order: Literal["shuffled", "sequential"] = "shuffled"
     only: int | None = None
+
+    class Options(Section):
+        """The keys of ``rolling``."""
+
+        order: Literal["shuffled", "sequential"] = Field(
+            "shuffled", description="one permutation per epoch (the paper), or FedRolex's order"
+        )
+        windows: Count | None = Field(
+            None, description="R, windows per epoch (default: one per unit of the largest axis)"
+        )
+
+    @classmethod
+    def configured(cls, options: Options, context: SchemeContext) -> Self:
+        """As many windows as the largest axis has units, unless told."""
+        return cls(options.windows or default_windows(context.sizes), options.order)
 
     def window(self, draw: Draw) -> int:
         """The window of this round: sigma_e(r), with round = e R + r."""

@@ -14,7 +14,7 @@ import torch
 from submodel.algorithm.cells import cells_of
 from submodel.algorithm.dispatch import cut_of, known
 from submodel.algorithm.evaluation import EVALUATOR
-from submodel.algorithm.merge import Accumulator, Rule
+from submodel.algorithm.merge import RULES, Accumulator, merge_rule
 from submodel.algorithm.rounds import initial_state, output_step, plan, step
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.model.cut import gather
@@ -24,7 +24,6 @@ from submodel.schemes.masks import mask_problem, question
 from submodel.schemes.roles import output_passes
 from submodel.testing.bench import ROUNDS, Bench, Budget, bits, costs, require, run, same
 
-_RULES: tuple[Rule, ...] = ("selective", "fill_in")
 _LIMITS: dict[Budget, str] = {"axis": "axis by axis", "total": "in total"}
 _DRAWN_ROUNDS = 50
 _DEVIATIONS = 5  # of a mean, where masks have random sizes
@@ -119,8 +118,8 @@ def untouched(bench: Bench) -> list[str]:
     """Contract 2: what comes back as it went leaves no trace, under either rule."""
     setup = bench.setup
     state = initial_state(setup)
-    for rule in _RULES:
-        accumulator = Accumulator(state.tensors, rule)
+    for rule in RULES.offers:
+        accumulator = Accumulator(state.tensors, merge_rule(rule))
         for assignment in plan(setup, 1):
             cut = cut_of(setup, assignment, known=known(setup, state))
             held = gather(cut, state.tensors)
@@ -197,7 +196,7 @@ def everything(bench: Bench) -> list[str]:
             missing == 0, f"{question(axis, size, capacity, draw)}: {missing} units are missing"
         )
     full = replace(bench, choice={"name": "full", "granularity": bench.choice["granularity"]})
-    for rule in _RULES:
+    for rule in RULES.offers:
         own, fedavg = (b.fresh(clients=bench.whole, merge={"rule": rule}) for b in (bench, full))
         same(run(own, bench.engine, 1, memory=False),
               run(fedavg, bench.engine, 1, memory=False),

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from submodel.algorithm.merge import average, shrinkage
+from submodel.algorithm.merge import FILL_IN, average
+from submodel.algorithm.projection import shrinkage
 from submodel.model.cut import COORDINATES
 from submodel.randomness import generator
 from submodel.schemes import Draw, Random, Rolling
@@ -135,14 +136,14 @@ def output(problem: Problem, plan: TrialPlan, w: Array) -> Array:
     step = -moved / problem.smoothness
     everyone = float(problem.clients * len(passes))
     whole, held = torch.from_numpy(w), torch.full((1,), everyone, dtype=torch.float64)
-    new = average(whole, torch.from_numpy(step), held, everyone, "fill_in")
+    new = average(whole, torch.from_numpy(step), held, everyone, FILL_IN)
     return _project(new, plan.radius)
 
 
 def _merge(w: Array, change: Array, held: Array, clients: int, radius: float) -> Array:
     moved = torch.from_numpy((change * held).sum(0))
     total = torch.from_numpy(held.sum(0))
-    return _project(average(torch.from_numpy(w), moved, total, float(clients), "fill_in"), radius)
+    return _project(average(torch.from_numpy(w), moved, total, float(clients), FILL_IN), radius)
 
 
 def _project(points: torch.Tensor, radius: float) -> Array:

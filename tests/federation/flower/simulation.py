@@ -28,6 +28,7 @@ from submodel.federation.flower.environment import environment
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import RunFolder, train
 from submodel.runs.training import Training
+from tests.support.devices import alone
 
 CONFIG = """
 name = "simulated"
@@ -46,7 +47,7 @@ capacities = [1.0, 0.5, 0.25]
 rounds = 20
 evaluate_every = 20
 [engine]
-batching = "never"
+name = "flower"
 device = "cpu"
 [devices]
 least = 10
@@ -120,7 +121,7 @@ def test_ten_nodes_in_rays_actors_train_what_one_process_trains(home: Path) -> N
     (run,) = json.loads((home / "runs.json").read_text())["runs"]
     assert run["status"] == "finished:completed", out.read_text()[-5000:]
 
-    resolved = read(folder.config_file)
+    resolved = alone(read(folder.config_file))
     expected, _ = train(Training(resolved, prepare(resolved)))
     found = load_file(folder.model_file)
     assert found.keys() == expected.tensors.keys()

@@ -106,7 +106,7 @@ def config_of(**sections: Any) -> Config:
         "data": {"examples": 120, "test_examples": 40},
         "clients": {"count": 4, "per_round": 4, "capacities": [1, 0.5, 0.25]},
         "train": {"rounds": 2, "evaluate_every": 2, "evaluate_capacities": False},
-        "engine": {"batching": "never", "device": "cpu"},
+        "engine": {"name": "flower", "device": "cpu"},
         "devices": {"least": 4, "deadline": 5},
     }
     for name, section in sections.items():
@@ -343,9 +343,10 @@ def test_a_run_that_is_trained_already_is_left_alone(tmp_path: Path) -> None:
 def test_what_a_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = run_config(tmp_path / "run", config_of())
-    settings = "train.rounds=9\nscheme.name=random\n"
+    settings = "train.rounds=9\nscheme.order=sequential\n"
     config = server_app.folder_of({**given, "settings": settings}).config()
-    assert (config.train.rounds, config.scheme.name, config.engine.name) == (9, "random", "flower")
+    assert (config.train.rounds, config.scheme.order) == (9, "sequential")
+    assert config.engine.name == "flower"
     assert server_app.folder_of(given).config() == config  # it holds a run: nothing else counts
     named = server_app.folder_of({**given, "folder": "", "settings": "name=chosen"})
     assert named.path.resolve() == tmp_path / "runs" / "chosen"

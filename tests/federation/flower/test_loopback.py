@@ -15,6 +15,7 @@ from submodel.federation.flower.supernode import explain
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import train
 from submodel.runs.training import Training
+from tests.support.devices import alone
 from tests.support.processes import House
 
 CONFIG = """
@@ -35,7 +36,7 @@ rounds = 2
 evaluate_every = 2
 evaluate_capacities = false
 [engine]
-batching = "never"
+name = "flower"
 device = "cpu"
 [devices]
 least = 2
@@ -95,9 +96,8 @@ def test_two_devices_train_over_tls_what_one_process_trains(house: House) -> Non
     assert house.finish("serve") == 0, house.everything()
     assert "test accuracy" in house.said("serve")
 
-    expected, _ = train(
-        Training(read(house.run / "config.toml"), prepare(read(house.run / "config.toml")))
-    )
+    config = alone(read(house.run / "config.toml"))
+    expected, _ = train(Training(config, prepare(config)))
     found = load_file(house.run / "model.safetensors")
     assert found.keys() == expected.tensors.keys()
     for name, tensor in expected.tensors.items():

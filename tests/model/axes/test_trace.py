@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.model.axes import CLASSES, trace
-from submodel.model.zoo import ModelName, make_model
+from submodel.model.zoo import make_model
 from tests.model.axes.nets import IMAGE, SEQUENCE, VECTOR, Net, layouts
 from tests.support.declared import declared
 
@@ -295,7 +295,7 @@ def test_a_channel_shuffle_trades_factors() -> None:
     ],
 )
 def test_the_built_in_models_are_traced_as_they_are_declared(
-    name: ModelName, shape: Sequence[int]
+    name: str, shape: Sequence[int]
 ) -> None:
     module = make_model(name, shape, 10, width=4)
     by_hand = declared(name, module, shape)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from submodel.model.zoo import ModelName, make_model
+from submodel.model.zoo import make_model
 from tests.model.zoo.entry import Entry, Inputs
 
 
-def _entry(name: ModelName, inputs: tuple[int, ...], width: int) -> Entry:
+def _entry(name: str, inputs: tuple[int, ...], width: int) -> Entry:
     def factory() -> tuple[nn.Module, Inputs]:
         module = make_model(name, inputs, 5, width)
         return module, (torch.randn(4, *inputs),)

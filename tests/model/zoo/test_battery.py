@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from submodel.algorithm.merge import Accumulator, Rule
+from submodel.algorithm.merge import FILL_IN, Accumulator, merge_rule
 from submodel.model.axes import Axes, trace
 from submodel.model.axes.saved import from_json, to_json
 from submodel.model.build import build, tensors_of
@@ -169,10 +169,10 @@ def test_at_full_capacity_the_sub_model_is_the_full_model(entry: Entry) -> None:
 
 @each
 @pytest.mark.parametrize("rule", ["fill_in", "selective"])
-def test_untouched_values_merge_to_the_same_bits(entry: Entry, rule: Rule) -> None:
+def test_untouched_values_merge_to_the_same_bits(entry: Entry, rule: str) -> None:
     given = case(entry)
     whole = tensors_of(given.module)
-    accumulator = Accumulator(whole, rule)
+    accumulator = Accumulator(whole, merge_rule(rule))
     accumulator.add(given.cut, gather(given.cut, whole))
     for name, merged in accumulator.merge().items():
         assert torch.equal(merged, whole[name]), name
@@ -188,7 +188,7 @@ def test_training_changes_nothing_outside_the_cut(entry: Entry) -> None:
         torch.autograd.backward(entry.result(module, given.inputs).square().mean())
         optimizer.step()
     whole, trained = tensors_of(given.module), tensors_of(module)
-    accumulator = Accumulator(whole, "fill_in")
+    accumulator = Accumulator(whole, FILL_IN)
     assert accumulator.refusal(given.cut, trained) is None
     accumulator.add(given.cut, trained)
     merged = accumulator.merge()

@@ -1,50 +1,47 @@
-"""The built-in models by name."""
+"""The built-in models, a file for each, and layers as products of two low-rank ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any
 
 from torch import nn
 
 from submodel.errors import ConfigError
+from submodel.model.zoo.context import ModelContext
 from submodel.model.zoo.factorised import factorised, only_ranks
-from submodel.model.zoo.nets import cnn, mlp
-from submodel.model.zoo.preresnet import PreResNet
+from submodel.model.zoo.own import as_module
+from submodel.plugins import Kind, Offer
 
-__all__ = ["DEFAULT_WIDTHS", "ModelName", "factorised", "make_model", "only_ranks"]
-ModelName = Literal["mlp", "cnn", "preresnet18", "preresnet34", "own"]
-_LEAST = 4  # pixels that two poolings leave one of
-DEFAULT_WIDTHS = {"mlp": 128, "cnn": 32, "preresnet18": 64, "preresnet34": 64}
+__all__ = ["MODELS", "ModelContext", "factorised", "make_model", "only_ranks"]
+
+MODELS: Kind[nn.Module] = Kind(
+    noun="model",
+    key="model.name",
+    group="submodel.models",
+    wants="an nn.Module",
+    is_one=lambda made: isinstance(made, nn.Module),
+    adapt=as_module,
+    offers={
+        "mlp": Offer("submodel.model.zoo.mlp:Mlp"),
+        "cnn": Offer("submodel.model.zoo.cnn:Cnn"),
+        "preresnet18": Offer("submodel.model.zoo.preresnet:PreResNet18"),
+        "preresnet34": Offer("submodel.model.zoo.preresnet:PreResNet34"),
+        "own": Offer("submodel.model.zoo.own:Own", hidden=True),
+    },
+)
 
 
 def make_model(
-    name: str,
-    inputs: Sequence[int],
-    classes: int,
-    width: int | None = None,
-    scaler: bool = False,
+    name: str, inputs: Sequence[int], classes: int, width: int | None = None, **keys: Any
 ) -> nn.Module:
-    """A built-in model for inputs of a shape and a number of classes.
+    """A model by name, for inputs of a shape and a number of classes.
 
     >>> make_model("mlp", (1, 8, 8), 10, width=16)[1]
     Linear(in_features=64, out_features=16, bias=True)
     """
-    if scaler and not name.startswith("preresnet"):
-        raise ConfigError([f"model.scaler: only the preresnets have scalers, not {name!r}"])
-    width = DEFAULT_WIDTHS[name] if width is None else width
-    for key, value in (("width", width), ("classes", classes)):
-        if not isinstance(value, int) or value < 1:
-            raise ConfigError([f"model.{key}: {value!r} is not a whole number of at least 1"])
-    if name != "mlp" and (len(inputs) != 3 or min(inputs[1:]) < (_LEAST if name == "cnn" else 1)):
-        least = f" of at least {_LEAST} x {_LEAST}" if name == "cnn" else ""
-        raise ConfigError([f"model.name: {name!r} needs images{least}, not {tuple(inputs)}"])
-    try:
-        if name == "mlp":
-            return mlp(inputs, classes, width)
-        if name == "cnn":
-            return cnn(inputs, classes, width)
-        return PreResNet(inputs, classes, width, int(name.removeprefix("preresnet")), scaler)
-    except RuntimeError as error:  # of the allocator
-        reason = str(error).partition("\n")[0]
-        raise ConfigError([f"model.width: {width} is more than fits here: {reason}"]) from None
+    if not isinstance(classes, int) or classes < 1:
+        raise ConfigError([f"model.classes: {classes!r} is not a whole number of at least 1"])
+    model = MODELS.find(name)
+    options = model.options(**keys, **({} if width is None else {"width": width}))
+    return model.make(options, ModelContext(inputs, classes))

@@ -1,40 +1,31 @@
-"""Models that are not ours: a factory named ``package.module:name``, or a Hugging Face config."""
+"""Models that are not ours: given in Python, made by a factory, or of a Hugging Face config."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
 
 from submodel.errors import ConfigError
-from submodel.plugins import find
 
 
-def make(path: str, options: Mapping[str, Any]) -> nn.Module:
-    """The module that the factory at ``path`` makes, called with ``options``.
+class Own:
+    """Stands in a configuration for the model that `submodel.train` was given."""
 
-    A Hugging Face configuration class stands for the causal language model, or failing that the
-    plain model, of that configuration; no weights are fetched.
-
-    >>> make("torch.nn:Linear", {"in_features": 2, "out_features": 3})
-    Linear(in_features=2, out_features=3, bias=True)
-    """
-    factory = find(path, "model.name")
-    try:
-        made = factory(**options)
-    except TypeError as error:
+    @classmethod
+    def configured(cls, options: object, context: object) -> NoReturn:  # noqa: ARG003
+        """Not from a configuration."""
         raise ConfigError(
-            [f"model.options: {path!r} was called with {dict(options)}: {error}"]
-        ) from None
-    except Exception as error:  # whatever the factory's own code raises
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError([f"model.name: {path!r} fails: {reason}"]) from error
-    if _is_hugging_face_config(made):
-        return _from_hugging_face(made)
-    if not isinstance(made, nn.Module):
-        raise ConfigError([f"model.name: {path!r} made a {type(made).__name__}, not an nn.Module"])
-    return made
+            ["model.name: 'own' stands for what submodel.train(model, data) is given in Python"]
+        )
+
+
+def as_module(made: Any) -> Any:
+    """The model of a Hugging Face configuration: causal, or failing that plain; nothing is fetched.
+
+    Anything else stays what it is.
+    """
+    return _from_hugging_face(made) if _is_hugging_face_config(made) else made
 
 
 def _is_hugging_face_config(made: object) -> bool:

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.model.norm import Scaler, StaticBatchNorm
+from submodel.model.zoo.context import ModelContext, allocating
+from submodel.options import Count, Section
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 """The number of blocks in each of the four stages, by depth."""
@@ -82,3 +85,30 @@ class PreResNet(_Scaled):
         x = functional.relu(self.norm(self.stages(self.scaled(self.stem(x)))))
         logits: Tensor = self.classifier(x.mean((2, 3)))
         return logits
+
+
+class PreResNet18:
+    """The net of 18 layers as a component."""
+
+    depth = 18
+
+    class Options(Section):
+        """The keys of the preresnets."""
+
+        width: Count = Field(64, description="channels of the first stage")
+        scaler: bool = Field(
+            False, description="divide by the capacity after each convolution while training"
+        )
+
+    @classmethod
+    def configured(cls, options: Options, context: ModelContext) -> nn.Module:
+        """For images."""
+        inputs = context.images(f"preresnet{cls.depth}")
+        with allocating(options.width):
+            return PreResNet(inputs, context.classes, options.width, cls.depth, options.scaler)
+
+
+class PreResNet34(PreResNet18):
+    """The net of 34 layers as a component."""
+
+    depth = 34

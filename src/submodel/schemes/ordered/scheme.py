@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import Field
 
 from submodel.model.capacity import prefix, units_held
-from submodel.schemes.base import Draw, Given, Mask, Scheme
+from submodel.options import Capacity, Section
+from submodel.schemes.base import Draw, Given, Mask, Scheme, SchemeContext
 from submodel.schemes.ordered.steps import NestedSteps
 from submodel.schemes.protocols import HasStepRule
 
@@ -27,6 +31,21 @@ class Ordered(Scheme, HasStepRule):
 
     widths: tuple[float, ...]
     distill: float = 0.0
+
+    class Options(Section):
+        """The keys of ``ordered``."""
+
+        widths: list[Capacity] | None = Field(
+            None, min_length=1, description="what steps draw from (default: the capacities)"
+        )
+        distill: Annotated[float, Field(ge=0, le=1)] = Field(
+            0.0, description="alpha, how much narrower widths learn from the widest; 0: not"
+        )
+
+    @classmethod
+    def configured(cls, options: Options, context: SchemeContext) -> Self:
+        """The capacities' widths, unless told."""
+        return cls(tuple(options.widths or context.capacities), options.distill)
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
         """The first share of the units, as `Static`.

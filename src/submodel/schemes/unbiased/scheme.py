@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Self
+
+from pydantic import Field
 
 from submodel.model.capacity import units_held
+from submodel.options import Section
+from submodel.schemes.base import SchemeContext
 from submodel.schemes.protocols import HasChances
-from submodel.schemes.random.scheme import Random
+from submodel.schemes.random.scheme import Random, Sampling
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,18 @@ class Unbiased(Random, HasChances):
     w <- w - eta S grad f(S w). The paper's distributed method averages the clients' steps over all
     of them, held or not: that is the merge rule `fill_in`, with one local step.
     """
+
+    class Options(Section):
+        """The keys of ``unbiased``."""
+
+        sampling: Sampling = Field(
+            "bernoulli", description="every unit with probability p, or exactly the share"
+        )
+
+    @classmethod
+    def configured(cls, options: Options, context: SchemeContext) -> Self:  # type: ignore[override]  # noqa: ARG003
+        """As `random`, but for the alignment."""
+        return cls(options.sampling)
 
     def chance(self, size: int, capacity: float, units: int = 1, spare: bool = False) -> float:
         """Exact: p, or the share; with p + (1 - p)^n / n where a draw may not be empty.

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from pydantic import Field
 
+from submodel.data.dataset import Dataset
 from submodel.data.images import Images, ImageSet, Pixels, decode, opened, stack
+from submodel.data.sources.base import SourceContext
 from submodel.errors import DataError
+from submodel.options import Count, Section
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 
@@ -65,3 +69,18 @@ def open_image(file: Path, size: int | None) -> Pixels:
             return decode(image, size)
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error})") from None
+
+
+class Folder:
+    """Images in a folder, as a source."""
+
+    class Options(Section):
+        """The keys of ``folder:PATH``."""
+
+        size: Count | None = Field(None, description="resize images to this square")
+
+    @classmethod
+    def configured(cls, options: Options, context: SourceContext) -> Dataset:
+        """All pictures under the path."""
+        path = Path(context.argument).expanduser()
+        return context.normalised(read_folder(path, options.size))

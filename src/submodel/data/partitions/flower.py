@@ -5,29 +5,36 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from submodel.data.partitions import Indices
+from submodel.data.partitions.base import Indices, PartitionContext
+from submodel.data.partitions.listed import Listed
 from submodel.errors import ConfigError
+from submodel.options import Section
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A partition as a list of positions per client."""
+class Flower:
+    """A partitioner of flwr-datasets, by the name of its class."""
 
-    parts: tuple[Indices, ...]
+    class Options(Section):
+        """The keys of ``flwr``."""
 
-    def size(self, client: int) -> int:
-        """How many positions."""
-        return len(self.parts[client])
+        partitioner: str = Field(
+            description='a class of flwr-datasets, as "PathologicalPartitioner"'
+        )
+        partitioner_options: dict[str, Any] = Field({}, description="its keyword arguments")
 
-    def indices(self, client: int) -> Indices:
-        """The client's positions."""
-        return self.parts[client]
+    @classmethod
+    def configured(cls, options: Options, context: PartitionContext) -> Listed:
+        """Whatever the partitioner makes, if every client has examples."""
+        labels = context.needed_labels("flwr")
+        return flower_partition(
+            labels, context.clients, options.partitioner, options.partitioner_options, context.seed
+        )
 
 
 def flower_partition(

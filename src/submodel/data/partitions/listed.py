@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from submodel.data.partitions.base import Indices
 from submodel.errors import ConfigError
 
 _MOST_SAID = 5
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

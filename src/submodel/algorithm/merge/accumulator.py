@@ -1,4 +1,4 @@
-"""Putting the pieces together: guards, one streaming accumulator, the merge rules, projection.
+"""One streaming accumulator whose sums have no order.
 
     delta_j = sum_i a_i m_i[j] (w_i[j] - w[j]) / D_j,
     D_j = sum_i a_i (``fill_in``, the paper) or sum_i a_i m_i[j] (``selective``, HeteroFL).
@@ -11,19 +11,15 @@ the same bits; memory is that of the model, whatever the number of clients.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Hashable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from submodel.algorithm.merge.guards import unsound
+from submodel.algorithm.merge.rules import MergeRule, average
 from submodel.model.cut import Cut, LastCut, Tensors
 
-Rule = Literal["fill_in", "selective"]
-
-LARGEST_VALUE = 2.0**14
-"""No weight of a sane model is larger; with the next bound it keeps every sum below 2^53: exact."""
 LARGEST_WEIGHT_SUM = 2.0**14
 """The most that the client weights of one round may sum to, and the most clients it may have."""
 # x + 1.5 * 2^(52 - k) - 1.5 * 2^(52 - k) rounds a small float64 x to a multiple of 2^-k
@@ -45,7 +41,7 @@ def exact_weight(weight: float) -> float:
 class Accumulator:
     """The sums of one round, coordinate by coordinate; the order of additions leaves no trace."""
 
-    def __init__(self, whole: Tensors, rule: Rule) -> None:
+    def __init__(self, whole: Tensors, rule: MergeRule) -> None:
         self._whole = whole
         self._rule = rule
         # per tensor: the coarse and the fine part of the sum, and the weight of those who held it
@@ -136,24 +132,6 @@ class Accumulator:
         return merged
 
 
-def unsound(tensors: Tensors) -> str | None:
-    """Which tensor holds a value that no sane model has, in words; None if none does.
-
-    >>> unsound({"w": torch.tensor([1.0, float("inf")])})
-    'w holds a value that is not finite'
-    """
-    norms = torch.stack(torch._foreach_norm(list(tensors.values()))).tolist()
-    if all(norm <= LARGEST_VALUE for norm in norms):
-        return None  # no value is larger than the norm
-    for name, tensor in tensors.items():
-        largest = max(map(abs, map(float, tensor.aminmax()))) if tensor.numel() else 0.0
-        if not math.isfinite(largest):
-            return f"{name} holds a value that is not finite"
-        if largest > LARGEST_VALUE:
-            return f"{name} holds a value of size {largest:.3g}: training diverged"
-    return None
-
-
 def coverage(accumulators: Sequence[Accumulator]) -> float:
     """The share of the weights that at least one client held, whichever sums it went into."""
     held: dict[str, Tensor] = {}
@@ -161,22 +139,6 @@ def coverage(accumulators: Sequence[Accumulator]) -> float:
         for name, covered in accumulator.covered().items():
             held[name] = held[name] | covered if name in held else covered
     return sum(int(t.sum()) for t in held.values()) / sum(t.numel() for t in held.values())
-
-
-def average(whole: Tensor, moved: Tensor, held: Tensor, weight: float, rule: Rule) -> Tensor:
-    """The merge rule: w + moved / D, where ``moved`` sums a_i m_i (w_i - w) over the clients.
-
-    ``held`` is the weight of those who held a coordinate, ``weight`` that of all.
-
-    >>> whole, moved, held = torch.tensor([[0.0, 0.0, 0.0], [2.0, 2.0, 0.0], [2.0, 1.0, 0.0]])
-    >>> average(whole, moved, held, 4.0, "fill_in")
-    tensor([0.5000, 0.5000, 0.0000])
-    >>> average(whole, moved, held, 4.0, "selective")
-    tensor([1., 2., 0.])
-    """
-    divisor = held if rule == "selective" else weight
-    new = (whole.double() + moved / divisor).to(whole.dtype)
-    return torch.where(moved == 0, whole, new)
 
 
 def _terms(new: Tensor, old: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
@@ -207,65 +169,3 @@ def _terms(new: Tensor, old: Tensor, mask: Tensor | None, weights: Tensor) -> Te
         torch.sum(rounded, 0, out=coarse)
         torch.sum(term, 0, out=fine)
     return sums
-
-
-class Projection(Protocol):
-    """The projection P_W onto a convex set W."""
-
-    def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
-        """The nearest point of the set."""
-        ...
-
-
-class NoProjection:
-    """W is the whole space."""
-
-    def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
-        """The point itself."""
-        return dict(parameters)
-
-
-class Ball:
-    """The ball of a radius around the origin, over all parameters together.
-
-    >>> Ball(1.0)({"w": torch.tensor([3.0, 4.0])})
-    {'w': tensor([0.6000, 0.8000])}
-    """
-
-    def __init__(self, radius: float) -> None:
-        self.radius = radius
-
-    def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
-        """Scale onto the sphere if outside."""
-        norm = math.sqrt(sum(float(t.double().square().sum()) for t in parameters.values()))
-        if norm <= self.radius:
-            return dict(parameters)
-        factor = float(shrinkage(torch.tensor(norm, dtype=torch.float64), self.radius))
-        return {name: t * factor for name, t in parameters.items()}
-
-
-def shrinkage(norms: Tensor, radius: float) -> Tensor:
-    """What points of these norms are multiplied with to lie in the ball.
-
-    >>> shrinkage(torch.tensor([0.5, 4.0]), 1.0)
-    tensor([1.0000, 0.2500])
-    """
-    return torch.where(norms <= radius, torch.ones_like(norms), radius / norms)
-
-
-class Box:
-    """Every weight within [-bound, bound].
-
-    >>> Box(1.0)({"w": torch.tensor([3.0, -0.5])})
-    {'w': tensor([ 1.0000, -0.5000])}
-    """
-
-    def __init__(self, bound: float) -> None:
-        self.bound = bound
-
-    def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
-        """Clamp every weight."""
-        return {name: t.clamp(-self.bound, self.bound) for name, t in parameters.items()}
-
-
-PROJECTIONS: Mapping[str, type[Ball] | type[Box]] = {"ball": Ball, "box": Box}

@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from pydantic import Field
 
+from submodel.data.dataset import Dataset
 from submodel.data.images import Images, ImageSet, Labels, Pixels, check_labels, decode, stack
+from submodel.data.sources.base import SourceContext
 from submodel.errors import ConfigError, DataError, SubmodelError
+from submodel.options import Count, PathText, Section
 
 _TEST_SPLITS = ("test", "validation", "valid", "val")
 _LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -133,3 +137,20 @@ def _labels(
     for numbers in labels:
         check_labels(numbers, len(known), f"{where}: {column}")
     return tuple(known), (labels[0], labels[1])
+
+
+class Hub:
+    """Images of the Hugging Face hub, as a source."""
+
+    class Options(Section):
+        """The keys of ``hf:NAME``."""
+
+        path: PathText | None = Field(None, description="a dataset that was saved to disk")
+        label: str | None = Field(None, description="the column of class labels")
+        size: Count | None = Field(None, description="resize images to this square")
+
+    @classmethod
+    def configured(cls, options: Options, context: SourceContext) -> Dataset:
+        """The splits for training and testing."""
+        path = None if options.path is None else Path(options.path)
+        return context.normalised(read_hub(context.argument, path, options.label, options.size))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,7 +11,6 @@ from torch import Tensor
 
 from submodel.data.checks import are_labels, count_classes, pair
 from submodel.errors import ConfigError, DataError
-from submodel.extras import needs_extra
 from submodel.randomness import generator
 
 
@@ -123,42 +120,3 @@ def limit(data: Dataset, examples: int | None, test_examples: int | None) -> Dat
         chosen = torch.from_numpy(balanced(labels, count, key))
         parts.append(Examples(part.x[chosen], part.y[chosen]))
     return replace(data, train=parts[0], test=parts[1])
-
-
-def digits() -> Dataset:
-    """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, every fifth of a class for testing.
-
-    >>> data = digits()
-    >>> len(data.train), len(data.test), data.inputs
-    (1442, 355, (1, 8, 8))
-    """
-    pixels, target = _digits()
-    images = torch.from_numpy(pixels.astype(np.float32)).view(-1, 1, 8, 8) / 16
-    mean, deviation = 0.305, 0.376  # of the training part
-    images = (images - mean) / deviation
-    labels = torch.from_numpy(target.astype(np.int64))
-    test = np.zeros(len(labels), dtype=np.bool_)
-    for label in range(10):
-        members = np.flatnonzero(target == label)
-        # a fixed key: the held-out part is the same whatever the seed of a run
-        chosen = generator(0, "digits-test", label).permutation(members)[: len(members) // 5]
-        test[chosen] = True
-    split = torch.from_numpy(test)
-    about = About("scikit-learn", tuple(map(str, range(10))), (mean,), (deviation,))
-    found = dataset((images[~split], labels[~split]), (images[split], labels[split]))
-    return replace(found, about=about)
-
-
-def _digits() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Pixels and labels, from the file in scikit-learn, which takes a second to import."""
-    package = find_spec("sklearn")
-    for place in () if package is None else package.submodule_search_locations or ():
-        file = Path(place) / "datasets" / "data" / "digits.csv.gz"
-        if file.is_file():
-            table = np.loadtxt(file, delimiter=",")
-            return table[:, :-1], table[:, -1]
-    with needs_extra("server", "the data 'digits'"):
-        from sklearn.datasets import load_digits  # it may keep them elsewhere one day
-
-    bunch = load_digits()
-    return bunch.data, bunch.target

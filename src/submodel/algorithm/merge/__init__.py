@@ -1,0 +1,26 @@
+"""Putting the pieces together: guards, the exact accumulator, the merge rules."""
+
+from submodel.algorithm.merge.accumulator import Accumulator, coverage, exact_weight
+from submodel.algorithm.merge.guards import LARGEST_VALUE, unsound
+from submodel.algorithm.merge.rules import (
+    FILL_IN,
+    RULES,
+    SELECTIVE,
+    MergeRule,
+    average,
+    merge_rule,
+)
+
+__all__ = [
+    "FILL_IN",
+    "LARGEST_VALUE",
+    "RULES",
+    "SELECTIVE",
+    "Accumulator",
+    "MergeRule",
+    "average",
+    "coverage",
+    "exact_weight",
+    "merge_rule",
+    "unsound",
+]

@@ -1,0 +1,83 @@
+"""Merge rules: what the sum of the clients' changes is divided by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from submodel.options import Section
+from submodel.plugins import Kind, Offer
+
+
+class MergeRule(Protocol):
+    """The denominator D of delta_j = sum_i a_i m_i[j] (w_i[j] - w[j]) / D_j."""
+
+    def divisor(self, held: Tensor, weight: float) -> Tensor | float:
+        """D, where ``held`` is the weight of those who held a coordinate, ``weight`` that of all.
+
+        What nobody held is not divided: it stays.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Selective:
+    """D_j = sum_i a_i m_i[j]: the mean over those who held a weight (HeteroFL)."""
+
+    def divisor(self, held: Tensor, weight: float) -> Tensor:  # noqa: ARG002
+        """Those who held it."""
+        return held
+
+
+@dataclass(frozen=True)
+class FillIn:
+    """D_j = sum_i a_i: whoever did not hold a weight counts as one who did not move it (paper)."""
+
+    def divisor(self, held: Tensor, weight: float) -> float:  # noqa: ARG002
+        """Everybody."""
+        return weight
+
+
+SELECTIVE, FILL_IN = Selective(), FillIn()
+
+RULES: Kind[MergeRule] = Kind(
+    noun="merge rule",
+    key="merge.rule",
+    group="submodel.merge_rules",
+    wants="a merge rule: an object with divisor(held, weight)",
+    is_one=lambda made: hasattr(made, "divisor"),
+    offers={
+        "selective": Offer(
+            "submodel.algorithm.merge.rules:Selective", "divide by those who held a weight"
+        ),
+        "fill_in": Offer("submodel.algorithm.merge.rules:FillIn", "divide by all (the paper)"),
+    },
+)
+
+
+def merge_rule(name: str) -> MergeRule:
+    """The rule of a name that needs no options.
+
+    >>> merge_rule("fill_in")
+    FillIn()
+    """
+    return RULES.find(name).make(Section())
+
+
+def average(whole: Tensor, moved: Tensor, held: Tensor, weight: float, rule: MergeRule) -> Tensor:
+    """The merge rule: w + moved / D, where ``moved`` sums a_i m_i (w_i - w) over the clients.
+
+    ``held`` is the weight of those who held a coordinate, ``weight`` that of all.
+
+    >>> whole, moved, held = torch.tensor([[0.0, 0.0, 0.0], [2.0, 2.0, 0.0], [2.0, 1.0, 0.0]])
+    >>> average(whole, moved, held, 4.0, FILL_IN)
+    tensor([0.5000, 0.5000, 0.0000])
+    >>> average(whole, moved, held, 4.0, SELECTIVE)
+    tensor([1., 2., 0.])
+    """
+    divisor = rule.divisor(held, weight)
+    new = (whole.double() + moved / divisor).to(whole.dtype)
+    return torch.where(moved == 0, whole, new)

@@ -1,0 +1,102 @@
+"""A mistake in a configuration as a sentence: the key, what was given, what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from submodel.config.config import Config
+from submodel.config.plain import shortened, shown
+from submodel.options import Section, compose
+
+MOST = 50
+"""So many mistakes are told; nobody reads more."""
+_ALLOWED = {
+    "greater_than": "is not greater than {gt}",
+    "greater_than_equal": "is less than {ge}",
+    "less_than": "is not less than {lt}",
+    "less_than_equal": "is greater than {le}",
+    "literal_error": "is not one of {expected}",
+    "int_parsing": "is not a whole number",
+    "int_type": "is not a whole number",
+    "int_from_float": "is not a whole number",
+    "float_type": "is not a number",
+    "float_parsing": "is not a number",
+    "finite_number": "is not a finite number",
+    "string_type": "is not a string",
+    "list_type": "is not a list",
+    "string_too_long": "is longer than {max_length} characters",
+    "too_short": "has too few entries: at least {min_length}",
+    "string_pattern_mismatch": "holds characters other than letters, digits, '.', '_' and '-'",
+    "model_type": "is not a table of keys",
+}
+
+
+def sentences(errors: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> list[str]:
+    """The mistakes that pydantic found in ``values``."""
+    problems = [_sentence(error, values) for error in errors]
+    if more := problems[MOST:]:
+        problems[MOST:] = [f"and {len(more):,} more mistakes"]
+    return problems
+
+
+def _sentence(error: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """One mistake as ``key.path: what was given, what is allowed``."""
+    path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error["loc"]).lstrip(".")
+    path, given = shortened(path), shown(error["input"])
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"{path}: {_no_such_key(error['loc'], values)}"
+    if kind == "missing":
+        return f"{path}: is missing"
+    if kind == "value_error":  # from a validator of a section: begins with the key it is about
+        return f"{path}.{context['error']}".lstrip(".")
+    if path.startswith("clients.capacities") and kind in ("greater_than", "less_than_equal"):
+        return f"{path}: {shortened(str(error['input']))} is not in (0, 1]"
+    why = _ALLOWED[kind].format(**context) if kind in _ALLOWED else error["msg"]
+    return f"{path}: {given} {why}"
+
+
+def _no_such_key(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
+    """What else may have been meant."""
+    *outer, key = map(str, where)
+    if not outer:
+        return _nearest(key, list(Config.model_fields))
+    base = section_class(outer[0])
+    given = values.get(outer[0], {})
+    if base is None or not isinstance(given, Mapping):
+        return "no such key"
+    section = compose(base, given)
+    for choice, kind in section.choices.items():
+        if owners := kind.having(key):
+            chosen = given.get(choice, section.model_fields[choice].default)
+            return (
+                f"{chosen!r} has no such key; it goes with {outer[0]}.{choice} = "
+                f"{' or '.join(owners)}"
+            )
+    if key == "options":
+        names = [given.get(c, section.model_fields[c].default) for c in section.choices]
+        return f"{' and '.join(map(repr, names))} take keys, not options, which are for own code"
+    return _nearest(key, list(section.model_fields), outer[0])
+
+
+def _nearest(key: str, allowed: Sequence[str], section: str = "") -> str:
+    """The nearest key of the section, or of another."""
+    allowed_here = f"allowed here: {', '.join(allowed)}"
+    if near := get_close_matches(key, allowed, 1):
+        return f"no such key; did you mean {near[0]!r}? {allowed_here}"
+    for name in Config.model_fields:
+        other = section_class(name)
+        if other is not None and name != section and key in compose(other, {}).model_fields:
+            return f"no such key; {name}.{key} is one; {allowed_here}"
+    return f"no such key; {allowed_here}"
+
+
+def section_class(name: str) -> type[Section] | None:
+    """The class of a section by its name; None where there is none."""
+    field = Config.model_fields.get(name)
+    if field is None:
+        return None
+    kinds = [field.annotation, *get_args(field.annotation)]
+    return next((k for k in kinds if isinstance(k, type) and issubclass(k, Section)), None)

@@ -1,0 +1,52 @@
+"""Writing configurations: as TOML for a run's folder, or with every key described."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tomli_w
+
+from submodel.config.config import Config
+from submodel.config.plain import unwritable
+from submodel.errors import ConfigError
+from submodel.options import Section
+
+
+def describe(config: Config) -> str:
+    """The configuration as TOML with every key's description beside it; unset keys as comments.
+
+    >>> describe(Config()).splitlines()[1]
+    'seed = 0  # all randomness follows from it'
+    """
+    top: list[str] = []
+    sections: list[str] = []
+    for name, field in Config.model_fields.items():
+        value = getattr(config, name)
+        if isinstance(value, Section):
+            sections += ["", f"[{name}]  # {(type(value).__doc__ or '').rstrip('.')}"]
+            for key, leaf in type(value).model_fields.items():
+                sections.append(_described(key, getattr(value, key), leaf.description))
+        else:
+            top.append(_described(name, value, field.description))
+    return "\n".join([*top, *sections]) + "\n"
+
+
+def _described(key: str, value: object, description: str | None) -> str:
+    return f"{f'# {key} =' if value is None else _line(key, value)}  # {description}"
+
+
+def _line(key: str, value: object) -> str:
+    """A key and its value as one line of TOML, tables in braces."""
+    if isinstance(value, Mapping):
+        name = tomli_w.dumps({key: 0}).partition(" = ")[0]
+        return f"{name} = {{{', '.join(_line(inner, value[inner]) for inner in value)}}}"
+    text = tomli_w.dumps({key: value}, indent=0).strip()
+    return text.replace("\n", " ").replace("[ ", "[").replace(", ]", "]")
+
+
+def to_toml(config: Config) -> str:
+    """The resolved configuration as TOML; unset keys are left out."""
+    values = config.model_dump(exclude_none=True)
+    if bad := unwritable(values):
+        raise ConfigError([f"{bad} cannot be written to a file of TOML"])
+    return tomli_w.dumps(values)

@@ -1,0 +1,60 @@
+"""What a partition is.
+
+A partition is asked for one client at a time. Where examples are few and clients many, each client
+draws its own examples (``examples_per_client``), and a million registered clients cost nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from submodel.errors import ConfigError
+
+Indices = NDArray[np.int64]
+
+
+class Partition(Protocol):
+    """Which examples a client has."""
+
+    def size(self, client: int) -> int:
+        """How many examples the client has; often cheaper than listing them."""
+        ...
+
+    def indices(self, client: int) -> Indices:
+        """The positions of the client's examples in the training set, ascending."""
+        ...
+
+
+@dataclass(frozen=True)
+class Unsplit:
+    """Nobody has anything here: the clients' data is elsewhere, and why it could not be split."""
+
+    problem: ConfigError
+
+    def size(self, client: int) -> NoReturn:  # noqa: ARG002
+        """Not known here."""
+        raise self.problem
+
+    def indices(self, client: int) -> NoReturn:  # noqa: ARG002
+        """Not known here."""
+        raise self.problem
+
+
+@dataclass(frozen=True)
+class PartitionContext:
+    """What is to be shared out, and among how many."""
+
+    labels: NDArray[np.int64] | None  # of the training examples; None: targets are not labels
+    total: int  # training examples
+    clients: int
+    seed: int
+
+    def needed_labels(self, partition: str) -> NDArray[np.int64]:
+        """The labels, for partitions that go by them."""
+        if self.labels is None:
+            raise ConfigError([f"data.partition: {partition!r} needs class labels; use 'iid'"])
+        return self.labels

@@ -1,0 +1,65 @@
+"""The embedded default: scikit-learn's 1,797 images of handwritten digits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from submodel.data.dataset import About, Dataset, dataset, limit
+from submodel.data.sources.base import SourceContext
+from submodel.extras import needs_extra
+from submodel.options import Section
+from submodel.randomness import generator
+
+
+def digits() -> Dataset:
+    """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, every fifth of a class for testing.
+
+    >>> data = digits()
+    >>> len(data.train), len(data.test), data.inputs
+    (1442, 355, (1, 8, 8))
+    """
+    pixels, target = _digits()
+    images = torch.from_numpy(pixels.astype(np.float32)).view(-1, 1, 8, 8) / 16
+    mean, deviation = 0.305, 0.376  # of the training part
+    images = (images - mean) / deviation
+    labels = torch.from_numpy(target.astype(np.int64))
+    test = np.zeros(len(labels), dtype=np.bool_)
+    for label in range(10):
+        members = np.flatnonzero(target == label)
+        # a fixed key: the held-out part is the same whatever the seed of a run
+        chosen = generator(0, "digits-test", label).permutation(members)[: len(members) // 5]
+        test[chosen] = True
+    split = torch.from_numpy(test)
+    about = About("scikit-learn", tuple(map(str, range(10))), (mean,), (deviation,))
+    found = dataset((images[~split], labels[~split]), (images[split], labels[split]))
+    return replace(found, about=about)
+
+
+def _digits() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Pixels and labels, from the file in scikit-learn, which takes a second to import."""
+    package = find_spec("sklearn")
+    for place in () if package is None else package.submodule_search_locations or ():
+        file = Path(place) / "datasets" / "data" / "digits.csv.gz"
+        if file.is_file():
+            table = np.loadtxt(file, delimiter=",")
+            return table[:, :-1], table[:, -1]
+    with needs_extra("server", "the data 'digits'"):
+        from sklearn.datasets import load_digits  # it may keep them elsewhere one day
+
+    bunch = load_digits()
+    return bunch.data, bunch.target
+
+
+class Digits:
+    """The digits as a source: no keys of its own."""
+
+    @classmethod
+    def configured(cls, options: Section, context: SourceContext) -> Dataset:  # noqa: ARG003
+        """Some or all of them."""
+        return limit(digits(), context.examples, context.test_examples)

@@ -1,0 +1,84 @@
+"""The engines that a configuration can name, and how one is made for this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from submodel.algorithm.types import Engine, Setup
+from submodel.engines.batched.engine import BatchedEngine
+from submodel.engines.serial import SerialEngine
+from submodel.errors import ConfigError
+from submodel.options import Count, Section
+from submodel.plugins import Kind, Offer
+
+Batching = Literal["auto", "always", "never"]
+
+
+@dataclass(frozen=True)
+class EngineContext:
+    """What an engine is made for."""
+
+    setup: Setup
+    device: torch.device
+
+
+class Local:
+    """Tasks run in this process, those of equal shape together."""
+
+    class Options(Section):
+        """The keys of ``local``."""
+
+        batching: Batching = Field(
+            "auto",
+            description="train clients of equal shape together: where it pays, or regardless",
+        )
+
+    @classmethod
+    def configured(cls, options: Options, context: EngineContext) -> Engine:
+        """One after another, or in stacks."""
+        if options.batching == "never":
+            return SerialEngine(context.setup, context.device)
+        always = options.batching == "always"
+        return BatchedEngine(context.setup, context.device, always=always)
+
+
+class Processes(Local):
+    """The same, in each of several processes."""
+
+    class Options(Local.Options):
+        """The keys of ``torchrun``, and of ``auto``, which may come to it."""
+
+        processes: Count | None = Field(
+            None, description="how many to start here (default: one per core)"
+        )
+
+
+class Devices:
+    """Tasks run on devices: there is nothing to make in this process."""
+
+    @classmethod
+    def configured(cls, options: Section, context: EngineContext) -> Engine:  # noqa: ARG003
+        """Only a server reaches devices."""
+        raise ConfigError(["engine.name: real devices are served: 'submodel serve CONFIG.toml'"])
+
+
+ENGINES: Kind[Engine] = Kind(
+    noun="engine",
+    key="engine.name",
+    group="submodel.engines",
+    wants="an engine: an object with bundles(assignments) and run(tasks)",
+    is_one=lambda made: hasattr(made, "bundles") and hasattr(made, "run"),
+    with_context=True,
+    offers={
+        "auto": Offer(
+            "submodel.engines.select:Processes", "several processes for more than a minute of work"
+        ),
+        "local": Offer("submodel.engines.select:Local", "this process"),
+        "torchrun": Offer("submodel.engines.select:Processes", "several, here or on many machines"),
+        "flower": Offer("submodel.engines.select:Devices", "real devices, by submodel serve"),
+    },
+)

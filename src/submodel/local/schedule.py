@@ -1,0 +1,87 @@
+"""The learning rate over the rounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from pydantic import Field
+
+from submodel.options import Count, Positive, Section
+from submodel.plugins import Kind, Offer
+
+
+class Schedule(Protocol):
+    """A learning rate that changes."""
+
+    def factor(self, round_: int) -> float:
+        """What the learning rate of a round is multiplied with."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same in every round."""
+
+    def factor(self, round_: int) -> float:  # noqa: ARG002
+        """One."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A factor at every milestone.
+
+    >>> Steps((10, 20), 0.1).factor(15)
+    0.1
+    """
+
+    milestones: tuple[int, ...]
+    decay: float = 0.1
+
+    class Options(Section):
+        """The keys of ``step``."""
+
+        milestones: list[Count] = Field(min_length=1, description="rounds at which it decays")
+        decay: Positive = Field(0.1, description="the factor")
+
+    @classmethod
+    def configured(cls, options: Options, rounds: int) -> Self:  # noqa: ARG003
+        """At the milestones."""
+        return cls(tuple(options.milestones), options.decay)
+
+    def factor(self, round_: int) -> float:
+        """As often as milestones were passed."""
+        return self.decay ** sum(round_ >= m for m in self.milestones)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine over the run."""
+
+    rounds: int
+
+    @classmethod
+    def configured(cls, options: Section, rounds: int) -> Self:  # noqa: ARG003
+        """Down to nought at the end."""
+        return cls(rounds)
+
+    def factor(self, round_: int) -> float:
+        """From one to nought."""
+        return 0.5 * (1 + math.cos(math.pi * round_ / self.rounds))
+
+
+SCHEDULES: Kind[Schedule] = Kind(
+    noun="schedule",
+    key="local.schedule",
+    group="submodel.schedules",
+    wants="a schedule: an object with factor(round)",
+    is_one=lambda made: hasattr(made, "factor"),
+    offers={
+        "constant": Offer("submodel.local.schedule:Constant"),
+        "step": Offer("submodel.local.schedule:Steps"),
+        "cosine": Offer("submodel.local.schedule:Cosine"),
+    },
+)
+"""Made with the number of rounds as context."""
