@@ -40,7 +40,7 @@ from submodel.experiments.comparison.plan import (
 )
 from submodel.experiments.comparison.report import rows, shared_grid, write
 from submodel.experiments.comparison.ways import parse_ways
-from submodel.experiments.paper.plans import Scale
+from submodel.experiments.paper.variants import Scale
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import Tell

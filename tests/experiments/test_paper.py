@@ -15,8 +15,9 @@ import pytest
 
 from submodel.config import parse
 from submodel.errors import SubmodelError
-from submodel.experiments.paper.plans import EXPERIMENTS, HETEROGENEITY, WAYS, Scale, Split, Variant
+from submodel.experiments.paper.plans import EXPERIMENTS
 from submodel.experiments.paper.report import claim_rows, write
+from submodel.experiments.paper.variants import HETEROGENEITY, WAYS, Scale, Split, Variant
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.experiments.runner import Runner
 from submodel.experiments.wording import number

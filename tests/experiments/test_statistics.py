@@ -11,7 +11,8 @@ import pytest
 from submodel.experiments.comparison import report as comparison_report
 from submodel.experiments.comparison.findings import Findings, WayRecord
 from submodel.experiments.paper import report as paper_report
-from submodel.experiments.paper.plans import EXPERIMENTS, Claim, Experiment, Scale
+from submodel.experiments.paper.plans import EXPERIMENTS, Claim, Experiment
+from submodel.experiments.paper.variants import Scale
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.experiments.statistics import (
     behind_best,

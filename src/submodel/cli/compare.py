@@ -12,7 +12,7 @@ import typer
 from submodel.cli.base import Settings, console, make_folder
 from submodel.errors import ConfigError
 from submodel.experiments.budgets import BudgetKind, parse_budget
-from submodel.experiments.paper.plans import Scale
+from submodel.experiments.paper.variants import Scale
 
 if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
     from submodel.config import Config

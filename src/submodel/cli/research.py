@@ -11,7 +11,8 @@ import typer
 
 from submodel.cli.base import Settings, console, make_folder
 from submodel.errors import ConfigError
-from submodel.experiments.paper.plans import DATASETS, EXPERIMENTS, Scale, Split
+from submodel.experiments.paper.plans import EXPERIMENTS
+from submodel.experiments.paper.variants import DATASETS, Scale, Split
 
 _MOST_CLIENTS = 1000  # more rows than a picture has
 

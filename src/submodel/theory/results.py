@@ -103,7 +103,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Claim:
+class Statement:
     """A statement, what was measured, what was expected, and whether that holds."""
 
     text: str
@@ -121,7 +121,7 @@ class Study:
     settings: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]]
     panels: Sequence[Panel]
-    claims: Sequence[Claim]
+    claims: Sequence[Statement]
     notes: Sequence[str] = ()
 
     def write(self, folder: Path) -> list[Path]:

@@ -26,7 +26,7 @@ from submodel.experiments.budgets import (
 from submodel.experiments.comparison import report
 from submodel.experiments.comparison.findings import Findings, WayRecord
 from submodel.experiments.comparison.ways import Way, parse_ways, same
-from submodel.experiments.paper.plans import DATASETS, Scale, Variant
+from submodel.experiments.paper.variants import DATASETS, Scale, Variant
 from submodel.experiments.runner import Runner
 from submodel.prepare.setup import load_data, prepare
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.table import Table
 
-from submodel.experiments.paper.plans import Claim, Experiment, Variant
+from submodel.experiments.paper.plans import Claim, Experiment
+from submodel.experiments.paper.variants import Variant
 from submodel.experiments.records import VariantRecord
 from submodel.experiments.statistics import judge
 from submodel.experiments.wording import JUDGED, how_to_read, judged, number

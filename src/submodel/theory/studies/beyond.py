@@ -12,7 +12,7 @@ from submodel.theory.budget import least_variance, variance
 from submodel.theory.lab import TrialPlan, run
 from submodel.theory.masked import Masked, Masking, bernoulli, rolling
 from submodel.theory.problems import Array, Quadratic, TheoryError, quadratics
-from submodel.theory.results import Claim, Line, Panel, Report, Study, interval, silent
+from submodel.theory.results import Line, Panel, Report, Statement, Study, interval, silent
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def study(s: Settings, report: Report = silent) -> Study:
     total += len(participants) + 2
     bench = Bench(s, report, total)
     rows: list[dict[str, object]] = []
-    claims: list[Claim] = []
+    claims: list[Statement] = []
     budgets = _budgets(s, bench, rows, claims)
     _few_or_many(s, bench, participants, rows, claims)
     _least_variance(s, bench, rows, claims)
@@ -107,7 +107,7 @@ def study(s: Settings, report: Report = silent) -> Study:
             for r, o, g in zip(s.rounds, own, gaps, strict=True)
         ]  # fmt: skip
         claims.append(
-            Claim(
+            Statement(
                 f"{name}, p={s.p:g}: residual F(w*(p)) - F(w*), exact",
                 f"{residual:.5f}; ||w*(1) - w*(p)|| = {distance:.4f}",
                 "-",
@@ -115,7 +115,7 @@ def study(s: Settings, report: Report = silent) -> Study:
             )
         )
     mean, low, high = interval(finals["rolling, sequential"] - finals["rolling, shuffled"])
-    claims.append(Claim("shuffling brings rolling closer to w*(m) than order does, no noise",
+    claims.append(Statement("shuffling brings rolling closer to w*(m) than order does, no noise",
                         f"{mean:.2e} [{low:.2e}, {high:.2e}] closer", "> 0",
                         "yes" if low > 0 else ("no" if high < 0 else "undecided")))  # fmt: skip
     part = _participation(s, bench, participants, rows, claims)
@@ -132,7 +132,7 @@ def study(s: Settings, report: Report = silent) -> Study:
 
 
 def _budgets(
-    s: Settings, bench: Bench, rows: list[dict[str, object]], claims: list[Claim]
+    s: Settings, bench: Bench, rows: list[dict[str, object]], claims: list[Statement]
 ) -> list[Line]:
     lines = []
     for budget in s.budgets:
@@ -144,7 +144,7 @@ def _budgets(
                          "F(w_R)-F*": float(values[p].mean())})  # fmt: skip
         best = min(values, key=lambda p: float(values[p].mean()))
         mean, low, high = interval(values[best])
-        claims.append(Claim(f"best p for a budget of {budget} full rounds of coordinates",
+        claims.append(Statement(f"best p for a budget of {budget} full rounds of coordinates",
                             f"p={best:g}: {mean:.4f} [{low:.4f}, {high:.4f}]",
                             f"at p=1: {float(values[max(values)].mean()):.4f}", "-"))  # fmt: skip
         lines.append(Line.of(f"{budget} rounds' worth", list(values), list(values.values())))
@@ -156,7 +156,7 @@ def _few_or_many(
     bench: Bench,
     counts: list[int],
     rows: list[dict[str, object]],
-    claims: list[Claim],
+    claims: list[Statement],
 ) -> None:
     """One model's worth of coordinates per round: few clients hold much, or many hold little."""
     values = {}
@@ -175,11 +175,11 @@ def _few_or_many(
     best = min(values, key=lambda n: float(values[n].mean()))
     shown = ", ".join(f"{n} clients: {float(v.mean()):.4f}" for n, v in values.items())
     text = f"n clients with p = 1/n in each of {s.rounds[-1]} rounds: least F(w_R) - F* at"
-    claims.append(Claim(text, f"n = {best}", shown, "-"))
+    claims.append(Statement(text, f"n = {best}", shown, "-"))
 
 
 def _least_variance(
-    s: Settings, bench: Bench, rows: list[dict[str, object]], claims: list[Claim]
+    s: Settings, bench: Bench, rows: list[dict[str, object]], claims: list[Statement]
 ) -> None:
     """One p for all against the p of least variance, of equal sum: over coordinates, over clients.
 
@@ -196,7 +196,7 @@ def _least_variance(
         if p == s.p:
             text = f"variance of the first unbiased step, best p_j over one p = {p:g}, exact"
             verdict = "yes" if best <= even else "no"
-            claims.append(Claim(text, f"{best / even:.3f}", "at most 1", verdict))
+            claims.append(Statement(text, f"{best / even:.3f}", "at most 1", verdict))
     factors = 2.0 ** np.linspace(-2, 2, s.clients)[:, None]
     matrices = bench.problem.matrices * factors[..., None]
     problem = Quadratic(matrices, bench.problem.vectors * factors)
@@ -219,14 +219,18 @@ def _least_variance(
                      "distance2": float(errors[name].mean())})  # fmt: skip
     one, own = errors.values()
     mean, low, high = interval(one - own)
-    claims.append(Claim("p_i of least variance at w_0 bring w_R closer to w*(p) than one p, "
+    claims.append(Statement("p_i of least variance at w_0 bring w_R closer to w*(p) than one p, "
                         "unbiased masks", f"{mean:.2e} [{low:.2e}, {high:.2e}] closer, of "
                         f"{one.mean():.2e}", "> 0",
                         "yes" if low > 0 else ("no" if high < 0 else "undecided")))  # fmt: skip
 
 
 def _participation(
-    s: Settings, bench: Bench, counts: list[int], rows: list[dict[str, object]], claims: list[Claim]
+    s: Settings,
+    bench: Bench,
+    counts: list[int],
+    rows: list[dict[str, object]],
+    claims: list[Statement],
 ) -> list[Line]:
     masking = bernoulli(s.p, s.clients)
     target = Masked(bench.problem, masking).optimum(math.inf)
@@ -244,7 +248,7 @@ def _participation(
     few, everyone = counts[0], counts[-1]
     ratio = last[few] / last[everyone]
     claims.append(
-        Claim(
+        Statement(
             f"error with {few} of {s.clients} clients a round over that with all",
             f"{ratio:.1f}",
             f"{everyone / few:g} if variance alone counts",

@@ -14,10 +14,10 @@ from submodel.theory.lab import TrialPlan, run
 from submodel.theory.masked import Masked, Masking, bernoulli, rolling
 from submodel.theory.problems import Array, Quadratic, TheoryError, quadratics
 from submodel.theory.results import (
-    Claim,
     Line,
     Panel,
     Report,
+    Statement,
     Study,
     interval,
     silent,
@@ -223,14 +223,14 @@ def study(s: Settings, report: Report = silent) -> Study:
         shown = f"{found:.5f} [{low:.5f}, {high:.5f}] ({off:+.1%})"
         verdict = "yes" if abs(off) <= _FLOOR else "no"
         text = f"floor of F is F(w*(p)) - F(w*), {case.label}"
-        claims.append(Claim(text, shown, f"{exact:.5f}", verdict))
+        claims.append(Statement(text, shown, f"{exact:.5f}", verdict))
     random, rolled = curves[len(s.capacities) - 1], curves[-1]
     mean, low, high = interval(random.output_gaps[-1] - rolled.output_gaps[-1])
-    claims.append(Claim("F(w^) is lower with rolling than with random masks, equal coordinates and "
+    claims.append(Statement("F(w^) is lower with rolling than with random masks, equal coordinates and "
                         "step size, largest R", f"{mean:.4f} [{low:.4f}, {high:.4f}] lower", "-",
                         "yes" if low > 0 else "undecided" if high > 0 else "no"))  # fmt: skip
     mean, low, high = interval(random.errors[-1] - rolled.errors[-1])
-    claims.append(Claim("the same for ||w_R - w*||^2, each to its own optimum",
+    claims.append(Statement("the same for ||w_R - w*||^2, each to its own optimum",
                         f"{mean:.4f} [{low:.4f}, {high:.4f}] lower", "-",
                         "yes" if low > 0 else "undecided" if high > 0 else "no"))  # fmt: skip
     settings = {**asdict(s), "radius": radius}
@@ -253,7 +253,7 @@ def _reach(problem: Quadratic, masking: Masking) -> float:
     return max(float(np.linalg.norm(w)) for w in optima)
 
 
-def _claims(s: Settings, curve: Curve) -> list[Claim]:
+def _claims(s: Settings, curve: Curve) -> list[Statement]:
     case = curve.case
     raw, low, high = slope_interval(s.rounds, curve.errors)
     logs = case.logs(s)
@@ -270,7 +270,7 @@ def _claims(s: Settings, curve: Curve) -> list[Claim]:
     measured = (
         f"{fitted:.2f} [{least:.2f}, {most:.2f}]; undivided {raw:.2f} [{low:.2f}, {high:.2f}]"
     )
-    claims = [Claim(name, measured, f"{expected:g}", "yes" if close else "no")]
+    claims = [Statement(name, measured, f"{expected:g}", "yes" if close else "no")]
     if case.p < 1 and case.noise == 0:
         last, low, high = interval(curve.output_gaps[-1])
         exact = curve.output_floor + float(curve.iterate_gaps[-1].mean()) - curve.residual
@@ -278,7 +278,7 @@ def _claims(s: Settings, curve: Curve) -> list[Claim]:
         text = f"F(w^) - F* stays above the residual by its last masks' variance, {case.label}"
         shown = f"{last:.5f} [{low:.5f}, {high:.5f}] at the largest R"
         expected_ = f"{curve.residual:.5f} + {curve.output_floor - curve.residual:.5f}"
-        claims.append(Claim(text, shown, expected_, inside))
+        claims.append(Statement(text, shown, expected_, inside))
     return claims
 
 

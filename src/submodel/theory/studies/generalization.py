@@ -11,7 +11,7 @@ from submodel.theory.data import Name, Split, load
 from submodel.theory.lab import TrialPlan, run
 from submodel.theory.masked import bernoulli
 from submodel.theory.problems import Array, Logistic, TheoryError
-from submodel.theory.results import Claim, Line, Panel, Report, Study, interval, silent
+from submodel.theory.results import Line, Panel, Report, Statement, Study, interval, silent
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,14 @@ def scores(problem: Logistic, split: Split, w: Array) -> dict[str, Array]:
     return found
 
 
-def _claims(name: str, found: dict[float, dict[str, Array]]) -> list[Claim]:
+def _claims(name: str, found: dict[float, dict[str, Array]]) -> list[Statement]:
     chain = sorted(found, reverse=True)
     claims = []
     for measure in ("loss gap", "accuracy gap"):
         mean, low, high = interval(found[chain[0]][measure] - found[chain[-1]][measure])
         verdict = "yes" if low > 0 else ("no" if high < 0 else "undecided")
         claims.append(
-            Claim(
+            Statement(
                 f"{name}: {measure} smaller at p={chain[-1]:g} than at p={chain[0]:g}",
                 f"{mean:.4f} [{low:.4f}, {high:.4f}] less",
                 "> 0",
@@ -116,7 +116,9 @@ def _claims(name: str, found: dict[float, dict[str, Array]]) -> list[Claim]:
         mean, low, high = interval(found[chain[0]][measure] - found[best][measure])
         pays = "yes" if low > 0 else ("no" if best == chain[0] else "undecided")
         shown = f"p={best:g} ({value:.4f}; {mean:.4f} [{low:.4f}, {high:.4f}] below p={chain[0]:g})"
-        claims.append(Claim(f"{name}: {measure} is least at", shown, "p < 1 if masking pays", pays))
+        claims.append(
+            Statement(f"{name}: {measure} is least at", shown, "p < 1 if masking pays", pays)
+        )
     return claims
 
 

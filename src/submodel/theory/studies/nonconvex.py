@@ -11,10 +11,10 @@ from submodel.theory.lab import TrialPlan, run
 from submodel.theory.masked import Masked, Masking, bernoulli, rolling
 from submodel.theory.problems import Array, Net, TheoryError
 from submodel.theory.results import (
-    Claim,
     Line,
     Panel,
     Report,
+    Statement,
     Study,
     interval,
     silent,
@@ -113,13 +113,13 @@ def quadrature(rounds: int) -> tuple[list[int], list[float]]:
     return places, weights
 
 
-def _claims(s: Settings, curves: dict[str, list[tuple[Array, Array]]]) -> list[Claim]:
+def _claims(s: Settings, curves: dict[str, list[tuple[Array, Array]]]) -> list[Statement]:
     claims = []
     for label, values in curves.items():
         fitted, low, high = slope_interval(s.rounds, [v[0] for v in values])
         verdict = "yes" if fitted <= -0.35 else "no"
         claims.append(
-            Claim(
+            Statement(
                 f"slope of mean ||grad||^2 of the masked objective, {label}",
                 f"{fitted:.2f} [{low:.2f}, {high:.2f}]",
                 "-0.5 or steeper",
@@ -129,7 +129,7 @@ def _claims(s: Settings, curves: dict[str, list[tuple[Array, Array]]]) -> list[C
         if label != "p=1":
             last = values[-1]
             ratio = float(last[1].mean() / last[0].mean())
-            claims.append(Claim(f"||grad F||^2 / ||grad F_p||^2 at the largest R, {label}",
+            claims.append(Statement(f"||grad F||^2 / ||grad F_p||^2 at the largest R, {label}",
                                 f"{ratio:.1f}", "above 1: F keeps a residual",
                                 "yes" if ratio > 1 else "no"))  # fmt: skip
     return claims

@@ -10,7 +10,7 @@ import numpy as np
 from submodel.theory.constants import largest_gradient
 from submodel.theory.masked import Masked, Masking, bernoulli, rolling
 from submodel.theory.problems import Quadratic, quadratics
-from submodel.theory.results import Claim, Line, Panel, Report, Study, interval, silent, slope
+from submodel.theory.results import Line, Panel, Report, Statement, Study, interval, silent, slope
 from submodel.theory.theorems import lemma_bound, residual_term, sharper_bound
 
 
@@ -57,13 +57,13 @@ def study(s: Settings, report: Report = silent) -> Study:
     near = [r for r in by_p if r["p"] >= 0.9]
     gone = [1 - r["p"] for r in near]
     claims = [
-        Claim("||w*(1) - w*(p)|| is below the lemma's bound, every problem",
+        Statement("||w*(1) - w*(p)|| is below the lemma's bound, every problem",
               f"{sum(r['violations'] for r in rows):g} violations of {len(rows) * s.problems}",
               "0", "yes" if not any(r["violations"] for r in rows) else "no"),
-        Claim("looseness of the lemma's bound (bound / measured), least and most",
+        Statement("looseness of the lemma's bound (bound / measured), least and most",
               f"{min(r['looseness'] for r in rows):.1f} to {max(r['looseness'] for r in rows):.0f}",
               "1 if tight", "loose"),
-        Claim("the lemma's bound says more than the trivial 2W for p above",
+        Statement("the lemma's bound says more than the trivial 2W for p above",
               f"{min([r['p'] for r in by_p if r['bound'] < 2 * r['radius']], default=math.nan):g}",
               "-", "see text"),
     ]  # fmt: skip
@@ -71,14 +71,14 @@ def study(s: Settings, report: Report = silent) -> Study:
         found = slope(gone, [r["distance"] for r in near])
         squared = slope(gone, [r["residual"] for r in near])
         claims += [
-            Claim("slope of ||w*(1) - w*(p)|| in 1-p, p >= 0.9", f"{found:.2f}",
+            Statement("slope of ||w*(1) - w*(p)|| in 1-p, p >= 0.9", f"{found:.2f}",
                   "0.5 in the bound", "holds, but the truth is steeper"),
-            Claim("slope of F(w*(p)) - F* in 1-p, p >= 0.9", f"{squared:.2f}",
+            Statement("slope of F(w*(p)) - F* in 1-p, p >= 0.9", f"{squared:.2f}",
                   "1 in the bound", "holds, but the truth is steeper"),
         ]  # fmt: skip
     if len(by_d) >= 2:
         grown = slope([r["d"] for r in by_d], [r["distance"] for r in by_d])
-        claims.append(Claim("slope of ||w*(1) - w*(p)|| in d, p = 0.5", f"{grown:.2f}",
+        claims.append(Statement("slope of ||w*(1) - w*(p)|| in d, p = 0.5", f"{grown:.2f}",
                             "0.5 in the bound", "holds; d need not be there"))  # fmt: skip
     return Study("residual", "How far masking moves the optimum: exact values and the bounds",
                  asdict(s), rows, _panels(by_p, by_d, by_h), claims)  # fmt: skip

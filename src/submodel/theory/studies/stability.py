@@ -12,10 +12,10 @@ from submodel.theory.lab import TrialPlan, run
 from submodel.theory.masked import bernoulli, rolling
 from submodel.theory.problems import Array, Logistic, TheoryError
 from submodel.theory.results import (
-    Claim,
     Line,
     Panel,
     Report,
+    Statement,
     Study,
     interval,
     silent,
@@ -140,7 +140,7 @@ def study(s: Settings, report: Report = silent) -> Study:
 
 def _claims(
     s: Settings, found: dict[Case, Array], before: dict[Case, Array], base: Case
-) -> list[Claim]:
+) -> list[Statement]:
     claims = []
     for rolls in (False, True):
         chain = sorted(s.capacities, reverse=True)
@@ -152,7 +152,7 @@ def _claims(
             verdict = "yes" if low > 0 else ("no" if high < 0 else "undecided")
             name = "rolling" if rolls else "random"
             claims.append(
-                Claim(
+                Statement(
                     f"{name}: p={q:g} is more stable than p={p:g}",
                     f"{mean:.5f} [{low:.5f}, {high:.5f}] less",
                     "> 0",
@@ -169,13 +169,13 @@ def _claims(
     return claims
 
 
-def _slope_claim(what: str, chosen: list[Case], values: dict[Case, Array]) -> Claim:
+def _slope_claim(what: str, chosen: list[Case], values: dict[Case, Array]) -> Statement:
     x = [float(c.clients * c.n) for c in chosen]
     fitted, low, high = slope_interval(x, [values[c] for c in chosen])
     close = "shallower, within 0.15" if fitted <= -0.5 + _TOLERANCE else "no"
     verdict = "undecided" if math.isnan(fitted) else "yes" if low <= -0.5 else close
     shown = f"{fitted:.2f} [{low:.2f}, {high:.2f}]"
-    return Claim(f"slope in N n: {what}", shown, "-0.5 or steeper", verdict)
+    return Statement(f"slope in N n: {what}", shown, "-0.5 or steeper", verdict)
 
 
 def _panels(

@@ -1,0 +1,196 @@
+"""What is run: the paper's settings at three scales, and the ways to train in them.
+
+A *variant* is a configuration but for its seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+Settings = dict[str, dict[str, Any]]
+HETEROGENEITY = ("high", "low")
+CAPACITIES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
+_ALPHA = (0.1, 0.5)
+_LABELS = {"digits": (2, 5), "cifar10": (2, 5), "cifar100": (20, 50)}
+
+
+class Scale(StrEnum):
+    """How much of it to run."""
+
+    SMOKE = "smoke"
+    SMALL = "small"
+    PAPER = "paper"
+
+
+class Split(StrEnum):
+    """How the clients' data differ: some labels each, or Dirichlet proportions."""
+
+    LABELS = "labels"
+    DIRICHLET = "dirichlet"
+
+
+DATASETS: dict[Scale, tuple[str, ...]] = {
+    Scale.SMOKE: ("digits",),
+    Scale.SMALL: ("cifar10",),
+    Scale.PAPER: ("cifar10", "cifar100"),
+}
+
+
+def _base(scale: Scale) -> Settings:
+    """The setting of section 5, which follows HeteroFL and FedRolex, at a scale."""
+    common: Settings = {
+        "model": {"name": "preresnet18", "scaler": True},
+        "clients": {"count": 100, "per_round": 10, "capacity_mode": "dynamic"},
+        "merge": {"rule": "selective"},
+        "local": {
+            "epochs": 1,
+            "batch_size": 10,
+            "lr": 0.05,
+            "momentum": 0.9,
+            "weight_decay": 1e-3,
+            "clip": 1.0,
+            "absent_labels": "zero",
+            "schedule": "step",
+            "decay": 0.1,
+        },
+        "train": {"evaluate_train": True, "evaluate_capacities": False},
+        "engine": {"name": "local"},
+    }
+    scales: dict[Scale, Settings] = {
+        Scale.SMOKE: {
+            "model": {"width": 4},
+            "clients": {"count": 20, "per_round": 4},
+            "local": {"milestones": [3]},
+            "train": {"rounds": 4, "evaluate_every": 2, "checkpoint_every": 2},
+        },
+        Scale.SMALL: {
+            "model": {"width": 8},
+            "data": {"examples": 25_000, "test_examples": 5_000},
+            "local": {"milestones": [18, 26]},
+            "train": {
+                "rounds": 30,
+                "evaluate_every": 10,
+                "checkpoint_every": 10,
+                "statistics_examples": 1_000,
+                "evaluate_train_examples": 2_500,
+            },
+        },
+        Scale.PAPER: {
+            "model": {"width": 64},
+            "local": {"milestones": [800, 1500]},
+            "train": {"rounds": 2500, "evaluate_every": 25, "checkpoint_every": 25},
+        },
+    }
+    return merged(common, scales[scale])
+
+
+def merged(*parts: Settings) -> Settings:
+    """Sections joined, later ones first.
+
+    >>> merged({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    {'a': {'x': 1, 'y': 3}}
+    """
+    whole: Settings = {}
+    for part in parts:
+        for section, values in part.items():
+            whole[section] = {**whole.get(section, {}), **values}
+    return whole
+
+
+_ROLLING: Settings = {"scheme": {"name": "rolling"}}
+_RANDOM: Settings = {"scheme": {"name": "random", "sampling": "bernoulli"}}
+_DROPOUT: Settings = {"scheme": {"name": "random", "sampling": "fixed"}}
+_INDEPENDENT: Settings = {
+    "scheme": {"name": "random", "sampling": "fixed", "alignment": "independent"}
+}
+
+
+def _at(*capacities: float) -> Settings:
+    return {"clients": {"capacities": list(capacities)}}
+
+
+_MIXED = _at(*CAPACITIES)
+WAYS: dict[str, Settings] = {
+    "rolling": merged(_ROLLING, _MIXED),
+    "random": merged(_RANDOM, _MIXED),
+    "dropout": merged(_DROPOUT, _MIXED),
+    "dropout-independent": merged(_INDEPENDENT, _MIXED),
+    "rolling-fill_in": merged(_ROLLING, _MIXED, {"merge": {"rule": "fill_in"}}),
+    "dropout-fill_in": merged(_DROPOUT, _MIXED, {"merge": {"rule": "fill_in"}}),
+    "rolling-fixed": merged(_ROLLING, _MIXED, {"clients": {"capacity_mode": "fixed"}}),
+    "dropout-fixed": merged(_DROPOUT, _MIXED, {"clients": {"capacity_mode": "fixed"}}),
+    "full": merged({"scheme": {"name": "full"}}, _at(1.0)),
+    "independent-at-1": merged(_INDEPENDENT, _at(1.0)),
+    "dropout-at-1-2": merged(_DROPOUT, _at(1 / 2)),
+    "dropout-at-1-4": merged(_DROPOUT, _at(1 / 4)),
+    "dropout-at-1-16": merged(_DROPOUT, _at(1 / 16)),
+    "rolling-at-1-16": merged(_ROLLING, _at(1 / 16)),
+    "static-small": merged({"scheme": {"name": "static"}}, _at(1 / 4, 1 / 8)),
+    "rolling-small": merged(_ROLLING, _at(1 / 4, 1 / 8)),
+}
+"""The ways to train that the experiments compare.
+
+`random` is Algorithm 1: every unit by itself, with the capacity as its chance. `dropout` draws
+masks of exactly the capacity's share, as published code does.
+"""
+
+TITLES = {
+    "rolling": "rolling",
+    "random": "random (Bernoulli, Algorithm 1)",
+    "dropout": "dropout (random, fixed size)",
+    "dropout-independent": "dropout, layers drawn independently",
+    "rolling-fill_in": "rolling, fill_in",
+    "dropout-fill_in": "dropout, fill_in",
+    "rolling-fixed": "rolling, fixed capacities",
+    "dropout-fixed": "dropout, fixed capacities",
+    "full": "capacity 1: rolling = random = dropout = full",
+    "independent-at-1": "capacity 1, layers permuted independently",
+    "dropout-at-1-2": "dropout, capacity 1/2",
+    "dropout-at-1-4": "dropout, capacity 1/4",
+    "dropout-at-1-16": "dropout, capacity 1/16",
+    "rolling-at-1-16": "rolling, capacity 1/16",
+    "static-small": "static (HeteroFL), 1/4 and 1/8",
+    "rolling-small": "rolling, 1/4 and 1/8",
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One configuration, seed apart."""
+
+    dataset: str
+    heterogeneity: str
+    way: str
+    split: Split = Split.LABELS
+
+    @property
+    def slug(self) -> str:
+        """Its name in folders.
+
+        >>> Variant("cifar10", "high", "rolling").slug
+        'cifar10-high-rolling'
+        """
+        split = "" if self.split is Split.LABELS else f"-{self.split.value}"
+        return f"{self.dataset}{split}-{self.heterogeneity}-{self.way}"
+
+    @property
+    def title(self) -> str:
+        """Its name in legends."""
+        return TITLES[self.way]
+
+    def settings(self, scale: Scale, seed: int) -> dict[str, Any]:
+        """The configuration, as a file would hold it."""
+        level = HETEROGENEITY.index(self.heterogeneity)
+        data: dict[str, Any] = {"name": self.dataset, "partition": self.split.value}
+        if self.split is Split.LABELS:
+            data["labels_per_client"] = _LABELS[self.dataset][level]
+        else:
+            data["alpha"] = _ALPHA[level]
+        own: Settings = {"data": data}
+        return {
+            "name": self.slug,
+            "seed": seed,
+            **merged(_base(scale), WAYS[self.way], own),
+        }
