@@ -2,61 +2,74 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
-from submodel.algorithm.dispatch import cut_of
+from submodel.algorithm.dispatch import cut_of, known
+from submodel.algorithm.merge import merge_rule
 from submodel.algorithm.rounds import initial_state
-from submodel.algorithm.types import Assignment, State
+from submodel.algorithm.types import Assignment
 from submodel.model.build import build, load
 from submodel.model.cost import CostModel
-from submodel.model.cut import gather
-from tests.support.common import RULES, SCHEMES, WIDTHS, tiny_setup
+from submodel.model.cut import WHOLE, gather
+from tests.support.common import RULES, WIDTHS, tiny_setup
 from tests.support.rounds import one_round, output
+from tests.support.schemes import AT_CAPACITY_ONE, CASES, UNIT_CASES, joined, sections_of
 
 
 @pytest.mark.parametrize("model", WIDTHS)
-@pytest.mark.parametrize("rule", RULES)
-def test_at_capacity_one_every_scheme_is_fedavg_bit_for_bit(model: str, rule: str) -> None:
-    everyone: dict[str, Any] = {
-        "clients": {"capacities": [1.0]},
-        "merge": {"rule": rule},
-        "local": {"steps": 2},
-    }
-    expected = one_round(tiny_setup(model, scheme={"name": "full"}, **everyone))
-    for scheme in SCHEMES.values():
-        for granularity in ("unit", "coordinate"):
-            choice = {**scheme, "granularity": granularity}
-            assert one_round(tiny_setup(model, scheme=choice, **everyone)) == expected, choice
+@pytest.mark.parametrize(("scheme", "granularity"), CASES)
+def test_at_capacity_one_every_scheme_is_fedavg_bit_for_bit(
+    scheme: str, granularity: str, model: str
+) -> None:
+    sections = joined(
+        {"clients": {"count": 2, "per_round": 2}, "local": {"steps": 2}},
+        sections_of(scheme, granularity, AT_CAPACITY_ONE.get(scheme, {})),
+        {"clients": {"capacities": [1.0]}},
+    )
+    setup = tiny_setup(model, **sections)
+    for rule in RULES:
+        found = one_round(replace(setup, rule=merge_rule(rule)))
+        assert found == fedavg(model, rule, json.dumps(sections["clients"])), rule
+
+
+@cache
+def fedavg(model: str, rule: str, clients: str) -> dict[str, bytes]:
+    """A round of everybody training everything."""
+    sections = {"scheme": {"name": "full"}, "clients": json.loads(clients), "local": {"steps": 2}}
+    return one_round(replace(tiny_setup(model, **sections), rule=merge_rule(rule)))
 
 
 @pytest.mark.parametrize("model", WIDTHS)
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", UNIT_CASES)
 def test_a_sub_model_computes_the_full_model_with_dropped_units_zeroed(
     model: str, scheme: str
 ) -> None:
-    setup = tiny_setup(model, scheme=SCHEMES[scheme])
+    setup = tiny_setup(model, **sections_of(scheme, "unit"))
     state = initial_state(setup)
     generator = torch.Generator().manual_seed(0)
-    state = State(
-        0,
-        {n: t + 0.1 * torch.randn(t.shape, generator=generator) for n, t in state.tensors.items()},
-    )
-    for capacity in (1.0, 0.5, 0.25):
-        cut = cut_of(setup, Assignment(5, 2, capacity))
-        small = build(setup.module, cut)
+    tensors = {
+        n: t.double() + 0.1 * torch.randn(t.shape, generator=generator)
+        for n, t in state.tensors.items()
+    }
+    state = replace(state, tensors=tensors)
+    for capacity in setup.population.capacities:
+        cut = cut_of(setup, Assignment(5, 0, capacity), known=known(setup, state))
+        small = build(setup.module, cut).double()
         load(small, gather(cut, state.tensors))
         kept = {name: torch.zeros_like(t) for name, t in state.tensors.items()}
         for name, zeros in kept.items():
             cut.add(name, zeros, cut.part(name, state.tensors[name]))
-        masked = build(setup.module, cut_of(setup, Assignment(0, 0, 1.0)))
+        masked = build(setup.module, WHOLE).double()
         load(masked, kept)
         torch.testing.assert_close(
-            output(setup, small), output(setup, masked), rtol=1e-5, atol=1e-5
-        )  # float32 sums in another order
+            output(setup, small), output(setup, masked), rtol=1e-9, atol=1e-9
+        )  # sums in another order, through 34 layers
 
 
 def test_units_of_one_axis_agree_in_every_tensor_that_shares_it() -> None:

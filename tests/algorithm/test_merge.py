@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from submodel.algorithm.dispatch import cut_of
+from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.merge import FILL_IN, SELECTIVE, Accumulator, exact_weight, merge_rule
 from submodel.algorithm.merge.accumulator import LARGEST_WEIGHT_SUM
 from submodel.algorithm.projection import Ball, Box
 from submodel.algorithm.rounds import initial_state, plan
 from submodel.model.axes import declare
 from submodel.model.cut import CoordinateCut, Cut, UnitCut, gather
-from tests.support.common import RULES, SCHEMES, WIDTHS, tiny_setup
+from tests.support.common import RULES, WIDTHS, tiny_setup
+from tests.support.schemes import CASES, sections_of
 
 WHOLE = {"w": torch.randn(6, 4, generator=torch.Generator().manual_seed(1)), "b": torch.zeros(6)}
 AXES = declare(WHOLE, {"w": ("out", "in"), "b": ("out",)})
@@ -63,26 +64,24 @@ def test_the_rules_differ_where_only_some_held_a_weight() -> None:
 
 
 @pytest.mark.parametrize("model", WIDTHS)
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("granularity", ["unit", "coordinate"])
+@pytest.mark.parametrize(("scheme", "granularity"), CASES)
 def test_gather_then_merge_untouched_changes_no_bit(
-    model: str, scheme: str, rule: str, granularity: str
+    model: str, scheme: str, granularity: str
 ) -> None:
-    setup = tiny_setup(
-        model, scheme={**SCHEMES[scheme], "granularity": granularity}, merge={"rule": rule}
-    )
+    setup = tiny_setup(model, **sections_of(scheme, granularity))
     state = initial_state(setup)
     negative_zero = next(iter(state.tensors.values()))
     negative_zero.view(-1)[0] = -0.0
-    accumulator = Accumulator(state.tensors, setup.rule)
-    for assignment in plan(setup, 3):
-        cut = cut_of(setup, assignment, np.array([1, 4, 7]))
-        held = gather(cut, state.tensors)
-        assert accumulator.refusal(cut, held) is None
-        accumulator.add(cut, held)
-    for name, tensor in accumulator.merge().items():
-        assert tensor.numpy().tobytes() == state.tensors[name].numpy().tobytes(), name
+    dispatcher = Dispatcher(setup, state, setup.work)
+    for rule in RULES:
+        accumulator = Accumulator(state.tensors, merge_rule(rule))
+        for assignment in plan(setup, 3):
+            cut = dispatcher.cut(assignment, np.array([1, 4, 7]))
+            held = gather(cut, state.tensors)
+            assert accumulator.refusal(cut, held) is None
+            accumulator.add(cut, held)
+        for name, tensor in accumulator.merge().items():
+            assert tensor.numpy().tobytes() == state.tensors[name].numpy().tobytes(), (rule, name)
 
 
 Update = tuple[Cut, dict[str, Tensor], float]

@@ -27,7 +27,7 @@ class Watching(SerialEngine):
         """All clients in one bundle."""
         first, *others = super().bundles(assignments)
         every = [a for bundle in (first, *others) for a in bundle.assignments]
-        return [type(first)(every, 0.0, 0.0)]
+        return [type(first)(every)]
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:  # type: ignore[override]
         for outcome in super().run(tasks):

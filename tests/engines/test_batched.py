@@ -26,7 +26,7 @@ from submodel.model.norm import StaticBatchNorm
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import train
 from submodel.runs.training import Training
-from tests.support.common import SCHEMES, tiny_images
+from tests.support.common import tiny_images
 from tests.support.engines import (
     EXACT_TOLERANCE,
     TOLERANCE,
@@ -37,16 +37,16 @@ from tests.support.engines import (
     tasks_of,
     updates,
 )
+from tests.support.schemes import CASES, sections_of
 
 MODELS = ("mlp", "cnn", "preresnet18")
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("granularity", ["unit", "coordinate"])
+@pytest.mark.parametrize(("scheme", "granularity"), CASES)
 def test_batched_is_serial_for_every_scheme(model: str, scheme: str, granularity: str) -> None:
-    choice = {**SCHEMES[scheme], "granularity": granularity}
-    setup = setup_of(model, doubled(tiny_images()), scheme=choice, local={"clip": 1.0})
+    sections = sections_of(scheme, granularity, {"local": {"clip": 1.0}})
+    setup = setup_of(model, doubled(tiny_images()), **sections)
     setup.module.double()
     assert_equal_updates(setup, EXACT_TOLERANCE)
 

@@ -27,59 +27,40 @@ from submodel.runs.checkpoint import model_sha256, saved_round
 from submodel.runs.loop import RunFolder, train
 from submodel.runs.training import Training
 from tests.support.commands import Command
-from tests.support.common import SCHEMES
 from tests.support.ranks import run_group
+from tests.support.schemes import VARIANTS, Sections, joined
 
 SMALL: dict[str, Any] = {
-    "model": {"name": "cnn", "width": 8},
+    "model": {"name": "mlp", "width": 8},
     "data": {"examples": 240, "test_examples": 60},
     "clients": {"count": 12, "per_round": 5},
     "train": {"rounds": 2, "evaluate_every": 2},
     "engine": {"batching": "never"},
 }
 ENDLESS = 10**6
-TINY = {"name": "mlp", "width": 8}
-CASES: dict[str, dict[str, Any]] = {
-    **{name: {"scheme": scheme} for name, scheme in SCHEMES.items()},
+CASES: dict[str, Sections] = {
+    **VARIANTS,
     "coordinates": {
         "scheme": {"name": "random", "granularity": "coordinate"},
         "merge": {"rule": "fill_in"},
     },
-    "partition": {
-        "scheme": {"name": "partition"},
-        "clients": {**SMALL["clients"], "capacities": ["1/5"]},
-    },
-    "importance": {"scheme": {"name": "importance", "scope": "global"}},
+    "partition of all": {"scheme": {"name": "partition"}, "clients": {"capacities": ["1/5"]}},
+    "unbiased, fill in": {"scheme": {"name": "unbiased"}, "merge": {"rule": "fill_in"}},
     "weighted, output step": {
         "merge": {"weights": "examples"},
-        "train": {**SMALL["train"], "output_step": 50.0},
+        "train": {"output_step": 50.0},
     },
     **{
         f"server {name}": {"server": {"name": name}, "merge": {"rule": "fill_in"}}
         for name in ("momentum", "adam", "yogi")
     },
-    "hierarchical": {
+    "cells of three rounds": {
         "scheme": {"name": "hierarchical", "cells": 2, "every": 3},
-        "clients": {**SMALL["clients"], "capacities": [0.5]},
+        "clients": {"capacities": [0.5]},
         "train": {"rounds": 3, "evaluate_every": 3},
     },
-    "pruned": {
-        "scheme": {"name": "pruned", "granularity": "coordinate", "every": 1},
-        "clients": {**SMALL["clients"], "capacities": [0.5]},
-    },
     "stacked": {"engine": {"batching": "always"}},
-    "ordered": {"scheme": {"name": "ordered", "distill": 0.5}, "model": TINY},
-    "unbiased": {
-        "scheme": {"name": "unbiased"},
-        "merge": {"rule": "fill_in"},
-        "model": TINY,
-    },
-    "masked-sgd": {
-        "model": TINY,
-        "scheme": {"name": "masked-sgd", "sequence": "rolling"},
-        "clients": {"count": 1, "per_round": 1, "capacities": [0.5]},
-        "local": {"steps": 3},
-    },
+    "convolutions": {"model": {"name": "cnn", "width": 8}},
 }
 
 
@@ -110,7 +91,7 @@ def together(group: ProcessGroup, cases: dict[str, dict[str, Any]]) -> dict[str,
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Result]:
     """Every case, trained by this process."""
-    configs = {name: parse({**SMALL, **case}) for name, case in CASES.items()}
+    configs = {name: parse(joined(SMALL, case)) for name, case in CASES.items()}
     return {name: result_of(*train(Training(c, prepare(c)))) for name, c in configs.items()}
 
 
@@ -118,7 +99,7 @@ def alone() -> dict[str, Result]:
 def test_any_number_of_processes_gives_the_bytes_of_one(
     processes: int, alone: dict[str, Result]
 ) -> None:
-    found = run_group(together, {n: {**SMALL, **case} for n, case in CASES.items()}, processes)
+    found = run_group(together, {n: joined(SMALL, case) for n, case in CASES.items()}, processes)
     assert found.keys() == CASES.keys()
     for case, (model, memory, lines) in found.items():
         expected_model, expected_memory, expected_lines = alone[case]
@@ -250,7 +231,7 @@ def test_no_more_processes_are_started_than_the_machine_can_bear() -> None:
 
 
 def bundle(clients: int, overhead: float, work: float) -> Bundle:
-    return Bundle([Assignment(0, c, 1.0) for c in range(clients)], overhead, work)
+    return Bundle([Assignment(0, c, 1.0) for c in range(clients)], overhead, lambda: work)
 
 
 def longest(hands: list[list[Bundle]]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from submodel.algorithm.types import Setup
 from submodel.config import parse
 from submodel.data import Dataset, dataset
+from submodel.model.axes import Axes
 from submodel.prepare.setup import prepare
 
 torch.set_num_threads(1)
@@ -35,7 +37,7 @@ def tiny_images(count: int = 60, classes: int = 10) -> Dataset:
 
 
 def tiny_setup(
-    model: str = "cnn", data: Dataset | None = None, width: int | None = None, **sections: Any
+    model: str = "cnn", images: Dataset | None = None, width: int | None = None, **sections: Any
 ) -> Setup:
     """A setup of four clients on tiny images; keyword arguments are sections of the config."""
     config: dict[str, Any] = {
@@ -46,4 +48,14 @@ def tiny_setup(
     }
     for name, section in sections.items():
         config[name] = {**config.get(name, {}), **section} if isinstance(section, dict) else section
-    return prepare(parse(config), data=data or tiny_images())
+    if images is not None or config["model"].get("factorised") or "alignment" in str(config):
+        return prepare(parse(config), data=images or tiny_images())
+    key = json.dumps({name: config.get(name) for name in ("model", "axes", "clients", "local")})
+    key += json.dumps([config.get("scheme", {}).get(name) for name in ("granularity", "widths")])
+    setup = prepare(parse(config), data=tiny_images(), axes=_AXES.get(key))
+    _AXES.setdefault(key, setup.axes)
+    return setup
+
+
+_AXES: dict[str, Axes] = {}
+"""The axes that were traced so far, which depend on these sections only: a third of the work."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch.nn import functional
 
 from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.rounds import initial_state, plan
-from submodel.algorithm.types import Engine, Setup, State, Task, Update
+from submodel.algorithm.types import Engine, Setup, Task, Update
 from submodel.config import parse
 from submodel.data import Dataset, dataset
 from submodel.engines.batched.engine import BatchedEngine
@@ -52,7 +53,7 @@ def doubled(images: Dataset) -> Dataset:
 
 
 def tasks_of(setup: Setup, round_: int = 0) -> Iterator[Task]:
-    state = State(round_, initial_state(setup).tensors)
+    state = replace(initial_state(setup), round=round_)
     dispatcher = Dispatcher(setup, state, setup.work)
     return (dispatcher.task(a) for a in plan(setup, 0))
 

@@ -21,8 +21,9 @@ def one_round(setup: Setup, rounds: int = 1) -> dict[str, bytes]:
 
 def output(setup: Setup, module: torch.nn.Module) -> torch.Tensor:
     data = setup.federation.dataset
+    kind = next(module.parameters()).dtype
     if needs_calibration(module):
-        calibrate(module, [data.train.x])
+        calibrate(module, [data.train.x.to(kind)])
     with torch.no_grad():
-        logits: torch.Tensor = module.eval()(data.test.x)
+        logits: torch.Tensor = module.eval()(data.test.x.to(kind))
     return logits

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-Sections = dict[str, dict[str, Any]]
+Sections = dict[str, Any]
+"""The sections of a configuration, by name."""
 
 ONE_CLIENT: dict[str, Any] = {"count": 1, "per_round": 1, "capacities": [0.5]}
 VARIANTS: dict[str, Sections] = {
@@ -23,7 +24,7 @@ VARIANTS: dict[str, Sections] = {
     "importance-global": {"scheme": {"name": "importance", "scope": "global"}},
     "partition": {
         "scheme": {"name": "partition"},
-        "clients": {"per_round": 3, "capacities": ["1/3"]},
+        "clients": {"per_round": 2, "capacities": [0.5]},
     },
     "hierarchical": {
         "scheme": {"name": "hierarchical", "cells": 2, "every": 2},
@@ -45,6 +46,31 @@ VARIANTS: dict[str, Sections] = {
     },
 }
 """The ways in which tests name a scheme -> the sections of a configuration that it needs."""
+
+GRANULARITIES: dict[str, tuple[str, ...]] = {
+    "ordered": ("unit",),
+    "ordered-distilled": ("unit",),
+    "pruned": ("coordinate",),
+}
+"""What a scheme is defined for, if not for units and single weights."""
+
+AT_CAPACITY_ONE: dict[str, Sections] = {
+    "partition": {"clients": {"per_round": 1}},  # whoever is alone has it all
+    "hierarchical": {"scheme": {"cells": 1, "every": 1}},
+}
+"""What makes a scheme FedAvg at capacity 1, if that alone does not."""
+
+CASES = [
+    (name, granularity)
+    for name in VARIANTS
+    for granularity in GRANULARITIES.get(name, ("unit", "coordinate"))
+]
+UNIT_CASES = [name for name, granularity in CASES if granularity == "unit"]
+
+
+def sections_of(name: str, granularity: str, *more: Sections) -> Sections:
+    """The sections of a configuration that names a scheme so."""
+    return joined(VARIANTS[name], {"scheme": {"granularity": granularity}}, *more)
 
 
 def joined(*parts: Sections) -> Sections:

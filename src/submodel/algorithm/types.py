@@ -241,8 +241,13 @@ class Bundle:
     """Assignments that are trained together: what processes share is whole bundles."""
 
     assignments: Sequence[Assignment]
-    overhead: float  # seconds, roughly, that do not grow with the number of assignments
-    work: float  # seconds that do
+    overhead: float = 0.0  # seconds, roughly, that do not grow with the number of assignments
+    estimate: Callable[[], float] = float  # seconds that do; asked where there is work to share
+
+    @cached_property
+    def work(self) -> float:
+        """The estimate."""
+        return self.estimate()
 
     @property
     def cost(self) -> float:
@@ -251,8 +256,10 @@ class Bundle:
 
     def split(self, parts: int) -> list[Bundle]:
         """About equal parts, each with the overhead of the whole."""
+        if parts == 1:
+            return [self]
         return [
-            Bundle([self.assignments[i] for i in part], self.overhead, self.work / parts)
+            Bundle([self.assignments[i] for i in part], self.overhead, lambda: self.work / parts)
             for part in np.array_split(np.arange(len(self.assignments)), parts)
         ]
 

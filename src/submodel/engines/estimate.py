@@ -66,10 +66,13 @@ class Estimate:
     def bundle(self, assignments: Sequence[Assignment]) -> Bundle:
         """Assignments that take their steps together."""
         steps = [self.steps(a.client) for a in assignments]
-        work = sum(
-            n * self.batch(a.client) * self._example(a.capacity)
-            for n, a in zip(steps, assignments, strict=True)
-        )
+
+        def work() -> float:
+            return sum(
+                n * self.batch(a.client) * self._example(a.capacity)
+                for n, a in zip(steps, assignments, strict=True)
+            )
+
         return Bundle(assignments, max(steps) * self._overhead, work)
 
     def seconds(self, rounds: int) -> float:

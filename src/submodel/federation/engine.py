@@ -58,7 +58,7 @@ class DeviceEngine:
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
         """All at once: devices work at the same time."""
-        return [Bundle(assignments, 0.0, 0.0)]
+        return [Bundle(assignments)]
 
     def books(self) -> dict[str, dict[str, dict[str, float]]]:
         """What was measured of every device since the last time: seconds, bytes, memory."""

@@ -25,6 +25,7 @@ from submodel.local.work import LocalWork
 from submodel.model.axes import Axes, Dimension, declare, trace
 from submodel.model.axes.advice import to_change
 from submodel.model.build import build, tensors_of
+from submodel.model.build.check import OutputCheck
 from submodel.model.build.given import check_axes
 from submodel.model.cut import COORDINATES, WHOLE
 from submodel.model.norm import Statistics
@@ -331,7 +332,8 @@ def _check_builds(
     The whole, too: its copy must be a model of its own. A scheme that keeps unequal numbers of
     units is asked for some of its own cuts, as sizes that fit the others need not fit those.
     """
-    build(module, WHOLE, example_inputs=data.example)
+    outputs = OutputCheck(module, data.example)
+    outputs.check(build(module, WHOLE), WHOLE)
     shares = sorted(_shares(config) - {1.0})
     if config.scheme.granularity != "unit" or not shares:
         return
@@ -345,7 +347,7 @@ def _check_builds(
             cut = draw_units(Random("bernoulli"), axes, capacity, draw, least=config.axes.least)
         if cut.shape_key not in tried:
             tried.add(cut.shape_key)
-            build(module, cut, example_inputs=data.example)
+            outputs.check(build(module, cut), cut)
 
 
 def _shares(config: Config) -> set[float]:

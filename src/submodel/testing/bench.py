@@ -68,7 +68,7 @@ class OneByOne(SerialEngine):
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
         """Everyone alone."""
-        return [Bundle([assignment], 0.0, 0.0) for assignment in assignments[:: self._step]]
+        return [Bundle([assignment]) for assignment in assignments[:: self._step]]
 
 
 @dataclass(frozen=True)

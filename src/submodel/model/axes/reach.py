@@ -153,12 +153,23 @@ def attributes_of(value: object) -> dict[str, Any]:
     {'heads': 4}
     """
     found = dict(table_of(value) or {})
-    for kind in type(value).__mro__:
-        for name, slot in vars(kind).items():
-            if isinstance(slot, types.MemberDescriptorType) and "__slots__" in vars(kind):
-                with contextlib.suppress(AttributeError):
-                    found[name] = slot.__get__(value)
+    kind: Any = type(value)
+    for name, slot in _slots_of(kind):
+        with contextlib.suppress(AttributeError):
+            found[name] = slot.__get__(value)
     return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots_of(kind: type) -> list[tuple[str, types.MemberDescriptorType]]:
+    """The names that a type has places for, beside or instead of a dictionary."""
+    return [
+        (name, slot)
+        for owner in kind.__mro__
+        if "__slots__" in vars(owner)
+        for name, slot in vars(owner).items()
+        if isinstance(slot, types.MemberDescriptorType)
+    ]
 
 
 def table_of(value: object) -> dict[str, Any] | None:

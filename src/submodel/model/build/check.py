@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cached_property
 from typing import Any
 
 from torch import nn
@@ -25,46 +26,58 @@ Outputs = Callable[[Any], Any]
 """What of a model's result counts."""
 
 
-def check_outputs(
-    module: nn.Module,
-    small: nn.Module,
-    cut: Cut,
-    example_inputs: Inputs,
-    outputs: Outputs | None = None,
-) -> None:
-    """Raise unless ``small`` runs and its outputs have the shapes that the full model's have.
+class OutputCheck:
+    """Tries sub-models of one model on an example; the full model runs once for all of them.
 
-    Where the classes are cut, a dimension of all classes may shrink to those kept. What ``small``
-    reads must be its own (see `foreign`).
+    Args:
+        module: the full model.
+        example_inputs: what both are run on.
+        outputs: what of the results counts; None: all of it.
     """
-    allowed = set()
-    if isinstance(cut, UnitCut) and CLASSES in cut.units:
-        allowed.add((cut.axes.sizes[CLASSES], len(cut.units[CLASSES])))
-    try:
-        full = _shapes(module, example_inputs, outputs)
-    except _FailedInsideError as problem:
-        raise problem.error from problem.__cause__
-    try:
-        cut_shapes = _shapes(small, example_inputs, outputs, module)
-    except _FailedInsideError as problem:
-        raise SubmodelError(
-            f"cannot build the sub-model: {problem.path or 'the model'} "
-            f"({type(small.get_submodule(problem.path)).__name__}) does not run with the cut "
-            f"tensors: {problem.__cause__}{_where(problem.__cause__)}. A size is computed or "
-            "written out there; make it an attribute or read it from a shape, register `resizes`, "
-            "give `factory` or `resize`, or keep the axis whole"
-        ) from problem.__cause__
-    for before, after in zip(full, cut_shapes, strict=True):
-        same = len(before) == len(after) and all(
-            b == a or (b, a) in allowed for b, a in zip(before, after, strict=True)
-        )
-        if not same:
+
+    def __init__(
+        self, module: nn.Module, example_inputs: Inputs, outputs: Outputs | None = None
+    ) -> None:
+        self._module, self._inputs, self._outputs = module, example_inputs, outputs
+
+    @cached_property
+    def _full(self) -> list[tuple[int, ...]]:
+        try:
+            return _shapes(self._module, self._inputs, self._outputs)
+        except _FailedInsideError as problem:
+            raise problem.error from problem.__cause__
+
+    def check(self, small: nn.Module, cut: Cut) -> None:
+        """Raise unless ``small`` runs and its outputs have the shapes that the full model's have.
+
+        Where the classes are cut, a dimension of all classes may shrink to those kept. What
+        ``small`` reads must be its own (see `foreign`).
+        """
+        allowed = set()
+        if isinstance(cut, UnitCut) and CLASSES in cut.units:
+            allowed.add((cut.axes.sizes[CLASSES], len(cut.units[CLASSES])))
+        full = self._full
+        try:
+            cut_shapes = _shapes(small, self._inputs, self._outputs, self._module)
+        except _FailedInsideError as problem:
             raise SubmodelError(
-                f"cannot build the sub-model: it gives an output of shape {after}, the full model "
-                f"{before}. A size is written out in a view somewhere, which took the change of "
-                "width for another batch; or a hidden width is part of the outputs: name the "
-                "ones that count by `outputs`"
+                f"cannot build the sub-model: {problem.path or 'the model'} "
+                f"({type(small.get_submodule(problem.path)).__name__}) does not run with the cut "
+                f"tensors: {problem.__cause__}{_where(problem.__cause__)}. A size is computed or "
+                "written out there; make it an attribute or read it from a shape, register "
+                "`resizes`, give `factory` or `resize`, or keep the axis whole"
+            ) from problem.__cause__
+        for before, after in zip(full, cut_shapes, strict=True):
+            same = len(before) == len(after) and all(
+                b == a or (b, a) in allowed for b, a in zip(before, after, strict=True)
             )
+            if not same:
+                raise SubmodelError(
+                    f"cannot build the sub-model: it gives an output of shape {after}, the full "
+                    f"model {before}. A size is written out in a view somewhere, which took the "
+                    "change of width for another batch; or a hidden width is part of the outputs: "
+                    "name the ones that count by `outputs`"
+                )
 
 
 def _where(problem: BaseException | None) -> str:

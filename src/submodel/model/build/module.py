@@ -19,7 +19,7 @@ from submodel.errors import SubmodelError
 from submodel.model.axes.forward import Inputs
 from submodel.model.axes.kinds import refuse_kinds
 from submodel.model.build.attributes import follow_integers, misfits
-from submodel.model.build.check import Outputs, check_outputs
+from submodel.model.build.check import OutputCheck, Outputs
 from submodel.model.build.copying import copy_module
 from submodel.model.build.foreign import refuse_parts
 from submodel.model.build.grouped import pad_groups
@@ -101,7 +101,7 @@ def build(
                 pad_groups(module, small, cut.axes.stored.grouped)
     refuse_parts(module, small)
     if example_inputs is not None:
-        check_outputs(module, small, cut, example_inputs, outputs)
+        OutputCheck(module, example_inputs, outputs).check(small, cut)
     return small
 
 
