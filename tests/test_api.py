@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 import submodel
@@ -47,6 +48,17 @@ def test_every_parameter_is_described(name: str) -> None:
 @pytest.mark.parametrize("name", submodel.__all__)
 def test_every_name_can_be_imported_and_is_described(name: str) -> None:
     assert inspect.getdoc(getattr(submodel, name))
+
+
+def test_every_section_of_the_configuration_is_offered_and_typed() -> None:
+    public = {getattr(submodel, name) for name in submodel.__all__ if name.endswith("Section")}
+    sections = {type(value) for _, value in submodel.Config() if isinstance(value, BaseModel)}
+    assert sections == public
+    train = submodel.TrainSection(rounds=2, evaluate_every=1)
+    given = submodel.Config(train=train, clients=submodel.ClientsSection(count=4, per_round=2))
+    result = submodel.train(made("plain"), submodel.digits(), given)
+    assert [line["clients"] for line in result.history] == [2, 2]
+    assert all("test_loss" in line for line in result.history)
 
 
 class Several(nn.Module):

@@ -7,7 +7,21 @@ from submodel.lazy import lazily
 
 if TYPE_CHECKING:
     from submodel.api import Result, build, train
-    from submodel.config import Config
+    from submodel.config import (
+        AxesSection,
+        ClientsSection,
+        Config,
+        DataSection,
+        DevicesSection,
+        EngineSection,
+        LocalSection,
+        MergeSection,
+        ModelSection,
+        SchemeSection,
+        ServerSection,
+        TaskSection,
+        TrainSection,
+    )
     from submodel.data import Dataset, dataset, digits
     from submodel.experiments.comparison.plan import compare
     from submodel.model.axes.declare import Axes, declare
@@ -18,12 +32,24 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Axes",
+    "AxesSection",
     "Callback",
+    "ClientsSection",
     "Config",
+    "DataSection",
     "Dataset",
+    "DevicesSection",
+    "EngineSection",
+    "LocalSection",
+    "MergeSection",
+    "ModelSection",
     "Result",
     "Run",
+    "SchemeSection",
+    "ServerSection",
     "SubmodelError",
+    "TaskSection",
+    "TrainSection",
     "build",
     "compare",
     "dataset",
@@ -40,6 +66,7 @@ __getattr__ = lazily(
         **dict.fromkeys(("Run", "open"), "submodel.runs.open"),
         **dict.fromkeys(("Axes", "declare", "trace"), "submodel.model.axes"),
         "Callback": "submodel.runs.callbacks",
+        **{name: "submodel.config" for name in __all__ if name.endswith("Section")},
         "Config": "submodel.config",
         "compare": "submodel.experiments.comparison.plan",
         **dict.fromkeys(("Dataset", "dataset", "digits"), "submodel.data"),
