@@ -51,9 +51,11 @@ def test_every_name_can_be_imported_and_is_described(name: str) -> None:
 
 
 def test_every_section_of_the_configuration_is_offered_and_typed() -> None:
-    public = {getattr(submodel, name) for name in submodel.__all__ if name.endswith("Section")}
-    sections = {type(value) for _, value in submodel.Config() if isinstance(value, BaseModel)}
-    assert sections == public
+    sections = [value for _, value in submodel.Config() if isinstance(value, BaseModel)]
+    names = {type(value).__name__ for value in sections}
+    assert names == {name for name in submodel.__all__ if name.endswith("Section")}
+    for value in sections:
+        assert isinstance(value, getattr(submodel, type(value).__name__))
     train = submodel.TrainSection(rounds=2, evaluate_every=1)
     given = submodel.Config(train=train, clients=submodel.ClientsSection(count=4, per_round=2))
     result = submodel.train(made("plain"), submodel.digits(), given)

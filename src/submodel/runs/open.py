@@ -14,12 +14,11 @@ from torch import nn
 from submodel.algorithm.evaluation import Score
 from submodel.algorithm.types import State
 from submodel.amounts import parse_capacity
-from submodel.config import Config, parse
+from submodel.config import Config, parse, to_toml
 from submodel.config.meaning import CHANGEABLE, differences, refusals
-from submodel.config.plain import MOST_BYTES, read_toml
+from submodel.config.plain import read_toml
 from submodel.data import Dataset
 from submodel.errors import ConfigError, SubmodelError
-from submodel.files import read_text
 from submodel.model.axes import Axes, Dimension
 from submodel.prepare.selection import Selector
 from submodel.runs import checkpoint
@@ -119,7 +118,8 @@ class Run:
         """Go on with the run until it is finished, in this process; returns the run itself.
 
         Args:
-            config: what changes, by section, as ``{"train": {"rounds": 300}}``.
+            config: what changes, by section, as ``{"train": {"rounds": 300}}``; None stands for
+                what a key is by default.
             callbacks: told of every round, as in `submodel.train`.
             progress: show how it goes on the error output.
         """
@@ -127,7 +127,7 @@ class Run:
         if self.finished and not differences(self.config, resolved):
             return self
         name = resolved.engine.name
-        if name in ("torchrun", "flower") or resolved.engine.processes is not None:
+        if name in ("torchrun", "flower") or getattr(resolved.engine, "processes", None):
             raise ConfigError(
                 [
                     "engine: resume computes in this process (name 'auto' or 'local', no "
@@ -150,8 +150,7 @@ class Run:
             config: all of it, or the sections with what changes.
         """
         if not isinstance(config, Config):
-            values = read_toml(read_text(self.folder.config_file, MOST_BYTES))
-            config = parse(_laid_over(values, config))
+            config = parse(_laid_over(read_toml(to_toml(self.config)), config))
         done = checkpoint.saved_round(self.folder.checkpoints)
         if problems := refusals(self.config, config, done):
             allowed = f"what may change in a run that has begun: {', '.join(CHANGEABLE)}"
@@ -240,13 +239,18 @@ def open(  # noqa: A001 - submodel.open
 
 
 def _laid_over(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables with some of their values changed."""
-    return {
-        **values,
-        **{
-            key: _laid_over(values[key], value)
-            if isinstance(value, Mapping) and isinstance(values.get(key), Mapping)
-            else value
-            for key, value in changes.items()
-        },
-    }
+    """Nested tables with some of their values changed; None: what it is by default.
+
+    >>> _laid_over({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4, "c": None}})
+    {'a': {'b': 4}, 'd': 3}
+    """
+    merged = dict(values)
+    for key, value in changes.items():
+        old = values.get(key)
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(old, Mapping):
+            merged[key] = _laid_over(old, value)
+        else:
+            merged[key] = value
+    return merged
