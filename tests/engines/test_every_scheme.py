@@ -71,7 +71,7 @@ def test_devices_give_the_bytes_of_this_process_for_every_scheme(name: str) -> N
             "data": {"examples": 60, "test_examples": 20},
             "clients": {"count": 4, "per_round": 3, "capacities": [1, 0.5]},
             "train": {"rounds": ROUNDS},
-            "engine": {"name": "flower", "batching": "never", "device": "cpu"},
+            "engine": {"name": "flower", "device": "cpu"},
             "devices": {"least": 4, "deadline": 0.5},
         },
         VARIANTS[name],
