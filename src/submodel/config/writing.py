@@ -26,6 +26,8 @@ def describe(config: Config) -> str:
             sections += ["", f"[{name}]  # {(type(value).__doc__ or '').rstrip('.')}"]
             for key, leaf in type(value).model_fields.items():
                 sections.append(_described(key, getattr(value, key), leaf.description))
+            for key, given in (value.model_extra or {}).items():
+                sections.append(_described(key, given, "of a component whose code is not here"))
         else:
             top.append(_described(name, value, field.description))
     return "\n".join([*top, *sections]) + "\n"
@@ -36,12 +38,21 @@ def _described(key: str, value: object, description: str | None) -> str:
 
 
 def _line(key: str, value: object) -> str:
-    """A key and its value as one line of TOML, tables in braces."""
+    """A key and its value as one line of TOML, tables in braces.
+
+    >>> _line("a = b", ["[ 1, ]", {"c": 2}])
+    '"a = b" = ["[ 1, ]", {c = 2}]'
+    """
+    name = tomli_w.dumps({key: 0}).removesuffix(" = 0\n")
+    return f"{name} = {_value(value)}"
+
+
+def _value(value: object) -> str:
     if isinstance(value, Mapping):
-        name = tomli_w.dumps({key: 0}).partition(" = ")[0]
-        return f"{name} = {{{', '.join(_line(inner, value[inner]) for inner in value)}}}"
-    text = tomli_w.dumps({key: value}, indent=0).strip()
-    return text.replace("\n", " ").replace("[ ", "[").replace(", ]", "]")
+        return f"{{{', '.join(_line(key, inner) for key, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
 
 
 def to_toml(config: Config) -> str:

@@ -226,9 +226,9 @@ def study(s: Settings, report: Report = silent) -> Study:
         claims.append(Statement(text, shown, f"{exact:.5f}", verdict))
     random, rolled = curves[len(s.capacities) - 1], curves[-1]
     mean, low, high = interval(random.output_gaps[-1] - rolled.output_gaps[-1])
-    claims.append(Statement("F(w^) is lower with rolling than with random masks, equal coordinates and "
-                        "step size, largest R", f"{mean:.4f} [{low:.4f}, {high:.4f}] lower", "-",
-                        "yes" if low > 0 else "undecided" if high > 0 else "no"))  # fmt: skip
+    claims.append(Statement("F(w^) is lower with rolling than with random masks, equal coordinates "
+                        "and step size, largest R", f"{mean:.4f} [{low:.4f}, {high:.4f}] lower",
+                        "-", "yes" if low > 0 else "undecided" if high > 0 else "no"))  # fmt: skip
     mean, low, high = interval(random.errors[-1] - rolled.errors[-1])
     claims.append(Statement("the same for ||w_R - w*||^2, each to its own optimum",
                         f"{mean:.4f} [{low:.4f}, {high:.4f}] lower", "-",
