@@ -60,7 +60,7 @@ def differences(then: Config, now: Config) -> dict[str, tuple[str, str]]:
 
     >>> from submodel.config import parse
     >>> differences(Config(), parse({"seed": 3, "model": {"width": 16}}))
-    {'seed': ('0', '3'), 'model.width': ('unset', '16')}
+    {'seed': ('0', '3'), 'model.width': ('32', '16')}
     """
     before, after = meaning(then), meaning(now)
     return {
