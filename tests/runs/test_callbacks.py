@@ -13,13 +13,18 @@ from torch import nn
 
 import submodel
 from submodel.algorithm.types import State
+from submodel.config import parse
 from submodel.data import Dataset
+from submodel.engines.processes.group import ProcessGroup
 from submodel.errors import CallbackError, ConfigError
+from submodel.prepare.setup import prepare
 from submodel.runs import loop
+from submodel.runs.callbacks import Tell
 from submodel.runs.checkpoint import model_sha256, saved_round
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics
 from submodel.runs.training import Training
+from tests.support.ranks import run_group
 
 CONFIG: dict[str, Any] = {
     "clients": {"count": 6, "per_round": 3},
@@ -247,3 +252,20 @@ def test_progress_is_shown_unless_it_is_not_wanted(capfd: pytest.CaptureFixture[
     assert out == ""
     assert "round 2/4: train loss" in err
     assert "round 4/4: train loss" in err
+
+
+def note_rounds(group: ProcessGroup, folder: str) -> None:
+    """Train in a group; every process has a callback that would note its rounds."""
+    notes = Path(folder) / f"rank-{group.rank}"
+
+    def note(line: Metrics) -> None:
+        with notes.open("a") as file:
+            file.write(f"{line['round']} ")
+
+    config = parse({"model": {"name": "mlp", "width": 8}, **CONFIG})
+    loop.train(Training(config, prepare(config)), callbacks=[Tell(note)], group=group)
+
+
+def test_of_a_group_of_processes_the_first_alone_calls_them(tmp_path: Path) -> None:
+    run_group(note_rounds, str(tmp_path), processes=2)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"rank-0": "1 2 3 4 "}

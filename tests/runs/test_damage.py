@@ -106,7 +106,7 @@ def test_no_configuration_hangs_or_shows_a_traceback(case: str, tmp_path: Path) 
 def test_values_that_toml_cannot_hold_are_named() -> None:
     for bad in (None, object(), {1: 2}, [None]):
         with pytest.raises(ConfigError, match=r"model\.options\.x"):
-            to_toml(parse({"model": {"options": {"x": bad}}}))
+            to_toml(parse({"model": {"name": "nets:make", "options": {"x": bad}}}))
     loop: dict[str, Any] = {}
     loop["x"] = loop
     with pytest.raises(ConfigError, match="nested too deeply"):

@@ -12,8 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 import submodel as package
+from submodel.config import parse, read
 from submodel.errors import CheckpointError, ConfigError, SubmodelError
 from submodel.runs.checkpoint import model_sha256
+from submodel.runs.folder import RunFolder
 from submodel.runs.loop import Interrupted
 from tests.support.commands import Command
 
@@ -172,3 +174,16 @@ def test_a_run_of_the_command_line_opens_without_anything(
     assert len(run.metrics) == 3
     with pytest.raises(ConfigError, match="submodel resume"):
         run.resume({"train": {"rounds": 4}, "engine": {"name": "torchrun"}})
+
+
+def test_another_engine_takes_its_keys_along(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create(parse({"engine": {"name": "torchrun", "processes": 2}}))
+    by_command = read(folder.config_file, ["engine.name=local"], of_run=True)
+    in_python = package.open(folder.path).changed({"engine": {"name": "local"}})
+    assert by_command == in_python
+    assert in_python.engine.name == "local"
+    with pytest.raises(ConfigError, match=r"engine\.processes"):
+        package.open(folder.path).changed({"engine": {"name": "local", "processes": 2}})
+    with pytest.raises(ConfigError, match=r"engine\.processes"):
+        read(folder.config_file, ["engine.name=local", "engine.processes=2"], of_run=True)

@@ -132,7 +132,7 @@ REFUSED = {
     "cosine": ("train.rounds=5", "the learning rates of a cosine schedule follow from it"),
     "scores": ("train.statistics=test_batch", "the rounds so far were scored the other way"),
     "devices": ("engine.name=flower", "a run's data is either here or on devices"),
-    "transport": ("devices.transport=half", 'devices.transport: "exact" then, "half" now'),
+    "transport": ("devices.transport=half", "devices.transport: goes with engine.name = flower"),
     "no such key": ("train.ronds=5", "train.ronds: no such key"),
     "nonsense": ("train.rounds=many", "train.rounds: 'many' is not a whole number"),
 }

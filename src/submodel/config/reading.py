@@ -72,12 +72,14 @@ def read(path: Path | None, settings: Sequence[str] = (), of_run: bool = False) 
     """The configuration of a file (None: all defaults) with settings put in.
 
     ``of_run``: the file is a run's, perhaps of an earlier version, which wrote all keys of all
-    components; those that mean nothing are left out.
+    components; those that mean nothing, also with another component set, are left out.
     """
     where = "" if path is None else f"{path}: "
     try:
         values = {} if path is None else read_toml(read_text(path, MOST_BYTES))
-        return parse(override(without_unused(values) if of_run else values, settings))
+        if of_run:
+            values = without_unused(override(values, settings))
+        return parse(override(values, settings))
     except ConfigError as error:
         raise ConfigError([where + problem for problem in error.problems]) from None
     except UnreadableError as error:

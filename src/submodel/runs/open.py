@@ -17,6 +17,7 @@ from submodel.amounts import parse_capacity
 from submodel.config import Config, parse, to_toml
 from submodel.config.meaning import CHANGEABLE, differences, refusals
 from submodel.config.plain import read_toml
+from submodel.config.reading import without_unused
 from submodel.data import Dataset
 from submodel.errors import ConfigError, SubmodelError
 from submodel.model.axes import Axes, Dimension
@@ -150,7 +151,8 @@ class Run:
             config: all of it, or the sections with what changes.
         """
         if not isinstance(config, Config):
-            config = parse(_laid_over(read_toml(to_toml(self.config)), config))
+            values = without_unused(_laid_over(read_toml(to_toml(self.config)), config))
+            config = parse(_laid_over(values, config))
         done = checkpoint.saved_round(self.folder.checkpoints)
         if problems := refusals(self.config, config, done):
             allowed = f"what may change in a run that has begun: {', '.join(CHANGEABLE)}"
