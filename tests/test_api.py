@@ -115,7 +115,16 @@ def test_clients_says_who_has_what() -> None:
     federation = result.setup.federation
     assert result.setup.population.count == 4
     assert federation.indices(0).tolist() == [1, 2, 3]
+    assert result.training.config.data.partition == "own"
     assert [federation.size(client) for client in range(4)] == [3, 40, 5, 200]
+    data = submodel.digits()
+    numbers = submodel.dataset(
+        (data.train.x, data.train.y[:, None].float()), (data.test.x, data.test.y[:, None].float())
+    )
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.ReLU(), nn.Linear(4, 1))
+    no_labels = {**CONFIG, "local": {"absent_labels": "keep"}}
+    fitted = submodel.train(net, numbers, no_labels, loss=nn.functional.mse_loss, clients=lists)
+    assert fitted.history[-1]["test_loss"] > 0
     default = submodel.train(made("plain"), submodel.digits(), CONFIG, clients=lists)
     assert default.setup.population.per_round == 4
     assert default.history[0]["clients"] == 4

@@ -191,7 +191,7 @@ def _own(config: Config, data: object, clients: object) -> Config:
     if "clients.per_round" not in _given(config):
         values["per_round"] = min(count, config.clients.sampled)
     chosen = parse({"clients": {**config.clients.model_dump(exclude_unset=True), **values}}).clients
-    sections = {"data": config.data.changed(partition="iid"), "clients": chosen}
+    sections = {"data": config.data.changed(partition="own"), "clients": chosen}
     return config.model_copy(update=sections)
 
 

@@ -149,12 +149,13 @@ def test_what_is_missing_or_another_run_s_is_said(
     others = [*material()["clients"][:-1], np.arange(3)]
     for change, what in (
         ({"clients": others}, "clients: lists of 6 as then, but not the same ones"),
-        ({"clients": None}, "clients: lists of 6 then, none now"),
         ({"outputs": lambda returned: returned["logits"]}, "outputs: logits then, <lambda> now"),
         ({"loss": smooth}, "loss: cross_entropy then, smooth now"),
     ):
         with pytest.raises(CheckpointError, match=what):
             _ = package.open(path, **{**material(), **change}).model
+    with pytest.raises(ConfigError, match=r"'own' stands for what submodel\.train\(clients="):
+        _ = package.open(path, **{**material(), "clients": None}).model
     with pytest.raises(SubmodelError, match="not a run"):
         package.open(tmp_path)
 

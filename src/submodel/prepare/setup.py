@@ -234,7 +234,7 @@ def target_problems(config: Config, data: Dataset, loss: Loss) -> list[str]:
             needs = f"the plain cross-entropy, and the loss has or is {', '.join(options)}"
         problems.append(f"local.absent_labels: {absent!r} needs {needs}; use 'keep'")
     elsewhere = config.engine.name == "flower"  # devices bring data of their own
-    if partition != "iid" and data.classes is None and not elsewhere:
+    if partition not in ("iid", "own") and data.classes is None and not elsewhere:
         problems.append(
             f"data.partition: {partition!r} needs class labels, and the targets are {targets}; "
             "use 'iid'"

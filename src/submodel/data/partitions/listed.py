@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
@@ -18,6 +19,13 @@ class Listed:
     """Every client has the examples that somebody listed for it."""
 
     lists: tuple[Indices, ...]
+
+    @classmethod
+    def configured(cls, options: object, context: object) -> NoReturn:  # noqa: ARG003
+        """Not from a configuration, in which "own" stands for it."""
+        raise ConfigError(
+            ["data.partition: 'own' stands for what submodel.train(clients=...) is given in Python"]
+        )
 
     def size(self, client: int) -> int:
         """How many examples the client has."""
