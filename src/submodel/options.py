@@ -103,6 +103,8 @@ S = TypeVar("S", bound=Section)
 
 def compose(base: type[S], values: Mapping[str, Any]) -> type[S]:
     """The class of a section with these values: ``base``, and the components that it chooses."""
+    if not base.choices:
+        return base
     parts: list[type[Section]] = [base]
     waiting = list(base.choices)
     while waiting:

@@ -101,7 +101,10 @@ REFUSED = {
         "way 'rolling:order=shuffled' is the same as 'rolling'",
     ),
     "no such scheme": ("rolling,sideways", "way 'sideways': scheme.name: 'sideways' is not one of"),
-    "no such key": ("random:smapling=fixed", "scheme.smapling: no such key; allowed here: name"),
+    "no such key": (
+        "random:smapling=fixed",
+        "scheme.smapling: no such key; did you mean 'sampling'? allowed here: name",
+    ),
     "no such section": ("random:servr.lr=1", "way 'random:servr.lr=1': servr: no such key"),
     "no value": ("random:sampling", "'sampling' is not key=value"),
     "no scheme": ("rolling,,static", "way '': begins with no scheme's name"),
