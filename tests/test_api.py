@@ -26,6 +26,8 @@ def functions() -> dict[str, Any]:
         if inspect.isfunction(value):
             found[name] = value
         elif inspect.isclass(value) and not issubclass(value, Exception):
+            if not issubclass(value, BaseModel):  # whose fields have descriptions
+                found[name] = value
             for method, function in inspect.getmembers(value, inspect.isfunction):
                 ours = function.__module__.startswith("submodel")
                 if ours and not method.startswith("_") and not method.startswith("model_"):
@@ -36,6 +38,8 @@ def functions() -> dict[str, Any]:
 @pytest.mark.parametrize("name", functions())
 def test_every_parameter_is_described(name: str) -> None:
     function = functions()[name]
+    if inspect.isclass(function) and function.__init__ is object.__init__:
+        return  # it takes nothing
     names = [p for p in inspect.signature(function).parameters if p not in ("self", "cls")]
     text = inspect.getdoc(function) or ""
     assert text

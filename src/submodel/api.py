@@ -42,7 +42,14 @@ from submodel.tasks.loss import Loss
 
 @dataclass(frozen=True)
 class Result:
-    """A trained global model and how it came about."""
+    """A trained global model and how it came about.
+
+    Args:
+        model: the global model, ready to use.
+        history: the metrics of every round.
+        training: the configuration and the setup.
+        state: the global model's tensors, and what scheme and server remember.
+    """
 
     model: nn.Module
     history: list[Metrics] = field(repr=False)

@@ -37,11 +37,18 @@ class About:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training part, shared out among clients, and a test part that no client sees."""
+    """A training part, shared out among clients, and a test part that no client sees.
+
+    Args:
+        train: the training examples.
+        test: the test examples.
+        classes: how many classes the targets are labels of; None: they are not labels.
+        about: where the examples come from.
+    """
 
     train: Examples
     test: Examples
-    classes: int | None  # None: the targets are not class labels
+    classes: int | None
     about: About | None = None
 
     @property

@@ -40,6 +40,10 @@ class Run:
 
     What it says of the folder is read when it is asked for: of a run that is being trained
     elsewhere, it shows how far that has come.
+
+    Args:
+        path: the run's folder.
+        material: the module and data of a run that began with ones of the user's own.
     """
 
     def __init__(self, path: str | Path, material: Material | None = None) -> None:

@@ -21,26 +21,33 @@ CLASSES = "classes"
 
 @dataclass(frozen=True)
 class Axes:
-    """The axes of one model and where they lie in its tensors."""
+    """The axes of one model and where they lie in its tensors.
+
+    Args:
+        sizes: how many units each axis has.
+        layouts: by the name of a tensor, how units lie along each of its dimensions.
+        frozen: dimensions that are never cut, or only in part, as ``tensor[dimension]``, and why.
+        kept: axes that could be cut but that a capacity leaves whole, and why.
+        inexact: axes whose units some operators mix other than by weights: cutting is not masking.
+        unused: tensors that the forward never read.
+        stored: what numbers in the code make dimensions, for building small modules; None if not
+            traced.
+        measured: the capacities at which a sub-model was built and held against the masked model.
+        doubt: why it is not known whether the axes that nothing speaks against are exact; or empty.
+        lines: of ``frozen`` and ``kept``, the lines of the model's code to change, where there is
+            one.
+    """
 
     sizes: Mapping[str, int]
     layouts: Mapping[str, tuple[Layout, ...]] = field(repr=False)
     frozen: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Dimensions that are never cut, or only in part, as ``tensor[dimension]``, and why."""
     kept: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Axes that could be cut but that a capacity leaves whole, and why."""
     inexact: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
-    """Axes whose units some operators mix other than by weights: cutting is not masking."""
     unused: tuple[str, ...] = field(default=(), repr=False)
-    """Tensors that the forward never read."""
     stored: Stored | None = field(default=None, repr=False)
-    """What numbers in the code make dimensions, for building small modules; None if not traced."""
     measured: tuple[float, ...] = field(default=(), repr=False, compare=False)
-    """The capacities at which a sub-model was built and held against the masked model."""
     doubt: str = field(default="nobody has measured it", repr=False, compare=False)
-    """Why it is not known whether the axes that nothing speaks against are exact; or empty."""
     lines: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Of `frozen` and `kept`: the lines of the model's code to change, where there is one."""
 
     @property
     def cut_by_capacity(self) -> dict[str, int]:
