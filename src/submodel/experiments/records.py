@@ -15,7 +15,8 @@ from pydantic import AfterValidator, Field, TypeAdapter
 from submodel.config import Config
 from submodel.errors import SubmodelError
 from submodel.files import JsonNumber, UnreadableError, read_typed
-from submodel.runs.loop import Metrics, RunFolder
+from submodel.runs.folder import RunFolder
+from submodel.runs.metrics import Metrics
 
 _KEPT = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy")
 _COSTS = ("round", "bytes", "flops")

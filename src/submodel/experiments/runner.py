@@ -18,7 +18,8 @@ from submodel.engines.processes.launch import start_follower
 from submodel.errors import SubmodelError
 from submodel.experiments.records import VariantRecord
 from submodel.extras import needs_extra
-from submodel.runs.loop import Interrupted, RunFolder
+from submodel.runs.folder import RunFolder
+from submodel.runs.loop import Interrupted
 
 _POLL = 0.5  # seconds
 

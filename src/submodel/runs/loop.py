@@ -18,15 +18,15 @@ from submodel.algorithm.types import ALONE, Engine, Group, State
 from submodel.engines.processes.group import ProcessGroup
 from submodel.errors import CallbackError, LostProcessError, SilentRoundError, SubmodelError
 from submodel.model.cost import CostModel
-from submodel.runs.callbacks import Callback, OnRound, callbacks_of
-from submodel.runs.folder import RunFolder, new_folder
+from submodel.runs.callbacks import Callback, callbacks_of
+from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics, line_of
 from submodel.runs.start import start
 from submodel.runs.subject import subject_of
 from submodel.runs.summary import write_result
 from submodel.runs.training import Training
 
-__all__ = ["Interrupted", "Metrics", "OnRound", "RunFolder", "Training", "new_folder", "train"]
+__all__ = ["Interrupted", "Metrics", "RunFolder", "train"]
 _log = logging.getLogger(__name__)
 
 
