@@ -69,7 +69,7 @@ class Pfl:
         self._net = Net(channels_last(setup.module).train())
         self._model = PyTorchModel(
             self._net,
-            local_optimizer_create=partial(torch.optim.SGD, momentum=work.momentum),
+            local_optimizer_create=partial(torch.optim.SGD, **vars(work.optimiser)),
             central_optimizer=torch.optim.SGD(self._net.parameters(), lr=1.0),
         )
         users = self._users()

@@ -108,7 +108,7 @@ class Trainer:
         module, work = self.module(job.cut), self._setup.work
         indices = self._positions[job.client]
         parameters = list(module.parameters())
-        optimizer = torch.optim.SGD(parameters, lr=work.lr, momentum=work.momentum)
+        optimizer = torch.optim.SGD(parameters, lr=work.lr, **vars(work.optimiser))
         total, steps = torch.zeros(()), 0
         for xi in batches(len(indices), work, self._setup.seed, job.round, job.client):
             if steps == limit:

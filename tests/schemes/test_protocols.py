@@ -22,7 +22,7 @@ from submodel.algorithm.types import Setup
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import SubmodelError
-from submodel.local.sgd import Gradients
+from submodel.local.optimisers import Gradients
 from submodel.local.training import Step, plain_step
 from submodel.local.work import LocalWork
 from submodel.model.cost import CostModel

@@ -44,6 +44,8 @@ def setup_of(
     for name, section in sections.items():
         config[name] = {**config.get(name, {}), **section}
     own = None if isinstance(model, str) else model
+    if config["data"].get("partition") != "labels":
+        config["data"].pop("labels_per_client", None)
     return prepare(parse(config), own, images or tiny_images(), loss=loss)
 
 

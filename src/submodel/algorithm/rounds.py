@@ -198,7 +198,12 @@ def output_step(
     a gradient that is clipped there is clipped here; clients weigh what they do in the merge.
     """
     work = replace(
-        setup.work, lr=1 / smoothness, epochs=None, steps=1, batch_size=None, momentum=0.0
+        setup.work,
+        lr=1 / smoothness,
+        epochs=None,
+        steps=1,
+        batch_size=None,
+        optimiser=setup.work.optimiser.plain(),
     )
     tally = Tally(setup.axes, state.tensors, costs)
     workers = Workers(engine, group, tally)

@@ -114,8 +114,8 @@ def plan(
     setup = prepare(resolved)
     batch = resolved.local.batch_size or len(setup.federation.examples(0))
     example = setup.federation.dataset.example
-    momentum = setup.work.momentum > 0
-    budget = Budget(setup.module, setup.axes, example, batch, momentum, setup.least)
+    copies = setup.work.optimiser.copies
+    budget = Budget(setup.module, setup.axes, example, batch, copies, setup.least)
     fit = budget.largest(lambda n: all(getattr(n, what) <= most for what, most in limits.items()))
     wanted = ", ".join(f"{what} {si(most)}" for what, most in limits.items())
     if fit.capacity is None or fit.needs is None:

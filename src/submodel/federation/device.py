@@ -206,9 +206,8 @@ class Device:
         held = beside = copies = 0
         if device.type == "cpu":  # a GPU has neither torch nor messages in its memory
             held, beside = own_memory(), RUNNING
-            copies = COPIES + (
-                getattr(config.local, "weight_decay", 0.0) > 0
-            )  # a gradient with its decay
+            decays = getattr(setup.work.optimiser, "weight_decay", 1.0) > 0
+            copies = COPIES + decays  # a gradient with its decay
             copies += 2 * (config.devices.transport == "half")  # changes, and those made smaller
         memory = self.means.memory or held + free_memory(device)
         return fitting(config, setup.module, setup.axes, self.facts, memory, held + beside, copies)

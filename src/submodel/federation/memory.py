@@ -14,6 +14,7 @@ from submodel.amounts import si
 from submodel.config import Config
 from submodel.errors import ConfigError
 from submodel.federation.facts import Facts
+from submodel.local.optimisers import OPTIMISERS
 from submodel.model.axes import Axes
 from submodel.model.budget import Budget
 
@@ -77,7 +78,7 @@ def fitting(
         axes,
         facts.example,
         batch,
-        getattr(config.local, "momentum", 0.0) > 0,
+        OPTIMISERS.find(config.local.optimiser).make(config.local).copies,
         config.axes.least,
     )
     needs = {capacity: budget.needs(capacity) for capacity in offered}

@@ -13,7 +13,7 @@ import json
 import math
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -36,7 +36,9 @@ from submodel.algorithm.packing import (
 from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.errors import PlanError, SubmodelError
 from submodel.errors import plain as plain
-from submodel.local.work import LocalWork
+from submodel.local.optimisers import Optimiser
+from submodel.local.sgd import Sgd
+from submodel.local.work import LocalWork, Precision
 from submodel.model.axes.layout import Indices
 from submodel.model.build import local_of, tensors_of
 from submodel.model.cut import CoordinateCut, Cut, PlannedCut, Tensors, UnitCut, read_runs, runs
@@ -154,7 +156,7 @@ def task_parcel(task: Task, module: nn.Module, masks: bool, transport: Transport
         "assignment": asdict(task.assignment),
         "units": _units(task.cut),
         "drawn": isinstance(task.cut, CoordinateCut) and bool(task.cut.masks) and not masks,
-        "work": asdict(task.work),
+        "work": _work(task.work),
         "step_rule": task.step_rule is not None,
         "classes": None if task.classes is None else task.classes.tolist(),
         "halved": scales if transport == "half" else None,
@@ -170,6 +172,32 @@ def _units(cut: Cut) -> dict[str, list[list[int]]] | None:
     return None if isinstance(cut, CoordinateCut) and cut.masks else {}
 
 
+def _work(work: LocalWork) -> dict[str, Any]:
+    """What a client is to do; optimisers of other people's code are made on the device."""
+    head = {f.name: getattr(work, f.name) for f in fields(work) if f.name != "optimiser"}
+    optimiser = asdict(work.optimiser) if isinstance(work.optimiser, Sgd) else None
+    return {**head, "optimiser": optimiser}
+
+
+@dataclass(frozen=True)
+class _Work:
+    """How `_work` says it: as `LocalWork`, the optimiser by its numbers or as configured."""
+
+    lr: float
+    epochs: int | None
+    steps: int | None
+    batch_size: int | None
+    drop_last: bool
+    clip: float | None
+    precision: Precision
+    optimiser: Sgd | None
+
+    def local(self, configured: Optimiser) -> LocalWork:
+        """The work of a client whose run has configured this optimiser."""
+        others = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "optimiser"}
+        return LocalWork(**others, optimiser=self.optimiser or configured)
+
+
 @dataclass(frozen=True)
 class _TaskHead:
     """What `task_parcel` says beside the tensors."""
@@ -177,7 +205,7 @@ class _TaskHead:
     assignment: Assignment
     units: dict[str, list[tuple[int, int]]] | None
     drawn: bool
-    work: LocalWork
+    work: _Work
     step_rule: bool  # whether steps follow that of the scheme, which the device has too
     classes: list[Annotated[int, Field(ge=0, lt=1 << 53)]] | None
     halved: dict[str, FiniteFloat] | None
@@ -219,7 +247,16 @@ def read_task(parcel: Parcel, setup: Setup) -> Task:
     rule = step_rule(setup.scheme, head.assignment.capacity) if head.step_rule else None
     if head.step_rule and rule is None:
         raise WireError("its steps follow a rule that the scheme of the run does not have")
-    return Task(head.assignment, cut, tensors, head.work, classes, scales, rule, local)
+    return Task(
+        head.assignment,
+        cut,
+        tensors,
+        head.work.local(setup.work.optimiser),
+        classes,
+        scales,
+        rule,
+        local,
+    )
 
 
 def _spreads(shape: Sequence[int], over: Sequence[int]) -> bool:

@@ -1,14 +1,56 @@
-"""The optimisers that a configuration can name."""
+"""What an optimiser is, and those that a configuration can name."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
 
 from submodel.plugins import Kind, Offer
 
-OPTIMISERS: Kind[Any] = Kind(
+Gradients = Sequence[Tensor | None]
+"""Of the trained parameters, in their order; None where the loss does not depend on one."""
+Slots = Sequence[Sequence[Tensor]]
+"""What an optimiser keeps: some tensors of the shape of each parameter, in their order."""
+
+
+class Optimiser(Protocol):
+    """Moves parameters along their gradients, weight by weight.
+
+    A client's optimiser begins afresh in every round. Clients of equal shape are trained as one
+    tensor, so a step must treat every weight by itself: nothing may be summed over a tensor.
+    """
+
+    @property
+    def copies(self) -> int:
+        """How many values it keeps for every weight: what `submodel plan` reckons with."""
+        ...
+
+    def begin(self, parameters: Sequence[Tensor]) -> Slots:
+        """What it keeps, at the start: ``copies`` lists."""
+        ...
+
+    def step(
+        self, parameters: Sequence[Tensor], gradients: Gradients, slots: Slots, lr: float
+    ) -> None:
+        """Change parameters and slots in place."""
+        ...
+
+    def plain(self) -> Optimiser:
+        """One that takes a gradient step of the same objective, for the algorithms' output."""
+        ...
+
+
+def _is_optimiser(made: object) -> bool:
+    return all(hasattr(made, name) for name in ("copies", "begin", "step", "plain"))
+
+
+OPTIMISERS: Kind[Optimiser] = Kind(
     noun="optimiser",
     key="local.optimiser",
     group="submodel.optimisers",
+    wants="an optimiser, with copies, begin, step and plain",
+    is_one=_is_optimiser,
     offers={"sgd": Offer("submodel.local.sgd:Sgd", "with momentum, as torch's")},
 )

@@ -1,62 +1,28 @@
-"""Steps of SGD, for one client or many at once."""
+"""Stochastic gradient descent."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Self
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from submodel.local.work import LocalWork
+from submodel.local.optimisers import Gradients, Slots
 from submodel.options import Decay, Section
-
-Gradients = Sequence[Tensor | None]
-
-
-def clipped(gradients: Gradients, largest: float, clients: int = 1) -> list[Tensor | None]:
-    """Scale the gradient of each of ``clients`` (first dimension: clients x rows) to a norm.
-
-    >>> clipped([torch.tensor([3.0, 4.0]), None], 1.0)
-    [tensor([0.6000, 0.8000]), None]
-    """
-    apart = [None if g is None else g.reshape(clients, -1) for g in gradients]
-    norms = [torch.linalg.vector_norm(g, dim=1) for g in apart if g is not None]
-    total = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-    factor = (largest / (total + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
-    scaled = (None if g is None else g * factor[:, None] for g in apart)
-    return [
-        None if s is None or g is None else s.view(g.shape)
-        for s, g in zip(scaled, gradients, strict=True)
-    ]
-
-
-@torch.no_grad()
-def sgd(
-    parameters: Sequence[Tensor], found: Gradients, momenta: Sequence[Tensor], work: LocalWork
-) -> None:
-    """One step of SGD, as `torch.optim.SGD` takes it, with a fraction of its overhead.
-
-    ``momenta`` begin as zeros; empty without momentum. A parameter without gradient stays.
-    """
-    used = [i for i, gradient in enumerate(found) if gradient is not None]
-    gradients = [gradient for gradient in found if gradient is not None]
-    moved = [parameters[i] for i in used]
-    if work.weight_decay:
-        gradients = list(torch._foreach_add(gradients, moved, alpha=work.weight_decay))
-    if momenta:
-        kept = [momenta[i] for i in used]
-        torch._foreach_mul_(kept, work.momentum)
-        torch._foreach_add_(kept, gradients)
-        gradients = kept
-    torch._foreach_add_(moved, gradients, alpha=-work.lr)
 
 
 @dataclass(frozen=True)
 class Sgd:
-    """Stochastic gradient descent."""
+    """A step of SGD, as `torch.optim.SGD` takes it, with a fraction of its overhead.
+
+    >>> w = [torch.tensor([1.0])]
+    >>> Sgd(momentum=0.9).step(w, [torch.tensor([2.0])], [[torch.tensor([1.0])]], 0.1)
+    >>> w
+    [tensor([0.7100])]
+    """
 
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -66,3 +32,33 @@ class Sgd:
 
         momentum: Decay = Field(0.9, description="SGD momentum")
         weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="L2 decay")
+
+    @property
+    def copies(self) -> int:
+        """One, for the momentum."""
+        return 1 if self.momentum else 0
+
+    def begin(self, parameters: Sequence[Tensor]) -> Slots:
+        """Momenta of nought."""
+        return [[torch.zeros_like(p) for p in parameters]] if self.momentum else []
+
+    @torch.no_grad()
+    def step(
+        self, parameters: Sequence[Tensor], gradients: Gradients, slots: Slots, lr: float
+    ) -> None:
+        """A parameter without gradient stays."""
+        used = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        moves = [gradient for gradient in gradients if gradient is not None]
+        moved = [parameters[i] for i in used]
+        if self.weight_decay:
+            moves = list(torch._foreach_add(moves, moved, alpha=self.weight_decay))
+        if slots:
+            momenta = [slots[0][i] for i in used]
+            torch._foreach_mul_(momenta, self.momentum)
+            torch._foreach_add_(momenta, moves)
+            moves = momenta
+        torch._foreach_add_(moved, moves, alpha=-lr)
+
+    def plain(self) -> Self:
+        """Without momentum; the decay is part of the objective."""
+        return replace(self, momentum=0.0)

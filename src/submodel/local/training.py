@@ -1,4 +1,4 @@
-"""What a client does with its sub-model: K steps or E epochs of SGD on its own examples."""
+"""What a client does with its sub-model: K steps or E epochs on its own examples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from submodel.data import Examples
-from submodel.local.sgd import Gradients, clipped, sgd
+from submodel.local.optimisers import Gradients
 from submodel.local.work import LocalWork, Precision
 from submodel.tasks.counting import Counted, LossBook
 from submodel.tasks.loss import Loss
@@ -73,14 +73,14 @@ def train(
     m (.) w = w holds throughout and needs no further product. ``step`` replaces the gradient of
     the module's own loss by another; ``loss`` is then the one that it computes, to be asked what
     it is the mean of. A batch in which nothing counts is passed through the module, but is no step:
-    weights are neither moved nor decayed, momenta stay.
+    weights are neither moved nor decayed, and what the optimiser keeps stays.
     """
     module.train()
     loss = loss if isinstance(loss, Counted) else Counted(loss)
     step = step or plain_step(module, work, loss)
     names, parameters = list(trained(module)), list(trained(module).values())
     masked = {i: masks[n].to(parameters[i]) for i, n in enumerate(names) if masks and n in masks}
-    momenta = [torch.zeros_like(p) for p in parameters] if work.momentum else []
+    slots = work.optimiser.begin(parameters)
     book = LossBook()
     steps = processed = 0
     for positions in order:
@@ -93,8 +93,25 @@ def train(
             ]
             if work.clip is not None:
                 found = clipped(found, work.clip)
-            sgd(parameters, found, momenta, work)
+            work.optimiser.step(parameters, found, slots, work.lr)
         book.add(value.reshape(1), [count])
         steps, processed = steps + 1, processed + len(positions)
         del found  # or they would still be there while the next ones are computed
     return LocalResult(book.means()[0], processed, book.counted[0])
+
+
+def clipped(gradients: Gradients, largest: float, clients: int = 1) -> list[Tensor | None]:
+    """Scale the gradient of each of ``clients`` (first dimension: clients x rows) to a norm.
+
+    >>> clipped([torch.tensor([3.0, 4.0]), None], 1.0)
+    [tensor([0.6000, 0.8000]), None]
+    """
+    apart = [None if g is None else g.reshape(clients, -1) for g in gradients]
+    norms = [torch.linalg.vector_norm(g, dim=1) for g in apart if g is not None]
+    total = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    factor = (largest / (total + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+    scaled = (None if g is None else g * factor[:, None] for g in apart)
+    return [
+        None if s is None or g is None else s.view(g.shape)
+        for s, g in zip(scaled, gradients, strict=True)
+    ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from submodel.local.optimisers import Optimiser
+from submodel.local.sgd import Sgd
 from submodel.randomness import generator
 
 Precision = Literal["float32", "bfloat16"]
@@ -24,8 +26,7 @@ class LocalWork:
     steps: int | None = None
     batch_size: int | None = None  # None: all examples at once
     drop_last: bool = False  # leave out a pass's last batch where it is smaller than the others
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    optimiser: Optimiser = field(default_factory=Sgd)
     clip: float | None = None  # the largest norm of a gradient
     precision: Precision = "float32"
 

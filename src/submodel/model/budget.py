@@ -45,7 +45,7 @@ class Needs:
         terms = {
             "parameters": self.parameters,
             "gradients": self.gradients,
-            "momentum": self.optimizer,
+            "optimiser": self.optimizer,
             "activations": self.activations,
         }
         shown = [f"{si(count, 'B')} {what}" for what, count in terms.items() if count]
@@ -70,13 +70,13 @@ class Budget:
         axes: Axes,
         example_inputs: Inputs,
         batch_size: int,
-        momentum: bool = True,
+        copies: int = 1,
         least: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._costs = CostModel(module, example_inputs)
         self._axes = axes
         self._batch = batch_size
-        self._momentum = momentum
+        self._copies = copies  # that the optimiser keeps of the parameters
         self._least = least
         self._inputs = _of_batch(self._costs.inputs, batch_size)
 
@@ -91,7 +91,7 @@ class Budget:
         return Needs(
             parameters=cost.bytes,
             gradients=cost.bytes,
-            optimizer=cost.bytes if self._momentum else 0,
+            optimizer=cost.bytes * self._copies,
             activations=activation_bytes(build(self._costs.module, cut), self._inputs),
             flops=BACKWARD * cost.forward_flops * self._batch,
             traffic=2 * cost.bytes,

@@ -179,7 +179,6 @@ def assemble_setup(
 ) -> Setup:
     """The setup of these parts, everything else as configured."""
     local = config.local
-    optimiser = OPTIMISERS.find(local.optimiser).make(local)
     return Setup(
         module=module,
         axes=axes,
@@ -201,8 +200,7 @@ def assemble_setup(
             steps=local.steps,
             batch_size=local.batch_size or None,
             drop_last=local.drop_last,
-            momentum=optimiser.momentum,
-            weight_decay=optimiser.weight_decay,
+            optimiser=OPTIMISERS.find(local.optimiser).make(local),
             clip=local.clip,
             precision=local.precision,
         ),

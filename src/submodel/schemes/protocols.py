@@ -15,7 +15,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from submodel.local.sgd import Gradients
+from submodel.local.optimisers import Gradients
 from submodel.local.work import LocalWork
 from submodel.model.cut import Cut
 from submodel.schemes.base import Memory, Scheme

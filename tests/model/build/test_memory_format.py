@@ -122,9 +122,7 @@ def test_a_client_of_capacity_1_trains_to_the_same_bits() -> None:
     )
     examples, local = setup.federation.examples(1), copy.deepcopy(net).train()
     work = setup.work
-    optimizer = torch.optim.SGD(
-        local.parameters(), lr=work.lr, momentum=work.momentum, weight_decay=work.weight_decay
-    )
+    optimizer = torch.optim.SGD(local.parameters(), lr=work.lr, **vars(work.optimiser))
     for rows in batches(len(examples), setup.work, setup.seed, 0, 1):
         optimizer.zero_grad()
         loss = functional.cross_entropy(local(examples.x[rows]), examples.y[rows])

@@ -1,12 +1,13 @@
-"""The tensors of a stack of clients: loading them, their losses, one SGD step, unloading them.
+"""The tensors of a stack of clients: loading them, their losses, one step, unloading them.
 
-Everything here keeps clients apart: losses, gradient norms and momenta are per client.
+Everything here keeps clients apart: losses, gradient norms and what optimisers keep are per client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,8 @@ from torch.nn import functional
 
 from submodel.algorithm.types import Setup, Task
 from submodel.engines.device import move
-from submodel.local.sgd import Gradients, clipped, sgd
+from submodel.local.optimisers import Gradients, Slots
+from submodel.local.training import clipped
 from submodel.local.work import LocalWork
 from submodel.tasks.counting import value_of
 
@@ -37,7 +39,7 @@ class Share:
     clients: int
     tensors: dict[str, Tensor]
     parameters: list[Tensor]
-    momenta: list[Tensor]  # empty without momentum
+    slots: Slots  # what the optimiser keeps
     masks: list[Tensor]  # empty without masks
     scales: dict[str, Tensor]  # of unbiased sub-models
 
@@ -65,11 +67,11 @@ class Share:
             found = clipped(found, work.clip, self.clients)
         kept = [
             tensor.detach()[client * (rows := len(tensor) // self.clients) :][:rows]
-            for tensor in (*self.parameters, *self.momenta)
+            for tensor in (*self.parameters, *chain.from_iterable(self.slots))
             for client in still
         ]
         before = [part.clone() for part in kept]
-        sgd(self.parameters, found, self.momenta, work)
+        work.optimiser.step(self.parameters, found, self.slots, work.lr)
         for part, value in zip(kept, before, strict=True):
             part.copy_(value)
 
@@ -82,9 +84,7 @@ class Stack:
         self._shapes = {name: tensor.shape for name, tensor in tasks[0].tensors.items()}
         self._trained = [n for n, p in module.named_parameters() if p.requires_grad]
         self._tensors = {n: widen([t.tensors[n] for t in tasks], device) for n in self._shapes}
-        self._momenta = [
-            torch.zeros_like(self._tensors[n]) for n in self._trained if tasks[0].work.momentum
-        ]
+        self._slots = tasks[0].work.optimiser.begin([self._tensors[n] for n in self._trained])
         self._masks = self._widen_masks(tasks, device)
         self._scales = {
             name: widen([t.scales[name].expand_as(t.tensors[name]) for t in tasks], device)
@@ -113,7 +113,7 @@ class Stack:
                 stop - start,
                 tensors,
                 parameters,
-                [self._rows(t, start, stop) for t in self._momenta],
+                [[self._rows(t, start, stop) for t in slot] for slot in self._slots],
                 [self._rows(t, start, stop) for t in self._masks],
                 {n: self._rows(t, start, stop) for n, t in self._scales.items()},
             )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.local.sgd import Gradients
+from submodel.local.optimisers import Gradients
 from submodel.local.training import mixed, trained
 from submodel.model.axes import CLASSES
 from submodel.model.cut import Cut, Plan, PlannedCut, Tensors, UnitCut, copy_part

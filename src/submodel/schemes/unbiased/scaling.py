@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from submodel.local.sgd import Gradients
+from submodel.local.optimisers import Gradients
 from submodel.local.training import Step, trained
 from submodel.model.axes import Axes
 from submodel.model.axes.layout import Along, Concatenation, Fixed, Layout
