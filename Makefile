@@ -6,13 +6,18 @@ SIMULATION := .venv-simulation
 # One thread per test process: the tests run in parallel, and tiny operators gain nothing from more.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: train test test-deep test-faults test-simulation lint clean
+.PHONY: train test test-quick test-deep test-faults test-simulation lint clean
 
 train: $(VENV)/.ready
 	$(BIN)/submodel train
 
 test: lint
-	$(TEST_ENV) $(BIN)/pytest -n auto
+	$(TEST_ENV) $(BIN)/pytest -n auto --dist worksteal
+
+# For daily work, in a minute and without the linters: all tests but those that took a fifth of a second or
+# more when they were last measured (tests/durations.json, by `pytest -n auto --record-durations`).
+test-quick: $(VENV)/.ready
+	$(TEST_ENV) $(BIN)/pytest -n auto --dist worksteal -m 'not slow and not faults and not deep'
 
 # 20,000 damaged files and messages for every reader: a quarter of an hour.
 test-deep: $(VENV)/.ready

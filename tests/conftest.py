@@ -10,10 +10,28 @@ from typing import TYPE_CHECKING
 import pytest
 
 from submodel.cli import main
+from tests.support.durations import Recorder, arrange, measured
 
 if TYPE_CHECKING:
     from tests.support.commands import Command
     from tests.support.processes import House
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One option of ours."""
+    text = "write what is slow to tests/durations.json"
+    parser.addoption("--record-durations", action="store_true", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With it, measure; only the process that hears of all tests."""
+    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests are marked, and come first."""
+    arrange(items, measured())
 
 
 @pytest.fixture

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -22,6 +20,8 @@ from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.runs.loop import Interrupted, RunFolder, train
 from submodel.runs.training import Training
+from tests.support.commands import Command
+from tests.support.forked import start_command
 from tests.support.runs import SMALL, run
 
 
@@ -89,31 +89,33 @@ def test_interrupted_and_resumed_is_the_same_run(finished: Path, tmp_path: Path,
     ).read_bytes()
 
 
-def test_killed_at_random_moments_and_resumed_is_the_same_run(tmp_path: Path) -> None:
+def test_killed_at_random_moments_and_resumed_is_the_same_run(
+    tmp_path: Path, submodel: Command
+) -> None:
     settings = {"train.rounds": 24, "train.checkpoint_every": 1, "train.evaluate_every": 8,
                 "model.name": "mlp", "model.width": 64, "clients.per_round": 4}  # fmt: skip
     options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "submodel"]
-    subprocess.run([*command, "train", *options, "--out", tmp_path / "whole"], check=True)
+    assert submodel("train", *options, "--out", tmp_path / "whole").returncode == 0
     killed = tmp_path / "killed"
     chance = random.Random(0)
-    process = subprocess.Popen([*command, "train", *options, "--out", killed])
+    process = start_command("train", *options, "--out", killed)
     kills = 0
     for _ in range(30):
         # wait until it has begun to write, then strike at any moment
-        while process.poll() is None and not list(killed.glob("checkpoints/round-*")):
+        while process.is_alive() and not list(killed.glob("checkpoints/round-*")):
             time.sleep(0.02)
         begun = len(RunFolder(killed).metrics())
-        while process.poll() is None and len(RunFolder(killed).metrics()) <= begun + 3:
+        while process.is_alive() and len(RunFolder(killed).metrics()) <= begun + 3:
             time.sleep(0.01)
         time.sleep(chance.random() * 0.05)
-        if process.poll() is not None:
+        if not process.is_alive():
             break
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()
         kills += 1
-        process = subprocess.Popen([*command, "resume", killed])
-    assert process.wait() == 0
+        process = start_command("resume", killed)
+    process.join()
+    assert process.exitcode == 0
     assert kills >= 2
     hashes = [json.loads((tmp_path / n / "summary.json").read_text())["model_sha256"]
               for n in ("whole", "killed")]  # fmt: skip

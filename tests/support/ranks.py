@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +12,7 @@ import torch
 
 from submodel.engines.processes.group import ProcessGroup
 from submodel.engines.processes.launch import free_port
+from tests.support.forked import forking
 
 PATIENCE = 300  # seconds, on a machine with other things to do
 Argument = TypeVar("Argument")
@@ -23,8 +23,7 @@ def run_group(
     work: Callable[[ProcessGroup, Argument], Result], argument: Argument, processes: int
 ) -> Result:
     """What ``work`` returns on the first rank of a group that all do it together."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload([__name__, work.__module__])
+    context = forking()
     ours, theirs = context.Pipe(duplex=False)
     port = free_port()
     ranks = [

@@ -1,0 +1,38 @@
+"""What is slow is written down, marked and run first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tests.support.durations import SLOW, Recorder, arrange, measured
+
+
+class Item:
+    """As much of a test as is looked at."""
+
+    def __init__(self, nodeid: str) -> None:
+        self.nodeid, self.marks = nodeid, list[str]()
+
+    def add_marker(self, mark: str) -> None:
+        self.marks.append(mark)
+
+
+def test_files_of_slow_tests_come_first_and_stay_together() -> None:
+    items: list[Any] = [Item(name) for name in ("a::1", "b::1", "a::2", "c::1", "b::2")]
+    arrange(items, {"b::2": 3.0, "c::1": 1.0})
+    assert [item.nodeid for item in items] == ["b::1", "b::2", "c::1", "a::1", "a::2"]
+    assert [item.nodeid for item in items if item.marks] == ["b::2", "c::1"]
+
+
+def test_what_ran_is_written_down_and_the_rest_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "durations.json"
+    for seconds in (SLOW, 2 * SLOW, SLOW / 4):
+        recorder = Recorder(file)
+        for name, part in (("a::1", seconds / 2), ("a::1", seconds / 2), (f"a::{seconds}", 1.0)):
+            report: Any = SimpleNamespace(nodeid=name, duration=part)
+            recorder.pytest_runtest_logreport(report)
+        recorder.pytest_sessionfinish()
+        assert measured(file).get("a::1") == (None if seconds < SLOW else round(seconds, 1))
+    assert len(measured(file)) == 3  # one other test of every time
