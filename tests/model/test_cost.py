@@ -19,7 +19,7 @@ def shared(module: nn.Module, costs: CostModel) -> float:
 
 @pytest.mark.parametrize("model", ["mlp", "cnn", "preresnet18", "preresnet34"])
 def test_weights_share_the_forward_pass_of_layers(model: str) -> None:
-    module = make_model(model, (1, 8, 8), 10, 4, scaler=False)
+    module = make_model(model, (1, 8, 8), 10, 4)
     costs = CostModel(module, torch.empty(2, 1, 8, 8))
     assert shared(module, costs) == pytest.approx(costs.forward_flops(WHOLE), rel=1e-12)
     assert costs.flops_per_weight().keys() == dict(module.named_parameters()).keys()

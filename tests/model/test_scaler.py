@@ -166,7 +166,7 @@ def test_batch_statistics_take_the_scaler_out_again_but_for_eps(rate: float) -> 
 
 
 def test_only_the_preresnets_have_the_option() -> None:
-    with pytest.raises(ConfigError, match=r"model\.scaler: only the preresnets.*'cnn'"):
+    with pytest.raises(ConfigError, match=r"model\.scaler: 'cnn' has no such key.* preresnet18"):
         setup_of("cnn", model={"scaler": True})
-    with pytest.raises(ConfigError, match=r"submodel\.model\.norm\.Scaler"):
+    with pytest.raises(ConfigError, match=r"model\.scaler: 'cnn' has no such key.* preresnet18"):
         own_setup(Tokens(), model={"scaler": True})

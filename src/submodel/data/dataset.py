@@ -111,6 +111,7 @@ def balanced(labels: NDArray[np.int64], count: int | None, key: str) -> NDArray[
 def limit(data: Dataset, examples: int | None, test_examples: int | None) -> Dataset:
     """The dataset with only so many examples, balanced over the classes; None leaves a part alone.
 
+    >>> from submodel.data import digits
     >>> data = limit(digits(), 100, None)
     >>> np.bincount(data.train.y).tolist(), len(data.test)
     ([10, 10, 10, 10, 10, 10, 10, 10, 10, 10], 355)

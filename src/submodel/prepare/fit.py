@@ -15,6 +15,7 @@ from submodel.data import Dataset, Examples
 from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.model.axes.failure import ForwardError
 from submodel.model.axes.forward import run, undisturbed
+from submodel.model.axes.kinds import refuse_kinds
 from submodel.tasks.counting import value_of
 from submodel.tasks.loss import Loss
 
@@ -75,7 +76,8 @@ def cross_entropy_options(loss: Loss, data: Dataset) -> list[str]:
 
 
 def check_model(module: nn.Module) -> None:
-    """Raise unless the model has something to train, with values, on the CPU."""
+    """Raise unless the model has something to train, with values, on the CPU, and can be copied."""
+    refuse_kinds(module)
     parameters = dict(module.named_parameters())
     if lazy := [name for name, p in parameters.items() if is_lazy(p)]:
         raise ConfigError(

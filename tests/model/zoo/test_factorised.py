@@ -327,7 +327,9 @@ REFUSED: dict[str, dict[str, Any]] = {
         "scheme": {"granularity": "coordinate"}
     },
     "axes.cut: with model.factorised nothing but ranks is cut": {"axes": {"cut": ["0"]}},
-    "model.scaler: makes up for units left out": {"model": {**LOW, "scaler": True}},
+    "model.scaler: makes up for units left out": {
+        "model": {**LOW, "name": "preresnet18", "scaler": True}
+    },
     "model.rank_share: goes with factorised = true": {"model": {"rank_share": "1/2"}},
     "scheme.alignment: 'independent' needs the layers as they are": {
         "scheme": {"name": "random", "sampling": "fixed", "alignment": "independent"},

@@ -43,5 +43,6 @@ def make_model(
     if not isinstance(classes, int) or classes < 1:
         raise ConfigError([f"model.classes: {classes!r} is not a whole number of at least 1"])
     model = MODELS.find(name)
-    options = model.options(**keys, **({} if width is None else {"width": width}))
+    given = {**keys, **({} if width is None else {"width": width})}
+    options = model.options.model_validate(given)
     return model.make(options, ModelContext(inputs, classes))
