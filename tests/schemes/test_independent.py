@@ -172,7 +172,6 @@ def test_rounds_and_runs_work_and_say_what_a_client_of_capacity_one_has() -> Non
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "scheme.sampling: 'static' has no such key": {"scheme": {"name": "static"}},
     "scheme.sampling = 'fixed', not 'bernoulli'": {"scheme": {"sampling": "bernoulli"}},
     "scheme.granularity = 'unit', not 'coordinate'": {"scheme": {"granularity": "coordinate"}},
     "preresnet18 or preresnet34.* not Sequential": {"model": {"name": "cnn"}},
