@@ -171,7 +171,7 @@ def labelled(rule: str, weights: str = "uniform") -> Setup:
     return tiny_setup(
         "mlp",
         width=4,
-        data=tiny_images(40, classes=4),
+        images=tiny_images(40, classes=4),
         clients={"capacities": [0.5]},
         scheme={"name": "hierarchical", "cells": 2, "every": 2},
         merge={"rule": rule, "weights": weights},

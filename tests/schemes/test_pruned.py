@@ -195,7 +195,7 @@ def measured(setup: Setup, state: State, engine: Engine) -> tuple[dict[str, Tens
 def test_squared_gradients_are_those_of_autograd(model: str, absent: str, weights: str) -> None:
     setup = tiny_setup(
         model,
-        data=tiny_images(50),  # 13, 13, 12 and 12 examples
+        images=tiny_images(50),  # 13, 13, 12 and 12 examples
         clients={"capacities": [0.5]},
         scheme={"name": "pruned", "granularity": "coordinate"},
         local={"absent_labels": absent, "batch_size": 3, "momentum": 0.9, "lr": 0.1},

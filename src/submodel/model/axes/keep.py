@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -196,12 +195,6 @@ def _memory(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-@lru_cache(maxsize=4096)
-def _may_write(func: torch._ops.OpOverload) -> bool:
-    """Whether an operator changes what it is given; batch norms do not say so."""
-    return bool(func._schema.is_mutable) or "batch_norm" in func._schema.name
-
-
 class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Copies the memory of the given tensors the first time that an operator writes to it."""
 
@@ -224,7 +217,7 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given = kwargs or {}
-        if _may_write(func):
+        if func._schema.is_mutable or "batch_norm" in func._schema.name:  # that one does not say
             for place, argument in enumerate(func._schema.arguments):
                 value = args[place] if place < len(args) else given.get(argument.name)
                 for tensor in value if isinstance(value, list | tuple) else (value,):
