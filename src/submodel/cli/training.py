@@ -78,7 +78,7 @@ def _train_and_show(
         f"{config.data.name}, scheme {config.scheme.name}, {config.clients.sampled} of "
         f"{config.clients.count} clients per round, {config.train.rounds} rounds, "
         f"{1 if group is None else group.size} process(es) with {config.engine.threads} thread(s) "
-        f"on {training.device}, batching {config.engine.batching}"
+        f"on {training.device}, engine {config.engine.name}"
     )
     with folder.locked():
         train_run(training, folder, [Progress(console)], resume=resume, group=group)
@@ -96,7 +96,7 @@ def train(
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
     engine: Annotated[
-        str | None, typer.Option(help="local or torchrun; short for --set engine.name=...")
+        str | None, typer.Option(help="Where it runs; short for --set engine.name=...")
     ] = None,
     processes: Annotated[
         int | None, typer.Option(help="How many processes to start; implies torchrun.")

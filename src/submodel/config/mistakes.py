@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from submodel.config.config import Config
 from submodel.config.plain import shortened, shown
+from submodel.errors import ConfigError
 from submodel.options import Section, compose
 
 MOST = 50
@@ -48,14 +49,15 @@ def _sentence(error: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         return f"{path}: {_no_such_key(error['loc'], values)}"
+    whose = _whose(error["loc"], values)
     if kind == "missing":
-        return f"{path}: is missing"
+        return f"{path}: is missing{whose}"
     if kind == "value_error":  # from a validator of a section: begins with the key it is about
         return f"{path}.{context['error']}".lstrip(".")
     if path.startswith("clients.capacities") and kind in ("greater_than", "less_than_equal"):
         return f"{path}: {shortened(str(error['input']))} is not in (0, 1]"
     why = _ALLOWED[kind].format(**context) if kind in _ALLOWED else error["msg"]
-    return f"{path}: {given} {why}"
+    return f"{path}: {given} {why}{whose}"
 
 
 def _no_such_key(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
@@ -77,20 +79,64 @@ def _no_such_key(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
             )
     if key == "options":
         names = [given.get(c, section.model_fields[c].default) for c in section.choices]
-        return f"{' and '.join(map(repr, names))} take keys, not options, which are for own code"
-    return _nearest(key, list(section.model_fields), outer[0])
+        take = "takes" if len(names) == 1 else "take"
+        return f"{' and '.join(map(repr, names))} {take} keys, not options, which are for own code"
+    return _nearest(key, list(section.model_fields), _foreign(section, given))
 
 
-def _nearest(key: str, allowed: Sequence[str], section: str = "") -> str:
-    """The nearest key of the section, or of another."""
+def _nearest(key: str, allowed: Sequence[str], components: Sequence[str] = ()) -> str:
+    """The nearest key of the section, or the same key of others; ``components`` are named."""
+    wrong = "no such key"
+    if components:
+        has = "have" if components[1:] else "has"
+        wrong = f"{' and '.join(map(repr, components))} {has} no such key"
     allowed_here = f"allowed here: {', '.join(allowed)}"
     if near := get_close_matches(key, allowed, 1):
-        return f"no such key; did you mean {near[0]!r}? {allowed_here}"
-    for name in Config.model_fields:
-        other = section_class(name)
-        if other is not None and name != section and key in compose(other, {}).model_fields:
-            return f"no such key; {name}.{key} is one; {allowed_here}"
-    return f"no such key; {allowed_here}"
+        return f"{wrong}; did you mean {near[0]!r}? {allowed_here}"
+    if others := [place for name in Config.model_fields for place in _places(name, key)]:
+        there = "there are" if others[1:] else "there is"
+        return f"{wrong}; {there} {' and '.join(others)}; {allowed_here}"
+    return f"{wrong}; {allowed_here}"
+
+
+def _places(name: str, key: str) -> list[str]:
+    """Where a section has this key: at once, or with other components than the default ones."""
+    base = section_class(name)
+    if base is None:
+        return []
+    section = compose(base, {})
+    if key in section.model_fields:
+        return [f"{name}.{key}"]
+    return [
+        f"{name}.{key} (with {name}.{choice} = {' or '.join(owners)})"
+        for choice, kind in section.choices.items()
+        if (owners := kind.having(key))
+    ]
+
+
+def _foreign(section: type[Section], given: Mapping[str, Any]) -> list[str]:
+    """The components of others that a section chooses."""
+    names = [(k, given.get(c, section.model_fields[c].default)) for c, k in section.choices.items()]
+    return [name for kind, name in names if kind.knows(name) and not kind.is_ours(name)]
+
+
+def _whose(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
+    """Which component of others declares a key; empty where it is one of ours."""
+    if len(where) < 2:
+        return ""
+    base, given = section_class(str(where[0])), values.get(str(where[0]))
+    if base is None or not isinstance(given, Mapping) or where[1] in base.model_fields:
+        return ""
+    section = compose(base, given)
+    for choice, kind in section.choices.items():
+        name = given.get(choice, section.model_fields[choice].default)
+        if kind.knows(name) and not kind.is_ours(name):
+            try:
+                if where[1] in kind.find(name).options.model_fields:
+                    return f" (a key of {name!r})"
+            except ConfigError:
+                continue
+    return ""
 
 
 def section_class(name: str) -> type[Section] | None:

@@ -50,11 +50,11 @@ from submodel.tasks.loss import LOSSES, Loss
 
 
 def load_data(config: Config) -> Dataset:
-    """The configured dataset."""
+    """The configured dataset; of a source that gives more than is asked for, a part."""
     choice = config.data
     source = SOURCES.find(choice.name)
     context = SourceContext(source.argument, choice.examples, choice.test_examples)
-    return source.make(choice, context)
+    return limit(source.make(choice, context), choice.examples, choice.test_examples)
 
 
 def split_data(config: Config, data: Dataset) -> Partition:
@@ -138,6 +138,8 @@ def prepare(
     problems += target_problems(config, data, loss)
     problems += alignment_problems(config, module, own_axes=axes is not None)
     if problems:
+        raise ConfigError(problems)
+    if problems := axes_problems(config, own_axes=axes is not None):
         raise ConfigError(problems)
     found = find_axes(config, module, data, axes)
     found = only_cut_ranks(config, module, found)
@@ -232,11 +234,34 @@ def target_problems(config: Config, data: Dataset, loss: Loss) -> list[str]:
             needs = f"the plain cross-entropy, and the loss has or is {', '.join(options)}"
         problems.append(f"local.absent_labels: {absent!r} needs {needs}; use 'keep'")
     elsewhere = config.engine.name == "flower"  # devices bring data of their own
-    if partition not in ("iid", "own") and data.classes is None and not elsewhere:
+    by_label = PARTITIONS.is_ours(partition) and partition not in ("iid", "own")
+    if by_label and data.classes is None and not elsewhere:
         problems.append(
             f"data.partition: {partition!r} needs class labels, and the targets are {targets}; "
             "use 'iid'"
         )
+    return problems
+
+
+def axes_problems(config: Config, own_axes: bool) -> list[str]:
+    """What is said of axes where nothing is cut along them, or where others are given."""
+    single = config.scheme.granularity == "coordinate"
+    problems = []
+    if config.axes.least and single:
+        problems.append(
+            "axes.least: says how many units of an axis a client holds; scheme.granularity = "
+            "'coordinate' cuts single weights instead"
+        )
+    for change in ("freeze", "tie", "whole", "cut"):
+        if not getattr(config.axes, change):
+            continue
+        if own_axes:
+            problems.append(f"axes.{change}: changes the traced axes, and axes= gives others")
+        elif single and config.local.absent_labels == "keep":
+            problems.append(
+                f"axes.{change}: nothing is cut along axes with scheme.granularity = 'coordinate' "
+                "and local.absent_labels = 'keep'"
+            )
     return problems
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from submodel.data.dataset import Dataset
+from submodel.data.dataset import Dataset, limit
 from submodel.data.sources.base import SourceContext
 from submodel.plugins import Kind, Offer
 
@@ -49,4 +49,4 @@ def load(
     """
     source = SOURCES.find(name)
     context = SourceContext(source.argument, examples, test_examples)
-    return source.make(source.options(**keys), context)
+    return limit(source.make(source.options(**keys), context), examples, test_examples)
