@@ -1,4 +1,4 @@
-"""The Python interface: train an own module on own tensors."""
+"""The Python interface: train an own module on own tensors. May import testing and below."""
 
 from __future__ import annotations
 

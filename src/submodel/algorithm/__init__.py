@@ -1,1 +1,1 @@
-"""The algorithm: what a round is made of, and how its updates become the next model."""
+"""A round: its parts, and how updates become a model. May import schemes and below."""

@@ -1,4 +1,4 @@
-"""The command line: one short function per command."""
+"""The command line, one short function per command. May import api and below."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The configuration: typed, with a default and a description for every key, checked all at once.
+"""The configuration: its sections, read, checked, written. May import engines and below.
 
-It composes the sections that components declare.
+It composes the keys that components declare. They import only `submodel.options`, not this room.
 """
 
 from submodel.config.comments import keep_comments

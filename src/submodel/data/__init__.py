@@ -1,4 +1,4 @@
-"""Examples, where they come from, who has them, and who takes part."""
+"""Examples, where they come from, who has them, who takes part. May import model and below."""
 
 from submodel.data.dataset import Dataset, Examples, dataset, limit
 from submodel.data.partitions import Partition

@@ -1,1 +1,1 @@
-"""Where tasks run."""
+"""Where tasks run: here, in stacks, in several processes. May import algorithm and below."""

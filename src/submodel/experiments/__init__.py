@@ -1,1 +1,1 @@
-"""Experiments: many runs, their records and budgets, and what they show."""
+"""Many runs, their records and budgets, what they show. May import federation and below."""

@@ -1,4 +1,4 @@
-"""Training on machines that are not ours: what a device does, and how the server copes with many.
+"""Training on devices: what one does, how a server copes. May import runs and below.
 
 Nothing here knows how messages travel: an `Exchange` carries them (`submodel.federation.flower`).
 """

@@ -1,1 +1,1 @@
-"""A model: its axes, its cuts, the small modules of cuts, and what they cost."""
+"""A model: axes, cuts, small modules of cuts, costs, the zoo. May import presentation and below."""

@@ -1,1 +1,1 @@
-"""From a configuration to a setup: everything made, tried and found to fit."""
+"""From a configuration to a setup that was tried and fits. May import config and below."""

@@ -1,1 +1,1 @@
-"""Tables and figures as all reports make them."""
+"""Tables and figures as all reports make them. May import only the files beside the rooms."""

@@ -1,1 +1,1 @@
-"""What a run shows: tables, pictures, progress."""
+"""The tables and pictures that commands show. May import theory and below."""

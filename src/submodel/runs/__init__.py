@@ -1,1 +1,1 @@
-"""A run: the loop over rounds, its folder, and what can be done with it afterwards."""
+"""A run: the loop over rounds, its folder, what follows. May import prepare and below."""

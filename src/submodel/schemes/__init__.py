@@ -1,4 +1,4 @@
-"""The schemes: rules that say which units of an axis a client holds in a round."""
+"""Which units a client holds, each scheme with its mechanism. May import local and below."""
 
 from submodel.model.capacity import units_held
 from submodel.schemes.base import NOTHING, Draw, Given, Known, Mask, Memory, Scheme

@@ -1,1 +1,1 @@
-"""What is learned: losses, and what they count."""
+"""What is learned: losses, and what they count. May import data and below."""

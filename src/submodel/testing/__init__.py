@@ -1,4 +1,4 @@
-"""Checks for schemes, one's own included: what every scheme must keep, tried on a small net."""
+"""Checks for anybody's scheme, tried on a small net. May import report and below."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The theory lab: problems with known constants, the paper's algorithms on them, and studies."""
+"""The lab: problems with known constants, studies of theorems. May import experiments and below."""
 
 from submodel.theory.constants import Constants, constants
 from submodel.theory.data import Directions, load
