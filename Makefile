@@ -6,7 +6,7 @@ SIMULATION := .venv-simulation
 # One thread per test process: the tests run in parallel, and tiny operators gain nothing from more.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: train test test-quick test-deep test-faults test-simulation lint clean
+.PHONY: train test test-quick test-deep test-faults test-simulation lint graph clean
 
 train: $(VENV)/.ready
 	$(BIN)/submodel train
@@ -32,6 +32,10 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+# The import graph, its picture and the keys of the configuration, written into docs/ from the code.
+graph: $(VENV)/.ready
+	MPLBACKEND=Agg $(BIN)/python -m tools
 
 # Flower's simulation, with a Ray that `make test` does without, in a network of its own.
 test-simulation: $(SIMULATION)/.ready

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from submodel import Result, Run
+from submodel.config import parse
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -28,3 +30,11 @@ def test_the_examples_train() -> None:
     assert [row["round"] for row in run.metrics if row["round"] > 39] == [40, 41, 42, 43, 44, 45]
     assert run.metrics[39]["distance"] > 0
     assert (run.folder.path / "export/capacity-0.5/model.pt2").is_file()
+
+
+def test_the_configuration_is_one() -> None:
+    (shown,) = re.findall(r"```toml\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    config = parse(tomllib.loads(shown))
+    assert config.task.loss == "squared-error"
+    assert config.scheme.options == {"period": 3}
+    assert config.local.momentum == 0.5

@@ -1,0 +1,92 @@
+"""What docs/ says of the code is so: its graph of imports, rooms, keys, and the files it names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tools import components, graph
+from tools.pages import ARCHITECTURE, CONFIGURATION, PICTURE, part
+from tools.picture import drawn_edges
+from tools.rooms import GROUND, ROOT, Rooms, first_line, read_rooms
+
+from submodel.config import parse
+from submodel.errors import ConfigError
+
+ROOMS = read_rooms()
+
+
+def test_the_import_graph_is_that_of_the_code() -> None:
+    assert part(ARCHITECTURE, "import graph") == graph.section(ROOMS), "run make graph"
+
+
+def test_the_picture_has_the_arrows_of_the_code() -> None:
+    assert drawn_edges(PICTURE) == ROOMS.edges, "run make graph"
+
+
+def test_the_keys_are_those_of_the_code() -> None:
+    assert part(CONFIGURATION, "keys") == components.page(), "run make graph"
+
+
+def test_arrows_that_follow_from_others_are_left_out_and_all_go_down() -> None:
+    imports = {("a", "b"): 1, ("b", "c"): 2, ("a", "c"): 3, ("c", GROUND): 1, ("a", GROUND): 5}
+    rooms = Rooms(("a", "b", "c", GROUND), ("errors",), imports)
+    assert rooms.edges == [("a", "b"), ("b", "c"), ("c", GROUND)]
+    assert rooms.below("a") == {GROUND: 5, "c": 3, "b": 1}
+    assert all(ROOMS.rows[by] < ROOMS.rows[to] for by, to in ROOMS.imports)
+
+
+@pytest.mark.parametrize(("room", "below"), [*zip(ROOMS.names[:-1], ROOMS.names[1:], strict=True)])
+def test_the_first_line_of_a_room_says_what_it_may_import(room: str, below: str) -> None:
+    allowed = "only the files beside the rooms" if below == GROUND else f"{below} and below"
+    assert re.fullmatch(rf".{{20,}}\. May import {allowed}\.", first_line(room))
+
+
+def test_the_list_of_rooms_is_that_of_the_layers() -> None:
+    block = _rooms_block()
+    listed = re.findall(r"^(\w+)(?:/|\.py) ", block, re.MULTILINE)
+    assert listed[:-1] == list(ROOMS.names[:-1])
+    ground = next(line for line in block.splitlines() if line.startswith("errors.py"))
+    assert set(ground.replace(".py", "").split()) == set(ROOMS.files)
+
+
+def test_every_file_in_the_list_of_rooms_is_there() -> None:
+    room = ""
+    for line in _rooms_block().splitlines():
+        room = line.split("/")[0] if re.match(r"\w+/", line) else room
+        for name in re.findall(r"\b[\w/]+\.py\b|\b\w+/(?=[ :,;]|$)", line):
+            places = ROOT / "src/submodel", ROOT / "src/submodel" / room
+            found = [p for p in places if (p / name).exists() or [*p.glob(f"*/{name}")]]
+            assert found, f"{room}: {name}"
+
+
+def _rooms_block() -> str:
+    return ARCHITECTURE.read_text("utf-8").split("## Rooms")[1].split("```")[1].strip("\n")
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOT_OURS = {"my_schemes.py", "checkpoints/"}  # a reader's, a run's
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text("utf-8")
+    if page.name == "features.md":  # most of its tables are of other projects' files
+        text = "\n".join(line for line in text.splitlines() if re.match(r"\| S\d+ ", line))
+    names = set(re.findall(r"`([\w./-]+(?:\.py|/))`", text)) - NOT_OURS
+    names |= set(re.findall(r"\]\(([^)#:]+)[^):]*\)", text))  # links
+    places = ROOT, page.parent, ROOT / "src/submodel", ROOT / "tests"
+    assert not [name for name in sorted(names) if not any((p / name).exists() for p in places)]
+
+
+def test_the_mistakes_that_the_page_shows_are_answered_so() -> None:
+    wrong = {
+        "data": {"partition": "iid", "alpha": 0.1},
+        "scheme": {"name": "static", "windows": 8},
+        "local": {"momentun": 0.5},
+    }
+    shown = CONFIGURATION.read_text("utf-8").split("tests/test_graph.py -->\n```\n")[1]
+    with pytest.raises(ConfigError) as error:
+        parse(wrong)
+    assert list(error.value.problems) == shown.split("\n```")[0].splitlines()

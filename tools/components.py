@@ -1,0 +1,79 @@
+"""The configuration as a page: every section, every component that it may name, every key."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from submodel.config import Config
+from submodel.config.mistakes import section_class
+from submodel.options import Section
+from submodel.plugins import Kind
+
+
+def page() -> str:
+    """All sections, in the order of a configuration."""
+    plain = {key: field for key, field in Config.model_fields.items() if section_class(key) is None}
+    parts = ["### Above all sections", _keys(plain, {})]
+    for name in Config.model_fields:
+        if (section := section_class(name)) is not None:
+            parts += [f"### `[{name}]`", str(section.__doc__).split("\n")[0]]
+            parts.append(_keys(section.model_fields, section.choices))
+            parts += [_components(kind) for kind in section.choices.values()]
+    return "\n\n".join(parts)
+
+
+def _keys(fields: dict[str, FieldInfo], choices: Any) -> str:
+    lines = ["| key | default | meaning |", "| --- | --- | --- |"]
+    for key, field in fields.items():
+        cells = f"`{key}`", _default(field), _meaning(field, choices.get(key))
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    return "\n".join(lines)
+
+
+def _components(kind: Kind[Any]) -> str:
+    """The components of a kind, and the keys that each adds to its section."""
+    lines = [f"| `{kind.key}` | | its keys |", "| --- | --- | --- |"]
+    for name, offer in kind.offers.items():
+        if offer.hidden:
+            continue
+        title = f"{name}:{offer.argument}" if offer.argument else name
+        component = kind.find(f"{name}:x" if offer.argument else name)
+        keys = "<br>".join(_line(component.options, key) for key in component.options.model_fields)
+        lines.append(f"| `{title}` | {_cell(offer.about)} | {_cell(keys)} |")
+    return "\n".join(lines)
+
+
+def _line(options: type[Section], key: str) -> str:
+    field = options.model_fields[key]
+    return f"`{key}` ({_default(field)}): {_meaning(field, options.choices.get(key))}"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default is PydanticUndefined:
+        return "needed"
+    return "-" if field.default is None else f"`{json.dumps(field.default)}`"
+
+
+def _meaning(field: FieldInfo, kind: Kind[Any] | None) -> str:
+    """What a key is for, and what it may be where that is a list of words."""
+    text = field.description or ""
+    if kind is not None:
+        return text.replace(kind.describe(), f"see below; entry points: `{kind.group}`")
+    words = _words(field.annotation)
+    if all(word in text for word in words):
+        return text
+    return f"{' or '.join(f'`{json.dumps(word)}`' for word in words)}: {text}"
+
+
+def _words(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return [str(word) for word in get_args(annotation)]
+    return [word for inner in get_args(annotation) for word in _words(inner)]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
