@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from submodel.algorithm.merge import RULES
 from submodel.algorithm.projection import PROJECTIONS
 from submodel.algorithm.server import STEPS
+from submodel.config.trackers import TRACKERS
 from submodel.engines.select import ENGINES
 from submodel.local.optimisers import OPTIMISERS
 from submodel.local.schedule import SCHEDULES
@@ -116,6 +118,19 @@ class TrainSection(Section):
     output_step: Positive | None = Field(
         None, description="L: end with the algorithms' output step of size 1/L over all clients"
     )
+    trackers: list[str] = Field([], description=f"where metrics go, too: {TRACKERS.describe()}")
+
+    @field_validator("trackers")
+    @classmethod
+    def _known_trackers(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if not TRACKERS.knows(name):
+                known = f"{', '.join(TRACKERS.names())} and not package.module:Name"
+                raise PydanticCustomError(
+                    "not_a_choice", "holds {name}, which is not one of {it}",
+                    {"name": repr(name), "it": known},
+                )  # fmt: skip
+        return names
 
 
 class EngineSection(ChoosingSection):

@@ -12,7 +12,8 @@ from submodel.algorithm.merge import RULES
 from submodel.algorithm.projection import PROJECTIONS
 from submodel.algorithm.server import STEPS
 from submodel.algorithm.types import Clients, Federation, Setup
-from submodel.config import AxesSection, Config
+from submodel.config import AxesSection, Config, TaskSection
+from submodel.config.trackers import TRACKERS
 from submodel.data import Dataset, Partition, Population, limit
 from submodel.data.partitions import PARTITIONS, PartitionContext, Unsplit
 from submodel.data.sources import SOURCES, SourceContext
@@ -108,7 +109,12 @@ def prepare(
     The axes are traced unless they are given, and who has which examples is drawn unless it is.
     Raises `ConfigError` with every misfit it can find.
     """
-    loss = LOSSES.find(config.task.loss).make(config.task) if loss is None else loss
+    if loss is None:
+        loss = LOSSES.find(config.task.loss).make(config.task)
+    elif config.task != TaskSection():
+        raise ConfigError(
+            [f"task.loss: {config.task.loss!r} is given, and a loss in Python; leave one out"]
+        )
     check_kinds(module, data, loss)
     problems = [
         f"{section}.name: 'own' stands for what submodel.train(model, data) is given in Python"
@@ -122,6 +128,8 @@ def prepare(
     else:
         data = limit(data, config.data.examples, config.data.test_examples)
     problems += device_problems(config.engine.device)
+    for name in config.train.trackers:
+        TRACKERS.find(name)  # its code loads, before anything is written
     if config.model.factorised:
         problems += factorised_problems(config, own_axes=axes is not None)
     if problems:

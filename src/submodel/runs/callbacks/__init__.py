@@ -15,6 +15,7 @@ from submodel.runs.callbacks.guard import Guarded
 from submodel.runs.callbacks.metrics_file import MetricsFile
 from submodel.runs.callbacks.several import Several
 from submodel.runs.callbacks.tell import OnRound, Tell
+from submodel.runs.callbacks.trackers import trackers_of
 from submodel.runs.folder import RunFolder
 from submodel.runs.subject import Subject
 
@@ -33,8 +34,9 @@ def callbacks_of(
 ) -> Several:
     """All callbacks of a run in this process, in the order that keeps it resumable.
 
-    Measuring comes before the line is written, the line before its checkpoint, and whatever else
-    was given (``more``) after both; of a group of processes it is for the first alone.
+    Measuring comes before the line is written, the line before its checkpoint, and trackers and
+    whatever else was given (``more``) after both; of a group of processes they are for the first
+    alone.
     """
     members: list[Callback] = []
     if isinstance(training.engine, KeepsBooks):
@@ -45,5 +47,6 @@ def callbacks_of(
         members.append(Checkpoint(training, folder, subject))
         members.append(Curves(folder, training.config.name))
     if group is None or group.rank == 0:
+        members.extend(trackers_of(training.config, None if folder is None else folder.path))
         members.extend(more)
     return Several(members)
