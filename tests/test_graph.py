@@ -29,6 +29,14 @@ def test_the_keys_are_those_of_the_code() -> None:
     assert part(CONFIGURATION, "keys") == components.page(), "run make graph"
 
 
+def test_every_kind_of_component_is_on_the_page_of_the_configuration() -> None:
+    source = [path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py")]
+    groups = re.findall(r'(?:group=|GROUP = )"(submodel\.\w+)"', "\n".join(source))
+    assert len(groups) == len(set(groups)) >= 12
+    page = CONFIGURATION.read_text("utf-8")
+    assert not [group for group in groups if f"entry points: `{group}`" not in page]
+
+
 def test_arrows_that_follow_from_others_are_left_out_and_all_go_down() -> None:
     imports = {("a", "b"): 1, ("b", "c"): 2, ("a", "c"): 3, ("c", GROUND): 1, ("a", GROUND): 5}
     rooms = Rooms(("a", "b", "c", GROUND), ("errors",), imports)

@@ -10,8 +10,12 @@ from pydantic_core import PydanticUndefined
 
 from submodel.config import Config
 from submodel.config.mistakes import section_class
+from submodel.config.trackers import TRACKERS
 from submodel.options import Section
 from submodel.plugins import Kind
+
+NAMED_IN_LISTS: dict[str, dict[str, Kind[Any]]] = {"train": {"trackers": TRACKERS}}
+"""Components of which a key names any number, by section and key; they add no keys."""
 
 
 def page() -> str:
@@ -20,9 +24,10 @@ def page() -> str:
     parts = ["### Above all sections", _keys(plain, {})]
     for name in Config.model_fields:
         if (section := section_class(name)) is not None:
+            choices = {**section.choices, **NAMED_IN_LISTS.get(name, {})}
             parts += [f"### `[{name}]`", str(section.__doc__).split("\n")[0]]
-            parts.append(_keys(section.model_fields, section.choices))
-            parts += [_components(kind) for kind in section.choices.values()]
+            parts.append(_keys(section.model_fields, choices))
+            parts += [_components(kind) for kind in choices.values()]
     return "\n\n".join(parts)
 
 
