@@ -141,7 +141,7 @@ class Kind(Generic[T]):
         if is_path(name):
             return Component(self, name, find(name, self.key))
         if (entry := self._entry(name)) is not None:
-            return Component(self, name, find(entry.value, self.key))
+            return Component(self, name, find(entry.value, self.key, name))
         raise ConfigError([f"{self.key}: {name!r} is not one of {', '.join(self.names())}"])
 
     def having(self, key: str) -> list[str]:
@@ -190,11 +190,12 @@ def _is_dotted(path: str) -> bool:
     return all(part.isidentifier() for part in path.replace(":", ".").split("."))
 
 
-def find(path: str, key: str) -> Callable[..., Any]:
+def find(path: str, key: str, called: str = "") -> Callable[..., Any]:
     """What ``package.module:name`` names; modules of the working folder count too.
 
-    ``key`` is where the configuration names it, for errors.
+    ``key`` is where the configuration names it and ``called`` how, if not so: for errors.
     """
+    given = called or path
     module_name, _, name = path.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -202,14 +203,14 @@ def find(path: str, key: str) -> Callable[..., Any]:
     try:
         found: object = importlib.import_module(module_name)
     except ImportError as error:
-        raise ConfigError([f"{key}: {path!r}: cannot import {module_name!r}: {error}"]) from None
+        raise ConfigError([f"{key}: {given!r}: cannot import {module_name!r}: {error}"]) from None
     except Exception as error:  # whatever the module's own code raises
         reason = f"{type(error).__name__}: {error}"
-        raise ConfigError([f"{key}: {path!r}: {module_name!r} fails: {reason}"]) from error
+        raise ConfigError([f"{key}: {given!r}: {module_name!r} fails: {reason}"]) from error
     for part in name.split("."):
         if not hasattr(found, part):
-            raise ConfigError([f"{key}: {path!r}: {module_name!r} has no {part!r}"])
+            raise ConfigError([f"{key}: {given!r}: {module_name!r} has no {part!r}"])
         found = getattr(found, part)
     if not callable(found):
-        raise ConfigError([f"{key}: {path!r} is a {type(found).__name__}, not a factory"])
+        raise ConfigError([f"{key}: {given!r} is a {type(found).__name__}, not a factory"])
     return found

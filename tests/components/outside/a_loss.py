@@ -1,0 +1,8 @@
+"""A loss: a function is one as it is."""
+
+from torch import Tensor
+from torch.nn import functional
+
+
+def doubled(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 2 * functional.cross_entropy(outputs, targets)

@@ -1,0 +1,391 @@
+"""An outsider's component of every kind, in a file of its own: from Python, and by the command."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+import torch
+from torch import Tensor
+
+import submodel as library
+from submodel.algorithm.types import State
+from submodel.config import parse
+from submodel.config.config import Config
+from submodel.config.mistakes import section_class
+from submodel.config.trackers import TRACKERS
+from submodel.errors import ConfigError
+from submodel.plugins import Kind
+from submodel.prepare.setup import prepare
+from submodel.runs.checkpoint import model_sha256
+from submodel.runs.folder import RunFolder
+from submodel.runs.loop import train
+from submodel.runs.training import Training
+from tests.support.commands import Command
+
+OUTSIDE = Path(__file__).parent / "outside"
+LR = 1 / 64  # a power of two: its multiples have no rounding of their own
+ROUNDS = 2
+BASE: dict[str, Any] = {
+    "model": {"name": "mlp", "width": 8},
+    "data": {"examples": 60, "test_examples": 20, "partition": "iid"},
+    "clients": {"count": 6, "per_round": 2, "capacities": [1.0, 0.5]},
+    "local": {"lr": LR, "absent_labels": "keep"},
+    "train": {"rounds": ROUNDS, "evaluate_every": 2},
+    "engine": {"name": "local", "batching": "never"},
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the outsiders' files, which nothing else finds."""
+    for file in OUTSIDE.glob("*.py"):
+        shutil.copy(file, tmp_path)
+        monkeypatch.delitem(sys.modules, file.stem, raising=False)
+    (tmp_path / "raising.py").write_text('raise RuntimeError("out of order")\n')
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def laid_over(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with changes; a section that names another engine or model begins anew."""
+    merged = {**base, **change}
+    for name in base.keys() & change.keys() - {"model", "engine"}:
+        merged[name] = {**base[name], **change[name]}
+    return merged
+
+
+@dataclass
+class Trained:
+    """A run from Python, with every state that it went through."""
+
+    training: Training
+    states: list[State] = field(default_factory=list)
+    history: list[Any] = field(default_factory=list)
+
+    @property
+    def sha256(self) -> str:
+        return model_sha256(self.states[-1].tensors)
+
+    def tensors(self, name: str) -> list[Tensor]:
+        return [state.tensors[name] for state in self.states]
+
+
+class States(library.Callback):
+    """Keeps all states."""
+
+    def __init__(self) -> None:
+        self.seen: list[State] = []
+
+    def after_round(self, before: State, after: State, line: Any) -> None:
+        self.seen += [after] if self.seen else [before, after]
+
+
+RUN = Path("python")
+
+
+def from_python(change: dict[str, Any]) -> Trained:
+    """Train; a folder, `RUN`, is made where there are trackers to write into it."""
+    config = parse(laid_over(BASE, change))
+    training, states, folder = Training(config, prepare(config)), States(), None
+    if config.train.trackers:
+        folder = RunFolder(RUN)
+        folder.create(config)
+    _, history = train(training, folder, [states])
+    return Trained(training, states.seen, history)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What names an outsider's component, and what is true of a run that has it."""
+
+    change: dict[str, Any]
+    special: Callable[[Trained], None]
+
+
+def _scheme(run: Trained) -> None:
+    """All clients hold the last four of eight units but one: the others keep their bits."""
+    first, *_, last = run.tensors("1.weight")
+    held = torch.tensor([False, False, False, True, True, True, True, False])
+    assert torch.equal(first[~held], last[~held])
+    assert (first != last)[held].any(1).all()
+
+
+def _model(run: Trained) -> None:
+    shapes = {name: tuple(t.shape) for name, t in run.states[-1].tensors.items()}
+    weights = {name: shape for name, shape in shapes.items() if name.endswith("weight")}
+    assert weights == {
+        "1.weight": (5, 64),
+        "3.weight": (5, 5),
+        "5.weight": (5, 5),
+        "7.weight": (10, 5),
+    }
+
+
+def _source(run: Trained) -> None:
+    data = run.training.setup.federation.dataset
+    assert (len(data.train), data.classes, data.inputs) == (30, 2, (3,))
+    means = [float(data.train.x[data.train.y == label].mean()) for label in (0, 1)]
+    assert means[1] - means[0] == pytest.approx(50, abs=1)  # standard normal around 0 and 50
+
+
+def _partition(run: Trained) -> None:
+    clients = run.training.setup.federation
+    assert [len(clients.examples(client)) for client in range(6)] == [7, 7, 7, 7, 7, 25]
+    data = clients.dataset.train
+    assert torch.equal(clients.examples(1).x, data.x[7:14])
+
+
+def _loss(run: Trained) -> None:
+    """Twice the loss is twice the learning rate, to the bit: doubling does not round."""
+    plain = from_python({"local": {"lr": 2 * LR, "momentum": 0.0}})
+    assert plain.sha256 == run.sha256
+    for line, other in zip(run.history, plain.history, strict=True):
+        assert line["train_loss"] == 2 * other["train_loss"]
+
+
+def _signs(run: Trained) -> None:
+    """Every weight moves by exactly lr a step, or has no gradient and stays."""
+    for before, after in zip(run.states, run.states[1:], strict=False):
+        for name, old in before.tensors.items():
+            new = after.tensors[name]
+            assert ((new == old) | (new == old + 2 * LR) | (new == old - 2 * LR)).all()
+            assert (new != old).any()
+
+
+def _schedule(run: Trained) -> None:
+    hashes = [model_sha256(state.tensors) for state in run.states]
+    assert hashes[0] != hashes[1] == hashes[2]
+
+
+def _halves(run: Trained) -> None:
+    """One client a round: its change, exactly halved."""
+    change = {"clients": {"per_round": 1}, "train": {"rounds": 1}}
+    selective = from_python(change).states
+    for name, start in selective[0].tensors.items():
+        old, new = start.double(), selective[1].tensors[name].double()
+        assert torch.equal(run.states[1].tensors[name], (old + (new - old) / 2).float())
+
+
+def _projection(run: Trained) -> None:
+    assert any((tensor < 0).any() for tensor in run.states[0].tensors.values())
+    for state in run.states[1:]:
+        assert all((tensor >= 0).all() for tensor in state.tensors.values())
+
+
+def _server(run: Trained) -> None:
+    """The whole way in the first round, a quarter of it in the second; remembered in between."""
+    assert [float(state.memory["server/share"]) for state in run.states] == [1, 0.25, 0.0625]
+    plain = from_python({}).states
+    for name, start in plain[1].tensors.items():
+        assert torch.equal(run.states[1].tensors[name], start)
+        old, new = start.double(), plain[2].tensors[name].double()
+        assert torch.equal(run.states[2].tensors[name], (old + 0.25 * (new - old)).float())
+
+
+def _engine(run: Trained) -> None:
+    """Any order gives the same model."""
+    noted = [tuple(map(int, line.split())) for line in Path("notes.txt").read_text().splitlines()]
+    assert [round_ for round_, _ in noted] == [0, 0, 1, 1]
+    assert from_python({}).sha256 == run.sha256
+
+
+def _tracker(run: Trained) -> None:
+    _check_notes(RUN, run.history)
+
+
+def _check_notes(run: Path, history: list[Any]) -> None:
+    lines = [f"digits {line['round']} {line['train_loss']}" for line in history]
+    assert (run / "notes.txt").read_text().splitlines() == lines
+
+
+SIGNS = {
+    "local": {
+        "optimiser": "an_optimiser:SignSgd",
+        "stretch": 2.0,
+        "steps": 1,
+    },
+    "clients": {"per_round": 1, "capacities": [1.0]},
+}
+CASES = {
+    "scheme": Case(
+        {"scheme": {"name": "a_scheme:Last", "spare": 1}, "clients": {"capacities": [0.5]}}, _scheme
+    ),
+    "model": Case({"model": {"name": "a_model:Tower", "floors": 3, "rooms": 5}}, _model),
+    "data source": Case(
+        {"data": {"name": "a_source:clouds", "options": {"distance": 50}, "examples": 30}}, _source
+    ),
+    "partition": Case(
+        {"data": {"partition": "a_partition:blocks", "options": {"size": 7}}}, _partition
+    ),
+    "loss": Case({"task": {"loss": "a_loss:doubled"}, "local": {"momentum": 0.0}}, _loss),
+    "optimiser": Case(SIGNS, _signs),
+    "optimiser, in stacks": Case(
+        {**SIGNS, "engine": {"name": "local", "batching": "always"}}, _signs
+    ),
+    "schedule": Case(
+        {"local": {"schedule": "a_schedule:Rests", "options": {"after": 1}}}, _schedule
+    ),
+    "merge rule": Case(
+        {"merge": {"rule": "a_merge_rule:Cautious"}, "clients": {"per_round": 1}}, _halves
+    ),
+    "projection": Case({"merge": {"projection": "a_projection:positive"}}, _projection),
+    "server step": Case({"server": {"name": "a_server_step:Slowing", "keep": "1/4"}}, _server),
+    "engine": Case(
+        {"engine": {"name": "an_engine:Backwards", "options": {"notes": "notes.txt"}}}, _engine
+    ),
+    "tracker": Case({"train": {"trackers": ["a_tracker:Notes"]}}, _tracker),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_it_trains_from_python_and_from_the_command_line(kind: str, submodel: Command) -> None:
+    case = CASES[kind]
+    run = from_python(case.change)
+    assert len(run.history) == ROUNDS
+    case.special(run)
+    Path("run.toml").write_text(tomli_w.dumps(laid_over(BASE, case.change)))
+    done = submodel("train", "run.toml", "--out", "command")
+    assert done.returncode == 0, done.stderr
+    opened = library.open("command")
+    assert opened.summary is not None
+    assert opened.summary["model_sha256"] == run.sha256
+    if kind == "tracker":
+        _check_notes(Path("command"), opened.history)
+
+
+def test_a_callback_trains_from_python() -> None:
+    from a_callback import Distance  # type: ignore[import-not-found]
+
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    config = {"train": {"rounds": ROUNDS}, "scheme": {"granularity": "coordinate"}}
+    result = library.train(net, library.digits(), config, callbacks=[Distance()], progress=False)
+    start = dict(net.named_parameters())
+    moves = [(t - start[n].detach()).double() for n, t in result.state.tensors.items()]
+    distance = float(sum(move.square().sum() for move in moves)) ** 0.5
+    assert result.history[-1]["distance"] == distance > 0
+
+
+KINDS: dict[str, Kind[Any]] = {
+    f"{section}.{choice}": kind
+    for section in Config.model_fields
+    for choice, kind in getattr(section_class(section), "choices", {}).items()
+} | {TRACKERS.key: TRACKERS}
+
+
+def test_there_is_an_outsider_of_every_kind() -> None:
+    assert {kind.noun for kind in KINDS.values()} <= CASES.keys()
+    assert all(key == kind.key for key, kind in KINDS.items())
+
+
+def path_of(kind: Kind[Any]) -> str:
+    section, _, key = kind.key.partition(".")
+    value = CASES[kind.noun].change[section][key]
+    return str(value[0] if isinstance(value, list) else value)
+
+
+@pytest.fixture
+def installed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that offers them all, as an installer leaves it."""
+    info = here / "outside-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: outside\nVersion: 1.0\n")
+    groups = [
+        f"[{kind.group}]\noutside = {path_of(kind)}\nruin = raising:It\n" for kind in KINDS.values()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(groups))
+    monkeypatch.syspath_prepend(here)
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_offer_whose_code_raises_is_told_by_its_name() -> None:
+    (problem,) = started(KINDS["scheme.name"], "ruin").problems
+    assert problem == "scheme.name: 'ruin': 'raising' fails: RuntimeError: out of order"
+
+
+@pytest.mark.usefixtures("installed")
+def test_each_is_found_by_the_name_that_its_package_offers() -> None:
+    change: dict[str, Any] = {}
+    for kind in KINDS.values():
+        assert "outside" in kind.names()
+        assert kind.find("outside").target is kind.find(path_of(kind)).target
+        section, _, key = kind.key.partition(".")
+        given = dict(CASES[kind.noun].change[section])
+        given[key] = ["outside"] if kind is TRACKERS else "outside"
+        change[section] = laid_over(change.get(section, {}), given)
+    del change["data"]["options"], change["data"]["partition"]  # both would take the options
+    run = from_python(change)
+    assert len(run.history) == ROUNDS
+    _check_notes(RUN, run.history)
+
+
+def started(kind: Kind[Any], name: str, **keys: Any) -> ConfigError:
+    """What is said of a component by everything that happens before the first round."""
+    section, _, key = kind.key.partition(".")
+    value = [name] if kind is TRACKERS else name
+    with pytest.raises(ConfigError) as caught:
+        from_python({section: {key: value, **keys}})
+    return caught.value
+
+
+MISTAKES = {
+    "not of the kind": ("broken:Nothing", "made a Nothing, which is not "),
+    "its code raises": ("broken:Raising", "fails: ValueError: no luck today"),
+    "its module raises": ("raising:It", "'raising' fails: RuntimeError: out of order"),
+    "not there": ("broken:Lost", "'broken' has no 'Lost'"),
+    "no such module": ("lost:It", "cannot import 'lost'"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_is_wrong_with_a_component_is_said_in_a_sentence(kind: str, mistake: str) -> None:
+    name, reason = MISTAKES[mistake]
+    (problem,) = started(KINDS[kind], name).problems
+    assert problem.startswith(f"{kind}: {name!r}")
+    assert reason in problem
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind] is not TRACKERS])
+def test_what_is_wrong_with_its_keys_is_said_in_a_sentence(kind: str) -> None:
+    section = kind.partition(".")[0]
+    name = "broken:Needy"
+    sentences = {
+        f"{section}.amuont: {name!r} has no such key; did you mean 'amount'?": {
+            "amuont": 3,
+            "amount": 1,
+        },
+        f"{section}.amount: 'much' is not a whole number (a key of {name!r})": {"amount": "much"},
+        f"{section}.amount: 0 is less than 1 (a key of {name!r})": {"amount": 0},
+        f"{section}.amount: is missing (a key of {name!r})": {},
+    }
+    for sentence, keys in sentences.items():
+        (problem,) = started(KINDS[kind], name, **keys).problems
+        assert problem.startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": {"name": "a_source:clouds", "options": {"distnace": 1}}},
+        {"engine": {"name": "an_engine:Backwards"}},
+        {"local": {"schedule": "a_schedule:Rests"}},
+    ],
+)
+def test_arguments_that_it_does_not_take_or_lacks_are_named(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_python(change)
+    (problem,) = caught.value.problems
+    ((section, keys),) = change.items()
+    name = next(value for value in keys.values() if ":" in str(value))
+    wrong = "options: {!r} does not take them" if "options" in keys else "{!r} cannot be made"
+    assert problem.startswith(f"{section}.")
+    assert wrong.format(name) in problem
+    assert "distnace" in problem or "missing 1 required positional argument" in problem
