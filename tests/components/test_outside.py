@@ -357,7 +357,7 @@ def test_what_is_wrong_with_a_component_is_said_in_a_sentence(kind: str, mistake
 def test_what_is_wrong_with_its_keys_is_said_in_a_sentence(kind: str) -> None:
     section = kind.partition(".")[0]
     name = "broken:Needy"
-    sentences = {
+    sentences: dict[str, dict[str, Any]] = {
         f"{section}.amuont: {name!r} has no such key; did you mean 'amount'?": {
             "amuont": 3,
             "amount": 1,
