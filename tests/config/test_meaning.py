@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from submodel.config import Config, parse, read, to_toml
 from submodel.config.meaning import CHANGEABLE, differences, fingerprint, meaning, refusals
+from submodel.options import FreeOptions
 from tests.support.configurations import KEYS, configurations
 
 quick = settings(max_examples=6, deadline=None, derandomize=True)
@@ -49,3 +50,29 @@ def test_what_differs_is_named(first: Config, second: Config) -> None:
     assert (fingerprint(first) == fingerprint(second)) == (changed.keys() <= set(CHANGEABLE))
     for key in changed:
         assert meaning(first).get(key) != meaning(second).get(key)
+
+
+class Linear:
+    """A schedule of somebody's, down to nought at the end of the run, or at a round of its own."""
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+
+    @classmethod
+    def configured(cls, options: FreeOptions, rounds: int) -> Linear:
+        return cls(options.options.get("end", rounds))
+
+    def factor(self, round_: int) -> float:
+        return max(0.0, 1 - round_ / self._end)
+
+
+@pytest.mark.parametrize(("options", "refused"), [({}, True), ({"end": 50}, False)])
+def test_a_run_is_not_extended_where_that_changes_the_rates_so_far(
+    options: dict[str, int], refused: bool
+) -> None:
+    local = {"schedule": f"{__name__}:Linear", "options": options}
+    then, now = (parse({"local": local, "train": {"rounds": rounds}}) for rounds in (10, 20))
+    assert refusals(then, now, 0) == []
+    problems = refusals(then, now, 5)
+    assert len(problems) == refused
+    assert all(f"the learning rates of '{__name__}:Linear' follow" in p for p in problems)

@@ -14,6 +14,7 @@ from submodel.config.mistakes import section_class
 from submodel.errors import ConfigError
 from submodel.options import compose
 from submodel.plugins import Kind
+from submodel.prepare.processes import choose
 from submodel.prepare.setup import prepare
 from tests.support.commands import Command
 
@@ -131,6 +132,10 @@ IN_A_RUN: dict[str, dict[str, Any]] = {
         "local": {"absent_labels": "keep"},
         "axes": {"whole": ["1"]},
     },
+    "train.evaluate_train_examples: goes with train.evaluate_train = true": {
+        "train": {"evaluate_train_examples": 5}
+    },
+    "local.drop_last: goes with batches": {"local": {"drop_last": True, "batch_size": 0}},
     "axes.least: 'nowhere' is not an axis": {"axes": {"least": {"nowhere": 0.5}}},
     "model.options: ": {"model": {"name": FACTORY, "options": {"wdith": 8}}},
 }
@@ -218,6 +223,24 @@ def test_the_command_refuses_it_too_and_begins_no_run(
     assert done.returncode == 2
     assert sentence in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loss_in_the_configuration_and_one_in_python_are_one_too_many() -> None:
+    config = {"task": {"loss": "squared-error"}}
+    loss = nn.functional.cross_entropy
+    with pytest.raises(ConfigError, match=r"task\.loss: 'squared-error' is given, and a loss in"):
+        library.train(factory(), library.digits(), config, loss=loss, progress=False)
+
+
+def test_an_own_engine_is_not_replaced_by_the_processes_of_torchrun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    config = parse({"model": SMALL, "engine": {"name": "my_engines:Engine"}})
+    with pytest.raises(ConfigError, match=r"engine\.name: 'my_engines:Engine' computes in one"):
+        choose(config, prepare(config))
+    assert choose(parse({"model": SMALL}), prepare(parse({"model": SMALL}))).engine.processes == 2
 
 
 def test_what_is_set_to_its_default_is_no_mistake() -> None:

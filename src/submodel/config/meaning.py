@@ -12,6 +12,7 @@ import json
 
 from submodel.config.config import Config
 from submodel.config.plain import shortened
+from submodel.local.schedule import SCHEDULES
 from submodel.options import Section
 
 CHANGEABLE = (
@@ -101,9 +102,17 @@ def _reason(key: str, then: Config, now: Config, done: int) -> str:
             return f"the run has {done} already"
         if now.local.schedule == "cosine" and done:
             return "the learning rates of a cosine schedule follow from it, also those so far"
+        if not SCHEDULES.is_ours(now.local.schedule) and _rates(then, done) != _rates(now, done):
+            return f"the learning rates of {now.local.schedule!r} follow from it, also those so far"
     if key == "engine.name" and "flower" in (then.engine.name, now.engine.name):
         return "a run's data is either here or on devices"
     return ""
+
+
+def _rates(config: Config, rounds: int) -> list[float]:
+    """What the learning rates of the first rounds are multiplied with."""
+    schedule = SCHEDULES.find(config.local.schedule).make(config.local, config.train.rounds)
+    return [schedule.factor(round_) for round_ in range(rounds)]
 
 
 def _spelt(value: object) -> str:

@@ -13,6 +13,8 @@ from submodel.config import Config
 from submodel.engines.device import own_device
 from submodel.engines.estimate import Estimate
 from submodel.engines.processes.group import launched
+from submodel.engines.select import ENGINES
+from submodel.errors import ConfigError
 
 _WORTH_PROCESSES = 60.0  # seconds of work that starting more processes is worth
 
@@ -27,6 +29,13 @@ def choose(config: Config, setup: Setup) -> Config:
     on_cpu = own_device(config.engine.device).type == "cpu"
     settled: dict[str, object]
     if launched():
+        if not ENGINES.is_ours(config.engine.name):
+            raise ConfigError(
+                [
+                    f"engine.name: {config.engine.name!r} computes in one process, and torchrun "
+                    "has started several; leave out one of them"
+                ]
+            )
         settled = {"name": "torchrun", "processes": int(os.environ["WORLD_SIZE"])}
     elif config.engine.name != "auto":
         return config

@@ -128,6 +128,7 @@ def prepare(
     else:
         data = limit(data, config.data.examples, config.data.test_examples)
     problems += device_problems(config.engine.device)
+    problems += unused_problems(config)
     for name in config.train.trackers:
         TRACKERS.find(name)  # its code loads, before anything is written
     if config.model.factorised:
@@ -248,6 +249,16 @@ def target_problems(config: Config, data: Dataset, loss: Loss) -> list[str]:
             f"data.partition: {partition!r} needs class labels, and the targets are {targets}; "
             "use 'iid'"
         )
+    return problems
+
+
+def unused_problems(config: Config) -> list[str]:
+    """What is set and would mean nothing, as something else is not."""
+    problems = []
+    if config.train.evaluate_train_examples is not None and not config.train.evaluate_train:
+        problems.append("train.evaluate_train_examples: goes with train.evaluate_train = true")
+    if config.local.drop_last and not config.local.batch_size:
+        problems.append("local.drop_last: goes with batches; local.batch_size = 0 makes one of all")
     return problems
 
 
