@@ -1,0 +1,112 @@
+"""Settings that do not go together, or with the model and the data: each as a sentence.
+
+What one section alone can tell is refused when the configuration is read; here is the rest.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from submodel.config import AxesSection, Config
+from submodel.data import Dataset
+from submodel.data.partitions import PARTITIONS
+from submodel.model.zoo.preresnet import PreResNet
+from submodel.prepare.fit import cross_entropy_options
+from submodel.schemes.random.independent import Alignment
+from submodel.tasks.loss import Loss
+
+
+def unused_problems(config: Config) -> list[str]:
+    """What is set and would mean nothing, as something else is not."""
+    problems = []
+    if config.train.evaluate_train_examples is not None and not config.train.evaluate_train:
+        problems.append("train.evaluate_train_examples: goes with train.evaluate_train = true")
+    if config.local.drop_last and not config.local.batch_size:
+        problems.append("local.drop_last: goes with batches; local.batch_size = 0 makes one of all")
+    return problems
+
+
+def target_problems(config: Config, data: Dataset, loss: Loss) -> list[str]:
+    """What is set for class labels, where targets or loss are of another kind."""
+    problems = []
+    targets = f"{data.train.y.dtype} of shape {tuple(data.train.y.shape)}".removeprefix("torch.")
+    options = cross_entropy_options(loss, data)
+    absent, partition = config.local.absent_labels, config.data.partition
+    if absent != "keep" and (data.classes is None or options):
+        needs = f"class labels, and the targets are {targets}"
+        if data.classes is not None:
+            needs = f"the plain cross-entropy, and the loss has or is {', '.join(options)}"
+        problems.append(f"local.absent_labels: {absent!r} needs {needs}; use 'keep'")
+    elsewhere = config.engine.name == "flower"  # devices bring data of their own
+    by_label = PARTITIONS.is_ours(partition) and partition not in ("iid", "own")
+    if by_label and data.classes is None and not elsewhere:
+        problems.append(
+            f"data.partition: {partition!r} needs class labels, and the targets are {targets}; "
+            "use 'iid'"
+        )
+    return problems
+
+
+def axes_problems(config: Config, own_axes: bool) -> list[str]:
+    """What is said of axes where nothing is cut along them, or where others are given."""
+    single = config.scheme.granularity == "coordinate"
+    problems = []
+    if config.axes.least and single:
+        problems.append(
+            "axes.least: says how many units of an axis a client holds; scheme.granularity = "
+            "'coordinate' cuts single weights instead"
+        )
+    for change in ("freeze", "tie", "whole", "cut"):
+        if not getattr(config.axes, change):
+            continue
+        if own_axes:
+            problems.append(f"axes.{change}: changes the traced axes, and axes= gives others")
+        elif single and config.local.absent_labels == "keep":
+            problems.append(
+                f"axes.{change}: nothing is cut along axes with scheme.granularity = 'coordinate' "
+                "and local.absent_labels = 'keep'"
+            )
+    return problems
+
+
+def alignment_of(config: Config) -> Alignment:
+    """Along residual streams, unless a scheme that can asks for something else."""
+    alignment: Alignment = getattr(config.scheme, "alignment", "residual")
+    return alignment
+
+
+def alignment_problems(config: Config, module: nn.Module, own_axes: bool) -> list[str]:
+    """Why channels cannot be drawn layer by layer here; empty if they can, or are not."""
+    if alignment_of(config) == "residual":
+        return []
+    scheme, sampling = config.scheme, getattr(config.scheme, "sampling", "")
+    needs = [
+        (scheme.name == "random", f"scheme.name = 'random', not {scheme.name!r}"),
+        (sampling == "fixed", f"scheme.sampling = 'fixed', not {sampling!r}"),
+        (scheme.granularity == "unit", "scheme.granularity = 'unit', not 'coordinate'"),
+        (
+            isinstance(module, PreResNet),
+            f"preresnet18 or preresnet34, whose layers it knows, not {type(module).__name__}",
+        ),
+        (not config.model.factorised, "the layers as they are, not model.factorised"),
+        (
+            not own_axes and config.axes == AxesSection(),
+            "the traced axes unchanged, as it draws by layers",
+        ),
+    ]
+    return [f"scheme.alignment: 'independent' needs {need}" for met, need in needs if not met]
+
+
+def factorised_problems(config: Config, own_axes: bool) -> list[str]:
+    """What contradicts a capacity that is rank, and rank alone."""
+    problems = []
+    if config.scheme.granularity == "coordinate":
+        problems.append(
+            "scheme.granularity: 'coordinate' masks single weights, but with model.factorised "
+            "capacity is rank; use 'unit'"
+        )
+    if config.axes.cut:
+        problems.append("axes.cut: with model.factorised nothing but ranks is cut")
+    if own_axes:
+        problems.append("model.factorised: has tensors of its own and traces them; leave out axes=")
+    return problems
