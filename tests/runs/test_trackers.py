@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,16 @@ from torch import nn
 import submodel
 from submodel.algorithm.types import State
 from submodel.config import parse
+from submodel.engines.processes.group import ProcessGroup
 from submodel.errors import CallbackError, ConfigError
 from submodel.options import Section
+from submodel.prepare.setup import prepare
+from submodel.runs import loop
 from submodel.runs.loop import Interrupted
 from submodel.runs.metrics import Metrics
+from submodel.runs.training import Training
 from tests.support.common import tiny_images
+from tests.support.ranks import run_group
 
 
 def config(**train: Any) -> dict[str, Any]:
@@ -117,6 +123,29 @@ def test_a_tracker_that_fails_is_named_and_the_run_can_go_on_without_it(tmp_path
     assert "after round 1 of 5, which is saved" in str(caught.value)
     train(tmp_path / "run", config=config(), resume=True)
     assert len(rows(tmp_path / "run")) == 5
+
+
+class Noting(submodel.Callback):
+    """Notes in which process it is told of a round."""
+
+    def __init__(self, context: object) -> None:
+        self._file = Path(os.environ["NOTES"])
+
+    def after_round(self, before: State, after: State, line: Metrics) -> None:
+        with self._file.open("a") as file:
+            file.write(f"{line['round']} ")
+
+
+def train_in_a_group(group: ProcessGroup, folder: str) -> None:
+    os.environ["NOTES"] = f"{folder}/rank-{group.rank}"
+    sections = config(trackers=[f"{__name__}:Noting"], rounds=2)
+    chosen = parse({"model": {"name": "mlp", "width": 8}, **sections})
+    loop.train(Training(chosen, prepare(chosen, data=tiny_images())), group=group)
+
+
+def test_of_a_group_of_processes_the_first_alone_has_trackers(tmp_path: Path) -> None:
+    run_group(train_in_a_group, str(tmp_path), processes=2)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"rank-0": "1 2 "}
 
 
 class Needing(submodel.Callback):
