@@ -140,6 +140,8 @@ def empty_module(config: Config, facts: Facts) -> nn.Module:
         with torch.device("meta"):
             return made()
     except (ConfigError, NotImplementedError, RuntimeError) as error:
+        if isinstance(error, ConfigError) and error.__cause__ is None:
+            raise  # a mistake in the configuration, not code that needs values
         _log.warning("the model cannot be made without values (%s): made whole for a moment", error)
         return skeleton(made())
 

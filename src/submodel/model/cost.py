@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from submodel.model.axes.forward import Inputs, run, tensors_in, undisturbed
+from submodel.model.axes.keep import DispatchMode
 from submodel.model.build import build, skeleton, tensors_of
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.meta import shortcut
@@ -127,7 +127,7 @@ def _flops_of(small: nn.Module, inputs: Inputs) -> int:
         return total
 
 
-class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Flops(DispatchMode):
     """The total of `FlopCounterMode`, which loads PyTorch's compiler first: a second.
 
     Operators with operators inside are left to that one, and noted (``nested``).
@@ -138,11 +138,6 @@ class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.total, self.nested = 0, False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """True would import the compiler."""
-        return False
 
     def __torch_dispatch__(
         self,

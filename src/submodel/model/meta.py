@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from submodel.model.axes.keep import DispatchMode
 
 _aten = torch.ops.aten
 _ALIKE = {_aten.relu.default, _aten.gelu.default, _aten.silu.default, _aten.tanh.default}
@@ -46,7 +47,7 @@ def _trains_on_shapes(args: tuple[Any, ...]) -> bool:
     return bool(training) and x.is_meta and x.dtype in (torch.float32, torch.float64)
 
 
-class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Shapes(DispatchMode):
     """In here operators on the meta device are as quick as they can be.
 
     >>> with Shapes():
@@ -56,11 +57,6 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """True would import the compiler."""
-        return False
 
     def __torch_dispatch__(
         self,

@@ -195,7 +195,16 @@ def _memory(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode of ours, which sees every operator."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; True would import the compiler, which takes a second."""
+        return False
+
+
+class _Writes(DispatchMode):
     """Copies the memory of the given tensors the first time that an operator writes to it."""
 
     def __init__(self, tensors: Iterator[Tensor]) -> None:
@@ -203,11 +212,6 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         dense = [t for t in tensors if t.layout is torch.strided and not t.is_meta]
         self._memories = {_memory(t): t.untyped_storage() for t in dense}
         self._before: dict[int, torch.UntypedStorage] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here; True would import the compiler, which takes a second."""
-        return False
 
     def __torch_dispatch__(
         self,

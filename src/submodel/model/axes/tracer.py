@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from submodel.errors import ConfigError
 from submodel.model.axes.advice import Reason, is_natural
@@ -27,6 +26,7 @@ from submodel.model.axes.assemble import Overrides, assemble
 from submodel.model.axes.declare import Axes
 from submodel.model.axes.expression import Atom, Expression, Fixed, units
 from submodel.model.axes.forward import Inputs, outputs_of, run, tensors_in, undisturbed, weights_of
+from submodel.model.axes.keep import DispatchMode
 from submodel.model.axes.kinds import refuse_kinds
 from submodel.model.axes.longer import longer_inputs
 from submodel.model.axes.memory import Memory
@@ -280,17 +280,12 @@ def _parameters(operator: torch._ops.OpOverload) -> tuple[tuple[str, Any], ...]:
     return tuple((a.name, a.default_value) for a in operator._schema.arguments)
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Watch(DispatchMode):
     """Applies the rule of every operator that runs."""
 
     def __init__(self, record: Record) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.record = record
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here; True would import the compiler, which takes a second."""
-        return False
 
     def __torch_dispatch__(
         self,

@@ -15,9 +15,9 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as global_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from submodel.errors import SubmodelError
+from submodel.model.axes.keep import DispatchMode
 from submodel.model.axes.reach import Held, alias_problem, aliases, reach
 from submodel.model.axes.record import storage
 
@@ -123,7 +123,7 @@ def _cached(module: nn.Module) -> dict[int, str]:
     }
 
 
-class Reads(TorchDispatchMode, Generic[T]):  # type: ignore[no-untyped-call]
+class Reads(DispatchMode, Generic[T]):
     """Calls ``note`` with what stands for a memory whenever an operator reads it.
 
     >>> table, found = torch.ones(2), []
@@ -141,11 +141,6 @@ class Reads(TorchDispatchMode, Generic[T]):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._memories, self._note, self._key = memories, note, key
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here; True would import the compiler, which takes a second."""
-        return False
 
     def __torch_dispatch__(
         self,
