@@ -2,11 +2,13 @@
 
     python -m benchmarks.speed [--workloads A,B,C,D] [--contenders bare,local,processes,flower,pfl]
                                [--repeats 5] [--scale 1.0] [--contender-python PYTHON]
+                               [--against CHECKOUT]
 
 All contenders of a workload are prepared and warmed up first; then they take turns, one round each,
 so that whatever else the machine does falls on all of them. Ratios are of the same round, their
 median and range over the repeats. A repeat trains fewer images per client than the workload has
-(see `workloads.Workload.share`); --scale changes how many.
+(see `workloads.Workload.share`); --scale changes how many. --against takes the local engine of
+another checkout of this repository, say of an earlier commit, into the turns, as "before".
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from benchmarks.speed.report import (
 from benchmarks.speed.workloads import POPULATIONS, WORKLOADS
 
 _D_REPEATS = 3  # rounds of D are short: more of them
+_BEFORE = "before"  # the label of another checkout's engine
 
 
 def _names(allowed: Sequence[str], what: str) -> Any:
@@ -63,7 +66,7 @@ def _peak() -> dict[str, float]:
 
 
 def _take_turns(
-    contenders: Iterable[tuple[str, str, str]], repeats: int, scale: float, python: str
+    contenders: Iterable[tuple[str, str, str]], given: argparse.Namespace, repeats: int
 ) -> dict[str, dict[str, Any]]:
     """Label, contender and workload of each -> label -> its rounds, or why there are none."""
     results: dict[str, dict[str, Any]] = {}
@@ -73,7 +76,9 @@ def _take_turns(
             results[label] = {}
             print(f"  preparing {label}", file=sys.stderr, flush=True)
             try:
-                alive[label] = Contender(name, workload, scale, python)
+                options = {"root": given.against} if label == _BEFORE else {}
+                python = given.contender_python
+                alive[label] = Contender(name, workload, given.scale, python, **options)
                 alive[label].prepare()
                 results[label] = dict(alive[label].about)
             except ContenderError as error:
@@ -115,9 +120,10 @@ def _drop(
 def _measure(name: str, chosen: Sequence[str], given: argparse.Namespace) -> dict[str, Any]:
     """One workload."""
     workload = WORKLOADS[name]
-    results = _take_turns(
-        [(c, c, name) for c in chosen], given.repeats, given.scale, given.contender_python
-    )
+    contenders = [(c, c, name) for c in chosen]
+    if given.against is not None:
+        contenders.append((_BEFORE, "local", name))
+    results = _take_turns(contenders, given, given.repeats)
     return {
         "title": workload.title,
         "capacities": workload.capacities,
@@ -134,10 +140,7 @@ def _measure(name: str, chosen: Sequence[str], given: argparse.Namespace) -> dic
 def _measure_populations(given: argparse.Namespace) -> dict[str, Any]:
     """Workload D: our engine with more and more registered clients."""
     return _take_turns(
-        [(str(n), "local", f"D-{n}") for n in POPULATIONS],
-        _D_REPEATS * given.repeats,
-        given.scale,
-        given.contender_python,
+        [(str(n), "local", f"D-{n}") for n in POPULATIONS], given, _D_REPEATS * given.repeats
     )
 
 
@@ -170,6 +173,7 @@ def main() -> None:
         default=sys.executable,
         help="the interpreter that has flower and pfl (benchmarks/requirements.txt)",
     )
+    parser.add_argument("--against", type=Path, help="another checkout, to compare with")
     default = Path(__file__).resolve().parents[1] / "results" / "speed.json"
     parser.add_argument("--out", type=Path, default=default)
     given = parser.parse_args()

@@ -42,14 +42,16 @@ def _isolated(command: Sequence[str]) -> list[str]:
 class Contender:
     """One contender on one workload, in a process of its own."""
 
-    def __init__(self, name: str, workload: str, scale: float, python: str) -> None:
+    def __init__(
+        self, name: str, workload: str, scale: float, python: str, root: Path = _ROOT
+    ) -> None:
         self.name = name
         self.about: dict[str, Any] = {}
         command = [python if name in OTHERS else sys.executable, "-m", f"benchmarks.speed.{name}"]
         command += ["--workload", workload, "--scale", str(scale)]
         if name == "flower":
             command = _isolated(command)
-        paths = [str(_ROOT / "src"), str(_ROOT), os.environ.get("PYTHONPATH", "")]
+        paths = [str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
         self._begin = time.perf_counter()
         try:
@@ -59,6 +61,7 @@ class Contender:
                 stdout=subprocess.PIPE,
                 stderr=self._log,
                 bufsize=0,
+                cwd=root,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
                 start_new_session=True,
             )
