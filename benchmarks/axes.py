@@ -22,7 +22,7 @@ import torch
 from submodel.algorithm.merge import SELECTIVE, Accumulator
 from submodel.model.axes import trace
 from submodel.model.axes.forward import run
-from submodel.model.build import build, tensors_of
+from submodel.model.build import build_module, tensors_of
 from submodel.model.cut import Cut, Tensors, UnitCut, gather
 from submodel.model.inspect import inspect, subject
 from submodel.model.zoo import make_model
@@ -91,7 +91,7 @@ def resnet(repeats: int) -> Times:
             f"{name}: draw and plan": partial(draw, scheme),
             f"{name}: gather": partial(gather, cut, whole),
             f"{name}: scatter (cut.add)": partial(scatter, cut, target, small),
-            f"{name}: build": partial(build, module, cut),
+            f"{name}: build": partial(build_module, module, cut),
             f"{name}: merge (Accumulator.add)": partial(accumulator.add, cut, small),
         }
     return measure(steps, repeats)

@@ -25,7 +25,7 @@ from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines.serial import SerialEngine
 from submodel.local.work import batches
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
 
@@ -58,7 +58,9 @@ def make_setup(workload: dict[str, dict[str, Any]]) -> Setup:
 
 def bare(setup: Setup, state: State) -> float:
     """Processor seconds for the training steps alone."""
-    ready = [(a.client, build(setup.module, cut_of(setup, a))) for a in plan(setup, state.round)]
+    ready = [
+        (a.client, build_module(setup.module, cut_of(setup, a))) for a in plan(setup, state.round)
+    ]
     start = time.process_time()
     for client, module in ready:
         examples = setup.federation.examples(client)

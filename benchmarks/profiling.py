@@ -35,7 +35,7 @@ from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment, Setup
 from submodel.engines.batched.forward import WideForward
 from submodel.engines.batched.stack import Stack, StackedLoss
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE
 
@@ -168,7 +168,7 @@ def _step_seconds(setup: Setup, capacity: float, clients: int) -> float:
     share = Stack(setup.module, tasks, device).share(0, clients)
     loss = StackedLoss(setup, tasks, device)
     data, batch = setup.federation.dataset.train, setup.work.batch_size or 1
-    forward = WideForward(build(setup.module, WHOLE).train(), data.x[:2])
+    forward = WideForward(build_module(setup.module, WHOLE).train(), data.x[:2])
     x = data.x[: batch * clients].view(batch, clients, *data.x.shape[1:])
     y = data.y[: batch * clients].view(batch, clients)
     times: list[float] = []

@@ -20,7 +20,7 @@ from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.rounds import plan
 from submodel.algorithm.types import Setup
 from submodel.local.work import batches
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.model.cut import Cut
 
 Tensors = Mapping[str, Tensor]
@@ -91,7 +91,7 @@ class Trainer:
     def module(self, cut: Cut) -> nn.Module:
         """The module for cuts of these shapes."""
         if cut.shape_key not in self._modules:
-            made = build(self._setup.module, cut).train()
+            made = build_module(self._setup.module, cut).train()
             if self._channels_last:
                 made = _without_strided_points(channels_last(made))
             self._modules[cut.shape_key] = made

@@ -23,9 +23,9 @@ from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
 from submodel.model.axes.forward import Inputs
 from submodel.model.axes.layout import Indices
-from submodel.model.build import build as build_cut
-from submodel.model.build.check import Outputs
-from submodel.model.build.given import check_cut
+from submodel.model.axes.trial import Outputs
+from submodel.model.build import build_module
+from submodel.model.build.cut_check import check_cut
 from submodel.model.build.module import Factory, Resize
 from submodel.model.cut import UnitCut
 from submodel.prepare.own import as_own
@@ -104,7 +104,7 @@ def build(
     Linear(in_features=4, out_features=2, bias=True)
     """
     check_cut(model, axes, units)
-    return build_cut(
+    return build_module(
         model,
         UnitCut(axes, units),
         factory=factory,

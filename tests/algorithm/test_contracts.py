@@ -14,7 +14,7 @@ from submodel.algorithm.dispatch import cut_of, known
 from submodel.algorithm.merge import merge_rule
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment
-from submodel.model.build import build, load
+from submodel.model.build import build_module, load
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, gather
 from tests.support.common import RULES, WIDTHS, tiny_setup
@@ -60,12 +60,12 @@ def test_a_sub_model_computes_the_full_model_with_dropped_units_zeroed(
     state = replace(state, tensors=tensors)
     for capacity in setup.population.capacities:
         cut = cut_of(setup, Assignment(5, 0, capacity), known=known(setup, state))
-        small = build(setup.module, cut).double()
+        small = build_module(setup.module, cut).double()
         load(small, gather(cut, state.tensors))
         kept = {name: torch.zeros_like(t) for name, t in state.tensors.items()}
         for name, zeros in kept.items():
             cut.add(name, zeros, cut.part(name, state.tensors[name]))
-        masked = build(setup.module, WHOLE).double()
+        masked = build_module(setup.module, WHOLE).double()
         load(masked, kept)
         torch.testing.assert_close(
             output(setup, small), output(setup, masked), rtol=1e-9, atol=1e-9
@@ -101,7 +101,7 @@ def test_parameters_shrink_with_the_square_of_the_capacity() -> None:
 def test_a_sub_model_is_a_module_of_its_own() -> None:
     setup = tiny_setup("cnn")
     cut = cut_of(setup, Assignment(0, 0, 0.5))
-    small = build(setup.module, cut)
+    small = build_module(setup.module, cut)
     before = {n: p.detach().clone() for n, p in setup.module.named_parameters()}
     with torch.no_grad():
         for parameter in small.parameters():

@@ -18,7 +18,7 @@ from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import Config, parse
 from submodel.data import Dataset, Examples, dataset
-from submodel.model.build import build, load
+from submodel.model.build import build_module, load
 from submodel.model.cut import WHOLE, Cut, gather
 from submodel.model.norm import StaticBatchNorm
 from submodel.prepare.setup import prepare
@@ -35,7 +35,7 @@ def images(count: int = 260) -> Dataset:
 
 
 def module_of(setup: Setup, state: State, cut: Cut) -> nn.Module:
-    module = build(setup.module, cut)
+    module = build_module(setup.module, cut)
     load(module, gather(cut, state.tensors))
     return module
 

@@ -32,7 +32,7 @@ from submodel.federation.server import over_devices
 from submodel.federation.wire import task_parcel
 from submodel.local.work import LocalWork, batches
 from submodel.model.axes import Dimension
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE
 from submodel.prepare.setup import prepare
@@ -242,7 +242,7 @@ def test_nothing_is_changed_by_looking() -> None:
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    lone.refusal(build(module, WHOLE), torch.zeros(2, INPUTS))
+    lone.refusal(build_module(module, WHOLE), torch.zeros(2, INPUTS))
     assert torch.equal(torch.rand(3), expected)
     setup = make_setup(module)
     for name, value in setup.module.state_dict().items():

@@ -16,7 +16,7 @@ from submodel.data import Dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.errors import ConfigError
 from submodel.model.axes import trace
-from submodel.model.build import build, tensors_of
+from submodel.model.build import build_module, tensors_of
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, UnitCut
 from submodel.model.norm import Scaler, StaticBatchNorm, calibrate, has_scaler, set_rate
@@ -114,7 +114,7 @@ def test_scalers_work_under_vmap_and_do_something_where_no_norm_follows() -> Non
     setup = own_setup(Tokens(), clients={"capacities": CAPACITIES})
     assert BatchedEngine(setup)._wide is None
     assert_equal_updates(setup)
-    half = build(setup.module, WHOLE).train()
+    half = build_module(setup.module, WHOLE).train()
     before = half(setup.federation.dataset.example)
     set_rate(half, 0.5)
     assert not torch.allclose(half(setup.federation.dataset.example), before)
@@ -129,7 +129,7 @@ def test_axes_builds_and_costs_are_those_of_the_net_without_scalers() -> None:
     assert plain.layouts == scaled.layouts
     cut = cut_of(scaled_setup(), Assignment(0, 0, 0.25))
     assert isinstance(cut, UnitCut)
-    small = [build(net, replace(cut, axes=scaled)) for net in nets]
+    small = [build_module(net, replace(cut, axes=scaled)) for net in nets]
     assert tensors_of(small[0]).keys() == tensors_of(small[1]).keys()
     costs = [CostModel(net, x).of(replace(cut, axes=scaled)) for net in nets]
     assert costs[0] == costs[1]

@@ -16,7 +16,7 @@ from submodel.algorithm.types import Assignment, Setup
 from submodel.config import parse
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
-from submodel.model.build import build, load
+from submodel.model.build import build_module, load
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, Cut, PlannedCut, UnitCut, gather
 from submodel.prepare.setup import prepare
@@ -41,7 +41,7 @@ def planned(setup: Setup, capacity: float, client: int = 0, round_: int = 0) -> 
 
 
 def logits(setup: Setup, cut: Cut) -> Tensor:
-    module = build(setup.module, cut)
+    module = build_module(setup.module, cut)
     load(module, gather(cut, initial_state(setup).tensors))
     with torch.no_grad():
         out: Tensor = module.train()(setup.federation.dataset.train.x)
@@ -98,7 +98,7 @@ def test_shapes_and_costs_are_those_of_an_aligned_cut() -> None:
     costs = CostModel(setup.module, setup.federation.dataset.example)
     for capacity in (1.0, 0.5, 0.25):
         cut, expected = planned(setup, capacity), cut_of(like, Assignment(0, 0, capacity))
-        small, reference = build(setup.module, cut), build(like.module, expected)
+        small, reference = build_module(setup.module, cut), build_module(like.module, expected)
         assert repr(small) == repr(reference)
         assert {n: p.shape for n, p in small.named_parameters()} == {
             n: p.shape for n, p in reference.named_parameters()

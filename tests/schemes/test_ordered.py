@@ -23,7 +23,7 @@ from submodel.errors import ConfigError
 from submodel.local.training import trained
 from submodel.local.work import LocalWork, batches
 from submodel.model.axes import trace
-from submodel.model.build import build, load, tensors_of
+from submodel.model.build import build_module, load, tensors_of
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import UnitCut, gather
 from submodel.model.norm import Scaler, set_rate
@@ -90,12 +90,12 @@ def stepped(
         x = x.double()
     axes = trace(net, x)
     cut = draw_units(Static(), axes, capacity, Draw(0, 0, 0))
-    module = build(net, cut).train()
+    module = build_module(net, cut).train()
     rule = NestedSteps(tuple(w for w in WIDTHS if w <= capacity), distill)
     client = Client(
         module,
         cut,
-        build=lambda inner: build(net, inner),
+        build=lambda inner: build_module(net, inner),
         work=LocalWork(lr=0.1),
         loss=functional.cross_entropy,
         least={},
@@ -115,7 +115,7 @@ def test_a_step_is_that_of_the_small_model_alone(name: str, capacity: float) -> 
         width = nested.width(number)
         seen.add(width)
         inner = narrower(cut, width, {})
-        alone = build(net, inner).train()
+        alone = build_module(net, inner).train()
         load(alone, gather(within(inner.plan, cut.plan), tensors_of(module)))
         value = functional.cross_entropy(alone(x), y)
         expected = torch.autograd.grad(value, list(alone.parameters()))
@@ -158,7 +158,7 @@ def test_distillation_is_its_formula(name: str, alpha: float) -> None:
     module, cut, nested, x, y = stepped(net, 0.5, distill=alpha)
     number = next(k for k in range(20) if nested.width(k) == 0.25)
     inner = narrower(cut, 0.25, {})
-    small, wide = build(net, inner).train(), build(net, cut).train()
+    small, wide = build_module(net, inner).train(), build_module(net, cut).train()
     leaves = {n: p.detach().clone().requires_grad_() for n, p in module.named_parameters()}
     position = within(inner.plan, cut.plan)
     sliced = {n: position.part(n, t) for n, t in leaves.items()}
@@ -237,7 +237,7 @@ def test_the_scaler_divides_by_the_width_of_the_step() -> None:
     net = nn.Sequential(nn.Linear(6, 8, bias=False), Scaler(), nn.ReLU(), nn.Linear(8, 3))
     module, cut, nested, x, y = stepped(net, 1.0)
     number = next(k for k in range(20) if nested.width(k) == 0.25)
-    small = build(net, narrower(cut, 0.25, {})).train()
+    small = build_module(net, narrower(cut, 0.25, {})).train()
     set_rate(small, 0.25)
     expected = functional.cross_entropy(small(x), y).detach()
     set_rate(module, 1.0)

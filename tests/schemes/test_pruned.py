@@ -27,7 +27,7 @@ from submodel.data import Dataset, dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError, DivergedError
-from submodel.model.build import build, load
+from submodel.model.build import build_module, load
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE
 from submodel.prepare.setup import prepare
@@ -165,7 +165,7 @@ def by_autograd(setup: Setup, state: State) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     weights = 0.0
     for assignment in plan(setup, state.round):
-        module = build(setup.module, WHOLE).double()
+        module = build_module(setup.module, WHOLE).double()
         load(module, {n: t.double() for n, t in state.tensors.items()})
         own = setup.federation.examples(assignment.client)
         loss: Any = setup.loss

@@ -25,7 +25,7 @@ from submodel.data import Dataset, dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.local.work import batches
-from submodel.model.build import build, load
+from submodel.model.build import build_module, load
 from submodel.model.cut import CoordinateCut, UnitCut, gather
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import RunFolder
@@ -206,7 +206,7 @@ def test_capacities_are_evaluated_and_handed_out_scaled() -> None:
     state = initial_state(setup)
     found = evaluate_capacities(setup, state, evaluate(setup, state))[0.5]
     cut = cut_of(setup, Assignment(0, EVALUATOR, 0.5))
-    small = build(setup.module, cut)
+    small = build_module(setup.module, cut)
     held = scales_held(cut, scales(setup, 0.5))
     load(small, {n: t * held.get(n, torch.ones(())) for n, t in gather(cut, state.tensors).items()})
     test = setup.federation.dataset.test

@@ -19,7 +19,7 @@ from submodel.algorithm.scaling import scaled
 from submodel.algorithm.types import Assignment, Model, Setup, State
 from submodel.data import Examples
 from submodel.errors import DataError
-from submodel.model.build import build, load
+from submodel.model.build import build_module, load
 from submodel.model.cut import WHOLE, Cut, gather
 from submodel.model.norm import (
     Spread,
@@ -149,7 +149,7 @@ def moments_of(module: nn.Module, x: Tensor, spread: Spread = in_order) -> Tenso
 def _loaded(
     setup: Setup, tensors: Mapping[str, Tensor], cut: Cut, device: torch.device | str
 ) -> nn.Module:
-    module = build(setup.module, cut).to(device)
+    module = build_module(setup.module, cut).to(device)
     load(module, {name: tensor.to(device) for name, tensor in gather(cut, tensors).items()})
     return module
 

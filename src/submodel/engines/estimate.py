@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from submodel.algorithm.types import Assignment, Bundle, Setup
 from submodel.local.work import batch_length, batches_per_pass
 from submodel.model.budget import activation_bytes
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.model.capacity import prefix_cut
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import Cut
@@ -51,7 +51,7 @@ class Estimate:
         """What one example costs in a step that is taken anyway."""
         cut, costs = self.cut(capacity), self._costs
         flops = BACKWARD * costs.forward_flops(cut)
-        kept = activation_bytes(build(costs.module, cut), costs.inputs) / costs.examples
+        kept = activation_bytes(build_module(costs.module, cut), costs.inputs) / costs.examples
         return flops * _SECONDS_PER_FLOP + kept * _SECONDS_PER_BYTE
 
     def steps(self, client: int) -> int:

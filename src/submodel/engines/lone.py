@@ -19,7 +19,7 @@ from submodel.algorithm.types import Setup, Task
 from submodel.engines.estimate import Estimate
 from submodel.errors import DataError
 from submodel.local.work import LocalWork, batch_length, batches_per_pass
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.schemes.roles import step_rule
 
 _MOST_CLIENTS = 10_000
@@ -139,7 +139,7 @@ def _why(setup: Setup, capacity: float) -> str | None:
     cut, example = Estimate(setup).cut, setup.federation.dataset.example
     rule = step_rule(setup.scheme, capacity)
     widths = (capacity,) if rule is None else rule.widths
-    found = (refusal(build(setup.module, cut(width)), example) for width in widths)
+    found = (refusal(build_module(setup.module, cut(width)), example) for width in widths)
     return next((reason for reason in found if reason), None)
 
 
@@ -183,7 +183,7 @@ def explained(setup: Setup, tasks: Sequence[Task]) -> Iterator[None]:
         lone = [t for t in tasks if gets_one(size(t.assignment.client), t.work)]
         if not lone:
             raise
-        reason = refusal(build(setup.module, lone[0].cut), setup.federation.dataset.example)
+        reason = refusal(build_module(setup.module, lone[0].cut), setup.federation.dataset.example)
         if reason is None:
             raise
         raise DataError(

@@ -15,7 +15,7 @@ from submodel.engines.estimate import Estimate
 from submodel.engines.lone import explained
 from submodel.local.training import Step, plain_step, train
 from submodel.local.work import batches
-from submodel.model.build import build, fill_local, load, load_local, tensors_of, to_device
+from submodel.model.build import build_module, fill_local, load, load_local, tensors_of, to_device
 from submodel.model.cut import Cut
 from submodel.model.norm import set_rate
 from submodel.model.seeding import seed_torch
@@ -49,7 +49,7 @@ class SerialEngine:
     def _module(self, cut: Cut) -> nn.Module:
         shapes = cut.shape_key
         if shapes not in self._modules:
-            self._modules[shapes] = to_device(build(self._setup.module, cut), self._device)
+            self._modules[shapes] = to_device(build_module(self._setup.module, cut), self._device)
             if len(self._modules) > _KEPT_MODULES:
                 self._modules.popitem(last=False)
         self._modules.move_to_end(shapes)

@@ -49,7 +49,7 @@ from submodel.federation.wire import (
 )
 from submodel.model.axes import Axes
 from submodel.model.axes.saved import axes_fingerprint, from_json, to_json
-from submodel.model.build import build, fill_local, load, skeleton, tensors_of, to_device
+from submodel.model.build import build_module, fill_local, load, skeleton, tensors_of, to_device
 from submodel.model.norm import pooled
 from submodel.model.zoo import factorised
 from submodel.prepare.setup import (
@@ -228,7 +228,7 @@ class Device:
         """What the static norms of a sub-model see of the own examples."""
         task = read_task(parcel, self.setup)
         device = own_device(self.config.engine.device)
-        module = to_device(build(self.setup.module, task.cut), device)
+        module = to_device(build_module(self.setup.module, task.cut), device)
         load(module, {n: t.to(device) for n, t in task.tensors.items()})
         fill_local(module, task.local or {})
         rows = moments_of(module, self.own.x)

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from submodel.model.axes.forward import Inputs, run, tensors_in, undisturbed
 from submodel.model.axes.keep import DispatchMode
-from submodel.model.build import build, skeleton, tensors_of
+from submodel.model.build import build_module, skeleton, tensors_of
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.meta import shortcut
 
@@ -83,7 +83,7 @@ class CostModel:
         >>> CostModel(net, torch.empty(1, 4)).flops_per_weight()["0.weight"]
         2.0
         """
-        small = build(self.module, WHOLE)
+        small = build_module(self.module, WHOLE)
         with undisturbed(small), FlopCounterMode(display=False) as counter:
             run(small, self.inputs)
         counts = {
@@ -108,7 +108,7 @@ class CostModel:
     def forward_flops(self, cut: Cut) -> int:
         """Multiply-adds, two operations each, of one example; a masked weight still costs."""
         if cut.shape_key not in self._flops:
-            flops = _flops_of(build(self.module, cut), self.inputs)
+            flops = _flops_of(build_module(self.module, cut), self.inputs)
             self._flops[cut.shape_key] = flops // self.examples
         return self._flops[cut.shape_key]
 

@@ -25,9 +25,9 @@ from submodel.local.schedule import SCHEDULES
 from submodel.local.work import LocalWork
 from submodel.model.axes import Axes, Dimension, declare, trace
 from submodel.model.axes.advice import to_change
-from submodel.model.build import build, tensors_of
-from submodel.model.build.check import OutputCheck
-from submodel.model.build.given import check_axes
+from submodel.model.build import build_module, tensors_of
+from submodel.model.build.cut_check import check_axes
+from submodel.model.build.output_check import OutputCheck
 from submodel.model.cut import COORDINATES, WHOLE
 from submodel.model.norm import Statistics
 from submodel.model.seeding import seed_torch
@@ -279,7 +279,7 @@ def _check_builds(
     units is asked for some of its own cuts, as sizes that fit the others need not fit those.
     """
     outputs = OutputCheck(module, data.example)
-    outputs.check(build(module, WHOLE), WHOLE)
+    outputs.check(build_module(module, WHOLE), WHOLE)
     shares = sorted(_shares(config) - {1.0})
     if config.scheme.granularity != "unit" or not shares:
         return
@@ -293,7 +293,7 @@ def _check_builds(
             cut = draw_units(Random("bernoulli"), axes, capacity, draw, least=config.axes.least)
         if cut.shape_key not in tried:
             tried.add(cut.shape_key)
-            outputs.check(build(module, cut), cut)
+            outputs.check(build_module(module, cut), cut)
 
 
 def _shares(config: Config) -> set[float]:

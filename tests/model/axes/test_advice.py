@@ -16,7 +16,7 @@ from submodel.errors import ConfigError, SubmodelError
 from submodel.model.axes import trace
 from submodel.model.axes.advice import to_change
 from submodel.model.axes.saved import from_json, to_json
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
 from tests.model.axes.nets import VECTOR, Net
@@ -95,4 +95,4 @@ def test_a_sub_model_that_does_not_run_names_the_line() -> None:
     net = Net(forward, up=nn.Linear(6, 8), out=nn.Linear(8, 3))
     cut = draw_units(Random("fixed"), trace(net, VECTOR), 0.5, Draw(0, 0, 0))
     with pytest.raises(SubmodelError, match=r"test_advice.py:\d+ in .*forward\. A size"):
-        build(net, cut, example_inputs=VECTOR)
+        build_module(net, cut, example_inputs=VECTOR)

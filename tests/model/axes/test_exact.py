@@ -17,7 +17,7 @@ from submodel.model.axes import AxesError, Dimension, declare, trace
 from submodel.model.axes.measure import measure
 from submodel.model.axes.saved import from_json, to_json
 from submodel.model.axes.trial import Example
-from submodel.model.build import build, tensors_of
+from submodel.model.build import build_module, tensors_of
 from submodel.model.cut import UnitCut
 from submodel.model.inspect import findings
 from submodel.schemes import Draw, Random
@@ -106,7 +106,7 @@ def differs(net: nn.Module, x: Tensor) -> bool:
     for number, (way, capacity) in enumerate(draws):
         cut = draw_units(way, axes, capacity, Draw(1, number, 0))
         with torch.no_grad():
-            small, reference = build(net, cut)(x), masked(net, cut)(x)
+            small, reference = build_module(net, cut)(x), masked(net, cut)(x)
         found.append(not torch.allclose(small, reference, rtol=1e-5, atol=1e-5))
     return any(found)
 
@@ -250,7 +250,7 @@ def test_at_capacity_one_nothing_is_dropped() -> None:
     net = Hidden(EXACT["nothing"])
     assert measure([Example(net, VECTOR)], trace(net, VECTOR), (1.0,)).exact is True
     with torch.no_grad():
-        assert torch.equal(build(net, UnitCut(trace(net, VECTOR), {}))(VECTOR), net(VECTOR))
+        assert torch.equal(build_module(net, UnitCut(trace(net, VECTOR), {}))(VECTOR), net(VECTOR))
 
 
 class OneNormTwice(nn.Module):

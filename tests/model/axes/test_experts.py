@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.model.axes import trace
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.model.cut import UnitCut
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
@@ -65,7 +65,7 @@ def test_an_expert_that_no_example_chose_is_cut_like_one_that_was_chosen() -> No
         assert layouts(axes)[f"experts.{number}.up.weight"] == (f"experts.{number}.up", "embed")
         assert layouts(axes)[f"experts.{number}.down.weight"] == ("embed", f"experts.{number}.up")
     cut = halves(net, few)
-    small = build(net, cut, example_inputs=few)
+    small = build_module(net, cut, example_inputs=few)
     with torch.no_grad():  # inputs that reach every expert
         torch.testing.assert_close(small(many), masked(net, cut)(many), rtol=1e-5, atol=1e-5)
 
@@ -116,8 +116,8 @@ def test_products_of_groups_run_and_train_at_any_width(draw: int) -> None:
     assert set(axes.cut_by_capacity) == {"embed", "up"}
     cut = draw_units(Random("bernoulli"), axes, 0.5, Draw(0, draw, 0))
     assert any(len(units) % 4 for units in cut.units.values())
-    small = build(net, cut, example_inputs=SEQUENCE)
-    reference = build(plain, cut)
+    small = build_module(net, cut, example_inputs=SEQUENCE)
+    reference = build_module(plain, cut)
     copies: list[Any] = [small, copy.deepcopy(small), pickle.loads(pickle.dumps(small))]
     for module in (*copies, reference):
         module(SEQUENCE).square().sum().backward()
@@ -125,6 +125,6 @@ def test_products_of_groups_run_and_train_at_any_width(draw: int) -> None:
         torch.testing.assert_close(module(SEQUENCE), reference(SEQUENCE))
         for one, other in zip(module.parameters(), reference.parameters(), strict=True):
             torch.testing.assert_close(one.grad, other.grad)
-    whole = build(net, UnitCut(axes, {}))
+    whole = build_module(net, UnitCut(axes, {}))
     assert "forward" not in vars(whole)
     assert torch.equal(whole(SEQUENCE), net(SEQUENCE))

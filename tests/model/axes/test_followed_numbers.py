@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 from submodel.errors import SubmodelError
 from submodel.model.axes import trace
 from submodel.model.axes.saved import from_json, to_json
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.model.cut import UnitCut
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
@@ -43,7 +43,7 @@ def check(net: nn.Module, x: Tensor, *, mixes: bool = False) -> list[tuple[Any, 
     found = []
     for number, capacity in enumerate((0.3, 0.5, 0.5, 0.7)):
         cut = draw_units(Random("bernoulli"), axes, capacity, Draw(0, number, 0))
-        small = build(net, cut, example_inputs=x)
+        small = build_module(net, cut, example_inputs=x)
         with torch.no_grad():
             zeroed = masked(net, cut)
             if mixes:
@@ -97,7 +97,7 @@ def test_a_comparison_that_a_cut_must_change_is_refused_by_its_line() -> None:
     axes = trace(net, VECTOR)
     cut = draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0))
     with pytest.raises(SubmodelError, match=r"test_followed_numbers.py:\d+ in .*forward compares"):
-        build(net, cut)
+        build_module(net, cut)
 
 
 def test_a_size_written_into_a_comparison_keeps_its_axis_whole() -> None:
@@ -127,7 +127,7 @@ def test_a_number_that_is_only_computed_with_is_solved_for() -> None:
     axes = trace(net, SEQUENCE)
     for draw in range(3):
         cut = draw_units(Random("bernoulli"), axes, 0.5, Draw(0, draw, 0))
-        small = build(net, cut, example_inputs=SEQUENCE)
+        small = build_module(net, cut, example_inputs=SEQUENCE)
         assert small.heads == 2
         trace(small, SEQUENCE)  # its own permutations are verified
 
@@ -163,7 +163,7 @@ def test_groups_of_a_computed_weight_are_known(computed: Any) -> None:
     axes = trace(net, IMAGE)
     for draw in range(3):
         cut = draw_units(Random("fixed"), axes, 0.5, Draw(0, draw, 0))
-        small: Any = build(net, cut, example_inputs=IMAGE)
+        small: Any = build_module(net, cut, example_inputs=IMAGE)
         assert (small.grouped.groups, small.down.in_features) == (4, 8)
         trace(small, IMAGE)  # its own permutations are verified
 
@@ -315,7 +315,7 @@ def test_a_multiple_of_another_size_is_cut_with_it() -> None:
     axes = trace(net, SEQUENCE)
     for draw in range(3):
         cut = draw_units(Random("bernoulli"), axes, 0.5, Draw(0, draw, 0))
-        small: Any = build(net, cut, example_inputs=SEQUENCE)
+        small: Any = build_module(net, cut, example_inputs=SEQUENCE)
         assert small.out.in_features == 3 * 2 * small.size
         trace(small, SEQUENCE)  # its own permutations are verified
 

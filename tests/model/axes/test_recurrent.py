@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from submodel.model.axes import trace
 from submodel.model.axes.longer import longer_inputs
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
 from tests.model.axes.nets import Net, parameter
@@ -108,7 +108,7 @@ def check(net: nn.Module, x: Tensor, longer: Tensor, calls: int = 1) -> None:
     assert list(axes.cut_by_capacity.values()) == [8]
     for number, way in enumerate((Random("fixed"), Random("bernoulli"), Random("bernoulli"))):
         cut = draw_units(way, axes, 0.5, Draw(0, number, 0))
-        small, reference = build(net, cut, example_inputs=x), masked(net, cut)
+        small, reference = build_module(net, cut, example_inputs=x), masked(net, cut)
         with torch.no_grad():
             for _ in range(calls):
                 torch.testing.assert_close(small(longer), reference(longer), rtol=1e-5, atol=1e-5)

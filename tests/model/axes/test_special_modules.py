@@ -16,7 +16,7 @@ import submodel
 from submodel.errors import ConfigError
 from submodel.model.axes import declare, trace
 from submodel.model.axes.layout import Along, Fixed
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.model.cut import WHOLE, UnitCut
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
@@ -104,9 +104,9 @@ def test_what_cannot_be_cut_is_refused_by_name(kind: str) -> None:
     data = submodel.dataset((x, y), (x, y))
     attempts: list[Callable[[], object]] = [
         lambda: trace(made, X),
-        lambda: build(made, cut),
-        lambda: build(made, cut, example_inputs=X),
-        lambda: build(made, WHOLE),
+        lambda: build_module(made, cut),
+        lambda: build_module(made, cut, example_inputs=X),
+        lambda: build_module(made, WHOLE),
         lambda: submodel.train(made, data, {"train": {"rounds": 1}, "data": {"partition": "iid"}}),
     ]
     for attempt in attempts:
@@ -197,8 +197,8 @@ def test_an_exported_program_is_cut_as_its_module() -> None:
         trace(program, X)  # type: ignore[arg-type]
     module = program.module()
     cut = draw_units(Random("bernoulli"), trace(module, X), 0.5, Draw(0, 0, 0))
-    small = build(module, cut, example_inputs=X)
-    plain = build(net(), UnitCut(cut.axes, cut.units), example_inputs=X)
+    small = build_module(module, cut, example_inputs=X)
+    plain = build_module(net(), UnitCut(cut.axes, cut.units), example_inputs=X)
     torch.testing.assert_close(small(X), plain(X))
 
 
@@ -210,7 +210,7 @@ def test_weight_norm_is_cut_with_its_directions(norm: Callable[[nn.Linear], Any]
     axes = trace(made, X)
     assert set(axes.sizes.values()) == {8}
     inner = next(iter(axes.sizes))
-    small = build(made, UnitCut(axes, {inner: np.array([0, 3, 4])}), example_inputs=X)
+    small = build_module(made, UnitCut(axes, {inner: np.array([0, 3, 4])}), example_inputs=X)
     gains = [name for name, p in small.named_parameters() if p.shape == (8, 1)]
     assert len(gains) == 1  # one per row, none of which is cut
     middle: Any = small[2]  # type: ignore[index]
@@ -224,5 +224,5 @@ def test_declared_axes_are_built_without_an_example() -> None:
     table: Any = {"2.weight_orig": ("h",), "2.weight_mask": ("h",), "2.bias": ("h",)}
     tensors = {**dict(made.named_parameters()), **dict(made.named_buffers())}
     axes = declare(tensors, {**table, "4.weight": (None, "h")})
-    small: Any = build(made, UnitCut(axes, {"h": np.array([1, 6])}))
+    small: Any = build_module(made, UnitCut(axes, {"h": np.array([1, 6])}))
     assert (small[2].out_features, small[2].weight.shape) == (2, (2, 8))

@@ -18,7 +18,7 @@ from submodel.data import dataset
 from submodel.engines.serial import SerialEngine
 from submodel.local.work import batches
 from submodel.model.axes import trace
-from submodel.model.build import build, load, skeleton, tensors_of, to_device
+from submodel.model.build import build_module, load, skeleton, tensors_of, to_device
 from submodel.model.cut import WHOLE, CoordinateCut, UnitCut, gather, laid_out
 from submodel.model.norm import StaticBatchNorm
 from submodel.prepare.setup import prepare
@@ -71,7 +71,7 @@ def test_the_whole_has_the_same_bits(make: Any) -> None:
     net = make()
     masks = {name: torch.ones_like(p, dtype=torch.bool) for name, p in net.named_parameters()}
     for cut in (WHOLE, UnitCut(trace(net, X), {}), CoordinateCut(masks)):
-        small = build(net, cut)
+        small = build_module(net, cut)
         assert strides(small) == strides(net)
         again = to_device(skeleton(net), "cpu")
         load(again, {n: t.contiguous() for n, t in gather(cut, tensors_of(net)).items()})
@@ -86,7 +86,7 @@ def test_the_whole_has_the_same_bits(make: Any) -> None:
 def test_a_cut_keeps_the_order_of_the_dimensions() -> None:
     net = channels_last()
     cut = draw_units(Random("bernoulli"), trace(net, X), 0.5, Draw(0, 0, 0))
-    small = build(net, cut, example_inputs=X)
+    small = build_module(net, cut, example_inputs=X)
     for name, parameter in small.named_parameters():
         if parameter.dim() == 4:
             wanted = parameter.detach().clone(memory_format=torch.channels_last)
@@ -95,7 +95,7 @@ def test_a_cut_keeps_the_order_of_the_dimensions() -> None:
         assert tensor.stride() == small.get_parameter(name).stride() if tensor.dim() > 1 else True
     turned = transposed()
     axes = trace(turned, X)
-    smaller = build(turned, UnitCut(axes, {"1": np.array([1, 4, 7])}))
+    smaller = build_module(turned, UnitCut(axes, {"1": np.array([1, 4, 7])}))
     assert smaller.get_parameter("1.weight").stride() == (1, 3)
     assert laid_out(torch.ones(2, 2), torch.ones(1, 3).expand(2, 3)).stride() == (1, 2)
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from submodel.errors import SubmodelError
 from submodel.model.axes import Axes, declare
 from submodel.model.axes.layout import Along, Concatenation, Fixed, Layout, Product
-from submodel.model.build import LayerCut, build, load_local, resizes, tensors_of
-from submodel.model.build.sizes import groups_kept
+from submodel.model.build import LayerCut, build_module, load_local, resizes, tensors_of
+from submodel.model.build.sizes import kept_groups
 from submodel.model.cut import WHOLE, UnitCut
 from submodel.model.norm import StaticBatchNorm, calibrate
 from tests.support.axes import axes_of
@@ -26,7 +26,7 @@ def cut_of(axes: Axes, **units: list[int]) -> UnitCut:
 
 
 def same_as_masked(module: nn.Module, cut: UnitCut, *inputs: Any) -> nn.Module:
-    small = build(module, cut, example_inputs=inputs)
+    small = build_module(module, cut, example_inputs=inputs)
     with torch.no_grad():
         torch.testing.assert_close(small(*inputs), masked(module, cut)(*inputs))
     return small
@@ -96,21 +96,21 @@ class TestLayers:
         table: Any = {"0.weight": ("c",), "0.bias": ("c",), "1.weight": ("c",), "1.bias": ("c",)}
         axes = declare(tensors_of(net), table)
         with pytest.raises(SubmodelError, match=r"1 \(GroupNorm\): its 4 groups of 2 would not"):
-            build(net, cut_of(axes, c=[0, 1, 4, 5]))
+            build_module(net, cut_of(axes, c=[0, 1, 4, 5]))
 
     def test_groups_are_found_in_products_and_concatenations(self) -> None:
         g, w = Along("g", 4), Along("w", 6)
         sizes = {"g": 3, "w": 2}
-        assert groups_kept(Product((g, w, Fixed(5))), 30, sizes) == [(3, 10)]
-        assert groups_kept(Product((g, w)), 1, sizes) == [(6, 1)]
-        assert groups_kept(Product((Fixed(2), g, w)), 6, sizes) == [(6, 2)]
-        assert groups_kept(Product((g, w)), 24, sizes) == [(1, 6)]
-        assert groups_kept(Concatenation((Product((g, w)), Fixed(12))), 6, sizes) == [
+        assert kept_groups(Product((g, w, Fixed(5))), 30, sizes) == [(3, 10)]
+        assert kept_groups(Product((g, w)), 1, sizes) == [(6, 1)]
+        assert kept_groups(Product((Fixed(2), g, w)), 6, sizes) == [(6, 2)]
+        assert kept_groups(Product((g, w)), 24, sizes) == [(1, 6)]
+        assert kept_groups(Concatenation((Product((g, w)), Fixed(12))), 6, sizes) == [
             (3, 2),
             (2, 6),
         ]
-        assert groups_kept(Concatenation((w, Fixed(2))), 4, sizes) is None
-        assert groups_kept(Product((g, w)), 12, sizes) is None
+        assert kept_groups(Concatenation((w, Fixed(2))), 4, sizes) is None
+        assert kept_groups(Product((g, w)), 12, sizes) is None
 
     def test_norms_without_weights_follow_the_layers_around_them(self) -> None:
         net = nn.Sequential(
@@ -124,7 +124,7 @@ class TestLayers:
         table: Any = {"0.weight": ("h",), "0.bias": ("h",), "5.weight": (None, "h")}
         axes = declare(tensors_of(net), table)
         cut = cut_of(axes, h=[0, 3, 4])
-        small: Any = build(net, cut, example_inputs=(torch.randn(4, 3),))
+        small: Any = build_module(net, cut, example_inputs=(torch.randn(4, 3),))
         assert small[1].normalized_shape == (3,)
         assert small[2].unflattened_size == (3, 1)
         assert small[3].num_features == 3
@@ -151,7 +151,7 @@ class TestLayers:
                 "weight_hr_l0": (p, h),
             },
         )
-        small: Any = build(net, cut_of(axes, i=[0, 1, 3], h=[2, 4], p=[1]))
+        small: Any = build_module(net, cut_of(axes, i=[0, 1, 3], h=[2, 4], p=[1]))
         assert (small.input_size, small.hidden_size, small.proj_size) == (3, 2, 1)
         assert all(
             flat is p for flat, p in zip(small._flat_weights, small.parameters(), strict=True)
@@ -167,15 +167,15 @@ class TestLayers:
             {"in_proj_weight": (qkv, e), "in_proj_bias": (qkv,), "out_proj.weight": (e, heads)},
         )
         with pytest.raises(SubmodelError, match="would read 3 units, write 3 and have 2 heads"):
-            build(net, cut_of(axes, e=[0, 1, 2], h=[0, 3]))
+            build_module(net, cut_of(axes, e=[0, 1, 2], h=[0, 3]))
 
     def test_embedding_rows_carry_the_padding_along(self) -> None:
         net = nn.Embedding(6, 4, padding_idx=3)
         axes = declare(tensors_of(net), {"weight": ("rows", "e")})
-        small: Any = build(net, cut_of(axes, rows=[1, 3], e=[0]))
+        small: Any = build_module(net, cut_of(axes, rows=[1, 3], e=[0]))
         assert (small.num_embeddings, small.embedding_dim, small.padding_idx) == (2, 1, 1)
         with pytest.raises(SubmodelError, match="padding_idx = 3 is not kept"):
-            build(net, cut_of(axes, rows=[0, 1]))
+            build_module(net, cut_of(axes, rows=[0, 1]))
 
 
 class TestCopy:
@@ -183,9 +183,9 @@ class TestCopy:
         net: Any = nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 5, bias=False))
         net[1].weight = net[0].weight
         axes = declare(tensors_of(net), {"0.weight": (None, "e")})
-        small: Any = build(net, cut_of(axes, e=[0, 5]))
+        small: Any = build_module(net, cut_of(axes, e=[0, 5]))
         assert small[0].weight is small[1].weight
-        whole: Any = build(net, UnitCut(axes, {}))
+        whole: Any = build_module(net, UnitCut(axes, {}))
         assert whole[0].weight.data_ptr() != net[0].weight.data_ptr()
 
     def test_frozen_parameters_and_buffers_outside_the_state_come_along(self) -> None:
@@ -194,7 +194,7 @@ class TestCopy:
         net.register_buffer("shift", torch.arange(8.0), persistent=False)
         tensors = {**tensors_of(net), "shift": net.get_buffer("shift")}
         axes = declare(tensors, {"weight": ("h",), "bias": ("h",), "shift": ("h",)})
-        small = build(net, cut_of(axes, h=[2, 6]))
+        small = build_module(net, cut_of(axes, h=[2, 6]))
         assert not small.get_parameter("weight").requires_grad
         assert small.get_buffer("shift").tolist() == [2.0, 6.0]
         load_local(small, net, cut_of(axes, h=[0, 1]))  # another cut of the same shapes
@@ -202,7 +202,7 @@ class TestCopy:
 
     def test_the_whole_is_copied_as_it_is(self) -> None:
         net = nn.Linear(4, 8)
-        assert torch.equal(build(net, WHOLE).get_parameter("weight"), net.weight)
+        assert torch.equal(build_module(net, WHOLE).get_parameter("weight"), net.weight)
 
 
 class Heads(nn.Module):
@@ -234,12 +234,12 @@ class TestIntegers:
         net = Heads(24, 4)
         axes = heads_axes(net, Fixed(24))
         with pytest.raises(SubmodelError, match=r"the model \(Heads\): width = 24 may become any"):
-            build(net, cut_of(axes, inner=[0, 2, 5]))
+            build_module(net, cut_of(axes, inner=[0, 2, 5]))
 
         def settle(small: Any, sizes: Mapping[str, int]) -> None:
             small.width = sizes["heads"] * sizes["inner"]
 
-        small: Any = build(
+        small: Any = build_module(
             net, cut_of(axes, inner=[0, 2, 5]), resize=settle, example_inputs=(torch.ones(2, 5),)
         )
         assert (small.width, small.heads, small.head_size) == (12, 4, 3)
@@ -265,8 +265,8 @@ class TestIntegers:
         with pytest.raises(
             SubmodelError, match=r"inner \(Wrapped\): width = 8 may become any of \[1, 8\]"
         ):
-            build(net, cut)
-        small: Any = build(net, cut, resize=lambda *_: None)
+            build_module(net, cut)
+        small: Any = build_module(net, cut, resize=lambda *_: None)
         assert small.width == 8
 
     def test_a_registered_type_answers_for_itself(self) -> None:
@@ -281,7 +281,7 @@ class TestIntegers:
 
         net = Registered(24, 4)
         axes = heads_axes(net, Fixed(24))
-        small: Any = build(net, cut_of(axes, heads=[1, 2, 3], inner=[0, 5]))
+        small: Any = build_module(net, cut_of(axes, heads=[1, 2, 3], inner=[0, 5]))
         assert (small.width, small.heads, small.head_size) == (6, 3, 2)
 
 
@@ -298,16 +298,16 @@ class TestFactory:
             return nn.Sequential(nn.Linear(3, h), nn.BatchNorm1d(h), nn.Linear(h, 2))
 
         x = torch.randn(4, 3)
-        small = build(net, cut, factory=factory, example_inputs=(x,))
-        assert torch.equal(small(x), build(net, cut)(x))
+        small = build_module(net, cut, factory=factory, example_inputs=(x,))
+        assert torch.equal(small(x), build_module(net, cut)(x))
 
     def test_what_does_not_fit_is_named(self) -> None:
         net = nn.Linear(3, 8)
         cut = cut_of(declare(tensors_of(net), {"weight": ("h",), "bias": ("h",)}), h=[1, 4])
         with pytest.raises(SubmodelError, match=r"weight: the factory's module has \(8, 3\)"):
-            build(net, cut, factory=lambda _: nn.Linear(3, 8))
+            build_module(net, cut, factory=lambda _: nn.Linear(3, 8))
         with pytest.raises(SubmodelError, match="bias: only the full model has it"):
-            build(net, cut, factory=lambda _: nn.Linear(3, 2, bias=False))
+            build_module(net, cut, factory=lambda _: nn.Linear(3, 2, bias=False))
 
 
 class Maxout(nn.Module):
@@ -345,7 +345,7 @@ class TestRefusals:
         with pytest.raises(
             SubmodelError, match=r"output of shape \(2, 3\), the full model \(4, 3\)"
         ):
-            build(net, cut_of(axes, pieces=[1]), example_inputs=(torch.randn(4, 5),))
+            build_module(net, cut_of(axes, pieces=[1]), example_inputs=(torch.randn(4, 5),))
 
     def test_a_computed_size_is_found_where_it_fails(self) -> None:
         net = Computed(16)
@@ -354,7 +354,7 @@ class TestRefusals:
         with pytest.raises(
             SubmodelError, match=r"the model \(Computed\) does not run .*\[-1, 16\]"
         ):
-            build(net, cut_of(axes, h=[0, 1, 2]), example_inputs=(torch.randn(3, 5),))
+            build_module(net, cut_of(axes, h=[0, 1, 2]), example_inputs=(torch.randn(3, 5),))
 
     def test_checking_leaves_running_statistics_and_random_numbers_alone(self) -> None:
         net: Any = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 2))
@@ -362,7 +362,7 @@ class TestRefusals:
         table |= {"1.running_mean": ("h",), "1.running_var": ("h",), "3.weight": (None, "h")}
         cut = cut_of(declare(tensors_of(net), table), h=[1, 4])
         x, state = torch.randn(4, 3), torch.get_rng_state()
-        small = build(net, cut, example_inputs=(x,))
+        small = build_module(net, cut, example_inputs=(x,))
         assert torch.equal(torch.get_rng_state(), state)
         assert small.get_buffer("1.running_mean").tolist() == [0, 0]
         assert net[1].running_mean.tolist() == [0] * 8
@@ -371,5 +371,5 @@ class TestRefusals:
         net = nn.Linear(3, 5)
         table: Any = {"weight": ("classes",), "bias": ("classes",)}
         cut = cut_of(declare(tensors_of(net), table), classes=[1, 4])
-        small = build(net, cut, example_inputs=(torch.randn(4, 3),))
+        small = build_module(net, cut, example_inputs=(torch.randn(4, 3),))
         assert small(torch.randn(4, 3)).shape == (4, 2)

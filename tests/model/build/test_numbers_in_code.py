@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from submodel.errors import SubmodelError
 from submodel.model.axes import trace
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
 from tests.support.reference import masked
@@ -100,7 +100,7 @@ def test_what_is_cut_can_be_built_and_is_the_masked_model(name: str, sampling: A
     assert list(axes.cut_by_capacity.values()) == sizes
     for client in range(4):
         cut = draw_units(Random(sampling), axes, 0.5, Draw(0, 0, client))
-        small = build(net, cut)
+        small = build_module(net, cut)
         with torch.no_grad():
             torch.testing.assert_close(small(X), masked(net, cut)(X), rtol=1e-4, atol=1e-4)
 
@@ -110,14 +110,14 @@ def test_a_size_that_comes_out_wrong_is_named() -> None:
     cut = draw_units(Random("fixed"), trace(net, (X,)), 0.5, Draw(0, 0, 0))
     words = r"the model \(Net\): a size computed from heads, width is 6 and should be 3"
     with pytest.raises(SubmodelError, match=words):
-        build(net, cut)
+        build_module(net, cut)
     with pytest.raises(SubmodelError, match=words):  # a hook is checked as well
-        build(net, cut, resize=lambda *_: None)
+        build_module(net, cut, resize=lambda *_: None)
 
     def settle(small: Any, _: object) -> None:
         small.width = 12
 
-    assert build(net, cut, resize=settle, example_inputs=(X,))(X).shape == (4, 3)
+    assert build_module(net, cut, resize=settle, example_inputs=(X,))(X).shape == (4, 3)
 
 
 class Scaled(nn.Module):
@@ -137,8 +137,8 @@ def test_a_number_that_may_be_a_size_is_in_doubt() -> None:
     net = Scaled()
     cut = draw_units(Random("fixed"), trace(net, (X,)), 0.5, Draw(0, 0, 0))
     with pytest.raises(SubmodelError, match=r"\(Scaled\): places = 24 may be a size"):
-        build(net, cut)
-    small: Any = build(net, cut, resize=lambda *_: None)
+        build_module(net, cut)
+    small: Any = build_module(net, cut, resize=lambda *_: None)
     assert small.places == 24
 
 
@@ -146,7 +146,7 @@ def test_a_number_of_places_is_no_size() -> None:
     """As the shift of a Swin transformer, which may equal its number of heads."""
     net = Net(lambda m, x: m.out(m.lift(x.roll(m.width, 1))))
     cut = draw_units(Random("fixed"), trace(net, (X,)), 0.5, Draw(0, 0, 0))
-    small: Any = build(net, cut)
+    small: Any = build_module(net, cut)
     assert (small.width, small.lift.out_features) == (24, 12)
 
 
@@ -154,4 +154,4 @@ def test_a_count_of_copies_that_does_not_fit_is_found_by_running() -> None:
     net = Net(lambda m, x: m.out(m.lift(x)[:, :6].repeat(1, 4)))
     cut = draw_units(Random("fixed"), trace(net, (X,)), 0.5, Draw(0, 0, 0))
     with pytest.raises(SubmodelError, match="does not run with the cut tensors"):
-        build(net, cut, example_inputs=(X,))
+        build_module(net, cut, example_inputs=(X,))

@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 import submodel
 from submodel.errors import ConfigError
 from submodel.model.axes import trace
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.model.cut import WHOLE
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
@@ -193,7 +193,11 @@ def test_tracing_and_building_leave_no_trace(kind: type[Net], ran: bool) -> None
     assert changes(before, snapshot(net)) == []
     cut = draw_units(Random("bernoulli"), axes, 0.5, Draw(0, 0, 0))
     for one in (cut, WHOLE):
-        small = build(net, one, example_inputs=X) if kind is not Global else build(net, one)
+        small = (
+            build_module(net, one, example_inputs=X)
+            if kind is not Global
+            else build_module(net, one)
+        )
         assert changes(before, snapshot(net)) == []
         mine = snapshot(small)
         assert not [path for path, what in mine.items() if "Tracked" in str(what)]
@@ -214,7 +218,7 @@ def test_reading_a_computed_weight_leaves_no_trace() -> None:
     parametrizations.spectral_norm(net.middle)
     before = snapshot(net)
     cut = draw_units(Random("fixed"), trace(net, X), 0.5, Draw(0, 0, 0))
-    small: Any = build(net, cut, example_inputs=X)
+    small: Any = build_module(net, cut, example_inputs=X)
     name = "middle.parametrizations.weight.0._u"
     assert torch.equal(small.get_buffer(name), cut.part(name, net.get_buffer(name)))
     assert small.middle.out_features == 4
@@ -224,7 +228,7 @@ def test_reading_a_computed_weight_leaves_no_trace() -> None:
     parametrizations.spectral_norm(grouped[1])
     before = snapshot(grouped)
     cut = draw_units(Random("fixed"), trace(grouped, X[..., None]), 0.5, Draw(0, 0, 0))
-    small = build(grouped, cut, example_inputs=X[..., None])
+    small = build_module(grouped, cut, example_inputs=X[..., None])
     name = "1.parametrizations.weight.0._u"
     assert torch.equal(small.get_buffer(name), cut.part(name, grouped.get_buffer(name)))
     assert changes(before, snapshot(grouped)) == []

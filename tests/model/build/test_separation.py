@@ -17,7 +17,7 @@ import submodel
 from submodel.engines.batched.forward import MappedForward, UnstackableError, WideForward
 from submodel.errors import SubmodelError
 from submodel.model.axes import trace
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.model.cut import WHOLE, UnitCut
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
@@ -200,7 +200,7 @@ def test_a_remembered_activation_does_not_stop_a_build() -> None:
     net = Remembers()
     net(X)
     assert not net.seen.is_leaf
-    assert torch.equal(build(net, WHOLE, example_inputs=X)(X), net(X))
+    assert torch.equal(build_module(net, WHOLE, example_inputs=X)(X), net(X))
 
 
 class Global(Net):
@@ -317,10 +317,10 @@ def test_what_cannot_be_redirected_is_named(kind: type[Net], capacity: float) ->
 
     def attempt() -> None:
         if capacity == 1:  # without a trace
-            build(net, WHOLE, example_inputs=X)
+            build_module(net, WHOLE, example_inputs=X)
         else:
             cut = draw_units(Random("fixed"), trace(net, X), capacity, Draw(0, 0, 0))
-            build(net, cut, example_inputs=X)
+            build_module(net, cut, example_inputs=X)
 
     try:
         with pytest.raises(SubmodelError, match=REFUSED[kind]):
@@ -370,7 +370,7 @@ def test_stacks_refuse_what_they_cannot_swap() -> None:
     with pytest.raises(UnstackableError, match="a Linear has hooks"):
         WideForward(hook, X)
     with pytest.raises(UnstackableError, match="its code holds scale itself"):
-        MappedForward(build(closure, WHOLE), closure, X)
+        MappedForward(build_module(closure, WHOLE), closure, X)
 
 
 def test_functions_that_share_a_variable_still_do() -> None:
@@ -391,6 +391,6 @@ def test_functions_that_share_a_variable_still_do() -> None:
             return self.more(self.middle(x))
 
     net: Any = Counting()
-    small: Any = build(net, UnitCut(trace(net, X), {"middle": np.array([1, 2])}))
+    small: Any = build_module(net, UnitCut(trace(net, X), {"middle": np.array([1, 2])}))
     small(X)
     assert (small.count(), net.count()) == (2, 1)

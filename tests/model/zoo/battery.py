@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from submodel.model.axes import Axes, trace
 from submodel.model.axes.layout import Along, Fixed, Layout, Product
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.model.cut import UnitCut
 from submodel.schemes import Draw, Random, Static
 from submodel.schemes.draw import draw_units
@@ -146,7 +146,7 @@ class Bench:
 
     def check_whole(self) -> None:
         """At capacity 1: the same outputs and gradients, to the bit, from the same layout."""
-        whole = build(self.module, UnitCut(self.axes, {}))
+        whole = build_module(self.module, UnitCut(self.axes, {}))
         with torch.no_grad():
             pairs = zip(
                 self._outputs(whole, self.inputs),
@@ -169,7 +169,7 @@ class Bench:
         gaps, claims = [], []
         with self._quiet(dtype):
             for cut in self.cuts:
-                small = build(module, cut, example_inputs=inputs, outputs=self.entry.outputs)
+                small = build_module(module, cut, example_inputs=inputs, outputs=self.entry.outputs)
                 with masked(module, cut):
                     wanted = self._outputs(module, inputs)
                 gap = _gap(wanted, self._outputs(small, inputs))
@@ -183,7 +183,9 @@ class Bench:
 
     def build(self, cut: UnitCut) -> nn.Module:
         """The sub-model, checked on the example."""
-        return build(self.module, cut, example_inputs=self.inputs, outputs=self.entry.outputs)
+        return build_module(
+            self.module, cut, example_inputs=self.inputs, outputs=self.entry.outputs
+        )
 
     def _unchanged(self, after: str) -> None:
         found = changes(self.before, snapshot(self.module))

@@ -13,7 +13,7 @@ from torch import nn
 from submodel.algorithm.merge import FILL_IN, Accumulator, merge_rule
 from submodel.model.axes import Axes, trace
 from submodel.model.axes.saved import from_json, to_json
-from submodel.model.build import build, tensors_of
+from submodel.model.build import build_module, tensors_of
 from submodel.model.cut import UnitCut, gather, held
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
@@ -42,7 +42,7 @@ def case(entry: Entry) -> Case:
 
 def small(entry: Entry) -> nn.Module:
     given = case(entry)
-    return build(given.module, given.cut, example_inputs=given.inputs, outputs=entry.outputs)
+    return build_module(given.module, given.cut, example_inputs=given.inputs, outputs=entry.outputs)
 
 
 each = pytest.mark.parametrize("entry", ZOO, ids=str)
@@ -64,7 +64,7 @@ def test_every_further_net_goes_through_the_battery_and_is_cut(entry: Entry) -> 
     parameters = {name: p.detach() for name, p in module.named_parameters()}
     assert held(half, parameters) <= 0.6 * sum(p.numel() for p in parameters.values())
     some = draw_units(Random("bernoulli"), measured.axes, 0.5, Draw(0, 1, 0))
-    trace(build(module, some), inputs, outputs=entry.outputs)
+    trace(build_module(module, some), inputs, outputs=entry.outputs)
 
 
 @each
@@ -87,7 +87,7 @@ def test_values_as_a_multiple_of_keys_are_cut_with_them() -> None:
     axes = trace(module, inputs, outputs=LEVIT.outputs)
     for draw in range(2):
         cut = draw_units(Random("bernoulli"), axes, 0.5, Draw(0, draw, 0))
-        sub_model = build(module, cut, example_inputs=inputs, outputs=LEVIT.outputs)
+        sub_model = build_module(module, cut, example_inputs=inputs, outputs=LEVIT.outputs)
         with torch.no_grad():
             wanted = LEVIT.result(masked(LEVIT.make()[0], cut), inputs)
             same(LEVIT.result(sub_model, inputs), wanted)
@@ -124,7 +124,7 @@ def test_any_number_of_units_can_be_drawn(entry: Entry, capacity: float) -> None
     """Bernoulli: no two axes keep the same share, so nothing fits together by luck."""
     given = case(entry)
     cut = draw_units(Random("bernoulli"), given.axes, capacity, Draw(0, 1, 0))
-    module = build(given.module, cut, example_inputs=given.inputs, outputs=entry.outputs)
+    module = build_module(given.module, cut, example_inputs=given.inputs, outputs=entry.outputs)
     with torch.no_grad():
         same(entry.result(module, given.inputs), expected(entry, cut, mixes=entry.mixes))
 
@@ -146,7 +146,7 @@ def test_the_other_factor_of_each_product_can_be_cut_instead(entry: Entry) -> No
     others = tuple(given.axes.kept)
     axes = trace(given.module, given.inputs, outputs=entry.outputs, cut=others, verify=False)
     cut = draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0))
-    module = build(given.module, cut, example_inputs=given.inputs, outputs=entry.outputs)
+    module = build_module(given.module, cut, example_inputs=given.inputs, outputs=entry.outputs)
     mixes = any(axis in axes.inexact for axis in cut.units)
     with torch.no_grad():
         same(entry.result(module, given.inputs), expected(entry, cut, mixes=mixes))
@@ -161,7 +161,7 @@ def test_the_trace_tells_whether_cutting_is_masking(entry: Entry) -> None:
 @each
 def test_at_full_capacity_the_sub_model_is_the_full_model(entry: Entry) -> None:
     given = case(entry)
-    whole = build(given.module, UnitCut(given.axes, {}))
+    whole = build_module(given.module, UnitCut(given.axes, {}))
     with torch.no_grad():
         got = entry.result(whole, given.inputs)
         assert torch.equal(got, entry.result(given.module, given.inputs))

@@ -21,7 +21,7 @@ from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.batched.forward import WideForward
 from submodel.errors import ConfigError
 from submodel.model.axes import CLASSES, declare, trace
-from submodel.model.build import build, load, tensors_of
+from submodel.model.build import build_module, load, tensors_of
 from submodel.model.cut import WHOLE, UnitCut, gather, held
 from submodel.model.zoo import factorised, make_model, only_ranks
 from submodel.model.zoo.factorised import Factors
@@ -116,7 +116,7 @@ def test_a_static_prefix_is_the_best_approximation_of_its_rank(name: str) -> Non
             np.testing.assert_allclose(squares, values, rtol=1e-9, atol=1e-12)
         for rank in range(1, len(values) + 1):
             cut = draw_units(Static(), axes, rank / len(values), Draw(0, 0, 0))
-            small = product(factors_of(build(low, cut))[path]).numpy()
+            small = product(factors_of(build_module(low, cut))[path]).numpy()
             assert np.linalg.matrix_rank(small) == rank
             np.testing.assert_allclose(small, (u[:, :rank] * values[:rank]) @ v[:rank], atol=1e-12)
             error = np.linalg.norm(matrix - small)
@@ -152,7 +152,7 @@ def test_every_architecture_keeps_its_function_and_is_cut_exactly(entry: Entry) 
     assert len(axes.cut_by_capacity) == len(factors_of(low))
     assert axes.exact
     cut = draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0))
-    small = build(low, cut, example_inputs=inputs, outputs=entry.outputs)
+    small = build_module(low, cut, example_inputs=inputs, outputs=entry.outputs)
     with torch.no_grad(), plain_attention():
         for one, other in ((low, net), (small, masked(low, cut))):
             got, expected = entry.result(one, inputs), entry.result(other, inputs)
@@ -226,9 +226,9 @@ def test_a_sub_model_is_the_model_with_the_other_ranks_zeroed(scheme: str) -> No
     setup = low_setup("cnn", scheme=SCHEMES[scheme])
     tensors = initial_state(setup).tensors
     cut = cut_of(setup, Assignment(5, 2, 0.5))
-    small = build(setup.module, cut)
+    small = build_module(setup.module, cut)
     load(small, gather(cut, tensors))
-    zeroed = build(setup.module, WHOLE)
+    zeroed = build_module(setup.module, WHOLE)
     assert isinstance(cut, UnitCut)
     for path, pair in factors_of(zeroed).items():
         ranks = pair.down.weight.shape[0]
@@ -303,7 +303,7 @@ def test_it_trains_on_digits_and_resumes_and_is_exported(scheme: str, tmp_path: 
 def test_absent_labels_still_cut_the_classifier() -> None:
     setup = low_setup("cnn", local={"absent_labels": "leave_out"})
     assert setup.axes.sizes[CLASSES] == 10
-    small = build(setup.module, cut_of(setup, Assignment(0, 3, 0.5), np.array([1, 4, 7])))
+    small = build_module(setup.module, cut_of(setup, Assignment(0, 3, 0.5), np.array([1, 4, 7])))
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors_of(small).items()}
     assert shapes["11.weight"] == (3, 32)
     assert shapes["4.down.weight"] == (8, 8, 3, 3)

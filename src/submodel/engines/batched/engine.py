@@ -30,7 +30,7 @@ from submodel.engines.lone import explained
 from submodel.engines.serial import SerialEngine
 from submodel.local.training import mixed
 from submodel.local.work import batches, batches_per_pass
-from submodel.model.build import build, tensors_of
+from submodel.model.build import build_module, tensors_of
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.norm import has_scaler, set_rate
 from submodel.schemes.roles import step_rule
@@ -130,7 +130,7 @@ class BatchedEngine:
 
     def _make_wide(self) -> WideForward | None:
         try:
-            module = build(self._setup.module, WHOLE).to(self._device).train()
+            module = build_module(self._setup.module, WHOLE).to(self._device).train()
             forward = WideForward(module, self._x[:2])
         except UnstackableError as error:
             _log.info("%s is not stacked by channels: %s", self._name, error)
@@ -144,7 +144,7 @@ class BatchedEngine:
         if self._refused is None and key not in self._mapped_shapes:
             while len(self._mapped_shapes) >= _KEPT_SHAPES:
                 self._mapped_shapes.pop(next(iter(self._mapped_shapes)))
-            module = build(self._setup.module, cut).to(self._device).train()
+            module = build_module(self._setup.module, cut).to(self._device).train()
             try:
                 self._mapped_shapes[key] = MappedForward(module, self._setup.module, self._x[:2])
             except UnstackableError as error:

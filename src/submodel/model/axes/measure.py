@@ -20,7 +20,7 @@ from submodel.model.axes.declare import Axes
 from submodel.model.axes.forward import undisturbed
 from submodel.model.axes.trial import Example, Trial, distance, double
 from submodel.model.axes.verify import TOLERANCE, AxesError, complaint
-from submodel.model.build import build
+from submodel.model.build import build_module
 from submodel.model.capacity import units_held
 from submodel.model.cut import UnitCut, copy_part
 from submodel.randomness import generator
@@ -113,7 +113,7 @@ class Sub:
         self.trial, self.cut = trial, cut
         try:
             with trial.holding(trial.values):
-                self.module = build(trial.module, cut)
+                self.module = build_module(trial.module, cut)
         except Exception as problem:  # a copy may fail in any way
             raise NotMeasuredError(f"no sub-model could be built: {problem}") from problem
         self.outputs = self._run()

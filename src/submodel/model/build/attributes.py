@@ -16,8 +16,8 @@ from torch import nn
 
 from submodel.model.axes.number import Attribute, Number, SizeOf, evaluate, leaves
 from submodel.model.axes.stored import Stored
-from submodel.model.build.sizes import Sizes, kept
-from submodel.model.build.solve import Values, needed, original
+from submodel.model.build.sizes import Sizes, kept_size
+from submodel.model.build.solve import Values, original, required_value
 
 
 def plain_integers(layer: nn.Module) -> dict[str, int]:
@@ -34,28 +34,28 @@ def plain_integers(layer: nn.Module) -> dict[str, int]:
 
 
 def follow_integers(
-    layer: nn.Module, path: str, sizes: Sizes, stored: Stored | None, settled: Values
+    layer: nn.Module, path: str, sizes: Sizes, numbers: Stored | None, allowed_values: Values
 ) -> list[str]:
     """Set the integers of ``layer`` that the cut changes; what cannot be told, in words.
 
-    ``settled`` is what the trace says that they may become (see `solve.settle`).
+    ``allowed_values`` is what the trace says that they may become (see `solve.narrow_values`).
     """
     doubts = []
     for name, value in plain_integers(layer).items():
         doubt = ""
-        if stored is None:
+        if numbers is None:
             becomes = sizes.inside(path, value)
         else:
             source = Attribute(f"{path}.{name}" if path else name)
             near = sizes.inside(path, value)
-            becomes = settled.get(source, frozenset())
-            made = any(source in leaves(m.number) for m in stored.made)
-            only_sizes = source.name not in stored.elsewhere | stored.values
-            if made:
+            becomes = allowed_values.get(source, frozenset())
+            makes_dimension = any(source in leaves(m.number) for m in numbers.made)
+            only_sizes = source.name not in numbers.elsewhere | numbers.values
+            if makes_dimension:
                 becomes = (becomes & near) or becomes or near
             if len(becomes) > 1 and only_sizes:  # all of these make and compare the same
                 becomes = frozenset({value if value in becomes else max(becomes)})
-            if source not in settled and source.name in stored.elsewhere:
+            if source not in allowed_values and source.name in numbers.elsewhere:
                 becomes = near
                 if becomes - {value}:
                     doubt = "may be a size that the cut changes, or not"
@@ -68,36 +68,39 @@ def follow_integers(
     return doubts
 
 
-def misfits(small: nn.Module, sizes: Sizes, stored: Stored) -> list[str]:
+def misfits(small: nn.Module, sizes: Sizes, numbers: Stored) -> list[str]:
     """The sizes that the forward of ``small`` would compute wrongly, in words."""
     problems: dict[str, None] = {}
 
     def value(leaf: Attribute | SizeOf) -> int:
         if isinstance(leaf, SizeOf):
-            return kept(leaf.dimension, sizes.kept)
+            return kept_size(leaf.dimension, sizes.kept_counts)
         path, _, name = leaf.name.rpartition(".")
         return int(getattr(small.get_submodule(path), name))
 
-    for made in stored.made:
-        got, becomes = (
-            evaluate(made.number, value),
-            needed(made, original(made.number, sizes), sizes),
+    for maker in numbers.made:
+        actual, becomes = (
+            evaluate(maker.number, value),
+            required_value(maker, original(maker.number, sizes), sizes),
         )
-        if got != becomes:
+        if actual != becomes:
             where = (
-                f"{made.where or 'the model'} ({type(small.get_submodule(made.where)).__name__})"
+                f"{maker.where or 'the model'} ({type(small.get_submodule(maker.where)).__name__})"
             )
-            by = _from(made.number)
-            what = "number of groups" if made.groups else "size"
-            line = f", at {made.line}" if made.line else ""
-            problems[f"{where}: a {what} {by}is {got} and should be {becomes}{line}"] = None
-    for seen in stored.compared:
-        if (evaluate(seen.one, value) == evaluate(seen.other, value)) is not seen.equal:
-            which = _from(seen.one) or _from(seen.other)
-            words = "equal" if seen.equal else "different"
+            by = _from(maker.number)
+            what = "number of groups" if maker.groups else "size"
+            line = f", at {maker.line}" if maker.line else ""
+            problems[f"{where}: a {what} {by}is {actual} and should be {becomes}{line}"] = None
+    for comparison in numbers.compared:
+        if (
+            evaluate(comparison.one, value) == evaluate(comparison.other, value)
+        ) is not comparison.equal:
+            which = _from(comparison.one) or _from(comparison.other)
+            words = "equal" if comparison.equal else "different"
             problems[
-                f"{seen.line} compares two numbers {which}that are {words} in the full model, and "
-                "not in the sub-model, which would take a branch that the trace has not seen"
+                f"{comparison.line} compares two numbers {which}that are {words} in the full "
+                "model, and not in the sub-model, which would take a branch that the trace has not "
+                "seen"
             ] = None
     return list(problems)
 

@@ -43,11 +43,11 @@ def copy_module(
     memo: Memo = {id(p): parameters[name] for name, p in module.named_parameters()}
     memo |= {id(b): buffers[name] for name, b in module.named_buffers()}
     try:
-        copied = _deepcopy(module, memo)
+        module_copy = _deepcopy(module, memo)
         _Rebinding(memo).run()
     except Exception as problem:
-        raise SubmodelError(_uncopied(module, problem)) from problem
-    return copied
+        raise SubmodelError(_copy_problem(module, problem)) from problem
+    return module_copy
 
 
 class _Rebinding:
@@ -55,59 +55,61 @@ class _Rebinding:
 
     def __init__(self, memo: Memo) -> None:
         self._memo = memo
-        self._kept: list[Any] = memo.setdefault(id(memo), [])  # all that was copied
+        self._originals: list[Any] = memo.setdefault(id(memo), [])  # all that was copied
         self._cells: dict[int, types.CellType] = {}
 
     def run(self) -> None:
         """Correct all copies in place."""
-        memo, originals, done = self._memo, self._kept, 0
-        while done < len(originals):  # what is copied on the way joins the list
-            for original in originals[done:]:
-                done += 1
-                copied = memo[id(original)]
-                if isinstance(copied, dict):
-                    self._table(copied)
-                elif isinstance(copied, list | deque):
-                    self._items(copied)
-                elif isinstance(copied, functools.partial):
-                    self._partial(copied)
-                elif not isinstance(copied, Tensor) and (table := table_of(copied)) is not None:
+        memo, originals, place = self._memo, self._originals, 0
+        while place < len(originals):  # what is copied on the way joins the list
+            for original in originals[place:]:
+                place += 1
+                duplicate = memo[id(original)]
+                if isinstance(duplicate, dict):
+                    self._table(duplicate)
+                elif isinstance(duplicate, list | deque):
+                    self._items(duplicate)
+                elif isinstance(duplicate, functools.partial):
+                    self._partial(duplicate)
+                elif (
+                    not isinstance(duplicate, Tensor) and (table := table_of(duplicate)) is not None
+                ):
                     self._table(table)
 
     def _table(self, table: dict[Any, Any]) -> None:
         for key, value in table.items():
-            if type(value) in _LEADING and (new := self.rebound(value)) is not value:
+            if type(value) in _LEADING and (new := self.rebind(value)) is not value:
                 table[key] = new
 
     def _items(self, items: list[Any] | deque[Any]) -> None:
         for place, value in enumerate(items):
-            if type(value) in _LEADING and (new := self.rebound(value)) is not value:
+            if type(value) in _LEADING and (new := self.rebind(value)) is not value:
                 items[place] = new
 
     def _partial(self, partial: functools.partial[Any]) -> None:
-        function = self.rebound(partial.func)
-        args = tuple(map(self.rebound, partial.args))
-        keywords = {name: self.rebound(value) for name, value in partial.keywords.items()}
+        function = self.rebind(partial.func)
+        args = tuple(map(self.rebind, partial.args))
+        keywords = {name: self.rebind(value) for name, value in partial.keywords.items()}
         partial.__setstate__((function, args, keywords, partial.__dict__ or None))  # type: ignore[attr-defined]
 
-    def rebound(self, value: Any) -> Any:
+    def rebind(self, value: Any) -> Any:
         """The value, or what stands for it in the copy."""
         if id(value) in self._memo:
             return self._memo[id(value)]
         if isinstance(value, types.FunctionType):
             return value if _importable(value) else self._function(value)
         if isinstance(value, types.MethodType):
-            function, owner = self.rebound(value.__func__), self.rebound(value.__self__)
+            function, owner = self.rebind(value.__func__), self.rebind(value.__self__)
             same = function is value.__func__ and owner is value.__self__
             return value if same else types.MethodType(function, owner)
         if isinstance(value, types.BuiltinMethodType):
-            owner = self.rebound(value.__self__)
+            owner = self.rebind(value.__self__)
             return value if owner is value.__self__ else getattr(owner, value.__name__)
         if type(value) is weakref.ref:
             target = value()
             return weakref.ref(self._memo[id(target)]) if id(target) in self._memo else value
         if type(value) is tuple:
-            items = tuple(map(self.rebound, value))
+            items = tuple(map(self.rebind, value))
             return value if all(map(_is, items, value)) else items
         return value
 
@@ -123,7 +125,7 @@ class _Rebinding:
             closure=tuple(self._cells[id(cell)] for cell in before) or None,
         )
         self._memo[id(function)] = new  # it may enclose itself
-        self._kept.append(function)
+        self._originals.append(function)
         for cell in fresh:
             with contextlib.suppress(ValueError):  # nothing in it yet
                 self._cells[id(cell)].cell_contents = self._variable(cell.cell_contents)
@@ -143,8 +145,8 @@ class _Rebinding:
 
         Everything else is nobody's state, and may be large, or impossible to copy.
         """
-        new = self.rebound(value)
-        if new is not value or isinstance(value, _CLOSED):
+        new = self.rebind(value)
+        if new is not value or isinstance(value, _OPAQUE):
             return new
         if not isinstance(value, _CONTAINERS) and not self._leads_back(value):
             return value
@@ -155,19 +157,21 @@ class _Rebinding:
 
     def _leads_back(self, value: object) -> bool:
         """Whether something of the original is in there."""
-        found = islice(reach(value), NEAR)
-        return any(id(held.value) in self._memo for held in found if held.owner == "module")
+        near_things = islice(reach(value), NEAR)
+        return any(
+            id(thing.value) in self._memo for thing in near_things if thing.owner == "module"
+        )
 
 
 def _importable(function: types.FunctionType) -> bool:
     """Whether a function is one of a file of code: then it is the same for everyone."""
-    known = sys.modules.get(function.__module__)
-    return getattr(known, function.__qualname__, None) is function
+    module = sys.modules.get(function.__module__)
+    return getattr(module, function.__qualname__, None) is function
 
 
 _LEADING = {types.FunctionType, types.MethodType, types.BuiltinMethodType, weakref.ref, tuple}
 """Types that `copy.deepcopy` takes for values, or whose parts it does."""
-_CLOSED = (str, bytes, int, float, complex, type(None), type, types.ModuleType, Tensor, nn.Module)
+_OPAQUE = (str, bytes, int, float, complex, type(None), type, types.ModuleType, Tensor, nn.Module)
 _CONTAINERS = (list, dict, set, deque, functools.partial)
 NEAR = 2000
 """How many things that a function encloses are looked at; what is farther shows when it runs."""
@@ -179,24 +183,24 @@ def _is(one: object, other: object) -> bool:
 
 def _deepcopy(module: nn.Module, memo: Memo) -> nn.Module:
     """`copy.deepcopy`, which refuses results of computations; a model may remember some."""
-    given = dict(memo)
+    initial_memo = dict(memo)
     try:
-        copied: nn.Module = copy.deepcopy(module, memo)
+        module_copy: nn.Module = copy.deepcopy(module, memo)
     except RuntimeError:
-        computed = [h.value for h in reach(module) if isinstance(h.value, Tensor)]
-        computed = [t for t in computed if not t.is_leaf and id(t) not in given]
-        if not computed:
+        results = [h.value for h in reach(module) if isinstance(h.value, Tensor)]
+        results = [t for t in results if not t.is_leaf and id(t) not in initial_memo]
+        if not results:
             raise
         memo.clear()
-        memo.update(given)
-        for tensor in computed:
+        memo.update(initial_memo)
+        for tensor in results:
             memo[id(tensor)] = tensor.detach().clone()
             memo.setdefault(id(memo), []).append(tensor)  # it lives as long as its id counts
-        copied = copy.deepcopy(module, memo)
-    return copied
+        module_copy = copy.deepcopy(module, memo)
+    return module_copy
 
 
-def _uncopied(module: nn.Module, problem: Exception) -> str:
+def _copy_problem(module: nn.Module, problem: Exception) -> str:
     """Which attribute of which module cannot be copied, in words."""
     parts = [*module.modules(), *module.parameters(), *module.buffers()]
     for path, layer in module.named_modules():

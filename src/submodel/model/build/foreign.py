@@ -21,7 +21,7 @@ from submodel.model.axes.keep import DispatchMode
 from submodel.model.axes.reach import Held, alias_problem, aliases, reach
 from submodel.model.axes.record import storage
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 ADVICE = (
     "Building copies what a module holds in attributes, containers, functions and weak references, "
     "but cannot follow this; keep what the layer needs in an attribute of its own"
@@ -30,9 +30,9 @@ ADVICE = (
 
 def refuse_parts(module: nn.Module, small: nn.Module) -> None:
     """Raise if layers or parameters of the full model stand in the sub-model itself."""
-    own = {id(part) for part in (*module.modules(), *module.parameters())}
+    original_ids = {id(part) for part in (*module.modules(), *module.parameters())}
     for name, part in (*small.named_modules(), *small.named_parameters()):
-        if id(part) in own:
+        if id(part) in original_ids:
             raise SubmodelError(
                 f"cannot build the sub-model: {name or 'the model'} is that of the full model, as "
                 f"its {type(part).__name__} was not copied. It may define `__deepcopy__`, or come "
@@ -41,80 +41,82 @@ def refuse_parts(module: nn.Module, small: nn.Module) -> None:
 
 
 @contextmanager
-def reads_refused(module: nn.Module, small: nn.Module, running: Sequence[str]) -> Iterator[None]:
+def refuse_reads(module: nn.Module, small: nn.Module, running: Sequence[str]) -> Iterator[None]:
     """Raise when this block ends if a forward of ``small`` in here read or called ``module``.
 
-    ``running`` are the paths of the layers that run at a time, the innermost last. What was found
-    is said even if the forward failed, as that may be why.
+    ``running`` are the paths of the layers that run at a time, the innermost last. Such a
+    read is reported even if the forward failed, as it may be why.
     """
-    held = list(reach(module))
-    layers = {id(h.value): h for h in held if isinstance(h.value, nn.Module)}
+    reachable = list(reach(module))
+    layers = {id(h.value): h for h in reachable if isinstance(h.value, nn.Module)}
     layers = {key: h for key, h in layers.items() if h.owner == "module"}
-    found: dict[str, tuple[str, object]] = {}  # what was read -> in which layer
+    foreign_reads: dict[str, tuple[str, object]] = {}  # what was read -> in which layer
 
     def note(one: Held) -> None:
-        found.setdefault(one.path or "the model", (running[-1] if running else "", one.value))
+        foreign_reads.setdefault(
+            one.path or "the model", (running[-1] if running else "", one.value)
+        )
 
     def enter(layer: nn.Module, _: object) -> None:
         if id(layer) in layers:
             note(layers[id(layer)])
 
-    before = _cached(small)
+    before = _shared_tensors(small)
     hook = global_hooks.register_module_forward_pre_hook(enter)
     try:
-        with Reads(_memories(module, held), note):
+        with Reads(_memories(module, reachable), note):
             yield
     finally:
         hook.remove()
-        if found:
-            raise _refusal(small, found)
-    if added := [path for one, path in _cached(small).items() if one not in before]:
+        if foreign_reads:
+            raise _refusal(small, foreign_reads)
+    if shared_paths := [path for one, path in _shared_tensors(small).items() if one not in before]:
         raise SubmodelError(
-            f"cannot build the sub-model: its forward keeps tensors in {', '.join(added)}, which "
-            "all instances share: sub-models of other sizes would find them there. Keep them in an "
-            "attribute of the module"
+            f"cannot build the sub-model: its forward keeps tensors in {', '.join(shared_paths)}, "
+            "which all instances share: sub-models of other sizes would find them there. Keep them "
+            "in an attribute of the module"
         )
 
 
 @contextmanager
-def aliases_refused(module: nn.Module) -> Iterator[None]:
+def refuse_aliases(module: nn.Module) -> Iterator[None]:
     """Raise if a forward of ``module`` in here reads a tensor that lies in a parameter's memory.
 
     In a copy it would not: neither cut nor trained with the parameter.
     """
-    found: list[tuple[str, str]] = []
+    alias_reads: list[tuple[str, str]] = []
     second = aliases(module)
-    with Reads(second, found.append, id) if second else nullcontext():
+    with Reads(second, alias_reads.append, id) if second else nullcontext():
         yield
-    for path, weight in found:
+    for path, weight in alias_reads:
         raise SubmodelError(f"cannot build the sub-model: {alias_problem(path, weight)}")
 
 
-def _refusal(small: nn.Module, found: Mapping[str, tuple[str, object]]) -> SubmodelError:
-    names, values = list(found), {id(value) for _, value in found.values()}
-    where = found[names[0]][0]
+def _refusal(small: nn.Module, foreign_reads: Mapping[str, tuple[str, object]]) -> SubmodelError:
+    names, values = list(foreign_reads), {id(value) for _, value in foreign_reads.values()}
+    where = foreign_reads[names[0]][0]
     way = next((h.path for h in reach(small) if id(h.value) in values), None)
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    reached = f", which it reaches by {way}" if way else ""
+    route = f", which it reaches by {way}" if way else ""
     return SubmodelError(
         f"cannot build the sub-model: {where or 'the model'} "
         f"({type(small.get_submodule(where)).__name__}) reads {', '.join(names[:4])}{more} of the "
-        f"full model{reached}. {ADVICE}"
+        f"full model{route}. {ADVICE}"
     )
 
 
-def _memories(module: nn.Module, held: Sequence[Held]) -> dict[int, Held]:
+def _memories(module: nn.Module, reachable: Sequence[Held]) -> dict[int, Held]:
     """The memory of the tensors that belong to a module; constants that code shares do not."""
     weights = {id(t) for t in (*module.parameters(), *module.buffers())}
     return {
         storage(h.value): h
-        for h in reversed(held)  # the nearest name is the last one entered
+        for h in reversed(reachable)  # the nearest name is the last one entered
         if isinstance(h.value, Tensor) and h.value.layout is torch.strided and h.value.numel()
         if h.direct or h.value.requires_grad or id(h.value) in weights
     }
 
 
-def _cached(module: nn.Module) -> dict[int, str]:
+def _shared_tensors(module: nn.Module) -> dict[int, str]:
     """The tensors in containers of classes and files, by their ids."""
     return {
         id(h.value): h.path
@@ -123,20 +125,20 @@ def _cached(module: nn.Module) -> dict[int, str]:
     }
 
 
-class Reads(DispatchMode, Generic[T]):
+class Reads(DispatchMode, Generic[_T]):
     """Calls ``note`` with what stands for a memory whenever an operator reads it.
 
-    >>> table, found = torch.ones(2), []
-    >>> with Reads({storage(table): "table"}, found.append):
+    >>> table, reads = torch.ones(2), []
+    >>> with Reads({storage(table): "table"}, reads.append):
     ...     _ = torch.ones(2) + table.view(1, 2)
-    >>> found
+    >>> reads
     ['table', 'table']
     """
 
     def __init__(
         self,
-        memories: Mapping[int, T],
-        note: Callable[[T], object],
+        memories: Mapping[int, _T],
+        note: Callable[[_T], object],
         key: Callable[[Tensor], int] = storage,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

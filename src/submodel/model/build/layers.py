@@ -19,13 +19,13 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from submodel.errors import SubmodelError
 from submodel.model.axes.layout import Fixed, Indices, Layout
 from submodel.model.axes.number import Attribute
-from submodel.model.build.sizes import Sizes, groups_kept, kept
+from submodel.model.build.sizes import Sizes, kept_groups, kept_size
 from submodel.model.cut import UnitCut
 from submodel.model.norm import StaticBatchNorm
 
 Fix = Callable[..., None]
 _FIXES: dict[type[nn.Module], Fix] = {}
-F = TypeVar("F", bound=Fix)
+_F = TypeVar("_F", bound=Fix)
 
 
 @dataclass(frozen=True)
@@ -58,33 +58,31 @@ class LayerCut:
         """
         if groups == 1:
             return 1
-        told = self.told("groups" if tensor else "num_groups")
-        stored = tensor and id(attrgetter(tensor)(self.original)) in self.names
-        if not stored and told is None and self._whole():
+        traced = self.traced_layout("groups" if tensor else "num_groups")
+        is_stored = tensor and id(attrgetter(tensor)(self.original)) in self.names
+        if not is_stored and traced is None and self._is_whole():
             return groups
-        layout = self.layout(tensor, dimension) if stored or told is None else told
-        left = groups_kept(layout, layout.size // groups, self.sizes.kept)
-        if left is None or len({units for _, units in left}) > 1:
+        layout = self.layout(tensor, dimension) if is_stored or traced is None else traced
+        groups_left = kept_groups(layout, layout.size // groups, self.sizes.kept_counts)
+        if groups_left is None or len({units for _, units in groups_left}) > 1:
             raise self.error(
                 f"its {groups} groups of {layout.size // groups} would not keep equal numbers of "
                 "units; cut whole groups, or the same units of each"
             )
-        return sum(count for count, _ in left)
+        return sum(count for count, _ in groups_left)
 
-    def _whole(self) -> bool:
+    def _is_whole(self) -> bool:
         """Whether nothing of the layer is cut, as of one that the forward never runs."""
         tensors = (*self.original.parameters(), *self.original.buffers())
-        known = [self.cut.axes.layouts.get(self.names[id(t)], ()) for t in tensors]
-        return all(kept(d, self.sizes.kept) == d.size for dims in known for d in dims)
+        layouts = [self.cut.axes.layouts.get(self.names[id(t)], ()) for t in tensors]
+        return all(kept_size(d, self.sizes.kept_counts) == d.size for dims in layouts for d in dims)
 
-    def told(self, what: str) -> Layout | None:
+    def traced_layout(self, what: str) -> Layout | None:
         """What a number of the layer counts or groups, by what the trace saw; None if unknown."""
-        stored, number = (
-            self.cut.axes.stored,
-            Attribute(f"{self.path}.{what}" if self.path else what),
-        )
-        seen = [] if stored is None else [m for m in stored.layers if m.number == number]
-        layout: Layout | None = seen[0].dimension if seen else None
+        numbers = self.cut.axes.stored
+        number = Attribute(f"{self.path}.{what}" if self.path else what)
+        makers = [] if numbers is None else [m for m in numbers.layers if m.number == number]
+        layout: Layout | None = makers[0].dimension if makers else None
         return layout
 
     def follow(self, size: int, what: str) -> int:
@@ -92,9 +90,9 @@ class LayerCut:
 
         As the trace saw it; without one, by the tensors nearest to the layer.
         """
-        told = self.told(what)
-        if told is not None:
-            return kept(told, self.sizes.kept)
+        traced = self.traced_layout(what)
+        if traced is not None:
+            return kept_size(traced, self.sizes.kept_counts)
         becomes = self.sizes.inside(self.path, size) or self.sizes.around(self.path, size)
         if len(becomes) > 1:
             raise self.error(f"{what} = {size} may become any of {sorted(becomes)}")
@@ -108,7 +106,7 @@ class LayerCut:
         )
 
 
-def resizes(*kinds: type[nn.Module]) -> Callable[[F], F]:
+def resizes(*kinds: type[nn.Module]) -> Callable[[_F], _F]:
     """Register how layers of these types, and of types derived from them, are corrected.
 
     The function gets the copied layer, whose tensors are already cut, and a `LayerCut`. It answers
@@ -122,13 +120,14 @@ def resizes(*kinds: type[nn.Module]) -> Callable[[F], F]:
     >>> @resizes(Heads)
     ... def fix_heads(layer, cut):
     ...     layer.count = layer.weight.shape[0]
-    >>> from submodel import axes, build, cut
-    >>> heads = axes.declare({"weight": torch.ones(4, 6)}, {"weight": ("heads",)})
-    >>> build.build(Heads(), cut.UnitCut(heads, {"heads": np.array([0, 3])})).count
+    >>> from submodel.model.axes import declare
+    >>> from submodel.model.build import build_module
+    >>> axes = declare({"weight": torch.ones(4, 6)}, {"weight": ("heads",)})
+    >>> build_module(Heads(), UnitCut(axes, {"heads": np.array([0, 3])})).count
     2
     """
 
-    def register(fix: F) -> F:
+    def register(fix: _F) -> _F:
         _FIXES.update(dict.fromkeys(kinds, fix))
         return fix
 
@@ -167,9 +166,9 @@ def _conv_transpose(layer: _ConvTransposeNd, cut: LayerCut) -> None:
 
 @resizes(_NormBase)
 def _batch_norm(layer: _NormBase, cut: LayerCut) -> None:
-    shown = layer.weight if layer.affine else layer.running_mean
-    if shown is not None:
-        layer.num_features = shown.shape[0]
+    vector = layer.weight if layer.affine else layer.running_mean
+    if vector is not None:
+        layer.num_features = vector.shape[0]
     else:
         layer.num_features = cut.follow(layer.num_features, "num_features")
 
@@ -201,7 +200,7 @@ def _group_norm(layer: nn.GroupNorm, cut: LayerCut) -> None:
         return
     channels = cut.follow(layer.num_channels, "num_channels")
     if channels != layer.num_channels and layer.num_groups > 1:
-        if cut.told("num_groups") is None:
+        if cut.traced_layout("num_groups") is None:
             raise cut.error("without weights, it does not show which groups are kept")
         layer.num_groups = cut.groups(layer.num_groups, "")
     layer.num_channels = channels
@@ -237,10 +236,12 @@ def _attention(layer: nn.MultiheadAttention, cut: LayerCut) -> None:
     """Its one width is both that of its input and that of all heads together."""
     layer.num_heads = cut.groups(layer.num_heads, "out_proj.weight", dimension=1)
     out, of_heads = layer.out_proj.weight.shape
-    read = (layer.in_proj_weight if layer._qkv_same_embed_dim else layer.q_proj_weight).shape[1]
-    if not read == out == of_heads:
+    input_width = (
+        layer.in_proj_weight if layer._qkv_same_embed_dim else layer.q_proj_weight
+    ).shape[1]
+    if not input_width == out == of_heads:
         raise cut.error(
-            f"it needs one width, but would read {read} units, write {out} and have "
+            f"it needs one width, but would read {input_width} units, write {out} and have "
             f"{layer.num_heads} heads with {of_heads} units in all"
         )
     layer.embed_dim = layer.kdim = layer.vdim = out

@@ -18,15 +18,16 @@ from torch.nn.utils.parametrize import ParametrizationList
 from submodel.errors import SubmodelError
 from submodel.model.axes.forward import Inputs
 from submodel.model.axes.kinds import refuse_kinds
+from submodel.model.axes.trial import Outputs
 from submodel.model.build.attributes import follow_integers, misfits
-from submodel.model.build.check import OutputCheck, Outputs
 from submodel.model.build.copying import copy_module
 from submodel.model.build.foreign import refuse_parts
-from submodel.model.build.grouped import pad_groups
 from submodel.model.build.layers import LayerCut, fix_of
+from submodel.model.build.output_check import OutputCheck
+from submodel.model.build.padding import pad_groups
 from submodel.model.build.sizes import Sizes
-from submodel.model.build.solve import settle
-from submodel.model.cut import Cut, PlannedCut, UnitCut, copy_part, laid_out
+from submodel.model.build.solve import narrow_values
+from submodel.model.cut import Cut, PlannedCut, UnitCut, copy_part
 
 Factory = Callable[[Mapping[str, int]], nn.Module]
 """The kept size of every axis -> an empty module of those sizes."""
@@ -34,20 +35,7 @@ Resize = Callable[[nn.Module, Mapping[str, int]], None]
 """Corrects the copied module in place, given the kept size of every axis."""
 
 
-def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """What is exchanged: the parameters and the persistent floating-point buffers.
-
-    Such buffers (running statistics) are cut and merged like weights; integer buffers stay local.
-    """
-    tensors: dict[str, Tensor] = {n: p.detach() for n, p in module.named_parameters()}
-    persistent = module.state_dict().keys()
-    for name, buffer in module.named_buffers():
-        if name in persistent and buffer.is_floating_point():
-            tensors[name] = buffer
-    return tensors
-
-
-def build(
+def build_module(
     module: nn.Module,
     cut: Cut,
     *,
@@ -72,8 +60,8 @@ def build(
     >>> import numpy as np
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> table = {"0.weight": ("hidden",), "0.bias": ("hidden",), "2.weight": (None, "hidden")}
-    >>> axes = declare(tensors_of(net), table)
-    >>> build(net, UnitCut(axes, {"hidden": np.array([1, 5])}))[0]
+    >>> axes = declare(dict(net.named_parameters()), table)
+    >>> build_module(net, UnitCut(axes, {"hidden": np.array([1, 5])}))[0]
     Linear(in_features=4, out_features=2, bias=True)
     """
     refuse_kinds(module)
@@ -90,12 +78,12 @@ def build(
     else:
         sizes = Sizes(module, cut)
         if factory is not None:
-            small = _fill(factory(sizes.kept), module, parameters, buffers)
+            small = _fill(factory(sizes.kept_counts), module, parameters, buffers)
         else:
             small = copy_module(module, parameters, buffers)
             _correct(module, small, cut, sizes, in_doubt_to_user=resize is not None)
             if resize is not None:
-                resize(small, sizes.kept)
+                resize(small, sizes.kept_counts)
             if cut.axes.stored is not None:
                 _refuse(misfits(small, sizes, cut.axes.stored))
                 pad_groups(module, small, cut.axes.stored.grouped)
@@ -146,7 +134,7 @@ def _correct(
     names = {id(p): name for name, p in module.named_parameters()}
     names |= {id(b): name for name, b in module.named_buffers()}
     doubts = []
-    settled = settle(cut.axes.stored, sizes) if cut.axes.stored is not None else {}
+    allowed_values = narrow_values(cut.axes.stored, sizes) if cut.axes.stored is not None else {}
     pairs = list(zip(module.named_modules(), small.modules(), strict=True))
     with _computed_weights(module, small):
         for (path, original), layer in reversed(pairs):  # layers before those that contain them
@@ -154,8 +142,8 @@ def _correct(
                 fix(layer, LayerCut(path, original, cut, sizes, names))
             elif not type(layer).__module__.startswith("torch."):
                 where = f"{path or 'the model'} ({type(layer).__name__})"
-                found = follow_integers(layer, path, sizes, cut.axes.stored, settled)
-                doubts += [f"{where}: {doubt}" for doubt in found]
+                layer_doubts = follow_integers(layer, path, sizes, cut.axes.stored, allowed_values)
+                doubts += [f"{where}: {doubt}" for doubt in layer_doubts]
     if not in_doubt_to_user:
         _refuse(doubts)
 
@@ -167,19 +155,19 @@ def _computed_weights(module: nn.Module, small: nn.Module) -> Iterator[None]:
     Spectral norm, for one, takes a step of its power iteration whenever it is read while training.
     Weights that torch's hooks compute before a forward are computed anew, from what is cut.
     """
-    found = [
+    computing_parts = [
         part
         for one in (module, small)
         for layer in one.modules()
         if isinstance(layer, ParametrizationList) or _weight_hooks(layer)
         for part in layer.modules()
     ]
-    modes = [(part, part.training) for part in found]
+    modes = [(part, part.training) for part in computing_parts]
     try:
-        for part in found:
+        for part in computing_parts:
             part.training = False
         with torch.no_grad():
-            for layer in small.modules() if found else ():
+            for layer in small.modules() if computing_parts else ():
                 for hook in _weight_hooks(layer):
                     hook(layer, ())
             yield
@@ -209,67 +197,33 @@ def _fill(
     buffers: Mapping[str, Tensor],
 ) -> nn.Module:
     """Let a module from a factory hold the cut tensors, which must fit it by name and shape."""
-    own: dict[str, Tensor] = {**dict(small.named_parameters()), **dict(small.named_buffers())}
-    given: dict[str, Tensor] = {**parameters, **buffers}
-    problems = [f"{name}: only the full model has it" for name in given.keys() - own.keys()]
-    problems += [f"{name}: only the factory's module has it" for name in own.keys() - given.keys()]
+    factory_tensors: dict[str, Tensor] = {
+        **dict(small.named_parameters()),
+        **dict(small.named_buffers()),
+    }
+    cut_tensors: dict[str, Tensor] = {**parameters, **buffers}
+    problems = [
+        f"{name}: only the full model has it"
+        for name in cut_tensors.keys() - factory_tensors.keys()
+    ]
     problems += [
-        f"{name}: the factory's module has {tuple(own[name].shape)}, the cut {tuple(t.shape)}"
-        for name, t in given.items()
-        if name in own and own[name].shape != t.shape
+        f"{name}: only the factory's module has it"
+        for name in factory_tensors.keys() - cut_tensors.keys()
+    ]
+    problems += [
+        f"{name}: the factory's module has {tuple(there.shape)}, the cut {tuple(tensor.shape)}"
+        for name, tensor in cut_tensors.items()
+        if (there := factory_tensors.get(name)) is not None and there.shape != tensor.shape
     ]
     if problems:
         raise SubmodelError("the factory's module does not fit the cut: " + "; ".join(problems))
-    replaced: dict[int, Any] = {id(own[name]): tensor for name, tensor in given.items()}
+    replacements: dict[int, Any] = {
+        id(factory_tensors[name]): tensor for name, tensor in cut_tensors.items()
+    }
     for layer in small.modules():
         tables: tuple[dict[str, Any], ...] = (layer._parameters, layer._buffers)
         for table in tables:
-            table |= {name: replaced[id(t)] for name, t in table.items() if t is not None}
+            table |= {name: replacements[id(t)] for name, t in table.items() if t is not None}
         if isinstance(layer, nn.RNNBase):
             layer._init_flat_weights()
     return small.train(module.training)
-
-
-def load(module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Let ``module`` hold these tensors, without copying those that lie in memory as its own do."""
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            given = tensors[name]
-            same = given.stride() == parameter.stride() or given.dim() < 2
-            parameter.data = given if same else laid_out(given, parameter)
-        for name, buffer in module.named_buffers():
-            if name in tensors:
-                buffer.copy_(tensors[name])
-
-
-@torch.no_grad()
-def load_local(small: nn.Module, module: nn.Module, cut: Cut) -> None:
-    """Let ``small`` hold the cut of what is never exchanged: all buffers that `tensors_of` omits.
-
-    A module built for one cut serves another of the same shapes after `load`, and this: rotary
-    frequencies, for one, are no weights, but go with the units.
-
-    >>> from submodel.model.cut import WHOLE
-    >>> net = nn.Linear(2, 2)
-    >>> net.register_buffer("scale", torch.tensor([1.0, 2.0]), persistent=False)
-    >>> small = build(net, WHOLE)
-    >>> _ = small.scale.zero_()
-    >>> load_local(small, net, WHOLE)
-    >>> small.scale
-    tensor([1., 2.])
-    """
-    fill_local(small, {name: cut.part(name, whole) for name, whole in local_of(module).items()})
-
-
-def local_of(module: nn.Module) -> dict[str, Tensor]:
-    """The buffers that are never exchanged."""
-    exchanged = tensors_of(module).keys()
-    return {name: buffer for name, buffer in module.named_buffers() if name not in exchanged}
-
-
-@torch.no_grad()
-def fill_local(small: nn.Module, local: Mapping[str, Tensor]) -> None:
-    """Let ``small`` hold these buffers."""
-    for name, buffer in small.named_buffers():
-        if name in local:
-            buffer.copy_(local[name])

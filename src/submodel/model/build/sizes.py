@@ -14,10 +14,10 @@ Choices = Mapping[int, frozenset[int]]
 """A size in the full model -> what the parts of that size become in the sub-model."""
 
 
-def kept(layout: Layout, sizes: Mapping[str, int]) -> int:
+def kept_size(layout: Layout, sizes: Mapping[str, int]) -> int:
     """The size that is left of a layout when each axis keeps ``sizes[axis]`` units.
 
-    >>> kept(Product((Along("heads", 4), Fixed(6))), {"heads": 3})
+    >>> kept_size(Product((Along("heads", 4), Fixed(6))), {"heads": 3})
     18
     """
     match layout:
@@ -28,13 +28,13 @@ def kept(layout: Layout, sizes: Mapping[str, int]) -> int:
         case Product(parts):
             product = 1
             for part in parts:
-                product *= kept(part, sizes)
+                product *= kept_size(part, sizes)
             return product
         case Concatenation(parts):
-            return sum(kept(part, sizes) for part in parts)
+            return sum(kept_size(part, sizes) for part in parts)
 
 
-def groups_kept(
+def kept_groups(
     layout: Layout, width: int, sizes: Mapping[str, int]
 ) -> list[tuple[int, int]] | None:
     """A layout read as groups of ``width`` units: how many are left, and how many units of each.
@@ -42,30 +42,30 @@ def groups_kept(
     None where the layout does not say which group a unit belongs to, so that it would depend on
     the units drawn.
 
-    >>> groups_kept(Product((Along("group", 4), Along("unit", 6))), 6, {"group": 3, "unit": 2})
+    >>> kept_groups(Product((Along("group", 4), Along("unit", 6))), 6, {"group": 3, "unit": 2})
     [(3, 2)]
     """
     if layout.size % width:
         return None
     if layout.size == width:
-        return [(1, kept(layout, sizes))]
+        return [(1, kept_size(layout, sizes))]
     if width == 1:
-        return [(kept(layout, sizes), 1)]
-    if kept(layout, sizes) == layout.size:
+        return [(kept_size(layout, sizes), 1)]
+    if kept_size(layout, sizes) == layout.size:
         return [(layout.size // width, width)]
     if isinstance(layout, Concatenation):
-        parts = [groups_kept(part, width, sizes) for part in layout.parts]
+        parts = [kept_groups(part, width, sizes) for part in layout.parts]
         return None if None in parts else [g for part in parts if part is not None for g in part]
     if isinstance(layout, Product):
         first, rest = layout.parts[0], Product(layout.parts[1:])
-        outer = kept(first, sizes)
+        outer = kept_size(first, sizes)
         if rest.size > width:
-            inner = groups_kept(rest, width, sizes)
+            inner = kept_groups(rest, width, sizes)
             return None if inner is None else [(outer * n, units) for n, units in inner]
         if width % rest.size == 0:
-            inner = groups_kept(first, width // rest.size, sizes)
-            left = kept(rest, sizes)
-            return None if inner is None else [(n, units * left) for n, units in inner]
+            inner = kept_groups(first, width // rest.size, sizes)
+            units_left = kept_size(rest, sizes)
+            return None if inner is None else [(n, units * units_left) for n, units in inner]
     return None
 
 
@@ -86,17 +86,17 @@ def pieces(layout: Layout) -> Iterator[Layout]:
 
 
 def _choices(layouts: Iterable[Layout], sizes: Mapping[str, int]) -> Choices:
-    found: dict[int, set[int]] = {}
+    choices: dict[int, set[int]] = {}
     for piece in chain.from_iterable(pieces(layout) for layout in set(layouts)):
-        found.setdefault(piece.size, set()).add(kept(piece, sizes))
-    return {size: frozenset(becomes) for size, becomes in found.items()}
+        choices.setdefault(piece.size, set()).add(kept_size(piece, sizes))
+    return {size: frozenset(becomes) for size, becomes in choices.items()}
 
 
 class Sizes:
     """For each module of a model: which sizes its own tensors and those around it have and keep."""
 
     def __init__(self, module: nn.Module, cut: UnitCut) -> None:
-        self.kept = {
+        self.kept_counts = {
             axis: len(cut.units[axis]) if axis in cut.units else size
             for axis, size in cut.axes.sizes.items()
         }
@@ -108,12 +108,12 @@ class Sizes:
         self._layouts: dict[str, list[Layout]] = {}
         for name, tensor in tensors:
             name_of_all = first.setdefault(id(tensor), name)
-            known = cut.axes.layouts.get(name_of_all, cut.axes.layouts.get(name, ()))
-            self._layouts.setdefault(name.rpartition(".")[0], []).extend(known)
+            layouts = cut.axes.layouts.get(name_of_all, cut.axes.layouts.get(name, ()))
+            self._layouts.setdefault(name.rpartition(".")[0], []).extend(layouts)
         self._modules = dict(module.named_modules(remove_duplicate=False))
         self._levels: dict[str, list[Choices]] = {}
 
-    def stored(self, name: str) -> int:
+    def stored_integer(self, name: str) -> int:
         """An integer that the full model stores."""
         path, _, attribute = name.rpartition(".")
         return int(getattr(self._modules[path], attribute))
@@ -125,7 +125,9 @@ class Sizes:
         """
         if path not in self._levels:
             self._levels[path] = [
-                _choices(chain.from_iterable(self._layouts.get(p, ()) for p in level), self.kept)
+                _choices(
+                    chain.from_iterable(self._layouts.get(p, ()) for p in level), self.kept_counts
+                )
                 for level in self._by_depth(path)
             ]
         return next((level[size] for level in self._levels[path] if size in level), frozenset())
@@ -134,8 +136,8 @@ class Sizes:
         """The same for a module without tensors: in the nearest module that contains it."""
         while path:
             path = path.rpartition(".")[0]
-            if found := self.inside(path, size):
-                return found
+            if choices := self.inside(path, size):
+                return choices
         return frozenset()
 
     def _by_depth(self, path: str) -> Iterator[list[str]]:

@@ -13,7 +13,7 @@ from itertools import product
 
 from submodel.model.axes.number import Attribute, Number, SizeOf, evaluate, leaves
 from submodel.model.axes.stored import Made, Stored
-from submodel.model.build.sizes import Sizes, groups_kept, kept
+from submodel.model.build.sizes import Sizes, kept_groups, kept_size
 
 TRIALS = 4096
 """How many combinations of values of one formula are tried."""
@@ -22,88 +22,90 @@ Values = dict[Attribute, frozenset[int]]
 Test = Callable[[Mapping[Attribute, int]], bool]
 
 
-def needed(made: Made, before: int, sizes: Sizes) -> int | None:
+def required_value(maker: Made, before: int, sizes: Sizes) -> int | None:
     """What a number must be in the sub-model; None if no number is right."""
-    if not made.groups:
-        return kept(made.dimension, sizes.kept)
-    left = groups_kept(made.dimension, made.dimension.size // before, sizes.kept)
-    if left is None or len({units for _, units in left}) > 1:
+    if not maker.groups:
+        return kept_size(maker.dimension, sizes.kept_counts)
+    groups_left = kept_groups(maker.dimension, maker.dimension.size // before, sizes.kept_counts)
+    if groups_left is None or len({units for _, units in groups_left}) > 1:
         return None
-    return sum(count for count, _ in left)
+    return sum(count for count, _ in groups_left)
 
 
 def original(number: Number, sizes: Sizes) -> int:
     """A number in the full model."""
     return evaluate(
         number,
-        lambda leaf: leaf.dimension.size if isinstance(leaf, SizeOf) else sizes.stored(leaf.name),
+        lambda leaf: (
+            leaf.dimension.size if isinstance(leaf, SizeOf) else sizes.stored_integer(leaf.name)
+        ),
     )
 
 
-def settle(stored: Stored, sizes: Sizes) -> Values:
+def narrow_values(numbers: Stored, sizes: Sizes) -> Values:
     """What each integer that the forward computes with, or compares, may become.
 
-    Where a dimension of its own says so, that is all that it may; otherwise what tensors near it
-    suggest, or what it was, as far as it fits. Empty: nothing fits.
+    If it makes a dimension itself, that dimension decides. Otherwise it may become what tensors
+    near it suggest, or stay what it was, as far as every formula fits. Empty: nothing fits.
     """
-    found: Values = {}
-    for attribute in dict.fromkeys(_attributes(stored)):
-        told = set(_told(attribute, stored, sizes))
-        value = sizes.stored(attribute.name)
+    values: Values = {}
+    for attribute in dict.fromkeys(_attributes(numbers)):
+        stated_values = set(_stated_values(attribute, numbers, sizes))
+        value = sizes.stored_integer(attribute.name)
         path = attribute.name.rpartition(".")[0]
-        found[attribute] = frozenset(told) or sizes.inside(path, value) | {value}
-    tests = [test for test in _tests(stored, sizes) if len(test[0]) > 0]
-    changed = True
-    while changed:
-        changed = False
-        for unknown, holds in tests:
-            choices = [sorted(found[a]) for a in unknown]
+        values[attribute] = frozenset(stated_values) or sizes.inside(path, value) | {value}
+    tests = [test for test in _tests(numbers, sizes) if len(test[0]) > 0]
+    has_changed = True
+    while has_changed:
+        has_changed = False
+        for unknowns, holds in tests:
+            choices = [sorted(values[a]) for a in unknowns]
             if not 1 < math.prod(map(len, choices)) <= TRIALS:
                 continue
-            fitting = [v for v in product(*choices) if holds(dict(zip(unknown, v, strict=True)))]
-            for place, attribute in enumerate(unknown):
-                left = frozenset(values[place] for values in fitting)
-                changed |= left != found[attribute]
-                found[attribute] = left
-    return found
+            fitting = [v for v in product(*choices) if holds(dict(zip(unknowns, v, strict=True)))]
+            for place, attribute in enumerate(unknowns):
+                fitting_values = frozenset(combination[place] for combination in fitting)
+                has_changed |= fitting_values != values[attribute]
+                values[attribute] = fitting_values
+    return values
 
 
-def _attributes(stored: Stored) -> Iterator[Attribute]:
-    numbers = [m.number for m in stored.made]
-    numbers += [n for c in stored.compared for n in (c.one, c.other)]
-    for number in numbers:
+def _attributes(numbers: Stored) -> Iterator[Attribute]:
+    formulas = [maker.number for maker in numbers.made]
+    formulas += [n for c in numbers.compared for n in (c.one, c.other)]
+    for number in formulas:
         yield from (leaf for leaf in leaves(number) if isinstance(leaf, Attribute))
 
 
-def _told(attribute: Attribute, stored: Stored, sizes: Sizes) -> Iterator[int]:
+def _stated_values(attribute: Attribute, numbers: Stored, sizes: Sizes) -> Iterator[int]:
     """What dimensions say that an integer becomes: those that it makes, and those it must equal."""
-    for made in stored.made:
-        if made.number == attribute:
-            becomes = needed(made, sizes.stored(attribute.name), sizes)
+    for maker in numbers.made:
+        if maker.number == attribute:
+            becomes = required_value(maker, sizes.stored_integer(attribute.name), sizes)
             if becomes is not None:
                 yield becomes
-    for seen in stored.compared:
-        for one, other in ((seen.one, seen.other), (seen.other, seen.one)):
-            if seen.equal and one == attribute and isinstance(other, SizeOf):
-                yield kept(other.dimension, sizes.kept)
+    for comparison in numbers.compared:
+        for one, other in ((comparison.one, comparison.other), (comparison.other, comparison.one)):
+            if comparison.equal and one == attribute and isinstance(other, SizeOf):
+                yield kept_size(other.dimension, sizes.kept_counts)
 
 
-def _tests(stored: Stored, sizes: Sizes) -> Iterator[tuple[list[Attribute], Test]]:
+def _tests(numbers: Stored, sizes: Sizes) -> Iterator[tuple[list[Attribute], Test]]:
     """What must hold of which integers."""
-    for made in stored.made:
-        becomes = needed(made, original(made.number, sizes), sizes)
+    for maker in numbers.made:
+        becomes = required_value(maker, original(maker.number, sizes), sizes)
         if becomes is not None:
-            yield _unknown(made.number), _equals(made.number, becomes, sizes)
-    for seen in stored.compared:
+            yield _unknowns(maker.number), _equals(maker.number, becomes, sizes)
+    for comparison in numbers.compared:
         yield (
-            _unknown(seen.one, seen.other),
-            _compares(seen.one, seen.other, sizes, equal=seen.equal),
+            _unknowns(comparison.one, comparison.other),
+            _compares(comparison.one, comparison.other, sizes, equal=comparison.equal),
         )
 
 
-def _unknown(*numbers: Number) -> list[Attribute]:
-    found = (leaf for n in numbers for leaf in leaves(n) if isinstance(leaf, Attribute))
-    return list(dict.fromkeys(found))
+def _unknowns(*numbers: Number) -> list[Attribute]:
+    attributes = (leaf for n in numbers for leaf in leaves(n) if isinstance(leaf, Attribute))
+    return list(dict.fromkeys(attributes))
 
 
 def _equals(number: Number, becomes: int, sizes: Sizes) -> Test:
@@ -119,7 +121,9 @@ def _value(number: Number, values: Mapping[Attribute, int], sizes: Sizes) -> int
     try:
         return evaluate(
             number,
-            lambda n: kept(n.dimension, sizes.kept) if isinstance(n, SizeOf) else values[n],
+            lambda n: (
+                kept_size(n.dimension, sizes.kept_counts) if isinstance(n, SizeOf) else values[n]
+            ),
         )
     except ZeroDivisionError:
         return None

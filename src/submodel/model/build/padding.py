@@ -47,8 +47,8 @@ class _Padding(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        padded = func is torch._grouped_mm
-        return (_padded_product if padded else func)(*args, **(kwargs or {}))
+        is_grouped_product = func is torch._grouped_mm
+        return (_padded_product if is_grouped_product else func)(*args, **(kwargs or {}))
 
 
 def _padded_product(rows: Tensor, matrices: Tensor, **options: Any) -> Tensor:

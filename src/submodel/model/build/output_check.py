@@ -6,10 +6,8 @@ width into the batch: the sub-model runs, and computes something else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cached_property
-from typing import Any
 
 from torch import nn
 
@@ -19,11 +17,9 @@ from submodel.model.axes.failure import ForwardError
 from submodel.model.axes.forward import Inputs, outputs_of, run, undisturbed
 from submodel.model.axes.keep import kept
 from submodel.model.axes.source import failing_line
-from submodel.model.build.foreign import aliases_refused, reads_refused
+from submodel.model.axes.trial import Outputs
+from submodel.model.build.foreign import refuse_aliases, refuse_reads
 from submodel.model.cut import Cut, UnitCut
-
-Outputs = Callable[[Any], Any]
-"""What of a model's result counts."""
 
 
 class OutputCheck:
@@ -53,9 +49,9 @@ class OutputCheck:
         Where the classes are cut, a dimension of all classes may shrink to those kept. What
         ``small`` reads must be its own (see `foreign`).
         """
-        allowed = set()
+        allowed_changes = set()
         if isinstance(cut, UnitCut) and CLASSES in cut.units:
-            allowed.add((cut.axes.sizes[CLASSES], len(cut.units[CLASSES])))
+            allowed_changes.add((cut.axes.sizes[CLASSES], len(cut.units[CLASSES])))
         full = self._full
         try:
             cut_shapes = _shapes(small, self._inputs, self._outputs, self._module)
@@ -69,7 +65,7 @@ class OutputCheck:
             ) from problem.__cause__
         for before, after in zip(full, cut_shapes, strict=True):
             same = len(before) == len(after) and all(
-                b == a or (b, a) in allowed for b, a in zip(before, after, strict=True)
+                b == a or (b, a) in allowed_changes for b, a in zip(before, after, strict=True)
             )
             if not same:
                 raise SubmodelError(
@@ -103,10 +99,10 @@ def _shapes(
     running: list[str] = []
     with ExitStack() as around, undisturbed(module), ExitStack() as hooks:
         if original is None:
-            hooks.enter_context(aliases_refused(module))
+            hooks.enter_context(refuse_aliases(module))
         else:
             around.enter_context(kept(original))
-            hooks.enter_context(reads_refused(original, module, running))
+            hooks.enter_context(refuse_reads(original, module, running))
         for path, layer in module.named_modules():
 
             def enter(*_: object, path: str = path) -> None:

@@ -24,32 +24,37 @@ def check_cut(module: object, axes: Axes, units: Units) -> None:
 
 def check_axes(module: nn.Module, axes: Axes) -> None:
     """Raise unless the axes are of a model with these tensors."""
-    own = {name: tuple(tensor.shape) for name, tensor in weights_of(module).items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights_of(module).items()}
     for name, layouts in axes.layouts.items():
         shape = tuple(layout.size for layout in layouts)
-        lost = name not in own and any(layout.axes() for layout in layouts)
-        if lost or own.get(name, shape) != shape:
-            there = f"is of shape {own[name]} here" if name in own else "is not there"
+        is_missing = name not in shapes and any(layout.axes() for layout in layouts)
+        if is_missing or shapes.get(name, shape) != shape:
+            there = f"is of shape {shapes[name]} here" if name in shapes else "is not there"
             raise ConfigError(
                 [f"axes: they are of another model: {name} has the shape {shape}, and {there}"]
             )
 
 
 def _misfits(axes: Axes, units: Units) -> Iterator[str]:
-    for axis, kept in units.items():
+    for axis, positions in units.items():
         size = axes.sizes.get(axis)
         if size is None:
             yield f"units: {axis!r} is not an axis; there are {', '.join(axes.sizes) or 'none'}"
-        elif not isinstance(kept, np.ndarray) or kept.ndim != 1 or kept.dtype.kind != "i":
-            mask = " np.flatnonzero(mask) makes them of a mask" if _is_mask(kept) else ""
+        elif (
+            not isinstance(positions, np.ndarray)
+            or positions.ndim != 1
+            or positions.dtype.kind != "i"
+        ):
+            mask = " np.flatnonzero(mask) makes them of a mask" if _is_mask(positions) else ""
             yield f"units[{axis!r}]: want positions, a NumPy array of whole numbers;{mask}".rstrip(
                 ";"
             )
-        elif not len(kept) or kept.min() < 0 or kept.max() >= size:
-            yield f"units[{axis!r}]: want one at least, from 0 to {size - 1}, not {kept.tolist()}"
-        elif len(np.unique(kept)) < len(kept):
-            yield f"units[{axis!r}]: a unit is there twice: {kept.tolist()}"
+        elif not len(positions) or positions.min() < 0 or positions.max() >= size:
+            wish = f"want one at least, from 0 to {size - 1}"
+            yield f"units[{axis!r}]: {wish}, not {positions.tolist()}"
+        elif len(np.unique(positions)) < len(positions):
+            yield f"units[{axis!r}]: a unit is there twice: {positions.tolist()}"
 
 
-def _is_mask(kept: object) -> bool:
-    return isinstance(kept, np.ndarray) and kept.dtype == np.bool_
+def _is_mask(positions: object) -> bool:
+    return isinstance(positions, np.ndarray) and positions.dtype == np.bool_
