@@ -18,7 +18,7 @@ from submodel.amounts import parse_capacity
 from submodel.config import Config, parse
 from submodel.data import Dataset
 from submodel.data.partitions import PARTITIONS
-from submodel.data.partitions.listed import listed
+from submodel.data.partitions.lists import parse_lists
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
 from submodel.model.axes.forward import Inputs
@@ -185,7 +185,7 @@ def _own(config: Config, data: object, clients: object) -> Config:
     config = as_own(config)
     if clients is None or not isinstance(data, Dataset):
         return config
-    count = len(listed(clients, len(data.train)).lists)
+    count = len(parse_lists(clients, len(data.train)).lists)
     keys = {f"data.{key}" for key in ("examples", "partition", *partition)}
     problems = [
         f"{key}: clients= lists who has which examples" for key in sorted(keys & _given(config))

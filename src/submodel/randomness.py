@@ -33,21 +33,21 @@ def generator(seed: int, purpose: str, *where: int | str) -> np.random.Generator
 _STEPS = 8  # four make a good permutation of many; of only three or four it takes these to be even
 
 
-def permuted(index: int, size: int, seed: int, purpose: str, *where: int | str) -> int:
+def permute_index(index: int, size: int, seed: int, purpose: str, *where: int | str) -> int:
     """Where a keyed random permutation of ``range(size)`` sends ``index``, without any table.
 
     A Feistel network permutes the next power of four; what it sends beyond ``size`` it sends on,
     fewer than four times on average. So time and memory do not grow with ``size``.
 
-    >>> [permuted(i, 5, 0, "example") for i in range(5)]
+    >>> [permute_index(i, 5, 0, "example") for i in range(5)]
     [2, 3, 4, 0, 1]
     """
     half = ((size - 1).bit_length() + 1) // 2
     mask = (1 << half) - 1
     while True:
-        left, right = index >> half, index & mask
+        high, low = index >> half, index & mask
         for step in range(_STEPS):
-            left, right = right, left ^ (key(seed, purpose, *where, step, right) & mask)
-        index = left << half | right
+            high, low = low, high ^ (key(seed, purpose, *where, step, low) & mask)
+        index = high << half | low
         if index < size:
             return index

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from submodel.config import parse
 from submodel.data import Partition, Population, dataset, digits, limit
-from submodel.data.dataset import balanced
+from submodel.data.dataset import choose_balanced
 from submodel.data.partitions import PARTITIONS, PartitionContext
 from submodel.data.partitions.dirichlet import Dirichlet
-from submodel.data.partitions.flower import check, flower_partition
+from submodel.data.partitions.flower import check_parts, flower_partition
 from submodel.data.partitions.labels import assign_labels
 from submodel.errors import ConfigError, DataError
 from submodel.prepare.setup import prepare, split_data
@@ -193,7 +193,7 @@ def test_what_a_partitioner_cannot_do_is_said() -> None:
 def test_parts_that_lose_or_repeat_examples_are_refused() -> None:
     parts = [np.array([0, 1]), np.array([1, 3]), np.array([], dtype=np.int64)]
     with pytest.raises(ConfigError) as caught:
-        check(parts, 4, "Some")
+        check_parts(parts, 4, "Some")
     assert [problem.partition("gives ")[2] or problem for problem in caught.value.problems] == [
         "1 of 4 examples to nobody, the first is 2",
         "1 examples to more than one client, the first is 1",
@@ -230,7 +230,7 @@ def test_a_part_is_balanced_nested_and_the_same_for_every_seed() -> None:
     rows = {row.numpy().tobytes() for row in large.train.x}
     assert all(row.numpy().tobytes() in rows for row in small.train.x)
     rare = np.array([0] * 50 + [1] * 2)
-    assert np.bincount(rare[balanced(rare, 10, "data.examples")]).tolist() == [8, 2]
+    assert np.bincount(rare[choose_balanced(rare, 10, "data.examples")]).tolist() == [8, 2]
     with pytest.raises(ConfigError, match=r"data\.test_examples: 356 is more than the 355"):
         limit(digits(), None, 356)
 
@@ -303,4 +303,6 @@ def test_limiting_to_all_examples_copies_nothing() -> None:
     assert same.train is data.train
     assert same.test is data.test
     labels = data.train.y.numpy()
-    assert balanced(labels, len(labels), "data.examples").tolist() == list(range(len(labels)))
+    assert choose_balanced(labels, len(labels), "data.examples").tolist() == list(
+        range(len(labels))
+    )

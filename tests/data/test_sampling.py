@@ -19,7 +19,7 @@ from submodel.config import parse
 from submodel.data import Population
 from submodel.errors import ConfigError
 from submodel.prepare.setup import prepare
-from submodel.randomness import permuted
+from submodel.randomness import permute_index
 from submodel.runs.loop import Interrupted
 from tests.support.runs import SMALL, run
 
@@ -34,12 +34,12 @@ def clients(
 
 @given(st.integers(1, 300), st.integers(0, 1 << 40))
 def test_a_keyed_permutation_is_one(size: int, seed: int) -> None:
-    assert sorted(permuted(i, size, seed, "test") for i in range(size)) == list(range(size))
+    assert sorted(permute_index(i, size, seed, "test") for i in range(size)) == list(range(size))
 
 
 def test_every_permutation_of_a_few_is_equally_likely() -> None:
     n, orders = 2400, math.factorial(4)
-    drawn = Counter(tuple(permuted(i, 4, 0, "test", e) for i in range(4)) for e in range(n))
+    drawn = Counter(tuple(permute_index(i, 4, 0, "test", e) for i in range(4)) for e in range(n))
     assert len(drawn) == orders
     squares = sum((count - n / orders) ** 2 / (n / orders) for count in drawn.values())
     assert squares < 50  # chi-square with 23 degrees of freedom: more than 50 once in 1,000

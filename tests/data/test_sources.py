@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from submodel.config import parse
-from submodel.data import load
+from submodel.data import load_dataset
 from submodel.data.cache import cache_file, restore, store
 from submodel.data.images import Images, ImageSet, channel_statistics
-from submodel.data.sources.cifar import files as cifar
-from submodel.data.sources.cifar.files import CIFAR10, CIFAR100, NPM_FILE, Spec, read_cifar, verify
-from submodel.data.sources.cifar.source import load_cifar
+from submodel.data.sources.cifar import spec as cifar
+from submodel.data.sources.cifar.component import load_cifar
+from submodel.data.sources.cifar.files import read_cifar
+from submodel.data.sources.cifar.spec import CIFAR10, CIFAR100, NPM_FILE, Spec
+from submodel.data.sources.cifar.verification import verify_images
 from submodel.errors import ConfigError, DataError
 from submodel.prepare.setup import load_data
 from tests.support.commands import Command
@@ -257,13 +259,15 @@ def test_known_statistics_are_compared() -> None:
     mean = np.rint(np.array(CIFAR10.mean) * 255).reshape(1, 3, 1, 1)
     pixels = np.broadcast_to(mean, (10, 3, 32, 32)).astype(np.uint8)
     near = tuple((mean.ravel() / 255).tolist())
-    verify(images_of(pixels, list(range(10))), replace(spec, mean=near), "label", "x")
+    verify_images(images_of(pixels, list(range(10))), replace(spec, mean=near), "label", "x")
     with pytest.raises(DataError, match=r"x: channel means 0\.\d+ .* those of CIFAR-10 are"):
-        verify(images_of(pixels + 1, list(range(10))), replace(spec, mean=near), "label", "x")
+        verify_images(
+            images_of(pixels + 1, list(range(10))), replace(spec, mean=near), "label", "x"
+        )
     with pytest.raises(DataError, match="0 to 2 training images per class; CIFAR-10 has 1 of each"):
-        verify(images_of(pixels, [0, *range(9)]), spec, "label", "x")
+        verify_images(images_of(pixels, [0, *range(9)]), spec, "label", "x")
     with pytest.raises(DataError, match=r"training images of shape \(9, 3, 32, 32\)"):
-        verify(images_of(pixels[:9], list(range(9))), spec, "label", "x")
+        verify_images(images_of(pixels[:9], list(range(9))), spec, "label", "x")
 
 
 def test_what_was_read_is_kept_and_damage_is_found(tmp_path: Path) -> None:
@@ -358,17 +362,17 @@ def test_a_dataset_is_normalised_float32_and_may_be_a_balanced_part(
     assert sorted(data.train.y.tolist()) == list(range(100))
     assert len(set(data.test.y.tolist())) == len(data.test) == 50
     raw = read_cifar(archive, HUNDRED, "fine")
-    whole = load("cifar100", path=archive)
+    whole = load_dataset("cifar100", path=archive)
     scale = np.array(HUNDRED.deviation).reshape(3, 1, 1)
     wanted = (raw.train.pixels[7] / 255 - np.array(HUNDRED.mean).reshape(3, 1, 1)) / scale
     # float32 arithmetic in three steps
     assert np.allclose(whole.train.x[7].numpy(), wanted, atol=1e-5)
-    coarse = load("cifar100", path=archive, label="coarse")
+    coarse = load_dataset("cifar100", path=archive, label="coarse")
     assert coarse.classes == 20
     with pytest.raises(ConfigError, match=r"data\.label: 'rough' is not one of coarse, fine"):
-        load("cifar100", path=archive, label="rough")
+        load_dataset("cifar100", path=archive, label="rough")
     with pytest.raises(ConfigError, match=r"data\.examples: 201 is more than the 200"):
-        load("cifar100", path=archive, examples=201)
+        load_dataset("cifar100", path=archive, examples=201)
 
 
 def test_channel_statistics_agree_with_a_direct_computation() -> None:
@@ -395,7 +399,7 @@ def image_folder(path: Path) -> Path:
 def test_an_image_folder(tmp_path: Path) -> None:
     path = image_folder(tmp_path / "pets")
     save_image(path / "train/dog/grey.PNG", mode="L")
-    data = load(f"folder:{path}")
+    data = load_dataset(f"folder:{path}")
     assert data.train.x.shape == (7, 3, 5, 6)
     assert data.train.y.tolist() == [0, 0, 0, 1, 1, 1, 1]
     assert data.test.y.tolist() == [0, 1]
@@ -405,28 +409,28 @@ def test_an_image_folder(tmp_path: Path) -> None:
     assert torch.allclose(data.train.x.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5)
     save_image(path / "train/dog/large.jpg", (9, 9))
     with pytest.raises(DataError, match=r"2 sizes, from 5 x 6 to 9 x 9; set data\.size"):
-        load(f"folder:{path}")
-    assert load(f"folder:{path}", size=8).train.x.shape == (8, 3, 8, 8)
+        load_dataset(f"folder:{path}")
+    assert load_dataset(f"folder:{path}", size=8).train.x.shape == (8, 3, 8, 8)
 
 
 def test_bad_image_folders(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="train: no such folder; want train/CLASS"):
-        load(f"folder:{tmp_path}")
+        load_dataset(f"folder:{tmp_path}")
     save_image(tmp_path / "flat/train/1.png")
     with pytest.raises(DataError, match="the images have no labels"):
-        load(f"folder:{tmp_path / 'flat'}")
+        load_dataset(f"folder:{tmp_path / 'flat'}")
     path = image_folder(tmp_path / "pets")
     (path / "train/dog/bad.png").write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"bad\.png: not a whole picture"):
-        load(f"folder:{path}")
+        load_dataset(f"folder:{path}")
     (path / "train/dog/bad.png").unlink()
     save_image(path / "test/bird/1.png")
     with pytest.raises(DataError, match="no training images of bird"):
-        load(f"folder:{path}")
+        load_dataset(f"folder:{path}")
     (path / "test/bird/1.png").unlink()
     (path / "train/bird").mkdir()
     with pytest.raises(DataError, match=r"bird: no \.png"):
-        load(f"folder:{path}")
+        load_dataset(f"folder:{path}")
 
 
 def hub_dataset(columns: Mapping[str, Any], count: int = 6, splits: str = "train test") -> Any:
@@ -453,20 +457,20 @@ def test_a_hub_dataset_is_found_by_its_column_types(
     made = hub_dataset({"animal": (pets, [0, 1, 1, 0, 1, 0])}, splits="train validation")
     asked = []
 
-    def load_dataset(name: str, configuration: str | None) -> Any:
+    def answer(name: str, configuration: str | None) -> Any:
         asked.append((name, configuration))
         return made
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    data = load("hf:someone/pets:small")
+    monkeypatch.setattr(datasets, "load_dataset", answer)
+    data = load_dataset("hf:someone/pets:small")
     assert asked == [("someone/pets", "small")]
     assert data.train.y.tolist() == [0, 1, 1, 0, 1, 0]
     assert (data.inputs, data.classes) == ((3, 32, 32), 2)
     assert data.about is not None
     assert data.about.names == ("cat", "dog")
-    assert load("hf:someone/pets", size=8).inputs == (3, 8, 8)
+    assert load_dataset("hf:someone/pets", size=8).inputs == (3, 8, 8)
     made.save_to_disk(str(tmp_path / "saved"))
-    saved = load("hf:someone/pets", path=tmp_path / "saved")
+    saved = load_dataset("hf:someone/pets", path=tmp_path / "saved")
     assert torch.equal(saved.train.x, data.train.x)
 
 
@@ -475,7 +479,7 @@ def test_words_are_classes_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
     made = hub_dataset({"label": (datasets.Value("string"), ["b", "a", "c", "a", "b", "c"])})
     monkeypatch.setattr(datasets, "load_dataset", lambda *_: made)
-    assert load("hf:x").train.y.tolist() == [1, 0, 2, 0, 1, 2]
+    assert load_dataset("hf:x").train.y.tolist() == [1, 0, 2, 0, 1, 2]
 
 
 def test_bad_hub_datasets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -488,30 +492,30 @@ def test_bad_hub_datasets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     text = (datasets.Value("string"), list("abcdef"))
     answer(hub_dataset({"caption": text}))
     with pytest.raises(DataError, match="no class labels among the columns img, caption"):
-        load("hf:x")
+        load_dataset("hf:x")
     answer(hub_dataset({"one": pets, "two": pets}))
     with pytest.raises(ConfigError, match=r"data\.label: hf:x has several; set one of one, two"):
-        load("hf:x")
-    assert load("hf:x", label="two").classes == 2
+        load_dataset("hf:x")
+    assert load_dataset("hf:x", label="two").classes == 2
     with pytest.raises(ConfigError, match=r"data\.label: 'three' is not one of img, one, two"):
-        load("hf:x", label="three")
+        load_dataset("hf:x", label="three")
     answer(hub_dataset({"label": pets}, splits="train"))
     with pytest.raises(DataError, match="its splits are train; want 'train' and 'test'"):
-        load("hf:x")
+        load_dataset("hf:x")
     answer(hub_dataset({"label": pets})["train"])
     with pytest.raises(DataError, match="one part only"):
-        load("hf:x")
+        load_dataset("hf:x")
     answer(hub_dataset({"label": (pets[0], [0, 1, -1, 0, 1, 0])}))
     with pytest.raises(DataError, match="label -1 of image 2 is not one of 0 to 1"):
-        load("hf:x")
+        load_dataset("hf:x")
     answer(hub_dataset({"label": (datasets.Value("int64"), [0, 1, None, 0, 1, 0])}))
     with pytest.raises(DataError, match="label of example 2 is None, not a class label"):
-        load("hf:x")
+        load_dataset("hf:x")
     answer(hub_dataset({"label": pets}).remove_columns("img"))
     with pytest.raises(DataError, match="0 columns of images among label"):
-        load("hf:x")
+        load_dataset("hf:x")
     with pytest.raises(DataError, match="nowhere: cannot be loaded: FileNotFoundError"):
-        load("hf:x", path=tmp_path / "nowhere")
+        load_dataset("hf:x", path=tmp_path / "nowhere")
 
 
 def test_cifar_from_the_hub_is_checked_and_kept(

@@ -19,7 +19,7 @@ from submodel.algorithm.types import Assignment, Engine, Federation, Setup
 from submodel.config import parse
 from submodel.data import Dataset, dataset
 from submodel.data.partitions.dirichlet import Dirichlet
-from submodel.data.partitions.draws import Drawn
+from submodel.data.partitions.draws import Draws
 from submodel.engines import lone
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.estimate import Estimate
@@ -283,8 +283,8 @@ def test_of_a_million_clients_only_those_who_will_train_are_asked() -> None:
 def test_sizes_are_known_without_drawing_the_examples() -> None:
     labels = np.arange(300) % 3
     for split in (
-        Drawn(labels, 300, 25, 2, seed=0),
-        Drawn(labels, 300, 250, 2, seed=0),  # more than there are of two labels
+        Draws(labels, 300, 25, 2, seed=0),
+        Draws(labels, 300, 250, 2, seed=0),  # more than there are of two labels
         Dirichlet(labels, 12, 0.5, seed=1),
     ):
         assert [split.size(c) for c in range(12)] == [len(split.indices(c)) for c in range(12)]

@@ -3,7 +3,7 @@
 from submodel.data.dataset import Dataset, Examples, dataset, limit
 from submodel.data.partitions import Partition
 from submodel.data.population import Population
-from submodel.data.sources import load
+from submodel.data.sources import load_dataset
 from submodel.data.sources.digits import digits
 
 __all__ = [
@@ -14,5 +14,5 @@ __all__ = [
     "dataset",
     "digits",
     "limit",
-    "load",
+    "load_dataset",
 ]

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from submodel.errors import DataError, SubmodelError, plain
 
-Shapes = dict[str, tuple[int, ...]]
-Check = Callable[[Shapes, int], None]
+ArrayShapes = dict[str, tuple[int, ...]]
+Check = Callable[[ArrayShapes, int], None]
 """Raises for shapes, and bytes in all, that are not wanted."""
 _STORAGE = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
 """How a member may be stored, and the most that a byte of it can become."""
@@ -53,7 +53,7 @@ def read_arrays(path: Path, names: Sequence[str], check: Check) -> list[Tensor]:
 
 def _from_safetensors(path: Path, names: Sequence[str], check: Check) -> list[Tensor]:
     with safe_open(path, framework="pt") as file:
-        shapes: Shapes = {}
+        shapes: ArrayShapes = {}
         size = 0
         for name in names:
             if name not in file.keys():  # noqa: SIM118 - it is no mapping
@@ -78,9 +78,9 @@ def _from_npz(path: Path, names: Sequence[str], check: Check) -> list[Tensor]:
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
-    held = archive.namelist()
-    if found := [one for one in (f"{name}.npy", name) if one in held]:
-        return archive.getinfo(found[0])
+    member_names = archive.namelist()
+    if matches := [one for one in (f"{name}.npy", name) if one in member_names]:
+        return archive.getinfo(matches[0])
     raise DataError(f"it holds no {name}")
 
 

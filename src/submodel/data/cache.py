@@ -28,8 +28,8 @@ _TENSORS = ("train.pixels", "train.labels", "test.pixels", "test.labels")
 
 def cache_folder() -> Path:
     """Where fetched data is kept."""
-    given = os.environ.get("SUBMODEL_DATA")
-    return Path(given).expanduser() if given else Path.home() / ".cache" / "submodel"
+    folder = os.environ.get("SUBMODEL_DATA")
+    return Path(folder).expanduser() if folder else Path.home() / ".cache" / "submodel"
 
 
 def cache_file(key: str) -> Path:

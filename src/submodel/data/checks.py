@@ -10,20 +10,22 @@ from submodel.errors import DataError
 _MOST_CLASSES = 10_000_000  # more are numbers of another kind: identifiers, seconds, prices
 
 
-def pair(name: str, part: object) -> tuple[Tensor, Tensor]:
+def check_pair(name: str, part: object) -> tuple[Tensor, Tensor]:
     """The inputs and targets of one part of the data, if that is what it is."""
     if isinstance(part, Tensor) or not isinstance(part, tuple | list) or len(part) != 2:
-        given = f"a {type(part).__name__}"
+        description = f"a {type(part).__name__}"
         if isinstance(part, tuple | list):
-            given += f" of {len(part)}"
-        raise DataError(f"{name} data: {given} is not a pair (inputs, targets) of tensors")
-    x, y = (_usable(name, what, t) for what, t in zip(("inputs", "targets"), part, strict=True))
+            description += f" of {len(part)}"
+        raise DataError(f"{name} data: {description} is not a pair (inputs, targets) of tensors")
+    x, y = (
+        _check_tensor(name, what, t) for what, t in zip(("inputs", "targets"), part, strict=True)
+    )
     if not len(x) or len(x) != len(y):
         raise DataError(f"{name} data: {len(x)} inputs and {len(y)} targets; want as many, not 0")
     return x, y
 
 
-def _usable(name: str, what: str, tensor: object) -> Tensor:
+def _check_tensor(name: str, what: str, tensor: object) -> Tensor:
     """The tensor, if it holds finite numbers, one entry per example, here on the CPU."""
     if not isinstance(tensor, Tensor):
         how = "torch.tensor(...)"

@@ -1,4 +1,4 @@
-"""Examples and their targets: any tensors, checked, and the embedded digits."""
+"""Examples and their targets: any tensors, checked, and balanced parts of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from submodel.data.checks import are_labels, count_classes, pair
+from submodel.data.checks import are_labels, check_pair, count_classes
 from submodel.errors import ConfigError, DataError
 from submodel.randomness import generator
 
@@ -73,7 +73,7 @@ def dataset(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Datase
     >>> dataset((x, y), (x, y)).classes
     3
     """
-    (x, y), (test_x, test_y) = pair("training", train), pair("test", test)
+    (x, y), (test_x, test_y) = check_pair("training", train), check_pair("test", test)
     classes = None
     if are_labels(y):
         if not are_labels(test_y):
@@ -86,14 +86,14 @@ def dataset(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Datase
     return Dataset(Examples(x, y), Examples(test_x, test_y), classes)
 
 
-def balanced(labels: NDArray[np.int64], count: int | None, key: str) -> NDArray[np.int64]:
+def choose_balanced(labels: NDArray[np.int64], count: int | None, key: str) -> NDArray[np.int64]:
     """Positions of ``count`` examples, the classes as equal as they can be; None: all of them.
 
     They follow from a fixed key, not from a run's seed: every seed trains on the same examples.
     A smaller count gives a part of what a larger one gives.
 
     >>> labels = np.array([0, 0, 0, 0, 1, 1, 2])
-    >>> np.bincount(labels[balanced(labels, 5, "data.examples")]).tolist()
+    >>> np.bincount(labels[choose_balanced(labels, 5, "data.examples")]).tolist()
     [2, 2, 1]
     """
     if count is None:
@@ -125,6 +125,6 @@ def limit(data: Dataset, examples: int | None, test_examples: int | None) -> Dat
             parts.append(part)
             continue
         labels = np.zeros(len(part), dtype=np.int64) if data.classes is None else part.y.numpy()
-        chosen = torch.from_numpy(balanced(labels, count, key))
-        parts.append(Examples(part.x[chosen], part.y[chosen]))
+        positions = torch.from_numpy(choose_balanced(labels, count, key))
+        parts.append(Examples(part.x[positions], part.y[positions]))
     return replace(data, train=parts[0], test=parts[1])

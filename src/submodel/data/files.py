@@ -12,7 +12,7 @@ from typing import IO, Any, cast
 
 from submodel.errors import DataError, SubmodelError, plain
 
-_PACKED: Mapping[bytes, Callable[[Path], Any]] = {
+_UNPACKERS: Mapping[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZ": bz2.open,
     b"\xfd7": lzma.open,
@@ -37,29 +37,29 @@ def read_files(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, bytes],
 
 
 def _from_folder(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, bytes], set[str]]:
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     names: set[str] = set()
     for file in sorted([*path.glob("*"), *path.glob("*/*")]):
         if not file.is_file():
             continue
         names.add(file.name)
         if file.name in limits:
-            _check(path, file.name, file.stat().st_size, limits, found)
-            found[file.name] = file.read_bytes()
-    return found, names
+            _check(path, file.name, file.stat().st_size, limits, contents)
+            contents[file.name] = file.read_bytes()
+    return contents, names
 
 
 def _from_archive(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, bytes], set[str]]:
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     names: set[str] = set()
-    opened = False
+    is_open = False
     try:
-        with path.open("rb") as packed:
-            unpack = _PACKED.get(packed.read(2))
+        with path.open("rb") as file_start:
+            unpack = _UNPACKERS.get(file_start.read(2))
         raw = path.open("rb") if unpack is None else unpack(path)
-        content = cast(IO[bytes], _Bounded(raw, path, limits))
+        content = cast(IO[bytes], _BoundedReader(raw, path, limits))
         with raw, tarfile.open(fileobj=content, mode="r:") as archive:
-            opened = True
+            is_open = True
             for member in archive:
                 place = PurePosixPath(member.name)
                 if place.is_absolute() or ".." in place.parts:
@@ -71,22 +71,22 @@ def _from_archive(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, byte
                     continue
                 names.add(place.name)
                 if place.name in limits:
-                    _check(path, place.name, member.size, limits, found)
+                    _check(path, place.name, member.size, limits, contents)
                     file = archive.extractfile(member)
                     assert file is not None  # it is a file
-                    found[place.name] = file.read()
+                    contents[place.name] = file.read()
     except (SubmodelError, OSError):
         raise
     except Exception as error:  # whatever reading a stranger's bytes raises
-        if opened or not isinstance(error, tarfile.TarError):
+        if is_open or not isinstance(error, tarfile.TarError):
             raise DataError(
                 f"data.path: {path}: damaged or truncated archive ({plain(error)}); fetch it again"
             ) from None
         raise DataError(f"data.path: {path}: neither a folder nor a tar archive") from None
-    return found, names
+    return contents, names
 
 
-class _Bounded:
+class _BoundedReader:
     """The content of an archive as `tarfile` reads it: so much in all, and so much at once.
 
     A few kilobytes unpack to gigabytes if they say so, and `tarfile` takes what comes before a
@@ -117,9 +117,9 @@ class _Bounded:
 
 
 def _check(
-    path: Path, name: str, size: int, limits: Mapping[str, int], found: Mapping[str, bytes]
+    path: Path, name: str, size: int, limits: Mapping[str, int], contents: Mapping[str, bytes]
 ) -> None:
-    if name in found:
+    if name in contents:
         raise DataError(f"data.path: {path}: holds two files named {name}")
     if size > limits[name]:
         raise DataError(

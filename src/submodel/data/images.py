@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from submodel.data.dataset import About, Dataset, balanced, dataset
+from submodel.data.dataset import About, Dataset, choose_balanced, dataset
 from submodel.errors import DataError, SubmodelError, plain
 
 Pixels = NDArray[np.uint8]
@@ -74,20 +74,20 @@ def to_dataset(
     test_examples: int | None = None,
 ) -> Dataset:
     """Normalised tensors of the images, or of a balanced part of them."""
-    train = balanced(images.train.labels, examples, "data.examples")
-    test = balanced(images.test.labels, test_examples, "data.test_examples")
+    train = choose_balanced(images.train.labels, examples, "data.examples")
+    test = choose_balanced(images.test.labels, test_examples, "data.test_examples")
     x, y = [], []
-    for part, chosen in ((images.train, train), (images.test, test)):
-        whole = len(chosen) == len(part.labels)
-        x.append(normalise(part.pixels if whole else part.pixels[chosen], mean, deviation))
-        y.append(torch.from_numpy(part.labels[chosen]))
+    for part, positions in ((images.train, train), (images.test, test)):
+        whole = len(positions) == len(part.labels)
+        x.append(normalise(part.pixels if whole else part.pixels[positions], mean, deviation))
+        y.append(torch.from_numpy(part.labels[positions]))
     about = About(images.origin, images.names, mean, deviation)
     # a small part may lack the last class: the names know how many there are
     return replace(dataset((x[0], y[0]), (x[1], y[1])), classes=len(images.names), about=about)
 
 
 @contextmanager
-def opened(content: IO[bytes], where: str, *formats: str) -> Iterator[Image.Image]:
+def open_picture(content: IO[bytes], where: str, *formats: str) -> Iterator[Image.Image]:
     """A picture in one of the formats, not larger than Pillow's limit (89 million pixels).
 
     Whatever goes wrong inside is a `DataError`: Pillow raises a dozen kinds of errors for a file
@@ -101,12 +101,12 @@ def opened(content: IO[bytes], where: str, *formats: str) -> Iterator[Image.Imag
     except SubmodelError:
         raise
     except Exception as error:
-        wanted = (
+        expectation = (
             f"{formats[0]} picture" if len(formats) == 1 else f"picture, {' or '.join(formats)}"
         )
         unknown = isinstance(error, UnidentifiedImageError)  # which would name an object of ours
         reason = "" if unknown else f" ({type(error).__name__}: {plain(error)})"
-        raise DataError(f"{where}: not a whole {wanted}{reason}") from None
+        raise DataError(f"{where}: not a whole {expectation}{reason}") from None
 
 
 def decode(image: Image.Image, size: int | None) -> Pixels:
@@ -121,7 +121,7 @@ def _grey(image: Image.Image) -> bool:
     return image.mode in ("1", "L", "LA")
 
 
-def stack(parts: Sequence[Sequence[Pixels]], where: str) -> list[Pixels]:
+def stack_pictures(parts: Sequence[Sequence[Pixels]], where: str) -> list[Pixels]:
     """Each part's pictures as one array; grey ones become colour if any is in colour."""
     sizes = sorted({picture.shape[:2] for part in parts for picture in part})
     if len(sizes) > 1:
@@ -131,7 +131,7 @@ def stack(parts: Sequence[Sequence[Pixels]], where: str) -> list[Pixels]:
             f"{height2} x {width2}; set data.size to resize them all to a square"
         )
     colour = any(picture.ndim == 3 for part in parts for picture in part)
-    stacked = []
+    arrays = []
     for part in parts:
         rows = [
             np.repeat(picture[..., None], 3, -1) if colour and picture.ndim == 2 else picture
@@ -139,8 +139,8 @@ def stack(parts: Sequence[Sequence[Pixels]], where: str) -> list[Pixels]:
         ]
         pixels = np.stack(rows)
         pixels = pixels.transpose(0, 3, 1, 2) if colour else pixels[:, None]
-        stacked.append(np.ascontiguousarray(pixels))
-    return stacked
+        arrays.append(np.ascontiguousarray(pixels))
+    return arrays
 
 
 def check_labels(labels: Labels, classes: int, where: str) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.randomness import generator, permuted
+from submodel.randomness import generator, permute_index
 
 Sampling = Literal["uniform", "cyclic", "shuffled-cyclic"]
 
@@ -47,12 +47,12 @@ class Population:
         places: Sequence[int] = self._places(self.group(round_))
         if present is not None:
             places = [place for place in places if self._at(place) in present]
-        chosen: Iterable[int] = places
+        sample_places: Iterable[int] = places
         if self.per_round < len(places):
             rng = generator(self.seed, "sample", round_)
-            drawn = rng.choice(len(places), self.per_round, replace=False)
-            chosen = (places[int(i)] for i in drawn)
-        return sorted(map(self._at, chosen))
+            draws = rng.choice(len(places), self.per_round, replace=False)
+            sample_places = (places[int(i)] for i in draws)
+        return sorted(map(self._at, sample_places))
 
     def everyone(self) -> Sequence[int]:
         """Those who take part in the output step."""
@@ -67,7 +67,7 @@ class Population:
         """
         cycle, turn = divmod(round_, self.groups)
         if self.sampling == "shuffled-cyclic":
-            return permuted(turn, self.groups, self.seed, "cycle", cycle)
+            return permute_index(turn, self.groups, self.seed, "cycle", cycle)
         return turn
 
     def members(self, group: int) -> list[int]:
@@ -82,7 +82,7 @@ class Population:
         """Who stands at a place of that order; one group needs none, so that it is ``uniform``."""
         if self.groups == 1:
             return place
-        return permuted(place, self.count, self.seed, "groups")
+        return permute_index(place, self.count, self.seed, "groups")
 
     @cached_property
     def _levels(self) -> NDArray[np.float64]:

@@ -23,9 +23,9 @@ from submodel.algorithm.types import Federation
 from submodel.amounts import si
 from submodel.config import Config
 from submodel.data import Examples
-from submodel.data.arrays import Shapes, read_arrays
+from submodel.data.arrays import ArrayShapes, read_arrays
 from submodel.data.cache import cache_folder
-from submodel.data.images import normalise, stack
+from submodel.data.images import normalise, stack_pictures
 from submodel.data.sources.folder import classes_in, images_in, open_image
 from submodel.errors import DataError, plain
 from submodel.federation.facts import Facts
@@ -90,7 +90,7 @@ def _folder(path: Path, size: int | None, facts: Facts) -> Examples:
         _check_room(held, room, path)
     if not pictures:
         raise DataError(f"{path}: no pictures in it; want {path}/CLASS/*.png")
-    (pixels,) = stack([pictures], str(path))
+    (pixels,) = stack_pictures([pictures], str(path))
     if pixels.shape[1] == 1 and facts.inputs[0] == 3:
         pixels = np.repeat(pixels, 3, axis=1)
     mean, deviation = facts.mean, facts.deviation
@@ -102,7 +102,7 @@ def _folder(path: Path, size: int | None, facts: Facts) -> Examples:
 def _file(path: Path, facts: Facts) -> Examples:
     """Tensors x and y of one file, .safetensors or .npz, ready to be trained on."""
 
-    def check(shapes: Shapes, size: int) -> None:
+    def check(shapes: ArrayShapes, size: int) -> None:
         _check_shapes(shapes["x"], shapes["y"], facts)
         held = size + math.prod(shapes["x"]) * _bytes(facts)  # as read, and as they are trained on
         _check_room(held, free_memory(torch.device("cpu")), path)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from submodel.config import Config
 from submodel.data import Dataset
-from submodel.data.partitions.listed import listed
+from submodel.data.partitions.lists import parse_lists
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
 from submodel.prepare.fit import check_kinds
@@ -56,7 +56,7 @@ class Material:
         if self.clients is not None:
             if self.data is None:
                 raise ConfigError(["clients: lists the examples of data=, which is not given"])
-            partition = listed(self.clients, len(self.data.train))
+            partition = parse_lists(self.clients, len(self.data.train))
             if len(partition.lists) != config.clients.count:
                 raise ConfigError(
                     [

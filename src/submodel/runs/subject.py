@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from submodel.config.plain import shortened
 from submodel.data import Dataset
-from submodel.data.partitions.listed import Listed
+from submodel.data.partitions.lists import ClientLists
 from submodel.model.axes.saved import axes_fingerprint
 from submodel.model.build import tensors_of
 from submodel.plugins import is_path
@@ -43,7 +43,7 @@ def subject_of(training: Training) -> Subject:
     if (selection := selection_of(setup.module)) is not None:
         outputs = selection.outputs
         found["outputs"] = getattr(outputs, "__name__", type(outputs).__name__)
-    if isinstance(partition := getattr(setup.federation, "partition", None), Listed):
+    if isinstance(partition := getattr(setup.federation, "partition", None), ClientLists):
         digest = hashlib.sha256()
         for positions in partition.lists:
             digest.update(f"{len(positions)}:".encode() + positions.tobytes())

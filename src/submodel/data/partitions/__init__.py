@@ -9,17 +9,17 @@ from __future__ import annotations
 import numpy as np
 
 from submodel.data.partitions.base import Partition, PartitionContext, Unsplit
-from submodel.data.partitions.listed import Listed
+from submodel.data.partitions.lists import ClientLists
 from submodel.plugins import Kind, Offer
 
-__all__ = ["PARTITIONS", "Listed", "Partition", "PartitionContext", "Unsplit"]
+__all__ = ["PARTITIONS", "ClientLists", "Partition", "PartitionContext", "Unsplit"]
 
 
-def _listed(made: object) -> object:
+def _adapt(thing: object) -> object:
     """Lists of positions are a partition, too."""
-    if isinstance(made, list | tuple):
-        return Listed(tuple(np.sort(np.asarray(part, dtype=np.int64)) for part in made))
-    return made
+    if isinstance(thing, list | tuple):
+        return ClientLists(tuple(np.sort(np.asarray(part, dtype=np.int64)) for part in thing))
+    return thing
 
 
 PARTITIONS: Kind[Partition] = Kind(
@@ -27,8 +27,8 @@ PARTITIONS: Kind[Partition] = Kind(
     key="data.partition",
     group="submodel.partitions",
     wants="a partition: lists of positions, or an object with size(client) and indices(client)",
-    is_one=lambda made: hasattr(made, "size") and hasattr(made, "indices"),
-    adapt=_listed,
+    is_one=lambda thing: hasattr(thing, "size") and hasattr(thing, "indices"),
+    adapt=_adapt,
     with_context=True,
     offers={
         "iid": Offer("submodel.data.partitions.iid:Iid", "equal random parts"),
@@ -38,7 +38,7 @@ PARTITIONS: Kind[Partition] = Kind(
         "dirichlet": Offer(
             "submodel.data.partitions.dirichlet:Dirichlet", "each label split by Dir(alpha)"
         ),
-        "own": Offer("submodel.data.partitions.listed:Listed", hidden=True),
+        "own": Offer("submodel.data.partitions.lists:ClientLists", hidden=True),
         "flwr": Offer("submodel.data.partitions.flower:Flower", "a partitioner of flwr-datasets"),
     },
 )

@@ -1,8 +1,4 @@
-"""What a partition is.
-
-A partition is asked for one client at a time. Where examples are few and clients many, each client
-draws its own examples (``examples_per_client``), and a million registered clients cost nothing.
-"""
+"""What a partition is, and what it is made from."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from numpy.typing import NDArray
 
 from submodel.errors import ConfigError
 
-Indices = NDArray[np.int64]
+Positions = NDArray[np.int64]
 
 
 class Partition(Protocol):
@@ -24,7 +20,7 @@ class Partition(Protocol):
         """How many examples the client has; often cheaper than listing them."""
         ...
 
-    def indices(self, client: int) -> Indices:
+    def indices(self, client: int) -> Positions:
         """The positions of the client's examples in the training set, ascending."""
         ...
 
@@ -53,7 +49,7 @@ class PartitionContext:
     clients: int
     seed: int
 
-    def needed_labels(self, partition: str) -> NDArray[np.int64]:
+    def require_labels(self, partition: str) -> NDArray[np.int64]:
         """The labels, for partitions that go by them."""
         if self.labels is None:
             raise ConfigError([f"data.partition: {partition!r} needs class labels; use 'iid'"])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from submodel.data.partitions.base import Indices, PartitionContext
+from submodel.data.partitions.base import PartitionContext, Positions
 from submodel.errors import ConfigError
 from submodel.options import Positive, Section
 from submodel.randomness import generator
@@ -44,7 +44,7 @@ class Dirichlet:
     @classmethod
     def configured(cls, options: Options, context: PartitionContext) -> Self:
         """Proportions of every label."""
-        labels = context.needed_labels("dirichlet")
+        labels = context.require_labels("dirichlet")
         return cls(labels, context.clients, options.alpha, context.seed)
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Dirichlet:
             )
 
     @cached_property
-    def _owner(self) -> Indices:
+    def _owner(self) -> Positions:
         """Who has each example."""
         owner = np.empty(len(self.labels), dtype=np.int64)
         for label in np.unique(self.labels):
@@ -76,14 +76,14 @@ class Dirichlet:
         return owner
 
     @cached_property
-    def _sizes(self) -> Indices:
+    def _sizes(self) -> Positions:
         return np.bincount(self._owner, minlength=self.clients)
 
     def size(self, client: int) -> int:
         """What the draws came to."""
         return int(self._sizes[client])
 
-    def indices(self, client: int) -> Indices:
+    def indices(self, client: int) -> Positions:
         """The client's share of every label."""
         return np.flatnonzero(self._owner == client)
 

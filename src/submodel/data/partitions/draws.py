@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.data.partitions.base import Indices
+from submodel.data.partitions.base import Positions
 from submodel.randomness import generator
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Draws:
     """Each client draws its own examples, of ``labels_per_client`` labels or of all.
 
     Clients may share examples, so the population may be far larger than the training set.
@@ -27,7 +27,7 @@ class Drawn:
     seed: int
 
     @cached_property
-    def _members(self) -> Sequence[Indices]:
+    def _members(self) -> Sequence[Positions]:
         assert self.labels is not None
         return [np.flatnonzero(self.labels == k) for k in range(int(self.labels.max()) + 1)]
 
@@ -40,16 +40,16 @@ class Drawn:
             return self.examples_per_client
         return len(self.indices(client))
 
-    def indices(self, client: int) -> Indices:
+    def indices(self, client: int) -> Positions:
         """Drawn without replacement inside a client, from the client's key alone."""
         rng = generator(self.seed, "examples", client)
         if self.labels_per_client is None:
             pool = np.arange(self.total)
             return np.sort(rng.choice(pool, min(self.examples_per_client, self.total), False))
-        chosen = rng.choice(len(self._members), self.labels_per_client, replace=False)
+        client_labels = rng.choice(len(self._members), self.labels_per_client, replace=False)
         share, rest = divmod(self.examples_per_client, self.labels_per_client)
         parts = []
-        for position, label in enumerate(chosen):
+        for position, label in enumerate(client_labels):
             pool = self._members[label]
             parts.append(rng.choice(pool, min(share + (position < rest), len(pool)), False))
         return np.sort(np.concatenate(parts))

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from submodel.data.partitions.base import Indices, PartitionContext
-from submodel.data.partitions.listed import Listed
+from submodel.data.partitions.base import PartitionContext, Positions
+from submodel.data.partitions.lists import ClientLists
 from submodel.errors import ConfigError
 from submodel.options import Section
 
@@ -29,9 +29,9 @@ class Flower:
         partitioner_options: dict[str, Any] = Field({}, description="its keyword arguments")
 
     @classmethod
-    def configured(cls, options: Options, context: PartitionContext) -> Listed:
+    def configured(cls, options: Options, context: PartitionContext) -> ClientLists:
         """Whatever the partitioner makes, if every client has examples."""
-        labels = context.needed_labels("flwr")
+        labels = context.require_labels("flwr")
         return flower_partition(
             labels, context.clients, options.partitioner, options.partitioner_options, context.seed
         )
@@ -39,7 +39,7 @@ class Flower:
 
 def flower_partition(
     labels: NDArray[np.int64], clients: int, name: str, options: Mapping[str, Any], seed: int
-) -> Listed:
+) -> ClientLists:
     """What the partitioner ``name`` makes of the labels; every example once, no client empty.
 
     ``num_partitions``, ``partition_by`` and ``seed`` are filled in where the partitioner takes them
@@ -57,11 +57,11 @@ def flower_partition(
         raise ConfigError(
             [f"clients.count: {clients}, but {name} makes {len(parts)} parts of these options"]
         )
-    check(parts, len(labels), name)
-    return Listed(tuple(parts))
+    check_parts(parts, len(labels), name)
+    return ClientLists(tuple(parts))
 
 
-def _parts(partitioner: Any, labels: NDArray[np.int64]) -> list[Indices]:
+def _parts(partitioner: Any, labels: NDArray[np.int64]) -> list[Positions]:
     import datasets
 
     partitioner.dataset = datasets.Dataset.from_dict(
@@ -75,7 +75,7 @@ def _parts(partitioner: Any, labels: NDArray[np.int64]) -> list[Indices]:
 
 def _make(name: str, options: Mapping[str, Any], clients: int, seed: int) -> Any:
     try:
-        from flwr_datasets import partitioner as known
+        from flwr_datasets import partitioner as partitioners
     except ImportError:
         raise ConfigError(
             [
@@ -84,28 +84,30 @@ def _make(name: str, options: Mapping[str, Any], clients: int, seed: int) -> Any
             ]
         ) from None
     names = sorted(
-        found for found in vars(known) if found.endswith("Partitioner") and found != "Partitioner"
+        class_name
+        for class_name in vars(partitioners)
+        if class_name.endswith("Partitioner") and class_name != "Partitioner"
     )
     if name not in names:
         raise ConfigError([f"data.partitioner: {name!r} is not one of {', '.join(names)}"])
-    kind = getattr(known, name)
-    filled = {"num_partitions": clients, "partition_by": "label", "seed": seed}
-    accepted = inspect.signature(kind).parameters
-    arguments = {key: value for key, value in filled.items() if key in accepted} | dict(options)
+    kind = getattr(partitioners, name)
+    defaults = {"num_partitions": clients, "partition_by": "label", "seed": seed}
+    parameters = inspect.signature(kind).parameters
+    arguments = {key: value for key, value in defaults.items() if key in parameters} | dict(options)
     try:
         return kind(**arguments)
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError([f"data.partitioner_options: {name}: {error}"]) from None
 
 
-def check(parts: list[Indices], total: int, name: str) -> None:
+def check_parts(parts: list[Positions], total: int, name: str) -> None:
     """Refuse parts that lose an example, give one twice, or leave a client empty."""
     times = np.bincount(np.concatenate(parts), minlength=total)
     problems = []
-    if lost := int((times == 0).sum()):
+    if missing := int((times == 0).sum()):
         problems.append(
-            f"data.partitioner: {name} gives {lost:,} of {total:,} examples to nobody, the first "
-            f"is {int((times == 0).argmax())}"
+            f"data.partitioner: {name} gives {missing:,} of {total:,} examples to nobody, the "
+            f"first is {int((times == 0).argmax())}"
         )
     if twice := int((times > 1).sum()):
         problems.append(

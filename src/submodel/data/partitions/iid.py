@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from pydantic import Field
 
-from submodel.data.partitions.base import Indices, Partition, PartitionContext
-from submodel.data.partitions.draws import Drawn
+from submodel.data.partitions.base import Partition, PartitionContext, Positions
+from submodel.data.partitions.draws import Draws
 from submodel.errors import ConfigError
 from submodel.options import Count, Section
 from submodel.randomness import generator
@@ -39,7 +39,7 @@ class Iid:
         """Equal parts, or as many examples as each client is to draw."""
         total, clients, seed = context.total, context.clients, context.seed
         if options.examples_per_client is not None:
-            return Drawn(context.labels, total, options.examples_per_client, None, seed)
+            return Draws(context.labels, total, options.examples_per_client, None, seed)
         if clients > total:
             raise ConfigError(
                 [
@@ -50,13 +50,13 @@ class Iid:
         return cls(total, clients, seed)
 
     @cached_property
-    def _order(self) -> Indices:
+    def _order(self) -> Positions:
         return generator(self.seed, "partition").permutation(self.total)
 
     def size(self, client: int) -> int:
         """As many as are dealt to the client."""
         return len(range(client, self.total, self.clients))
 
-    def indices(self, client: int) -> Indices:
+    def indices(self, client: int) -> Positions:
         """Every ``clients``-th example of a random order."""
         return np.sort(self._order[client :: self.clients])

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from submodel.data.partitions.base import Indices, Partition, PartitionContext
-from submodel.data.partitions.draws import Drawn
+from submodel.data.partitions.base import Partition, PartitionContext, Positions
+from submodel.data.partitions.draws import Draws
 from submodel.errors import ConfigError
 from submodel.options import Count, Section
 from submodel.randomness import generator
@@ -30,9 +30,9 @@ def assign_labels(clients: int, classes: int, each: int, seed: int) -> NDArray[n
     quota[rng.permutation(classes)[: clients * each % classes]] += 1
     table = np.empty((clients, each), dtype=np.int64)
     for client in range(clients):
-        chosen = np.lexsort((rng.random(classes), -quota))[:each]
-        quota[chosen] -= 1
-        table[client] = np.sort(chosen)
+        client_labels = np.lexsort((rng.random(classes), -quota))[:each]
+        quota[client_labels] -= 1
+        table[client] = np.sort(client_labels)
     return table
 
 
@@ -60,18 +60,18 @@ class ByLabel:
     @classmethod
     def configured(cls, options: Options, context: PartitionContext) -> Partition:
         """Shards of labels; raises `ConfigError` where a client would have no examples."""
-        labels, each = context.needed_labels("labels"), options.labels_per_client
-        drawn = options.examples_per_client
-        check_labels(np.bincount(labels), context.clients, each, drawn)
-        if drawn is not None:
-            return Drawn(labels, context.total, drawn, each, context.seed)
+        labels, each = context.require_labels("labels"), options.labels_per_client
+        examples_per_client = options.examples_per_client
+        check_label_counts(np.bincount(labels), context.clients, each, examples_per_client)
+        if examples_per_client is not None:
+            return Draws(labels, context.total, examples_per_client, each, context.seed)
         return cls(labels, context.clients, each, context.seed)
 
     @cached_property
-    def _shares(self) -> list[list[Indices]]:
+    def _shares(self) -> list[list[Positions]]:
         classes = int(self.labels.max()) + 1
         table = assign_labels(self.clients, classes, self.labels_per_client, self.seed)
-        shares: list[list[Indices]] = [[] for _ in range(self.clients)]
+        shares: list[list[Positions]] = [[] for _ in range(self.clients)]
         for label in range(classes):
             members = np.flatnonzero(self.labels == label)
             members = generator(self.seed, "partition", label).permutation(members)
@@ -86,13 +86,13 @@ class ByLabel:
         """All its shares together."""
         return sum(map(len, self._shares[client]))
 
-    def indices(self, client: int) -> Indices:
+    def indices(self, client: int) -> Positions:
         """The client's share of each of its labels."""
         return np.sort(np.concatenate(self._shares[client]))
 
 
-def check_labels(
-    counts: NDArray[np.int64], clients: int, labels_per_client: int, drawn: int | None
+def check_label_counts(
+    counts: NDArray[np.int64], clients: int, labels_per_client: int, examples_per_client: int | None
 ) -> None:
     """Raise where somebody would have no examples, ``counts`` being those of every label."""
     if labels_per_client > len(counts):
@@ -104,18 +104,18 @@ def check_labels(
             ]
         )
     missing = np.flatnonzero(counts == 0)
-    alone = drawn is None or missing.size >= labels_per_client
+    alone = examples_per_client is None or missing.size >= labels_per_client
     if missing.size and alone:  # somebody would have nothing but missing labels
-        shown = ", ".join(map(str, missing[:5])) + (", ..." if missing.size > 5 else "")
+        first_missing = ", ".join(map(str, missing[:5])) + (", ..." if missing.size > 5 else "")
         begin = "; if labels begin at 1, give y - 1" if 0 in missing else ""
         raise ConfigError(
             [
                 f"data.partition: 'labels' needs examples of every label from 0 to "
-                f"{len(counts) - 1}, and there are none of {shown}{begin}; or use 'iid'"
+                f"{len(counts) - 1}, and there are none of {first_missing}{begin}; or use 'iid'"
             ]
         )
     smallest, holders = int(counts.min()), -(-clients * labels_per_client // len(counts))
-    if drawn is None and not 1 <= holders <= smallest:
+    if examples_per_client is None and not 1 <= holders <= smallest:
         raise ConfigError(
             [
                 f"clients.count: {clients} clients with {labels_per_client} labels each leave "
@@ -123,7 +123,10 @@ def check_labels(
                 "set data.examples_per_client to let clients share examples"
             ]
         )
-    if drawn is not None and drawn < labels_per_client:
+    if examples_per_client is not None and examples_per_client < labels_per_client:
         raise ConfigError(
-            [f"data.examples_per_client: {drawn} examples cannot show {labels_per_client} labels"]
+            [
+                f"data.examples_per_client: {examples_per_client} examples cannot show "
+                f"{labels_per_client} labels"
+            ]
         )

@@ -8,18 +8,18 @@ from submodel.data.dataset import Dataset, limit
 from submodel.data.sources.base import SourceContext
 from submodel.plugins import Kind, Offer
 
-__all__ = ["SOURCES", "SourceContext", "load"]
+__all__ = ["SOURCES", "SourceContext", "load_dataset"]
 
 SOURCES: Kind[Dataset] = Kind(
     noun="data source",
     key="data.name",
     group="submodel.data",
     wants="a submodel.Dataset",
-    is_one=lambda made: isinstance(made, Dataset),
+    is_one=lambda thing: isinstance(thing, Dataset),
     offers={
         "digits": Offer("submodel.data.sources.digits:Digits", "scikit-learn's 1,797 images"),
-        "cifar10": Offer("submodel.data.sources.cifar.source:Cifar10"),
-        "cifar100": Offer("submodel.data.sources.cifar.source:Cifar100"),
+        "cifar10": Offer("submodel.data.sources.cifar.component:Cifar10"),
+        "cifar100": Offer("submodel.data.sources.cifar.component:Cifar100"),
         "hf": Offer(
             "submodel.data.sources.hub:Hub", "any image dataset of the Hugging Face hub", "NAME"
         ),
@@ -28,12 +28,12 @@ SOURCES: Kind[Dataset] = Kind(
             "train/CLASS/*.png, test/CLASS/*.png",
             "PATH",
         ),
-        "own": Offer("submodel.data.sources.own:Own", hidden=True),
+        "own": Offer("submodel.data.sources.stand_in:DataStandIn", hidden=True),
     },
 )
 
 
-def load(
+def load_dataset(
     name: str, examples: int | None = None, test_examples: int | None = None, **keys: Any
 ) -> Dataset:
     """A dataset by name.
@@ -44,7 +44,7 @@ def load(
         test_examples: likewise of the test part.
         keys: the keys of the source, as ``path`` or ``size``.
 
-    >>> load("digits", examples=100).train.x.shape
+    >>> load_dataset("digits", examples=100).train.x.shape
     torch.Size([100, 1, 8, 8])
     """
     source = SOURCES.find(name)

@@ -16,7 +16,7 @@ class SourceContext:
     examples: int | None = None  # how many of the training part; None: all
     test_examples: int | None = None
 
-    def normalised(self, images: ImageSet) -> Dataset:
+    def normalise_images(self, images: ImageSet) -> Dataset:
         """Images as a dataset, every channel normalised by the statistics of the training part."""
         mean, deviation = channel_statistics(images.train.pixels)
         flat = tuple(value or 1.0 for value in deviation)  # a channel of one value stays zero

@@ -33,12 +33,12 @@ def digits() -> Dataset:
     for label in range(10):
         members = np.flatnonzero(target == label)
         # a fixed key: the held-out part is the same whatever the seed of a run
-        chosen = generator(0, "digits-test", label).permutation(members)[: len(members) // 5]
-        test[chosen] = True
+        test_members = generator(0, "digits-test", label).permutation(members)[: len(members) // 5]
+        test[test_members] = True
     split = torch.from_numpy(test)
     about = About("scikit-learn", tuple(map(str, range(10))), (mean,), (deviation,))
-    found = dataset((images[~split], labels[~split]), (images[split], labels[split]))
-    return replace(found, about=about)
+    data = dataset((images[~split], labels[~split]), (images[split], labels[split]))
+    return replace(data, about=about)
 
 
 def _digits() -> tuple[NDArray[np.float64], NDArray[np.float64]]:

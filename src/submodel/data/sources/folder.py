@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from submodel.data.dataset import Dataset
-from submodel.data.images import Images, ImageSet, Pixels, decode, opened, stack
+from submodel.data.images import Images, ImageSet, Pixels, decode, open_picture, stack_pictures
 from submodel.data.sources.base import SourceContext
 from submodel.errors import DataError
 from submodel.options import Count, Section
@@ -23,19 +23,19 @@ def read_folder(path: Path, size: int | None = None) -> ImageSet:
         raise DataError(f"{path / 'test'}: no training images of {', '.join(unknown)}")
     pictures, labels = [], []
     for part in (path / "train", path / "test"):
-        found: list[Pixels] = []
+        part_pictures: list[Pixels] = []
         numbers: list[int] = []
         for number, name in enumerate(names):
             files = images_in(part / name)
             if not files and part.name == "train":
                 raise DataError(f"{part / name}: no {', '.join(_SUFFIXES)} files")
-            found += [open_image(file, size) for file in files]
+            part_pictures += [open_image(file, size) for file in files]
             numbers += [number] * len(files)
-        if not found:
+        if not part_pictures:
             raise DataError(f"{part}: no {', '.join(_SUFFIXES)} files in its classes' folders")
-        pictures.append(found)
+        pictures.append(part_pictures)
         labels.append(np.asarray(numbers, dtype=np.int64))
-    pixels = stack(pictures, str(path))
+    pixels = stack_pictures(pictures, str(path))
     return ImageSet(
         Images(pixels[0], labels[0]), Images(pixels[1], labels[1]), tuple(names), "folder"
     )
@@ -65,7 +65,7 @@ def open_image(file: Path, size: int | None) -> Pixels:
     try:
         if not file.is_file():
             raise DataError(f"{file}: not a file")
-        with file.open("rb") as content, opened(content, str(file), "PNG", "JPEG") as image:
+        with file.open("rb") as content, open_picture(content, str(file), "PNG", "JPEG") as image:
             return decode(image, size)
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error})") from None
@@ -83,4 +83,4 @@ class Folder:
     def configured(cls, options: Options, context: SourceContext) -> Dataset:
         """All pictures under the path."""
         path = Path(context.argument).expanduser()
-        return context.normalised(read_folder(path, options.size))
+        return context.normalise_images(read_folder(path, options.size))

