@@ -36,7 +36,7 @@ from submodel.federation.own_data import OwnData
 from submodel.federation.roster import read_roster
 from submodel.federation.wire import (
     Parcel,
-    Spent,
+    TrainingCost,
     WireError,
     moments_limits,
     moments_parcel,
@@ -278,7 +278,7 @@ def _read_update(path: Path) -> None:
         task = _task(transport, granularity)
         try:
             parcel = Parcel.from_bytes(data, update_limits(task, transport))  # type: ignore[arg-type]
-            read_as(Spent, parcel.head)
+            read_as(TrainingCost, parcel.head)
             tensors = read_update(parcel, task).tensors
             assert {n: t.shape for n, t in tensors.items()} == {
                 n: t.shape for n, t in task.tensors.items()

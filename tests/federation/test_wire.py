@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, Task, Update
+from submodel.errors import plain
 from submodel.federation.device import Report
 from submodel.federation.wire import (
     Parcel,
-    Spent,
+    TrainingCost,
     WireError,
-    plain,
     read_as,
     read_moments,
     read_task,
@@ -110,7 +110,7 @@ def test_an_update_is_read_or_refused(
 ) -> None:
     with suppress(WireError):
         parcel = travelled(head, dict(HONEST.tensors) if parts is None else parts)
-        read_as(Spent, parcel.head)
+        read_as(TrainingCost, parcel.head)
         read = read_update(parcel, TASK)
         assert read.assignment == TASK.assignment
         assert {n: t.shape for n, t in read.tensors.items()} == {"w": (3,), "b": (2,)}

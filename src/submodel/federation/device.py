@@ -26,7 +26,7 @@ from submodel.config import Config
 from submodel.data import Dataset, Examples
 from submodel.engines.device import own_device
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError, PlanError, SubmodelError
+from submodel.errors import ConfigError, PlanError, SubmodelError, plain
 from submodel.federation.facts import Facts, briefed
 from submodel.federation.memory import (
     COPIES,
@@ -39,10 +39,9 @@ from submodel.federation.memory import (
 )
 from submodel.federation.own_data import OwnData
 from submodel.federation.wire import (
-    Count,
     Parcel,
+    PositiveInteger,
     moments_parcel,
-    plain,
     read_as,
     read_task,
     update_parcel,
@@ -79,7 +78,7 @@ class Report:
     """What a device says of itself."""
 
     name: str
-    examples: Count
+    examples: PositiveInteger
     labels: tuple[Label, ...]  # that it has, if the run cuts the classifier by them
     capacity: float | None  # None: whatever the run's configuration gives this part
     part: int | None

@@ -12,15 +12,15 @@ from torch import nn
 
 from submodel.algorithm.types import Assignment, Bundle, Failure, Outcome, Task
 from submodel.config import Config
+from submodel.errors import plain
 from submodel.federation.post import Kind, Post, Reply
 from submodel.federation.roster import Roster
 from submodel.federation.wire import (
     Limits,
     Parcel,
-    Spent,
+    TrainingCost,
     WireError,
     moments_limits,
-    plain,
     read_as,
     read_update,
     task_parcel,
@@ -140,7 +140,7 @@ class DeviceEngine:
             return Failure(sent.task.assignment, reply.problem)
         try:
             parcel = Parcel.from_bytes(reply.payload, sent.answer)
-            spent = read_as(Spent, parcel.head)
+            spent = read_as(TrainingCost, parcel.head)
         except WireError as error:
             self._roster.missed(client, f"its answer: {error}", silent=False)
             return Failure(sent.task.assignment, f"its answer: {error}")

@@ -16,16 +16,17 @@ from torch import Tensor
 from submodel.config import Config, parse, to_toml
 from submodel.data import Dataset
 from submodel.data.dataset import Examples
-from submodel.federation.wire import Count, WireError, plain, read_as
+from submodel.errors import plain
+from submodel.federation.wire import PositiveInteger, WireError, read_as
 
 
 @dataclass(frozen=True)
 class Facts:
     """Of the data as the server knows it; devices shape their own alike."""
 
-    inputs: tuple[Count, ...]
+    inputs: tuple[PositiveInteger, ...]
     dtype: str
-    classes: Count | None
+    classes: PositiveInteger | None
     names: tuple[str, ...]  # of the classes; empty: they are numbers
     mean: tuple[float, ...]  # of every channel; empty: inputs come as they are
     deviation: tuple[float, ...]

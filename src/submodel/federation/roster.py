@@ -18,10 +18,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from submodel.errors import CheckpointError, SubmodelError
+from submodel.errors import CheckpointError, SubmodelError, plain
 from submodel.federation.device import Report
 from submodel.federation.post import Post
-from submodel.federation.wire import Limits, Parcel, WireError, plain
+from submodel.federation.wire import Limits, Parcel, WireError
 from submodel.files import UnreadableError, read_typed
 
 _log = logging.getLogger(__name__)

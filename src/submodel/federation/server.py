@@ -17,13 +17,13 @@ from submodel.algorithm.types import Assignment, Failure, Model, Present, Setup,
 from submodel.config import Config
 from submodel.data import Dataset, Examples
 from submodel.engines.lone import Singles
-from submodel.errors import ConfigError, SubmodelError
+from submodel.errors import ConfigError, SubmodelError, plain
 from submodel.federation.device import Report
 from submodel.federation.engine import DeviceEngine
 from submodel.federation.facts import Facts, briefing
 from submodel.federation.post import Post
 from submodel.federation.roster import Roster
-from submodel.federation.wire import WireError, plain, read_moments
+from submodel.federation.wire import WireError, read_moments
 from submodel.model.axes.saved import axes_fingerprint
 from submodel.model.build import tensors_of
 from submodel.model.capacity import prefix_cut

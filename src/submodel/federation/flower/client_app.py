@@ -13,13 +13,13 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from submodel.amounts import parse_amount, parse_capacity
-from submodel.errors import SubmodelError
+from submodel.errors import SubmodelError, plain
 from submodel.federation.device import Device, Means
 from submodel.federation.facts import digest
 from submodel.federation.flower.messages import content, take_payload
 from submodel.federation.own_data import OwnData
 from submodel.federation.post import Kind
-from submodel.federation.wire import Parcel, WireError, plain
+from submodel.federation.wire import Parcel, WireError
 
 app = ClientApp()
 _KEPT = "submodel"  # where Flower keeps what the processes of one run tell each other

@@ -8,8 +8,8 @@ from functools import partial
 from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from submodel.errors import plain
 from submodel.federation.post import Kind, Reply
-from submodel.federation.wire import plain
 
 TYPES: dict[Kind, str] = {
     "report": MessageType.QUERY,

@@ -1,0 +1,177 @@
+"""A task on the wire: the units that a device holds, their values, and what to do with them.
+
+In ``half`` transport values travel as float16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, FiniteFloat
+from torch import Tensor, nn
+
+from submodel.algorithm.dispatch import cut_of
+from submodel.algorithm.packing import Packed, Transport, halved, pack, restored, unpack
+from submodel.algorithm.types import Assignment, Setup, Task
+from submodel.errors import PlanError, plain
+from submodel.federation.wire.parcel import Parcel, WireError, read_as
+from submodel.local.optimisers import Optimiser
+from submodel.local.sgd import Sgd
+from submodel.local.work import LocalWork, Precision
+from submodel.model.axes.layout import Indices
+from submodel.model.build import local_of, tensors_of
+from submodel.model.cut import CoordinateCut, Cut, PlannedCut, UnitCut, read_runs, runs
+from submodel.schemes.roles import step_rule
+
+_SCALES, _LOCAL = "scales/", "local/"
+
+
+def task_parcel(task: Task, module: nn.Module, masks: bool, transport: Transport) -> Parcel:
+    """What a device gets: its cut's units and values, what to do, and nothing of the rest.
+
+    ``masks``: send the masks of single weights; else the device draws them again.
+    """
+    package = pack(task.cut, task.tensors, masks)
+    values, scales = halved(package.values) if transport == "half" else (dict(package.values), {})
+    local = {_LOCAL + n: task.cut.part(n, t).contiguous() for n, t in local_of(module).items()}
+    tensors = dict(replace(package, values=values).named()) | local
+    tensors |= {_SCALES + n: t.clone() for n, t in task.scales.items()}
+    head = {
+        "assignment": asdict(task.assignment),
+        "units": _unit_runs(task.cut),
+        "drawn": isinstance(task.cut, CoordinateCut) and bool(task.cut.masks) and not masks,
+        "work": _work_values(task.work),
+        "step_rule": task.step_rule is not None,
+        "classes": None if task.classes is None else task.classes.tolist(),
+        "halved": scales if transport == "half" else None,
+    }
+    return Parcel(head, tensors)
+
+
+def _unit_runs(cut: Cut) -> dict[str, list[list[int]]] | None:
+    """The units of every axis as runs of numbers; None: masks say what is held."""
+    if isinstance(cut, PlannedCut):
+        cut = cut.like or cut  # a device needs the shapes alone
+    if isinstance(cut, UnitCut):
+        return {axis: runs(units) for axis, units in cut.units.items()}
+    return None if isinstance(cut, CoordinateCut) and cut.masks else {}
+
+
+def _work_values(work: LocalWork) -> dict[str, Any]:
+    """What a client is to do; optimisers of other people's code are made on the device."""
+    head = {f.name: getattr(work, f.name) for f in fields(work) if f.name != "optimiser"}
+    optimiser = asdict(work.optimiser) if isinstance(work.optimiser, Sgd) else None
+    return {**head, "optimiser": optimiser}
+
+
+@dataclass(frozen=True)
+class _WorkHead:
+    """What `_work_values` says: `LocalWork`, the optimiser by its numbers, None: as configured."""
+
+    lr: float
+    epochs: int | None
+    steps: int | None
+    batch_size: int | None
+    drop_last: bool
+    clip: float | None
+    precision: Precision
+    optimiser: Sgd | None
+
+    def local_work(self, run_optimiser: Optimiser) -> LocalWork:
+        """The work of a client, whose run has this optimiser unless the task names another."""
+        others = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "optimiser"}
+        return LocalWork(**others, optimiser=self.optimiser or run_optimiser)
+
+
+@dataclass(frozen=True)
+class _TaskHead:
+    """What `task_parcel` says beside the tensors; the names are those of the format."""
+
+    assignment: Assignment
+    units: dict[str, list[tuple[int, int]]] | None
+    drawn: bool  # whether the device draws the masks itself
+    work: _WorkHead
+    step_rule: bool  # whether steps follow that of the scheme, which the device has too
+    classes: list[Annotated[int, Field(ge=0, lt=1 << 53)]] | None
+    halved: dict[str, FiniteFloat] | None  # scales of the values; None: they are exact
+
+
+def read_task(parcel: Parcel, setup: Setup) -> Task:
+    """The task of a parcel, for a setup whose module may be a skeleton; raises `WireError`."""
+    head = read_as(_TaskHead, parcel.head)
+    class_count = setup.federation.dataset.classes
+    if head.classes is not None and max(head.classes, default=0) >= (class_count or 0):
+        largest = max(head.classes, default=0)
+        raise WireError(f"class {largest} is none of the {class_count} of the run")
+    classes = None if head.classes is None else np.asarray(head.classes, dtype=np.int64)
+    cut, tensors = _cut_and_values(parcel, head, setup, classes)
+    scales, local = _part(parcel, _SCALES), _part(parcel, _LOCAL)
+    _check_shapes(setup, cut, tensors, local, scales)
+    rule = step_rule(setup.scheme, head.assignment.capacity) if head.step_rule else None
+    if head.step_rule and rule is None:
+        raise WireError("its steps follow a rule that the scheme of the run does not have")
+    work = head.work.local_work(setup.work.optimiser)
+    return Task(head.assignment, cut, tensors, work, classes, scales, rule, local)
+
+
+def _cut_and_values(
+    parcel: Parcel, head: _TaskHead, setup: Setup, classes: NDArray[np.int64] | None
+) -> tuple[Cut, dict[str, Tensor]]:
+    """The cut of a task, read or drawn again, and the values of the sub-model in its shapes."""
+    package = Packed.from_named(parcel.tensors)
+    names = tensors_of(setup.module).keys()
+    if odd := sorted(names ^ package.values.keys()) or sorted(package.masks.keys() - names):
+        raise WireError(f"tensors do not match: {plain(odd[0], 100)!r} is missing or unknown")
+    if head.halved is not None:
+        package = replace(package, values=restored(package.values, head.halved))
+    shapes = {n: tuple(t.shape) for n, t in setup.module.state_dict().items()}
+    cut: Cut | None = None
+    try:
+        if head.units is not None:
+            cut = UnitCut(setup.axes, {a: _units_of(setup, a, r) for a, r in head.units.items()})
+        elif head.drawn:
+            cut = cut_of(setup, head.assignment, classes)
+        return unpack(package, shapes, cut)
+    except PlanError as error:
+        raise WireError(error) from None
+
+
+def _units_of(setup: Setup, axis: str, pairs: list[tuple[int, int]]) -> Indices:
+    if axis not in setup.axes.sizes:
+        raise PlanError(f"no axis {plain(axis, 60)!r} in the model")
+    return read_runs(pairs, setup.axes.sizes[axis], axis)
+
+
+def _part(parcel: Parcel, start: str) -> dict[str, Tensor]:
+    """The tensors whose names start so, by the rest of their names."""
+    return {n.removeprefix(start): t for n, t in parcel.tensors.items() if n.startswith(start)}
+
+
+def _check_shapes(
+    setup: Setup,
+    cut: Cut,
+    tensors: Mapping[str, Tensor],
+    local: Mapping[str, Tensor],
+    scales: Mapping[str, Tensor],
+) -> None:
+    """Refuse a tensor whose shape is not what the cut leaves of the model's."""
+    whole = {n: tuple(t.shape) for n, t in local_of(setup.module).items()}
+    whole |= {n: tuple(t.shape) for n, t in setup.module.state_dict().items()}
+    for name, tensor in (*tensors.items(), *local.items(), *scales.items()):
+        shape = cut.shape(name, whole[name]) if name in whole else None
+        fits = tensor.shape == shape or (name in scales and shape and _spreads(tensor.shape, shape))
+        if not fits:
+            raise WireError(
+                f"{plain(name, 100)} has shape {plain(tuple(tensor.shape), 60)}, "
+                "which does not fit the cut"
+            )
+
+
+def _spreads(shape: Sequence[int], over: Sequence[int]) -> bool:
+    """Whether a tensor of a shape can multiply one of another."""
+    pairs = zip(reversed(shape), reversed(over), strict=False)
+    return len(shape) <= len(over) and all(a in (1, b) for a, b in pairs)

@@ -1,0 +1,155 @@
+"""An update on the wire: what became of the values of a task.
+
+In ``half`` transport an update is the *change*, which the server adds to its own exact values: what
+a device did not move keeps its bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
+
+from pydantic import Field, FiniteFloat
+from torch import Tensor
+
+from submodel.algorithm.packing import (
+    Packed,
+    Transport,
+    element_size,
+    halved,
+    pack,
+    restored,
+    unpack,
+)
+from submodel.algorithm.types import Assignment, Task, Update
+from submodel.errors import plain
+from submodel.federation.wire.parcel import (
+    ExactInteger,
+    Limits,
+    Parcel,
+    PositiveInteger,
+    WireError,
+    read_as,
+)
+from submodel.model.cut import Tensors
+
+_Amount = Annotated[FiniteFloat, Field(ge=0)]
+
+
+def update_parcel(update: Update, task: Task, transport: Transport) -> Parcel:
+    """What a device sends back for ``task``, as it received it."""
+    values: Tensors = update.tensors
+    scales: dict[str, float] = {}
+    if transport == "half":
+        values = {n: t - task.tensors[n].to(t) for n, t in values.items()}
+    package = pack(task.cut, values)
+    if transport == "half":
+        small, scales = halved(package.values)
+        package = replace(package, values=small)
+    head = {
+        "assignment": asdict(update.assignment),
+        "examples": update.examples,
+        "processed": update.processed,
+        "loss": update.loss if math.isfinite(update.loss) else None,
+        "counted": update.counted,
+        "passes": list(update.passes),
+        "halved": scales if transport == "half" else None,
+    }
+    return Parcel(head, dict(package.named()))
+
+
+@dataclass(frozen=True)
+class _AssignmentHead:
+    """The assignment that an update says it is for."""
+
+    round: ExactInteger
+    client: ExactInteger
+    capacity: float
+    place: ExactInteger = 0
+
+
+@dataclass(frozen=True)
+class _UpdateHead:
+    """What `update_parcel` says beside the tensors; the names are those of the format."""
+
+    assignment: _AssignmentHead
+    examples: PositiveInteger
+    processed: PositiveInteger
+    loss: FiniteFloat | None
+    counted: Annotated[FiniteFloat, Field(ge=0, lt=1 << 53)] | None
+    passes: tuple[tuple[Annotated[float, Field(gt=0, le=1)], PositiveInteger], ...]
+    halved: dict[str, FiniteFloat] | None
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """What a device says that its answer took: seconds of training, and bytes of memory."""
+
+    training: _Amount | None = None
+    peak_memory: _Amount | None = None
+
+
+def update_limits(task: Task, transport: Transport) -> Limits:
+    """What an answer to a task may have: the values of its cut, and a head that names them.
+
+    >>> import torch
+    >>> from submodel.local.work import LocalWork
+    >>> from submodel.model.cut import CoordinateCut
+    >>> cut = CoordinateCut({"w": torch.arange(9) < 5})
+    >>> task = Task(Assignment(0, 0, 1), cut, {"w": torch.ones(9)}, LocalWork(0.1), None)
+    >>> limits = update_limits(task, "half")
+    >>> limits.whole - limits.head
+    10
+    """
+    size = 0
+    for name, tensor in task.tensors.items():
+        mask = task.cut.mask(name)
+        values = tensor.numel() if mask is None else int(mask.sum())
+        size += values * element_size(tensor, transport)
+    return Limits.of(size, task.tensors, _widths(task))
+
+
+def _widths(task: Task) -> int:
+    """How many widths the passes of an update may have."""
+    return 0 if task.step_rule is None else len(task.step_rule.widths)
+
+
+def read_update(parcel: Parcel, task: Task) -> Update:
+    """The update of a parcel, if it answers just this task; raises `WireError` if not."""
+    head = read_as(_UpdateHead, parcel.head)
+    answer_to = head.assignment
+    if Assignment(**asdict(answer_to)) != task.assignment:
+        raise WireError(f"it answers for round {answer_to.round + 1}, client {answer_to.client}")
+    if head.loss is None:
+        raise WireError("its loss is not finite")
+    if len(head.passes) > _widths(task):
+        raise WireError(f"it tells of {len(head.passes):,} widths; {_widths(task)} were asked")
+    tensors = _values(parcel, task, head.halved)
+    counts = head.examples, head.processed
+    return Update(task.assignment, task.cut, tensors, *counts, head.loss, head.passes, head.counted)
+
+
+def _values(parcel: Parcel, task: Task, scales: Mapping[str, float] | None) -> dict[str, Tensor]:
+    """The tensors of an update in the task's shapes and types."""
+    package = Packed.from_named(parcel.tensors)
+    task_values = pack(task.cut, task.tensors).values
+    if odd_names := sorted(task_values.keys() ^ package.values.keys()):
+        raise WireError(f"tensors do not match: {plain(odd_names[0], 100)!r} is missing or unknown")
+    values = dict(package.values)
+    if scales is not None:
+        values = restored(values, scales)
+    for name, before in task_values.items():
+        value = values[name]
+        if value.shape != before.shape:
+            raise WireError(
+                f"{name} has shape {plain(tuple(value.shape), 60)}, which does not fit the cut: "
+                f"{tuple(before.shape)}"
+            )
+        if scales is None and value.dtype != before.dtype:
+            raise WireError(f"{name} is of {value.dtype}, not {before.dtype}")
+        if scales is not None:
+            values[name] = (before.double() + value.double()).to(before.dtype)
+    shapes = {name: tuple(tensor.shape) for name, tensor in task.tensors.items()}
+    return unpack(Packed(values), shapes, task.cut)[1]
