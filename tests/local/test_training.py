@@ -13,7 +13,7 @@ from torch.nn import functional
 from submodel.data import Examples
 from submodel.errors import SubmodelError
 from submodel.local.schedule import Constant, Cosine, Steps
-from submodel.local.training import train
+from submodel.local.training import train_module
 from submodel.local.work import LocalWork, batches
 from submodel.model.norm import StaticBatchNorm, calibrate
 from submodel.tasks.classification import MaskedCrossEntropy
@@ -56,7 +56,7 @@ def test_masked_training_is_the_masked_update_rule() -> None:
     net.weight.data = net.weight.data * mask
     work = LocalWork(lr=0.1, epochs=None, steps=4)
     loss = functional.mse_loss
-    train(net, Examples(x, y), batches(8, work, 0, 0, 0), work, loss, {"weight": mask})
+    train_module(net, Examples(x, y), batches(8, work, 0, 0, 0), work, loss, {"weight": mask})
     for _ in range(4):
         gradient = 2 / 8 * (x.double() @ (mask * w).T - y.double()).T @ x.double()
         w = w - 0.1 * mask * gradient

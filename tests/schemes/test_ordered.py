@@ -20,7 +20,7 @@ from submodel.data import dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
-from submodel.local.training import trained
+from submodel.local.training import trainable_parameters
 from submodel.local.work import LocalWork, batches
 from submodel.model.axes import trace
 from submodel.model.build import build_module, load, tensors_of
@@ -121,7 +121,9 @@ def test_a_step_is_that_of_the_small_model_alone(name: str, capacity: float) -> 
         expected = torch.autograd.grad(value, list(alone.parameters()))
         loss, found = nested(number, x, y)
         assert torch.equal(loss, value.detach())
-        for (n, like), gradient, own in zip(trained(module).items(), found, expected, strict=True):
+        for (n, like), gradient, own in zip(
+            trainable_parameters(module).items(), found, expected, strict=True
+        ):
             whole = torch.zeros_like(like)
             within(inner.plan, cut.plan).add(n, whole, own)
             assert gradient is not None

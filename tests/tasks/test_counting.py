@@ -29,7 +29,7 @@ from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import DataError, DivergedError, SubmodelError
 from submodel.federation.wire import Parcel, WireError, read_update, update_parcel
-from submodel.local.training import train
+from submodel.local.training import train_module
 from submodel.local.work import LocalWork, batches
 from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
@@ -291,9 +291,11 @@ def test_ragged_batches_weigh_their_examples_in_train_loss() -> None:
     torch.manual_seed(0)
     net, x, y = nn.Linear(3, 2), torch.randn(7, 3), torch.randint(0, 2, (7,))
     work = LocalWork(lr=1e-30, batch_size=3)
-    result = train(net, Examples(x, y), batches(7, work, 0, 0, 0), work, functional.cross_entropy)
+    result = train_module(
+        net, Examples(x, y), batches(7, work, 0, 0, 0), work, functional.cross_entropy
+    )
     assert math.isclose(result.loss, functional.cross_entropy(net(x), y).item(), rel_tol=1e-6)
-    assert (result.processed, result.counted) == (7, 7)
+    assert (result.examples_used, result.examples_counted) == (7, 7)
 
 
 @pytest.mark.parametrize("clip", [None, 0.05])

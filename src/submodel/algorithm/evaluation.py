@@ -98,7 +98,7 @@ def score(
         y = targets[number].to(outputs.device)
         right = float((outputs.argmax(1) == y).sum()) if labelled else 0.0
         value = value_of(setup.loss, outputs, y)
-        if not value.known:
+        if not value.is_count_known:
             check_unknown(setup.loss, outputs, y, value.mean)
         return torch.tensor([float(value.mean), value.count, right], dtype=torch.float64)
 

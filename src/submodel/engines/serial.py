@@ -13,7 +13,7 @@ from submodel.data import Examples
 from submodel.engines.device import move
 from submodel.engines.estimate import Estimate
 from submodel.engines.lone import explained
-from submodel.local.training import Step, plain_step, train
+from submodel.local.training import Step, plain_step, train_module
 from submodel.local.work import batches
 from submodel.model.build import build_module, fill_local, load, load_local, tensors_of, to_device
 from submodel.model.cut import Cut
@@ -23,7 +23,7 @@ from submodel.randomness import key
 from submodel.schemes.protocols import Client
 from submodel.schemes.unbiased.scaling import scaled_step
 from submodel.tasks.classification import MaskedCrossEntropy
-from submodel.tasks.counting import Counted
+from submodel.tasks.counting import CountingLoss
 
 _KEPT_MODULES = 16
 
@@ -64,7 +64,7 @@ class SerialEngine:
             present = torch.from_numpy(task.classes).to(self._device)
             classes = setup.federation.dataset.classes
             own_loss = MaskedCrossEntropy(present, classes, setup.absent_labels)
-        loss = Counted(own_loss)
+        loss = CountingLoss(own_loss)
         module = self._module(task.cut)
         load(module, {n: move(t, self._device, copy=True) for n, t in task.tensors.items()})
         if task.local is None:
@@ -90,12 +90,14 @@ class SerialEngine:
             seed_torch(key(setup.seed, "torch", where.round, where.client) % 2**63)
             order = batches(len(examples), task.work, setup.seed, where.round, where.client)
             with explained(setup, [task]):
-                result = train(module, examples, order, task.work, loss, masks, step)
+                result = train_module(module, examples, order, task.work, loss, masks, step)
         own_memory = dict(module.named_parameters()).keys()  # buffers are the next task's as well
         trained = {
             name: tensor.to("cpu", copy=name not in own_memory)
             for name, tensor in tensors_of(module).items()
         }
         passes = () if client_step is None else client_step.passes
-        counts = len(examples), result.processed
-        return Update(where, task.cut, trained, *counts, result.loss, passes, result.counted)
+        counts = len(examples), result.examples_used
+        return Update(
+            where, task.cut, trained, *counts, result.loss, passes, result.examples_counted
+        )

@@ -42,8 +42,8 @@ class Optimiser(Protocol):
         ...
 
 
-def _is_optimiser(made: object) -> bool:
-    return all(hasattr(made, name) for name in ("copies", "begin", "step", "plain"))
+def _is_optimiser(candidate: object) -> bool:
+    return all(hasattr(candidate, name) for name in ("copies", "begin", "step", "plain"))
 
 
 OPTIMISERS: Kind[Optimiser] = Kind(

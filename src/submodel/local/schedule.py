@@ -77,7 +77,7 @@ SCHEDULES: Kind[Schedule] = Kind(
     key="local.schedule",
     group="submodel.schedules",
     wants="a schedule: an object with factor(round)",
-    is_one=lambda made: hasattr(made, "factor"),
+    is_one=lambda candidate: hasattr(candidate, "factor"),
     offers={
         "constant": Offer("submodel.local.schedule:Constant"),
         "step": Offer("submodel.local.schedule:Steps"),

@@ -47,17 +47,17 @@ class Sgd:
         self, parameters: Sequence[Tensor], gradients: Gradients, slots: Slots, lr: float
     ) -> None:
         """A parameter without gradient stays."""
-        used = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        indices = [i for i, gradient in enumerate(gradients) if gradient is not None]
         moves = [gradient for gradient in gradients if gradient is not None]
-        moved = [parameters[i] for i in used]
+        active_parameters = [parameters[i] for i in indices]
         if self.weight_decay:
-            moves = list(torch._foreach_add(moves, moved, alpha=self.weight_decay))
+            moves = list(torch._foreach_add(moves, active_parameters, alpha=self.weight_decay))
         if slots:
-            momenta = [slots[0][i] for i in used]
+            momenta = [slots[0][i] for i in indices]
             torch._foreach_mul_(momenta, self.momentum)
             torch._foreach_add_(momenta, moves)
             moves = momenta
-        torch._foreach_add_(moved, moves, alpha=-lr)
+        torch._foreach_add_(active_parameters, moves, alpha=-lr)
 
     def plain(self) -> Self:
         """Without momentum; the decay is part of the objective."""

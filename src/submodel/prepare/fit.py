@@ -124,7 +124,7 @@ def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, na
     value = _loss(loss, outputs, y, name)
     if not bool(value.isfinite()):
         found = value_of(loss, outputs, y)
-        if found.known and found.count > 0:  # or these targets do not count, but others may
+        if found.is_count_known and found.count > 0:  # else other targets may count
             raise DataError(
                 f"{name} data: the loss of the first {len(y)} examples is {value.item()} before "
                 "anything is trained"

@@ -1,8 +1,8 @@
 """What a loss is the mean of: batches of an evaluation, or of a round, weigh what they count.
 
 The mean of the means of batches is the mean of all only if each batch weighs as much as its loss
-averages over: tokens that are not ignored, say, rather than sequences. A loss may tell, by a method
-or attribute ``count``; of others the calls that average are seen while the loss is computed.
+averages over: tokens that are not ignored, say, rather than sequences. A loss may say so by its
+method ``count``; for others, the calls that average are watched while the loss is computed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from submodel.errors import SubmodelError
+from submodel.tasks.loss import Loss
 
 _log = logging.getLogger(__name__)
-_Loss = Callable[[Tensor, Tensor], Tensor]
-_IGNORED = -100
+_IGNORED_TARGET = -100
 """What `functional.cross_entropy` leaves out unless it is told otherwise."""
 _CROSS_ENTROPIES = (functional.cross_entropy, functional.nll_loss)
 _MEANS = (torch.mean, Tensor.mean)
@@ -40,10 +40,10 @@ class Value:
 
     mean: Tensor
     count: float  # what it is the mean of, in examples where all their targets count
-    known: bool = True  # if not, examples are taken to count alike
+    is_count_known: bool = True  # if not, examples are taken to count alike
 
 
-def value_of(loss: _Loss, outputs: Tensor, targets: Tensor) -> Value:
+def value_of(loss: Loss, outputs: Tensor, targets: Tensor) -> Value:
     """The loss of a batch, and what it is the mean of.
 
     >>> targets = torch.tensor([[1, -100], [0, 1]])
@@ -52,28 +52,28 @@ def value_of(loss: _Loss, outputs: Tensor, targets: Tensor) -> Value:
     """
     examples = len(targets)
     if (tell := getattr(loss, "count", None)) is not None:
-        return Value(loss(outputs, targets), _told(tell, targets))
+        return Value(loss(outputs, targets), _count_by_loss(tell, targets))
     each = targets.numel() / examples  # targets of an example
     if loss is functional.cross_entropy and not targets.is_floating_point():
-        count = examples if targets.dim() == 1 else int((targets != _IGNORED).sum()) / each
+        count = examples if targets.dim() == 1 else int((targets != _IGNORED_TARGET).sum()) / each
         return Value(loss(outputs, targets), count)
-    with _Averages(outputs, targets) as seen:
+    with _Averages(outputs, targets) as averages:
         mean = loss(outputs, targets)
-    found = seen.count()
-    if found == 0 and bool(torch.isfinite(mean)):
-        found = None  # a mean over nothing, but the loss makes something of it
-    return Value(mean, examples if found is None else found / each, found is not None)
+    terms = averages.count()
+    if terms == 0 and bool(torch.isfinite(mean)):
+        terms = None  # a mean over nothing, but the loss makes something of it
+    return Value(mean, examples if terms is None else terms / each, terms is not None)
 
 
-class Counted:
+class CountingLoss:
     """A loss that remembers what it was last the mean of; None before it was computed.
 
-    >>> loss = Counted(functional.mse_loss)
+    >>> loss = CountingLoss(functional.mse_loss)
     >>> float(loss(torch.zeros(3, 2), torch.ones(3, 2))), loss.last
     (1.0, 3.0)
     """
 
-    def __init__(self, loss: _Loss) -> None:
+    def __init__(self, loss: Loss) -> None:
         self.loss = loss
         self.last: float | None = None
 
@@ -84,35 +84,35 @@ class Counted:
         return value.mean
 
 
-def _told(tell: Callable[[Tensor], Any], targets: Tensor) -> float:
-    """What a loss says itself."""
-    given = tell(targets) if callable(tell) else tell
+def _count_by_loss(tell: Callable[[Tensor], Any], targets: Tensor) -> float:
+    """The answer of the loss itself, by its attribute ``count``."""
+    answer = tell(targets) if callable(tell) else tell
     try:
-        count = _number(given) if callable(tell) else math.nan
+        count = _number(answer) if callable(tell) else math.nan
     except (TypeError, ValueError, RuntimeError):
         count = math.nan
     if not 0 <= count < math.inf:
         raise SubmodelError(
-            f"loss.count(targets): {given!r} given; want the number of terms that the loss of "
+            f"loss.count(targets): {answer!r} given; want the number of terms that the loss of "
             "these targets is the mean of, 0 or more"
         )
     return count
 
 
 class _Averages(TorchFunctionMode):
-    """Sees the functions of torch that average what came of some tensors, while it is entered."""
+    """Watches, while entered, for functions of torch that average what was made of tensors."""
 
-    def __init__(self, *given: Tensor) -> None:
+    def __init__(self, *tensors: Tensor) -> None:
         super().__init__()
-        self._derived = {id(tensor): ref(tensor) for tensor in given}  # weak: they may be large
+        self._results = {id(tensor): ref(tensor) for tensor in tensors}  # weak: they may be large
         self._entropies: list[float] = []
         self._others: list[float] = []
         self._totals: list[Tensor] = []  # what was summed up, perhaps to be divided by hand
 
     def count(self) -> float | None:
-        """The terms of the mean that was seen; of several, of cross-entropies and of the last."""
-        seen = self._entropies or self._others
-        return seen[-1] if seen else None
+        """How many terms the mean has: the last mean seen, of cross-entropies if there were any."""
+        counts = self._entropies or self._others
+        return counts[-1] if counts else None
 
     def __torch_function__(
         self,
@@ -122,42 +122,42 @@ class _Averages(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Call the function and note what it averages over."""
-        named = kwargs or {}
-        result = func(*args, **named)
-        if any(self._is_derived(tensor) for tensor in _tensors((args, *named.values()))):
+        keywords = kwargs or {}
+        result = func(*args, **keywords)
+        if any(self._is_result(tensor) for tensor in _tensors((args, *keywords.values()))):
             for tensor in _tensors(result):
-                self._derived[id(tensor)] = ref(tensor)
+                self._results[id(tensor)] = ref(tensor)
             if isinstance(result, Tensor) and result.dim() == 0:
-                self._note(func, args, named, result)
+                self._note(func, args, keywords, result)
         return result
 
-    def _is_derived(self, tensor: Tensor) -> bool:
-        known = self._derived.get(id(tensor))
-        return known is not None and known() is tensor
+    def _is_result(self, tensor: Tensor) -> bool:
+        reference = self._results.get(id(tensor))
+        return reference is not None and reference() is tensor
 
     def _note(
         self,
         func: Callable[..., Any],
         args: Sequence[Any],
-        named: Mapping[str, Any],
+        keywords: Mapping[str, Any],
         result: Tensor,
     ) -> None:
         if func in _MEANS:
-            self._others.append(_first(args, named).numel())
+            self._others.append(_first(args, keywords).numel())
         elif func in _SUMS:
             self._totals.append(result)
         elif func in _QUOTIENTS and len(args) == 2:
             if any(args[0] is total for total in self._totals) and args[1] >= 0:
                 self._others.append(_number(args[1]))
         elif inspect.isfunction(func) and func.__module__ == functional.__name__:
-            call = _Call(func, args, named)
+            call = _Call(func, args, keywords)
             if call["reduction"] == "sum":
                 self._totals.append(result)
             elif call["reduction"] in ("mean", "batchmean"):
                 if func in _CROSS_ENTROPIES:
                     self._entropies.append(_terms(call))
                 else:
-                    self._others.append(_first(args, named).numel())
+                    self._others.append(_first(args, keywords).numel())
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
@@ -169,29 +169,29 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def _first(args: Sequence[Any], named: Mapping[str, Any]) -> Tensor:
-    tensor: Tensor = args[0] if args else named["input"]
+def _first(args: Sequence[Any], keywords: Mapping[str, Any]) -> Tensor:
+    tensor: Tensor = args[0] if args else keywords["input"]
     return tensor
 
 
 @dataclass(frozen=True)
 class _Call:
-    """A call by the names of its parameters; None for what it has not."""
+    """The arguments of a call by parameter name; None for a parameter that it does not have."""
 
     func: Callable[..., Any]
     args: Sequence[Any]
-    named: Mapping[str, Any]
+    keywords: Mapping[str, Any]
 
     def __getitem__(self, name: str) -> Any:
         place, default = _parameters(self.func).get(name, (len(self.args), None))
-        return self.named.get(name, self.args[place] if place < len(self.args) else default)
+        return self.keywords.get(name, self.args[place] if place < len(self.args) else default)
 
 
 @lru_cache(maxsize=64)
 def _parameters(func: Callable[..., Any]) -> dict[str, tuple[int, Any]]:
     """The place and the default of every parameter."""
-    found = inspect.signature(func).parameters.values()
-    return {own.name: (place, own.default) for place, own in enumerate(found)}
+    parameters = inspect.signature(func).parameters.values()
+    return {p.name: (place, p.default) for place, p in enumerate(parameters)}
 
 
 def _terms(call: _Call) -> float:
@@ -199,8 +199,8 @@ def _terms(call: _Call) -> float:
     inputs, targets, weight = call["input"], call["target"], call["weight"]
     if targets.is_floating_point():  # a distribution over the classes
         return float(targets.numel() / inputs.shape[min(1, inputs.dim() - 1)])
-    counted = targets != call["ignore_index"]
-    return _number(counted.sum() if weight is None else weight[targets[counted]].sum())
+    is_term = targets != call["ignore_index"]
+    return _number(is_term.sum() if weight is None else weight[targets[is_term]].sum())
 
 
 def _number(value: Tensor | float) -> float:
@@ -214,7 +214,7 @@ class LossBook:
         self._totals = torch.zeros(clients, dtype=torch.float64, device=device)
         self._units = [0.0] * clients  # of a client's first batch: equal batches weigh just 1
         self._weights = [0.0] * clients
-        self.counted = [0.0] * clients
+        self.counts = [0.0] * clients
 
     def add(self, values: Tensor, counts: Sequence[float], start: int = 0) -> None:
         """A batch of each of some neighbouring clients."""
@@ -223,7 +223,7 @@ class LossBook:
             self._units[client] = self._units[client] or count
             weights.append(count / self._units[client] if count else 0.0)
             self._weights[client] += weights[-1]
-            self.counted[client] += count
+            self.counts[client] += count
         values = values.detach().to(self._totals)
         if any(weight != 1 for weight in weights):
             factors = values.new_tensor(weights)
@@ -248,7 +248,7 @@ def batch_weights(counts: Sequence[float], lengths: Sequence[int]) -> Sequence[f
     return lengths if alike and counts[0] else counts
 
 
-def check_unknown(loss: _Loss, outputs: Tensor, targets: Tensor, whole: Tensor) -> None:
+def check_unknown(loss: Loss, outputs: Tensor, targets: Tensor, whole: Tensor) -> None:
     """Say so, once, if a loss that averages in an unseen way does not count examples alike."""
     half = len(targets) // 2
     if not half:

@@ -28,7 +28,7 @@ from submodel.engines.device import move
 from submodel.engines.estimate import Estimate
 from submodel.engines.lone import explained
 from submodel.engines.serial import SerialEngine
-from submodel.local.training import mixed
+from submodel.local.training import forward_context
 from submodel.local.work import batches, batches_per_pass
 from submodel.model.build import build_module, tensors_of
 from submodel.model.cut import WHOLE, Cut
@@ -163,11 +163,11 @@ class BatchedEngine:
             x = self._x.index_select(0, rows).view(-1, stop - start, *self._x.shape[1:])
             y = self._y.index_select(0, rows).view(-1, stop - start, *self._y.shape[1:])
             share = stack.share(start, stop)
-            with explained(self._setup, tasks), mixed(x.device, tasks[0].work.precision):
+            with explained(self._setup, tasks), forward_context(x.device, tasks[0].work.precision):
                 values, counts = loss(forward(share.used(), stop - start, x), y, start, stop)
             share.step(values, counts, tasks[0].work)
             book.add(values, counts, start)
-        losses = zip(book.means(), book.counted, strict=True)
+        losses = zip(book.means(), book.counts, strict=True)
         for client, (mean, counted), tensors in zip(clients, losses, stack.unstack(), strict=True):
             where, cut, total = client.task.assignment, client.task.cut, client.total
             processed = sum(map(len, client.batches))

@@ -16,7 +16,7 @@ from torch.nn import functional
 from submodel.algorithm.types import Setup, Task
 from submodel.engines.device import move
 from submodel.local.optimisers import Gradients, Slots
-from submodel.local.training import clipped
+from submodel.local.training import clip_gradients
 from submodel.local.work import LocalWork
 from submodel.tasks.counting import value_of
 
@@ -50,7 +50,7 @@ class Share:
         return self.tensors | {n: self.tensors[n] * scale for n, scale in self.scales.items()}
 
     def step(self, losses: Tensor, counts: Sequence[float], work: LocalWork) -> None:
-        """Take w <- w - eta m (.) grad of every client, as `submodel.local.training.train` does it.
+        """Take w <- w - eta m (.) grad of every client, as `local.training.train_module` does it.
 
         Clients whose losses count nothing stay as they are.
         """
@@ -64,7 +64,7 @@ class Share:
                 None if g is None else g * mask for g, mask in zip(found, self.masks, strict=True)
             ]
         if work.clip is not None:
-            found = clipped(found, work.clip, self.clients)
+            found = clip_gradients(found, work.clip, self.clients)
         kept = [
             tensor.detach()[client * (rows := len(tensor) // self.clients) :][:rows]
             for tensor in (*self.parameters, *chain.from_iterable(self.slots))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.local.optimisers import Gradients
-from submodel.local.training import mixed, trained
+from submodel.local.training import forward_context, trainable_parameters
 from submodel.model.axes import CLASSES
 from submodel.model.cut import Cut, Plan, PlannedCut, Tensors, UnitCut, copy_part
 from submodel.model.norm import set_rate
@@ -28,7 +28,7 @@ from submodel.schemes.draw import draw_units
 from submodel.schemes.protocols import Client, Key, Passes
 from submodel.schemes.static import Static
 from submodel.tasks.classification import MaskedCrossEntropy
-from submodel.tasks.counting import Counted
+from submodel.tasks.counting import CountingLoss
 from submodel.tasks.loss import Loss
 
 
@@ -99,7 +99,7 @@ def divergence(loss: Loss, student: Tensor, teacher: Tensor) -> Tensor:
     >>> float(divergence(functional.cross_entropy, same, same))
     0.0
     """
-    loss = loss.loss if isinstance(loss, Counted) else loss
+    loss = loss.loss if isinstance(loss, CountingLoss) else loss
     if isinstance(loss, MaskedCrossEntropy):
         student, teacher = loss.logits(student), loss.logits(teacher)
     return functional.kl_div(
@@ -147,7 +147,7 @@ class NestedStep:
         module, cut = client.module, client.cut
         self._rule, self._module, self._loss, self._key = rule, module, client.loss, client.key
         self._precision = client.work.precision
-        self._parameters = trained(module)
+        self._parameters = trainable_parameters(module)
         self._buffers = dict(module.named_buffers())
         self._all = dict(module.named_parameters())
         self._narrow: dict[float, _Narrow] = {}
@@ -172,10 +172,10 @@ class NestedStep:
         """The loss, and the gradient in the shapes of the client's tensors."""
         width = self.width(number)
         narrow = self._narrow.get(width)
-        with mixed(x.device, self._precision):
+        with forward_context(x.device, self._precision):
             value = self._value(narrow, width, x, y)
         own = list(self._parameters.values())
-        inner = [] if narrow is None else list(trained(narrow.module).values())
+        inner = [] if narrow is None else list(trainable_parameters(narrow.module).values())
         found: Gradients = torch.autograd.grad(value, [*own, *inner], allow_unused=True)
         if narrow is not None:
             narrow.store(self._buffers)  # not before: the widest's graph holds them as they were

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from submodel.local.optimisers import Gradients
-from submodel.local.training import Step, trained
+from submodel.local.training import Step, trainable_parameters
 from submodel.model.axes import Axes
 from submodel.model.axes.layout import Along, Concatenation, Fixed, Layout
 from submodel.model.cut import Cut, Granularity, Tensors, copy_part
@@ -144,7 +144,7 @@ def scaled_step(step: Step, module: nn.Module, factors: Mapping[str, Tensor]) ->
                 parameters[name].data = data
         return value, [
             gradient * factors[name] if gradient is not None and name in factors else gradient
-            for name, gradient in zip(trained(module), found, strict=True)
+            for name, gradient in zip(trainable_parameters(module), found, strict=True)
         ]
 
     return stepped
