@@ -11,7 +11,15 @@ import math
 
 import numpy as np
 
-from submodel.theory import Masked, TrialPlan, bernoulli, constants, quadratics, rolling, run
+from submodel.theory import (
+    MaskedObjective,
+    TrialPlan,
+    bernoulli,
+    constants,
+    quadratics,
+    rolling,
+    run_trials,
+)
 from submodel.theory.results import slope
 from submodel.theory.theorems import theorem_1
 
@@ -23,10 +31,10 @@ print(f"L = {problem.smoothness:g}, mu = {problem.convexity:g}")
 
 # %%
 for p in (1.0, 0.75, 0.5, 0.25):
-    found = constants(problem, bernoulli(p, 4), radius=3.0)
+    facts = constants(problem, bernoulli(p, 4), radius=3.0)
     print(
-        f"p = {p:<5} ||w*(1) - w*(p)|| = {found.distance:.4f}  F(w*(p)) - F* = {found.residual:.5f}"
-        f"  sigma*^2 = {found.sigma2:.3f}  zeta^2 = {found.zeta2:.2f}  delta^2 = {found.delta2:g}"
+        f"p = {p:<5} ||w*(1) - w*(p)|| = {facts.distance:.4f}  F(w*(p)) - F* = {facts.residual:.5f}"
+        f"  sigma*^2 = {facts.sigma2:.3f}  zeta^2 = {facts.zeta2:.2f}  delta^2 = {facts.delta2:g}"
     )
 
 # %% [markdown]
@@ -35,12 +43,12 @@ for p in (1.0, 0.75, 0.5, 0.25):
 
 # %%
 p, K = 0.5, 5
-target = Masked(problem, bernoulli(p, 4)).optimum(radius=3.0)
+target = MaskedObjective(problem, bernoulli(p, 4)).optimum(radius=3.0)
 rounds, errors = [50, 100, 200, 400], []
 for R in rounds:
     step = theorem_1(problem, p, K, R)
     plan = TrialPlan(bernoulli(p, 4), R, K, step.eta, radius=3.0, trials=100)
-    w = run(problem, plan, keep=[R]).kept[R]
+    w = run_trials(problem, plan, keep=[R]).iterates[R]
     errors.append(float(np.square(w - target).sum(1).mean()) / math.log(K * R))
     print(f"R = {R:<4} eta = {step.eta:.4f}  error / log(KR) = {errors[-1]:.5f}  ({step.note})")
 print(f"slope {slope(rounds, errors):.2f}, Theorem 1 says -1")
@@ -50,8 +58,8 @@ print(f"slope {slope(rounds, errors):.2f}, Theorem 1 says -1")
 
 # %%
 windows = rolling(p, 4, problem.dimension)
-original, rolled = Masked(problem), Masked(problem, windows)
-gap = original.value(rolled.optimum(3.0)) - original.value(original.optimum(3.0))
+original, windowed_objective = MaskedObjective(problem), MaskedObjective(problem, windows)
+gap = original.value(windowed_objective.optimum(3.0)) - original.value(original.optimum(3.0))
 print(f"rolling: F(w*(m)) - F* = {gap:.5f}")
 
 # %% [markdown]
@@ -60,7 +68,7 @@ print(f"rolling: F(w*(m)) - F* = {gap:.5f}")
 
 # %%
 for name, masking in {"m": bernoulli(p, 4), "m/p": bernoulli(p, 4, unbiased=True)}.items():
-    w = Masked(problem, masking).optimum(3.0)
+    w = MaskedObjective(problem, masking).optimum(3.0)
     print(
         f"{name:>4}: F(w*) - F* = {original.value(w) - original.value(original.optimum(3.0)):.5f}"
     )

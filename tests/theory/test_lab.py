@@ -25,7 +25,7 @@ from submodel.randomness import generator
 from submodel.schemes import Random
 from submodel.theory import (
     Logistic,
-    Masked,
+    MaskedObjective,
     Masking,
     Net,
     Problem,
@@ -35,16 +35,16 @@ from submodel.theory import (
     TrialPlan,
     bernoulli,
     constants,
-    load,
+    load_split,
     quadratics,
     rolling,
-    run,
+    run_trials,
 )
 from submodel.theory.budget import least_variance, variance
-from submodel.theory.constants import largest_gradient
 from submodel.theory.data import Directions
 from submodel.theory.lab import MaskDraws
-from submodel.theory.problems import Array
+from submodel.theory.problem_constants import largest_gradient
+from submodel.theory.problems import FloatArray
 from submodel.theory.theorems import lemma_bound, theorem_1, theorem_3, theorem_5
 
 DEVIATION = 1e-12
@@ -79,11 +79,13 @@ def test_gradients_are_finite_differences(name: str) -> None:
 def test_the_mean_over_examples_is_the_gradient(name: str) -> None:
     problem: Any = PROBLEMS[name]
     w = np.random.default_rng(0).normal(size=(problem.clients, 2, problem.dimension))
-    one = [problem.sampled(w, np.full(w.shape[:2], j)) for j in range(problem.x.shape[2])]
+    one = [
+        problem.stochastic_gradients(w, np.full(w.shape[:2], j)) for j in range(problem.x.shape[2])
+    ]
     np.testing.assert_allclose(np.mean(one, 0), problem.gradients(w), atol=DEVIATION)
 
 
-def enumerated(problem: Problem, p: Array, w: Array) -> float:
+def enumerated(problem: Problem, p: FloatArray, w: FloatArray) -> float:
     """F_p(w) over all 2^d masks, as the definition has it."""
     total = 0.0
     for mask in product((0.0, 1.0), repeat=problem.dimension):
@@ -98,7 +100,7 @@ def enumerated(problem: Problem, p: Array, w: Array) -> float:
 def test_f_p_and_its_optimum_in_closed_form(d: int) -> None:
     problem = quadratics(clients=3, dimension=d)
     p = np.array([0.3, 0.6, 1.0])
-    masked = Masked(problem, Masking(Random(), tuple(p)))
+    masked = MaskedObjective(problem, Masking(Random(), tuple(p)))
     w = np.random.default_rng(0).normal(size=d)
     assert masked.value(w) == pytest.approx(enumerated(problem, p, w), abs=DEVIATION)
     best = masked.optimum(10.0)
@@ -118,26 +120,26 @@ def test_f_p_and_its_optimum_in_closed_form(d: int) -> None:
 
 @pytest.mark.parametrize("name", ["logistic", "net"])
 def test_enumerated_objectives_of_other_problems(name: str) -> None:
-    problem = PROBLEMS[name] if name == "logistic" else Net(*_small(), hidden=3)
-    masked = Masked(problem, bernoulli(0.4, problem.clients))
+    problem = PROBLEMS[name] if name == "logistic" else Net(*_small(), hidden_units=3)
+    masked = MaskedObjective(problem, bernoulli(0.4, problem.clients))
     w = np.random.default_rng(1).normal(size=problem.dimension)
     p = np.full(problem.clients, 0.4)
     assert masked.value(w) == pytest.approx(enumerated(problem, p, w), abs=DEVIATION)
 
 
-def _small() -> tuple[Array, Array]:
+def _small() -> tuple[FloatArray, FloatArray]:
     x, y = Directions(2, 3).draw(1, 5, "small")
     return x, y
 
 
 def test_the_optimum_of_other_problems_is_stationary() -> None:
-    masked = Masked(PROBLEMS["logistic"], bernoulli(0.5, 3))
+    masked = MaskedObjective(PROBLEMS["logistic"], bernoulli(0.5, 3))
     assert np.abs(masked.gradient(masked.optimum(50.0))).max() < 1e-8  # L-BFGS stops at 1e-10
 
 
 def test_f_m_is_the_mean_over_the_windows() -> None:
     problem = quadratics(clients=2, dimension=6)
-    masked = Masked(problem, rolling(0.5, 2, 6))
+    masked = MaskedObjective(problem, rolling(0.5, 2, 6))
     w = np.random.default_rng(0).normal(size=6)
     by_hand = [
         problem.losses(np.broadcast_to(window(6, j, 3) * w, (2, 1, 6))).mean() for j in range(6)
@@ -155,22 +157,24 @@ def test_ridge_is_its_quadratic() -> None:
 
 def test_the_unbiased_variant_keeps_linear_terms() -> None:
     problem = quadratics(clients=2, dimension=5)
-    scaled = Masked(problem, bernoulli(0.25, 2, unbiased=True))
+    scaled = MaskedObjective(problem, bernoulli(0.25, 2, unbiased=True))
     np.testing.assert_allclose(scaled.gradient(np.zeros(5)), -problem.vectors.mean(0))
-    assert not np.allclose(Masked(problem, bernoulli(0.25, 2)).gradient(np.zeros(5)),
+    assert not np.allclose(MaskedObjective(problem, bernoulli(0.25, 2)).gradient(np.zeros(5)),
                            -problem.vectors.mean(0))  # fmt: skip
 
 
-def transcribed(problem: Any, plan: TrialPlan, radius: float) -> tuple[list[Array], Array]:
+def transcribed(
+    problem: Any, plan: TrialPlan, radius: float
+) -> tuple[list[FloatArray], FloatArray]:
     """Trial 0 by the plain transcription, with the lab's masks and noise."""
     n, d = problem.clients, problem.dimension
 
     def stochastic(i: int) -> Any:
-        def gradient(w: Array, r: int, k: int) -> Array:
+        def gradient(w: FloatArray, r: int, k: int) -> FloatArray:
             xi = problem.draw(plan.seed, r, plan.steps, plan.trials)[k]
             point = np.zeros((n, plan.trials, d))
             point[i, 0] = w
-            return np.asarray(problem.sampled(point, xi)[i, 0])
+            return np.asarray(problem.stochastic_gradients(point, xi)[i, 0])
 
         return gradient
 
@@ -211,10 +215,10 @@ def test_iterates_against_the_transcription(name: str, scheme: str, radius: floa
     n, d = problem.clients, problem.dimension
     masking = bernoulli(0.5, n) if scheme == "random" else rolling(0.5, n, d)
     plan = TrialPlan(masking, 2 * d, 3, 0.2, radius, trials=3, seed=5)
-    ours = run(problem, plan, keep=range(2 * d + 1))
+    ours = run_trials(problem, plan, keep=range(2 * d + 1))
     iterates, output = transcribed(problem, plan, radius)
     for r, w in enumerate(iterates):
-        np.testing.assert_allclose(ours.kept[r][0], w, rtol=0, atol=DEVIATION, err_msg=f"{r}")
+        np.testing.assert_allclose(ours.iterates[r][0], w, rtol=0, atol=DEVIATION, err_msg=f"{r}")
     np.testing.assert_allclose(ours.output[0], output, rtol=0, atol=DEVIATION)
     if name == "quadratic":
         assert np.abs(iterates[-1]).max() > 0.05
@@ -250,13 +254,15 @@ def test_the_lab_is_training(scheme: str) -> None:
     masking = bernoulli(0.5, n, unbiased=scheme == "unbiased")
     if scheme == "rolling":
         masking = rolling(0.5, n, d)
-    ours = run(problem, TrialPlan(masking, 2 * d, steps, eta, radius, 4, seed=3), range(2 * d + 1))
+    ours = run_trials(
+        problem, TrialPlan(masking, 2 * d, steps, eta, radius, 4, seed=3), range(2 * d + 1)
+    )
     engine, costs = SerialEngine(setup), CostModel(setup.module, data.example)
     state = initial_state(setup)
     for r in range(1, 2 * d + 1):
         state, _ = step(setup, state, engine, costs)
         trained = state.tensors["weight"].numpy().ravel()
-        np.testing.assert_allclose(ours.kept[r][0], trained, rtol=0, atol=DEVIATION)
+        np.testing.assert_allclose(ours.iterates[r][0], trained, rtol=0, atol=DEVIATION)
     final = output_step(setup, state, engine, costs, problem.smoothness).tensors["weight"]
     np.testing.assert_allclose(ours.output[0], final.numpy().ravel(), rtol=0, atol=DEVIATION)
     assert np.linalg.norm(trained) > 0.1
@@ -266,19 +272,20 @@ def test_projection() -> None:
     problem = quadratics(clients=2, dimension=4)
     far = Quadratic(problem.matrices, 100 * problem.vectors)
     plan = TrialPlan(bernoulli(1.0, 2), 30, 2, 0.1, 1.0, trials=2)
-    found = run(far, plan, keep=[30])
-    np.testing.assert_allclose(np.linalg.norm(found.kept[30], axis=1), 1.0, atol=DEVIATION)
-    best = Masked(far).optimum(1.0)  # on the sphere too, and no point of it is better
+    found = run_trials(far, plan, keep=[30])
+    np.testing.assert_allclose(np.linalg.norm(found.iterates[30], axis=1), 1.0, atol=DEVIATION)
+    best = MaskedObjective(far).optimum(1.0)  # on the sphere too, and no point of it is better
     assert np.linalg.norm(best) == pytest.approx(1.0)
     around = np.random.default_rng(0).normal(size=(500, 4))
     around /= np.linalg.norm(around, axis=1, keepdims=True)
-    assert min(Masked(far).value(w) for w in around) >= Masked(far).value(best)
+    assert min(MaskedObjective(far).value(w) for w in around) >= MaskedObjective(far).value(best)
 
 
 def test_trials_are_independent_of_their_number() -> None:
     problem = quadratics(clients=2, dimension=4, noise=0.0)
     few, many = (
-        run(problem, TrialPlan(bernoulli(0.5, 2), 5, 2, 0.1, 10.0, trials=t)).output for t in (3, 9)
+        run_trials(problem, TrialPlan(bernoulli(0.5, 2), 5, 2, 0.1, 10.0, trials=t)).output
+        for t in (3, 9)
     )
     np.testing.assert_array_equal(few, many[:3])
     assert len(np.unique(many.round(9), axis=0)) == 9
@@ -308,17 +315,17 @@ def test_constants_of_full_models() -> None:
 
 def test_what_is_not_exact_is_named() -> None:
     problem = quadratics(clients=2, dimension=4)
-    assert constants(problem, bernoulli(0.5, 2), 5.0).sampled == ("zeta2",)
+    assert constants(problem, bernoulli(0.5, 2), 5.0).estimates == ("zeta2",)
     assert constants(problem, bernoulli(0.5, 2), 5.0).D_max == 1
     assert constants(quadratics(2, 4, heterogeneity=0.0), bernoulli(1.0, 2), 5.0).D_max == 0
     many = quadratics(clients=2, dimension=12)
-    assert "sigma2" in constants(many, bernoulli(0.5, 2), 5.0).sampled
-    assert "sigma2" not in constants(many, rolling(0.5, 2, 12), 5.0).sampled
-    split = load("breast_cancer", clients=4, skew=1.0)
+    assert "sigma2" in constants(many, bernoulli(0.5, 2), 5.0).estimates
+    assert "sigma2" not in constants(many, rolling(0.5, 2, 12), 5.0).estimates
+    split = load_split("breast_cancer", clients=4, skew=1.0)
     found = constants(split.logistic(0.1), bernoulli(1.0, 4), 100.0)
     shares = (split.y[:, 0] > 0).mean(1)
     assert found.D_max == pytest.approx(shares.max() - shares.min())
-    assert "D_max" in found.sampled
+    assert "D_max" in found.estimates
 
 
 @pytest.mark.parametrize("budget", [0.5, 2.0, 3.5, 4.0])
@@ -344,39 +351,41 @@ def test_probabilities_of_least_variance(budget: float) -> None:
 def test_the_noise_has_the_variance_it_says() -> None:
     problem = quadratics(clients=2, dimension=5, noise=0.7)
     w = np.zeros((2, 20000, 5))
-    noise = problem.sampled(w, problem.draw(0, 0, 1, 20000)[0]) - problem.gradients(w)
+    noise = problem.stochastic_gradients(w, problem.draw(0, 0, 1, 20000)[0]) - problem.gradients(w)
     assert np.square(noise).sum(-1).mean() == pytest.approx(0.49, rel=0.02)  # 40000 draws
 
 
 def test_identical_datasets_stay_together() -> None:
     x, y = Directions(3, 4).draw(5, 8, "stability")
     runs = [
-        run(Logistic(x.copy(), y.copy()), TrialPlan(bernoulli(0.5, 3), 20, 3, 0.5, 9.0, 5)).output
+        run_trials(
+            Logistic(x.copy(), y.copy()), TrialPlan(bernoulli(0.5, 3), 20, 3, 0.5, 9.0, 5)
+        ).output
         for _ in range(2)
     ]
     assert np.abs(runs[0] - runs[1]).max() == 0
     x[0, :, 0] *= -1
-    moved = run(Logistic(x, y), TrialPlan(bernoulli(0.5, 3), 20, 3, 0.5, 9.0, 5)).output
+    moved = run_trials(Logistic(x, y), TrialPlan(bernoulli(0.5, 3), 20, 3, 0.5, 9.0, 5)).output
     assert np.abs(moved - runs[0]).max() > 0
 
 
 def test_total_variation_of_directions() -> None:
     problem = Directions(2, 3, heterogeneity=0.4)
     x, _ = problem.draw(1, 200000, "tv")
-    first, second = (np.sign(x[0, 0] @ u) for u in problem.own)
+    first, second = (np.sign(x[0, 0] @ u) for u in problem.client_directions)
     # given x the labels differ in law by the heterogeneity wherever the directions disagree
     assert 0.4 * (first != second).mean() == pytest.approx(problem.distance, abs=0.005)
 
 
 def test_real_data() -> None:
-    split = load("breast_cancer", clients=4, skew=1.0)
+    split = load_split("breast_cancer", clients=4, skew=1.0)
     assert split.x.shape[-1] == 30
-    assert split.distance > load("breast_cancer", clients=4).distance
+    assert split.distance > load_split("breast_cancer", clients=4).distance
     problem = split.logistic(0.01)
-    found = Masked(problem).optimum(1000.0)
+    found = MaskedObjective(problem).optimum(1000.0)
     accuracy = (np.sign(split.test_x @ found) == split.test_y).mean()
     assert accuracy > 0.9
-    assert load("digits").logistic(0.1).smoothness > 0.1
+    assert load_split("digits").logistic(0.1).smoothness > 0.1
     # every training example goes to one client
     rows = {tuple(row) for row in split.x.reshape(-1, 30).round(12)}
     assert len(rows) == split.x.shape[0] * split.x.shape[2]
@@ -400,18 +409,21 @@ def test_steps_say_what_is_not_met() -> None:
         (lambda: bernoulli(0.0, 2), "p = 0 is not in"),
         (lambda: theorem_1(quadratics(mu=0.0), 0.5, 5, 100), "strongly convex"),
         (lambda: theorem_3(quadratics(), 5, 10, 1), "T >= 2"),
-        (lambda: Masked(quadratics(mu=0.0, heterogeneity=0.0)).optimum(5.0), "singular"),
+        (lambda: MaskedObjective(quadratics(mu=0.0, heterogeneity=0.0)).optimum(5.0), "singular"),
         (lambda: quadratics(mu=3.0, smoothness=1.0), "0 <= mu <= L"),
         (
-            lambda: run(quadratics(), TrialPlan(bernoulli(0.5, 3), 5, 1, 0.1, 9.0)),
+            lambda: run_trials(quadratics(), TrialPlan(bernoulli(0.5, 3), 5, 1, 0.1, 9.0)),
             "3 capacities for 4",
         ),
-        (lambda: run(quadratics(), TrialPlan(bernoulli(0.5, 4), 5, 1, -0.1, 9.0)), "eta = -0.1"),
         (
-            lambda: run(quadratics(), TrialPlan(bernoulli(0.5, 4), 900, 3, 9.0, math.inf)),
+            lambda: run_trials(quadratics(), TrialPlan(bernoulli(0.5, 4), 5, 1, -0.1, 9.0)),
+            "eta = -0.1",
+        ),
+        (
+            lambda: run_trials(quadratics(), TrialPlan(bernoulli(0.5, 4), 900, 3, 9.0, math.inf)),
             "diverged",
         ),
-        (lambda: load("iris"), "breast_cancer, digits"),  # type: ignore[arg-type]
+        (lambda: load_split("iris"), "breast_cancer, digits"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_input(make: Any, words: str) -> None:

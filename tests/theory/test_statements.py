@@ -10,16 +10,16 @@ import pytest
 
 from submodel.theory import (
     Logistic,
-    Masked,
+    MaskedObjective,
     Quadratic,
     TrialPlan,
     bernoulli,
     quadratics,
     rolling,
-    run,
+    run_trials,
 )
-from submodel.theory.constants import constants, largest_gradient
 from submodel.theory.data import Directions
+from submodel.theory.problem_constants import constants, largest_gradient
 from submodel.theory.theorems import residual_term, theorem_1, theorem_3, theorem_5
 
 
@@ -34,7 +34,7 @@ def test_rolling_weakens_convexity() -> None:
 def test_masked_gradients_do_not_vanish_at_the_optimum() -> None:
     """Lemma 3's last step bounds E||mean of m (.) grad f||^2 by 2L(F_p(w) - F_p(w*)): 0 at w*."""
     problem = quadratics(clients=4, heterogeneity=0.0)
-    masked = Masked(problem, bernoulli(0.5, 4))
+    masked = MaskedObjective(problem, bernoulli(0.5, 4))
     best = masked.optimum(math.inf)
     # independent masks: E||mean||^2 = (1/N) power + (1 - 1/N)||grad F_p||^2, clients being equal
     assert masked.power_at(best) / 4 > 0.01
@@ -45,7 +45,7 @@ def test_the_mask_is_not_independent_of_later_local_steps() -> None:
     """Lemma 3 takes E_m[m (.) grad f(m (.) w_k)] = grad f~(w_k); w_k depends on m for k >= 1."""
     matrix = np.array([[2.0, 1.0], [1.0, 2.0]])
     problem = Quadratic(matrix[None], np.array([[1.0, 2.0]]))
-    masked = Masked(problem, bernoulli(0.5, 1))
+    masked = MaskedObjective(problem, bernoulli(0.5, 1))
     w, eta = np.array([0.3, -0.2]), 0.2
     drawn, claimed = np.zeros(2), np.zeros(2)
     for mask in product((0.0, 1.0), repeat=2):
@@ -131,11 +131,11 @@ def test_mask_variance_slows_the_rate_without_gradient_noise() -> None:
     errors = {}
     for p in (1.0, 0.5):
         masking = bernoulli(p, 4)
-        target = Masked(problem, masking).optimum(math.inf)
+        target = MaskedObjective(problem, masking).optimum(math.inf)
         for rounds in (160, 640):
             eta = theorem_1(problem, p, 5, rounds).eta
-            found = run(problem, TrialPlan(masking, rounds, 5, eta, 10.0, 50), [rounds])
-            errors[p, rounds] = np.square(found.kept[rounds] - target).sum(1).mean()
+            found = run_trials(problem, TrialPlan(masking, rounds, 5, eta, 10.0, 50), [rounds])
+            errors[p, rounds] = np.square(found.iterates[rounds] - target).sum(1).mean()
     log2 = (math.log(5 * 640) / math.log(5 * 160)) ** 2
     assert errors[1.0, 160] / errors[1.0, 640] == pytest.approx(16 / log2, rel=0.02)  # 1/R^2
     assert errors[0.5, 160] / errors[0.5, 640] < 4  # at most 1/R
@@ -145,10 +145,10 @@ def test_theorem_3s_noise_term_lacks_the_local_steps() -> None:
     """Its delta^2/(mu^2 T N) does not fall with K; the measured error does, about as 1/K."""
     problem = quadratics(clients=4, mu=1.0, smoothness=2.0, noise=10.0)
     masking = rolling(0.5, 4, 10)
-    target = Masked(problem, masking).optimum(math.inf)
+    target = MaskedObjective(problem, masking).optimum(math.inf)
     errors = []
     for steps in (1, 4):
         eta = theorem_3(problem, steps, 10, 40).eta
-        found = run(problem, TrialPlan(masking, 400, steps, eta, 100.0, 100), [400])
-        errors.append(np.square(found.kept[400] - target).sum(1).mean())
+        found = run_trials(problem, TrialPlan(masking, 400, steps, eta, 100.0, 100), [400])
+        errors.append(np.square(found.iterates[400] - target).sum(1).mean())
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.25)  # 100 trials, and the start's part

@@ -14,14 +14,24 @@ from submodel.cli.base import app
 from submodel.engines.processes.launch import endings, follow_launcher
 from submodel.errors import SubmodelError
 
-for _command in (
-    *(training.train, training.resume, training.show),
-    *(models.cost, models.inspect, models.plan, models.export),
-    *(devices.serve, devices.join),
-    *(research.data, research.reproduce, compare.compare, theory.study),
-):
-    app.command()(_command)
-app.command(name="config")(models.config_)
+_COMMANDS = {
+    "train": training.train,
+    "resume": training.resume,
+    "show": training.show,
+    "cost": models.cost,
+    "inspect": models.inspect,
+    "plan": models.plan,
+    "export": models.export,
+    "serve": devices.serve,
+    "join": devices.join,
+    "data": research.data,
+    "reproduce": research.reproduce,
+    "compare": compare.compare,
+    "study": theory.study_command,
+    "config": models.config_,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(name=_name)(_command)
 app.add_typer(federation.app, name="federation")
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import fields, replace
 from enum import StrEnum
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,15 +12,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from submodel.cli.base import console, make_folder
 from submodel.errors import ConfigError
+from submodel.theory.studies import STUDIES, StudyOffer
 
 if TYPE_CHECKING:
     from submodel.theory.results import Study
 
-STUDIES = ("convergence", "residual", "nonconvex", "stability", "generalization", "beyond")
 StudyName = StrEnum("StudyName", list(STUDIES))  # type: ignore[misc]
 
 
-def study(
+def study_command(
     name: Annotated[StudyName, typer.Argument(help="Which theorems to look at.")],
     settings: Annotated[
         list[str] | None,
@@ -36,41 +34,39 @@ def study(
     out: Annotated[Path | None, typer.Option(help="Where CSV, JSON and PNG go.")] = None,
 ) -> None:
     """Measure what a theorem says: a table, a figure with the theorem's slope, CSV and JSON."""
-    # loaded where it is used: scipy and scikit-learn take seconds that no other command needs
-    module = importlib.import_module(f"submodel.theory.studies.{name.value}")
+    offer = STUDIES[name.value]
     short = {"trials": trials, "seed": seed, "capacities": capacities}
-    given = [f"{key}={value}" for key, value in short.items() if value is not None]
-    chosen = _settings(module.Settings(), [*given, *(settings or [])])
+    short_settings = [f"{key}={value}" for key, value in short.items() if value is not None]
+    values = _replace_settings(offer.default_settings(), [*short_settings, *(settings or [])])
     folder = make_folder(out or Path("runs") / f"study-{name.value}")
-    found = _run(module, chosen)
-    for table in found.tables():
+    study = _run(offer, values)
+    for table in study.tables():
         console.print(table)
-    for note in found.notes:
+    for note in study.notes:
         console.print(f"note: {note}")
-    for path in found.write(folder):
+    for path in study.write(folder):
         print(path)
 
 
-def _run(module: ModuleType, settings: Any) -> Study:
+def _run(offer: StudyOffer, settings: Any) -> Study:
     columns = (TextColumn("measuring"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=None)
 
-        def report(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
+        def on_progress(steps: int, total: int) -> None:
+            progress.update(task, completed=steps, total=total)
 
-        found: Study = module.study(settings, report)
-    return found
+        return offer.run(settings, on_progress)
 
 
-def _settings(defaults: Any, given: list[str]) -> Any:
+def _replace_settings(defaults: Any, texts: list[str]) -> Any:
     """The defaults with KEY=VALUE replaced, each read as its default's kind."""
-    known = {f.name: getattr(defaults, f.name) for f in fields(defaults)}
-    for text in given:
+    default_values = {f.name: getattr(defaults, f.name) for f in fields(defaults)}
+    for text in texts:
         key, sign, value = text.partition("=")
-        if not sign or key not in known:
-            raise ConfigError([f"{text!r}: settings are {', '.join(known)}, as KEY=VALUE"])
-        default = known[key]
+        if not sign or key not in default_values:
+            raise ConfigError([f"{text!r}: settings are {', '.join(default_values)}, as KEY=VALUE"])
+        default = default_values[key]
         try:
             if isinstance(default, tuple):
                 read: Any = tuple(type(default[0])(part) for part in value.split(","))

@@ -1,24 +1,30 @@
 """The lab: problems with known constants, studies of theorems. May import experiments and below."""
 
-from submodel.theory.constants import Constants, constants
-from submodel.theory.data import Directions, load
-from submodel.theory.lab import Trajectory, TrialPlan, run
-from submodel.theory.masked import Masked, Masking, bernoulli, rolling
-from submodel.theory.problems import (
-    Logistic,
-    Net,
-    Problem,
-    Quadratic,
-    Ridge,
-    TheoryError,
-    quadratics,
-)
+from typing import TYPE_CHECKING
+
+from submodel.lazy import lazily
+
+if TYPE_CHECKING:
+    from submodel.theory.data import Directions, load_split
+    from submodel.theory.lab import Trajectory, TrialPlan, run_trials
+    from submodel.theory.masking import Masking, bernoulli, rolling
+    from submodel.theory.objective import MaskedObjective
+    from submodel.theory.problem_constants import Constants, constants
+    from submodel.theory.problems import (
+        Logistic,
+        Net,
+        Problem,
+        Quadratic,
+        Ridge,
+        TheoryError,
+        quadratics,
+    )
 
 __all__ = [
     "Constants",
     "Directions",
     "Logistic",
-    "Masked",
+    "MaskedObjective",
     "Masking",
     "Net",
     "Problem",
@@ -29,8 +35,21 @@ __all__ = [
     "TrialPlan",
     "bernoulli",
     "constants",
-    "load",
+    "load_split",
     "quadratics",
     "rolling",
-    "run",
+    "run_trials",
 ]
+_PROBLEMS = ("Logistic", "Net", "Problem", "Quadratic", "Ridge", "TheoryError", "quadratics")
+# scipy and scikit-learn take seconds that the list of studies does not need
+__getattr__ = lazily(
+    __name__,
+    {
+        **dict.fromkeys(("Directions", "load_split"), "submodel.theory.data"),
+        **dict.fromkeys(("Trajectory", "TrialPlan", "run_trials"), "submodel.theory.lab"),
+        **dict.fromkeys(("Masking", "bernoulli", "rolling"), "submodel.theory.masking"),
+        "MaskedObjective": "submodel.theory.objective",
+        **dict.fromkeys(("Constants", "constants"), "submodel.theory.problem_constants"),
+        **dict.fromkeys(_PROBLEMS, "submodel.theory.problems"),
+    },
+)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from submodel.theory.problems import Array, TheoryError
+from submodel.theory.problems import FloatArray, TheoryError
 
 
-def variance(powers: Array, probabilities: Array) -> float:
+def variance(powers: FloatArray, probabilities: FloatArray) -> float:
     """The variance of m/p (.) g, where ``powers`` are E[g_j^2].
 
     >>> variance(np.array([4.0, 1.0]), np.array([0.5, 0.5]))
@@ -19,7 +19,7 @@ def variance(powers: Array, probabilities: Array) -> float:
     return float((powers * (1 / probabilities - 1)).sum())
 
 
-def least_variance(powers: Array, budget: float) -> Array:
+def least_variance(powers: FloatArray, budget: float) -> FloatArray:
     """The p_j in (0, 1] of sum ``budget`` that make `variance` least: min(1, c sqrt(powers)).
 
     >>> least_variance(np.array([4.0, 1.0, 1.0]), 2.0)

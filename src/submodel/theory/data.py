@@ -9,23 +9,23 @@ import numpy as np
 
 from submodel.extras import needs_extra
 from submodel.randomness import generator
-from submodel.theory.constants import client_distance
-from submodel.theory.problems import Array, Logistic, Ridge, TheoryError
+from submodel.theory.problem_constants import client_distance
+from submodel.theory.problems import FloatArray, Logistic, Ridge, TheoryError
 
 with needs_extra("server", "the lab"):
     from sklearn import datasets
 
-Name = Literal["breast_cancer", "digits"]
+DatasetName = Literal["breast_cancer", "digits"]
 
 
 @dataclass(frozen=True)
-class Split:
+class DataSplit:
     """Training examples by client (clients x 1 x n x features), and a common test set."""
 
-    x: Array
-    y: Array
-    test_x: Array
-    test_y: Array
+    x: FloatArray
+    y: FloatArray
+    test_x: FloatArray
+    test_y: FloatArray
 
     @property
     def distance(self) -> float:
@@ -41,9 +41,13 @@ class Split:
         return Ridge(self.x, self.y, l2)
 
 
-def load(
-    name: Name, clients: int = 5, examples: int | None = None, skew: float = 0.0, seed: int = 0
-) -> Split:
+def load_split(
+    name: DatasetName,
+    clients: int = 5,
+    examples: int | None = None,
+    skew: float = 0.0,
+    seed: int = 0,
+) -> DataSplit:
     """Two classes (digits: below five or not); features scaled so that E||x||^2 = 1.
 
     ``skew`` is the share of examples that is sorted by label before it is dealt out.
@@ -66,14 +70,14 @@ def load(
     train = train[: n * clients]
     first = int(skew * len(train))
     train = np.concatenate([train[:first][np.argsort(y[train[:first]])], train[first:]])
-    dealt = np.concatenate(
+    client_rows = np.concatenate(
         [
             train[:first][: first // clients * clients].reshape(clients, -1),
             np.resize(train[first // clients * clients :], (clients, n - first // clients)),
         ],
         axis=1,
     )
-    return Split(x[dealt][:, None], y[dealt][:, None], x[test], y[test])
+    return DataSplit(x[client_rows][:, None], y[client_rows][:, None], x[test], y[test])
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class Directions:
     seed: int = 0
 
     @property
-    def own(self) -> Array:
+    def client_directions(self) -> FloatArray:
         """The clients' directions; the common one is the first axis."""
         u = generator(self.seed, "directions").standard_normal((self.clients, self.dimension))
         return np.asarray(u / np.linalg.norm(u, axis=1, keepdims=True))
@@ -99,15 +103,15 @@ class Directions:
     @property
     def distance(self) -> float:
         """D_max."""
-        angles = np.arccos(np.clip(self.own @ self.own.T, -1, 1))
+        angles = np.arccos(np.clip(self.client_directions @ self.client_directions.T, -1, 1))
         return float(self.heterogeneity * angles.max() / np.pi)
 
-    def draw(self, trials: int, examples: int, purpose: str) -> tuple[Array, Array]:
+    def draw(self, trials: int, examples: int, purpose: str) -> tuple[FloatArray, FloatArray]:
         """Fresh examples for every trial: clients x trials x n (x features)."""
         rng = generator(self.seed, purpose)
         shape = (self.clients, trials, examples)
         x = rng.standard_normal((*shape, self.dimension))
         x /= np.linalg.norm(x, axis=-1, keepdims=True)
-        own = np.einsum("itnd,id->itn", x, self.own)
-        score = np.where(rng.random(shape) < self.heterogeneity, own, x[..., 0])
-        return x, np.where(score > 0, 1.0, -1.0)
+        own_scores = np.einsum("itnd,id->itn", x, self.client_directions)
+        scores = np.where(rng.random(shape) < self.heterogeneity, own_scores, x[..., 0])
+        return x, np.where(scores > 0, 1.0, -1.0)

@@ -19,10 +19,10 @@ from submodel.model.cut import COORDINATES
 from submodel.randomness import generator
 from submodel.schemes import Draw, Random, Rolling
 from submodel.schemes.roles import output_passes
-from submodel.theory.masked import Masking, window_masks
-from submodel.theory.problems import Array, Problem, TheoryError
+from submodel.theory.masking import Masking, epoch_windows
+from submodel.theory.problems import FloatArray, Problem, TheoryError
 
-OnRound = Callable[[int], None]
+OnTrialRound = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class TrialPlan:
 class Trajectory:
     """The iterates that were asked for (trials x d each) and the output w^."""
 
-    kept: dict[int, Array]
-    output: Array
+    iterates: dict[int, FloatArray]
+    output: FloatArray
 
 
 class MaskDraws:
@@ -53,20 +53,20 @@ class MaskDraws:
     def __init__(self, masking: Masking, dimension: int, trials: int, seed: int) -> None:
         self._masking, self._dimension = masking, dimension
         self._trials, self._seeds = trials, seed + np.arange(trials)
-        self._table = masking.listed(dimension)[0] if self._rolls else np.empty(0)
+        self._table = masking.list_masks(dimension)[0] if self._rolls else np.empty(0)
         self._epoch, self._windows = -1, np.empty((0, 0), np.int64)
 
     @property
     def _rolls(self) -> bool:
         return isinstance(self._masking.scheme, Rolling)
 
-    def __call__(self, round_: int) -> Array:
+    def __call__(self, round_: int) -> FloatArray:
         """The masks of one round."""
         scheme, d = self._masking.scheme, self._dimension
         if isinstance(scheme, Rolling):
             epoch, r = divmod(round_, scheme.windows)
             if epoch != self._epoch:
-                self._windows = window_masks(self._masking, self._seeds, epoch)
+                self._windows = epoch_windows(self._masking, self._seeds, epoch)
                 self._epoch = epoch
             return np.asarray(self._table[:, self._windows[:, r]])
         assert isinstance(scheme, Random)
@@ -86,70 +86,79 @@ class MaskDraws:
         )
 
 
-def run(
-    problem: Problem, plan: TrialPlan, keep: Collection[int] = (), on_round: OnRound | None = None
+def run_trials(
+    problem: Problem,
+    plan: TrialPlan,
+    keep: Collection[int] = (),
+    on_round: OnTrialRound | None = None,
 ) -> Trajectory:
     """Run the algorithm from w_0 = 0; keeps the iterates w_r of the rounds in ``keep``."""
-    check(problem, plan)
+    check_plan(problem, plan)
     n, d = problem.clients, problem.dimension
     masks_of = MaskDraws(plan.masking, d, plan.trials, plan.seed)
     scales = plan.masking.scales[:, None, None]
     w = np.zeros((plan.trials, d))
-    kept = {0: w} if 0 in keep else {}
+    iterates = {0: w} if 0 in keep else {}
     for r in range(plan.rounds):
         masks = masks_of(r)
-        scaled = masks * scales
+        scaled_masks = masks * scales
         xi = problem.draw(plan.seed, r, plan.steps, plan.trials)
         local = np.broadcast_to(w, (n, plan.trials, d))
         for k in range(plan.steps):
             # coordinates outside the mask stay as they are: the paper's virtual iterates
-            local = local - plan.eta * scaled * problem.sampled(scaled * local, xi[k])
+            local = local - plan.eta * scaled_masks * problem.stochastic_gradients(
+                scaled_masks * local, xi[k]
+            )
         present = _present(plan, n, r)
-        held = masks if present is None else masks * present
-        w = _merge(w, local - w, held, plan.participants or n, plan.radius)
+        holders = masks if present is None else masks * present
+        w = _merge(w, local - w, holders, plan.participants or n, plan.radius)
         if r + 1 in keep:
-            kept[r + 1] = w
+            iterates[r + 1] = w
         if on_round is not None:
             on_round(r + 1)
     if not np.isfinite(w).all():
         raise TheoryError(f"the iterates diverged: eta = {plan.eta:g} is too large")
-    return Trajectory(kept, output(problem, plan, w))
+    return Trajectory(iterates, take_output_step(problem, plan, w))
 
 
-def output(problem: Problem, plan: TrialPlan, w: Array) -> Array:
+def take_output_step(problem: Problem, plan: TrialPlan, w: FloatArray) -> FloatArray:
     """The final step: w^ = P(w_R - (1/L)(1/N) sum_i m_i (.) grad f_i(m_i (.) w_R))."""
     scales = plan.masking.scales[:, None, None]
-    moved = np.zeros_like(w)
+    gradient_sum = np.zeros_like(w)
     passes = output_passes(plan.masking.scheme)
     for scheme in passes:  # rolling averages over all its windows
-        own = replace(plan.masking, scheme=scheme)
+        pass_masking = replace(plan.masking, scheme=scheme)
         if isinstance(scheme, Rolling):
             table = np.array([
                 scheme.select(COORDINATES, w.shape[1], p, Draw(plan.seed, plan.rounds, i))
-                for i, p in enumerate(own.capacities)
+                for i, p in enumerate(pass_masking.capacities)
             ], float)  # fmt: skip
             masks = np.repeat(table[:, None], len(w), 1)
         else:
-            masks = MaskDraws(own, w.shape[1], len(w), plan.seed)(plan.rounds)
-        scaled = masks * scales
-        moved += (scaled * problem.gradients(scaled * w)).sum(0)
-    step = -moved / problem.smoothness
+            masks = MaskDraws(pass_masking, w.shape[1], len(w), plan.seed)(plan.rounds)
+        scaled_masks = masks * scales
+        gradient_sum += (scaled_masks * problem.gradients(scaled_masks * w)).sum(0)
+    step = -gradient_sum / problem.smoothness
     everyone = float(problem.clients * len(passes))
-    whole, held = torch.from_numpy(w), torch.full((1,), everyone, dtype=torch.float64)
-    new = average(whole, torch.from_numpy(step), held, everyone, FILL_IN)
+    whole, holders = torch.from_numpy(w), torch.full((1,), everyone, dtype=torch.float64)
+    new = average(whole, torch.from_numpy(step), holders, everyone, FILL_IN)
     return _project(new, plan.radius)
 
 
-def _merge(w: Array, change: Array, held: Array, clients: int, radius: float) -> Array:
-    moved = torch.from_numpy((change * held).sum(0))
-    total = torch.from_numpy(held.sum(0))
-    return _project(average(torch.from_numpy(w), moved, total, float(clients), FILL_IN), radius)
+def _merge(
+    w: FloatArray, change: FloatArray, holders: FloatArray, clients: int, radius: float
+) -> FloatArray:
+    change_sum = torch.from_numpy((change * holders).sum(0))
+    holder_counts = torch.from_numpy(holders.sum(0))
+    return _project(
+        average(torch.from_numpy(w), change_sum, holder_counts, float(clients), FILL_IN), radius
+    )
 
 
-def _project(points: torch.Tensor, radius: float) -> Array:
+def _project(points: torch.Tensor, radius: float) -> FloatArray:
     factors = shrinkage(torch.linalg.vector_norm(points, dim=1), radius)
-    projected: Array = (points * factors[:, None]).numpy()
-    return projected
+    projection: FloatArray = (points * factors[:, None]).numpy()
+    return projection
 
 
 def _present(plan: TrialPlan, clients: int, round_: int) -> NDArray[np.bool_] | None:
@@ -160,7 +169,7 @@ def _present(plan: TrialPlan, clients: int, round_: int) -> NDArray[np.bool_] | 
     return np.asarray(order.argsort(0) < plan.participants)[..., None]
 
 
-def check(problem: Problem, plan: TrialPlan) -> None:
+def check_plan(problem: Problem, plan: TrialPlan) -> None:
     """Refuse what cannot run, in words."""
     counts = {"rounds": plan.rounds, "steps (K)": plan.steps, "trials": plan.trials}
     for name, count in counts.items():

@@ -15,21 +15,21 @@ from rich.table import Table
 
 from submodel.presentation.figures import new_figure, save_figure
 from submodel.randomness import generator
-from submodel.theory.problems import Array
+from submodel.theory.problems import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
 
-Report = Callable[[int, int], None]
-"""Told of every step of a study: (done, total)."""
+OnProgress = Callable[[int, int], None]
+"""Hears of every step of a study: how many are behind it, and how many there are."""
 _NORMAL = 1.96  # of a 95 % interval
 
 
-def silent(done: int, total: int) -> None:
-    """Report nothing."""
+def report_nothing(steps: int, total: int) -> None:
+    """Let a study take its steps unheard."""
 
 
-def interval(values: Array) -> tuple[float, float, float]:
+def interval(values: FloatArray) -> tuple[float, float, float]:
     """Mean over trials and its 95 % confidence interval.
 
     >>> interval(np.array([1.0, 1.0, 1.0]))
@@ -52,7 +52,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def slope_interval(
-    x: Sequence[float], values: Sequence[Array], divide: Sequence[float] | None = None
+    x: Sequence[float], values: Sequence[FloatArray], divide: Sequence[float] | None = None
 ) -> tuple[float, float, float]:
     """The slope of the means over trials and its 95 % interval, by bootstrap over trials.
 
@@ -61,17 +61,19 @@ def slope_interval(
     factors = np.ones(len(x)) if divide is None else np.asarray(divide)
     rng = generator(0, "bootstrap")
 
-    def fitted(draw: Callable[[Array], Array]) -> float:
+    def fit_slope(draw: Callable[[FloatArray], FloatArray]) -> float:
         return slope(x, [float(draw(v).mean()) / f for v, f in zip(values, factors, strict=True)])
 
-    resampled = [fitted(lambda v: v[rng.integers(len(v), size=len(v))]) for _ in range(200)]
-    usable = [found for found in resampled if not math.isnan(found)] or [math.nan]
+    resampled_slopes = [
+        fit_slope(lambda v: v[rng.integers(len(v), size=len(v))]) for _ in range(200)
+    ]
+    usable = [one for one in resampled_slopes if not math.isnan(one)] or [math.nan]
     low, high = np.percentile(usable, [2.5, 97.5])
-    return fitted(lambda v: v), float(low), float(high)
+    return fit_slope(lambda v: v), float(low), float(high)
 
 
 @dataclass(frozen=True)
-class Line:
+class PlotLine:
     """One curve: a mean and its band."""
 
     label: str
@@ -82,10 +84,12 @@ class Line:
     style: str = "-o"
 
     @classmethod
-    def of(cls, label: str, x: Sequence[float], values: Sequence[Array], style: str = "-o") -> Line:
+    def of(
+        cls, label: str, x: Sequence[float], values: Sequence[FloatArray], style: str = "-o"
+    ) -> PlotLine:
         """From the values of all trials at each x."""
-        found = [interval(v) for v in values]
-        mean, low, high = (list(column) for column in zip(*found, strict=True))
+        intervals = [interval(v) for v in values]
+        mean, low, high = (list(column) for column in zip(*intervals, strict=True))
         return cls(label, x, mean, low, high, style)
 
 
@@ -96,7 +100,7 @@ class Panel:
     title: str
     xlabel: str
     ylabel: str
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
     guide: float | None = None
     levels: Mapping[str, float] = field(default_factory=dict)
     log: tuple[bool, bool] = (True, True)
@@ -107,9 +111,22 @@ class Statement:
     """A statement, what was measured, what was expected, and whether that holds."""
 
     text: str
-    measured: str
-    expected: str
+    measurement: str
+    expectation: str
     holds: str
+
+    def as_dict(self) -> dict[str, str]:
+        """For JSON.
+
+        >>> Statement("1 + 1", "2", "2", "yes").as_dict()
+        {'text': '1 + 1', 'measured': '2', 'expected': '2', 'holds': 'yes'}
+        """
+        return {
+            "text": self.text,
+            "measured": self.measurement,
+            "expected": self.expectation,
+            "holds": self.holds,
+        }
 
 
 @dataclass(frozen=True)
@@ -137,7 +154,7 @@ class Study:
             "study": self.name,
             "title": self.title,
             "settings": dict(self.settings),
-            "claims": [vars(claim) for claim in self.claims],
+            "claims": [claim.as_dict() for claim in self.claims],
             "notes": list(self.notes),
             "rows": [dict(row) for row in self.rows],
         }
@@ -162,24 +179,24 @@ class Study:
         names = list(dict.fromkeys(name for row in self.rows for name in row))
         numbers = Table(*names, title=self.title)
         for row in self.rows:
-            numbers.add_row(*(_shown(row.get(name, "")) for name in names))
+            numbers.add_row(*(_format_cell(row.get(name, "")) for name in names))
         claims = Table("statement", "measured", "expected", "holds", title=f"{self.name}: claims")
         for claim in self.claims:
-            claims.add_row(claim.text, claim.measured, claim.expected, claim.holds)
+            claims.add_row(claim.text, claim.measurement, claim.expectation, claim.holds)
         return [numbers, claims]
 
 
-def _shown(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _draw(panel: Panel, plot: Plot) -> None:
     for line in panel.lines:
-        (drawn,) = plot.plot(line.x, line.mean, line.style, label=line.label, markersize=4)
+        (curve,) = plot.plot(line.x, line.mean, line.style, label=line.label, markersize=4)
         if line.low is not None and line.high is not None:
             floor = 1e-300 if panel.log[1] else -np.inf
             low = np.maximum(line.low, floor)
-            plot.fill_between(line.x, low, line.high, color=drawn.get_color(), alpha=0.2, lw=0)
+            plot.fill_between(line.x, low, line.high, color=curve.get_color(), alpha=0.2, lw=0)
     if panel.guide is not None:
         first = panel.lines[0]
         x = np.asarray(first.x, float)

@@ -9,7 +9,7 @@ from submodel.theory.problems import Problem, TheoryError
 
 
 @dataclass(frozen=True)
-class Step:
+class StepSize:
     """A step size and what of its theorem's conditions is not met (empty: all are)."""
 
     eta: float
@@ -21,7 +21,7 @@ class Step:
         return "met" if not self.unmet else "not met: " + "; ".join(self.unmet)
 
 
-def theorem_1(problem: Problem, p: float, steps: int, rounds: int) -> Step:
+def theorem_1(problem: Problem, p: float, steps: int, rounds: int) -> StepSize:
     """Step size log((KR)^2) / (mu~ K R); needs R >= (L / mu~) log(K^2 R^2), mu~ = min p_i mu.
 
     The proof uses more, eta <= 1 / (16 L K): that is said too.
@@ -33,60 +33,64 @@ def theorem_1(problem: Problem, p: float, steps: int, rounds: int) -> Step:
         raise TheoryError(f"K R = {steps * rounds}: theorem 1's step size is 0; take more rounds")
     log = math.log((steps * rounds) ** 2)
     eta = log / (least * steps * rounds)
-    needed = problem.smoothness / least * log
+    least_rounds = problem.smoothness / least * log
     unmet = []
-    if rounds < needed:
-        unmet.append(f"R >= (L/mu~) log(K^2 R^2) = {needed:.0f}")
+    if rounds < least_rounds:
+        unmet.append(f"R >= (L/mu~) log(K^2 R^2) = {least_rounds:.0f}")
     elif eta > 1 / (16 * problem.smoothness * steps):
-        unmet.append(f"the proof's eta <= 1/(16 L K), that is R >= {16 * needed:.0f}")
-    return Step(eta, tuple(unmet))
+        unmet.append(f"the proof's eta <= 1/(16 L K), that is R >= {16 * least_rounds:.0f}")
+    return StepSize(eta, tuple(unmet))
 
 
-def theorem_2(problem: Problem, steps: int, rounds: int) -> Step:
+def theorem_2(problem: Problem, steps: int, rounds: int) -> StepSize:
     """Step size 1 / (L sqrt(KR)); the proof needs eta <= 1 / (K L), that is R >= K."""
     eta = 1 / (problem.smoothness * math.sqrt(steps * rounds))
-    return Step(eta, () if rounds >= steps else (f"the proof's eta <= 1/(K L): R >= K = {steps}",))
+    return StepSize(
+        eta, () if rounds >= steps else (f"the proof's eta <= 1/(K L): R >= K = {steps}",)
+    )
 
 
-def theorem_3(problem: Problem, steps: int, windows: int, epochs: int) -> Step:
+def theorem_3(problem: Problem, steps: int, windows: int, epochs: int) -> StepSize:
     """Step size log(T^2) / (mu K R T), the constant taken as 1; needs T >= 512 kappa^2 log T."""
     if problem.convexity <= 0:
         raise TheoryError("theorem 3 needs a strongly convex problem: mu = 0 here")
     if epochs < 2:
         raise TheoryError(f"T = {epochs}: theorem 3's step size log(T^2) is 0; take T >= 2 epochs")
     eta = math.log(epochs**2) / (problem.convexity * steps * windows * epochs)
-    needed = 512 * (problem.smoothness / problem.convexity) ** 2 * math.log(epochs)
-    unmet = () if epochs >= needed else (f"T >= 512 kappa^2 log T = {needed:.0f}",)
-    return Step(eta, unmet)
+    least_epochs = 512 * (problem.smoothness / problem.convexity) ** 2 * math.log(epochs)
+    unmet = () if epochs >= least_epochs else (f"T >= 512 kappa^2 log T = {least_epochs:.0f}",)
+    return StepSize(eta, unmet)
 
 
-def theorem_4(problem: Problem, steps: int, windows: int, epochs: int) -> Step:
+def theorem_4(problem: Problem, steps: int, windows: int, epochs: int) -> StepSize:
     """Step size 1 / (L sqrt(KRT)); the proof needs 3 eta L R K <= 1/64."""
     eta = 1 / (problem.smoothness * math.sqrt(steps * windows * epochs))
-    needed = 192**2 * steps * windows
-    unmet = () if epochs >= needed else (f"the proof's 3 eta L R K <= 1/64: T >= {needed}",)
-    return Step(eta, unmet)
+    least_epochs = 192**2 * steps * windows
+    unmet = (
+        () if epochs >= least_epochs else (f"the proof's 3 eta L R K <= 1/64: T >= {least_epochs}",)
+    )
+    return StepSize(eta, unmet)
 
 
-def theorem_5(problem: Problem, p: float, examples: int, steps: int, rounds: int) -> Step:
+def theorem_5(problem: Problem, p: float, examples: int, steps: int, rounds: int) -> StepSize:
     """Step size sqrt(N n) / (R K); needs R >= L~ sqrt(N n), L~ = max p_i L."""
     root = math.sqrt(problem.clients * examples)
-    needed = p * problem.smoothness * root
-    unmet = [] if rounds >= needed else [f"R >= L~ sqrt(N n) = {needed:.0f}"]
+    least_rounds = p * problem.smoothness * root
+    unmet = [] if rounds >= least_rounds else [f"R >= L~ sqrt(N n) = {least_rounds:.0f}"]
     eta = root / (rounds * steps)
     if eta > 2 / problem.smoothness:
         unmet.append("the proof's non-expansive step eta <= 2/L")
-    return Step(eta, tuple(unmet))
+    return StepSize(eta, tuple(unmet))
 
 
-def theorem_6(problem: Problem, examples: int, steps: int, windows: int, epochs: int) -> Step:
+def theorem_6(problem: Problem, examples: int, steps: int, windows: int, epochs: int) -> StepSize:
     """Step size sqrt(N n) / (T R K) as in the proof (the statement lacks T); T >= sqrt(n / N)."""
-    needed = math.sqrt(examples / problem.clients)
-    unmet = [] if epochs >= needed else [f"T >= sqrt(n/N) = {needed:.0f}"]
+    least_epochs = math.sqrt(examples / problem.clients)
+    unmet = [] if epochs >= least_epochs else [f"T >= sqrt(n/N) = {least_epochs:.0f}"]
     eta = math.sqrt(problem.clients * examples) / (epochs * windows * steps)
     if eta > 2 / problem.smoothness:
         unmet.append("the proof's non-expansive step eta <= 2/L")
-    return Step(eta, tuple(unmet))
+    return StepSize(eta, tuple(unmet))
 
 
 def lemma_bound(problem: Problem, p: float, gradient: float, radius: float) -> float:

@@ -9,14 +9,23 @@ import numpy as np
 
 from submodel.schemes import Random
 from submodel.theory.budget import least_variance, variance
-from submodel.theory.lab import TrialPlan, run
-from submodel.theory.masked import Masked, Masking, bernoulli, rolling
-from submodel.theory.problems import Array, Quadratic, TheoryError, quadratics
-from submodel.theory.results import Line, Panel, Report, Statement, Study, interval, silent
+from submodel.theory.lab import TrialPlan, run_trials
+from submodel.theory.masking import Masking, bernoulli, rolling
+from submodel.theory.objective import MaskedObjective
+from submodel.theory.problems import FloatArray, Quadratic, TheoryError, quadratics
+from submodel.theory.results import (
+    OnProgress,
+    Panel,
+    PlotLine,
+    Statement,
+    Study,
+    interval,
+    report_nothing,
+)
 
 
 @dataclass(frozen=True)
-class Settings:
+class BeyondSettings:
     """Quadratics, as in the convergence study."""
 
     capacities: tuple[float, ...] = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2)
@@ -37,47 +46,47 @@ class Settings:
 class Bench:
     """One problem, many ways to train on it."""
 
-    def __init__(self, s: Settings, report: Report, total: int) -> None:
-        self._s, self._report, self._total, self._done = s, report, total, 0
+    def __init__(self, s: BeyondSettings, on_progress: OnProgress, total: int) -> None:
+        self._s, self._on_progress, self._total, self._step_count = s, on_progress, total, 0
         self.problem = quadratics(s.clients, s.dimension, s.mu, s.smoothness, s.heterogeneity,
                                   s.noise, s.seed)  # fmt: skip
         self.quiet = Quadratic(self.problem.matrices, self.problem.vectors)
-        self.original = Masked(self.problem)
+        self.original = MaskedObjective(self.problem)
         self.best = self.original.optimum(math.inf)
         self.least = self.original.value(self.best)
 
     def points(
         self, masking: Masking, rounds: int, noisy: bool = True, participants: int | None = None
-    ) -> Array:
+    ) -> FloatArray:
         """w_R of every trial, with Theorem 1's step size for the masked objective's own mu."""
         s = self._s
         scale = float(masking.scales[0])
         least = masking.capacities[0] * scale**2 * s.mu
         eta = math.log((s.steps * rounds) ** 2) / (least * s.steps * rounds)
         plan = TrialPlan(masking, rounds, s.steps, eta, 10.0, s.trials, s.seed, participants)
-        return self.run(self.problem if noisy else self.quiet, plan)
+        return self.last_iterates(self.problem if noisy else self.quiet, plan)
 
-    def run(self, problem: Quadratic, plan: TrialPlan) -> Array:
+    def last_iterates(self, problem: Quadratic, plan: TrialPlan) -> FloatArray:
         """w_R of every trial."""
-        found = run(problem, plan, [plan.rounds]).kept[plan.rounds]
-        self._done += 1
-        self._report(self._done, self._total)
-        return found
+        iterates = run_trials(problem, plan, [plan.rounds]).iterates[plan.rounds]
+        self._step_count += 1
+        self._on_progress(self._step_count, self._total)
+        return iterates
 
-    def gaps(self, points: Array) -> Array:
+    def gaps(self, points: FloatArray) -> FloatArray:
         """F - F(w*) at the points."""
         many = np.broadcast_to(points, (self.problem.clients, *points.shape))
         return np.asarray(self.problem.losses(many).mean(0) - self.least)
 
 
-def study(s: Settings, report: Report = silent) -> Study:
+def study_beyond(s: BeyondSettings, on_progress: OnProgress = report_nothing) -> Study:
     """Measure everything."""
     if wrong := [r for r in s.rounds if r % s.dimension]:
         raise TheoryError(f"R = {wrong[0]}: rolling needs whole epochs of d = {s.dimension} rounds")
     participants = [n for n in (1, 2, 4, 8) if n < s.clients] + [s.clients]
     total = len(s.budgets) * len(s.capacities) + len(s.rounds) * (4 + len(participants))
     total += len(participants) + 2
-    bench = Bench(s, report, total)
+    bench = Bench(s, on_progress, total)
     rows: list[dict[str, object]] = []
     claims: list[Statement] = []
     budgets = _budgets(s, bench, rows, claims)
@@ -89,22 +98,22 @@ def study(s: Settings, report: Report = silent) -> Study:
         "rolling, shuffled": rolling(s.p, s.clients, s.dimension),
         "rolling, sequential": rolling(s.p, s.clients, s.dimension, sequential=True),
     }
-    to_original, to_own = [], []
-    finals: dict[str, Array] = {}
+    to_original, to_own_optimum = [], []
+    finals: dict[str, FloatArray] = {}
     for name, masking in ways.items():
         points = [bench.points(masking, r, noisy=False) for r in s.rounds]
-        target = Masked(bench.problem, masking).optimum(math.inf)
-        own = [np.square(w - target).sum(1) for w in points]
+        target = MaskedObjective(bench.problem, masking).optimum(math.inf)
+        errors = [np.square(w - target).sum(1) for w in points]
         gaps = [bench.gaps(w) for w in points]
-        finals[name] = own[-1]
-        to_own.append(Line.of(name, s.rounds, own))
-        to_original.append(Line.of(name, s.rounds, gaps))
+        finals[name] = errors[-1]
+        to_own_optimum.append(PlotLine.of(name, s.rounds, errors))
+        to_original.append(PlotLine.of(name, s.rounds, gaps))
         residual = bench.original.value(target) - bench.least
         distance = float(np.linalg.norm(target - bench.best))
         rows += [
             {"part": "scheme", "case": name, "R": r, "distance2": float(o.mean()),
              "F(w_R)-F*": float(g.mean()), "residual": residual, "||w*(1)-w*||": distance}
-            for r, o, g in zip(s.rounds, own, gaps, strict=True)
+            for r, o, g in zip(s.rounds, errors, gaps, strict=True)
         ]  # fmt: skip
         claims.append(
             Statement(
@@ -124,7 +133,8 @@ def study(s: Settings, report: Report = silent) -> Study:
               log=(False, True)),
         Panel(f"original objective, p = {s.p:g}, no noise", "rounds R", "E F(w_R) - F(w*)",
               to_original),
-        Panel("to each one's own optimum, no noise", "rounds R", "E||w_R - w*(p)||²", to_own, -1.0),
+        Panel("to each one's own optimum, no noise", "rounds R", "E||w_R - w*(p)||²",
+              to_own_optimum, -1.0),
         Panel(f"partial participation, p = {s.p:g}", "rounds R", "E||w_R - w*(p)||²", part, -1.0),
     ]  # fmt: skip
     return Study("beyond", "Beyond the paper: budgets, unbiased masks, order, participation",
@@ -132,8 +142,8 @@ def study(s: Settings, report: Report = silent) -> Study:
 
 
 def _budgets(
-    s: Settings, bench: Bench, rows: list[dict[str, object]], claims: list[Statement]
-) -> list[Line]:
+    s: BeyondSettings, bench: Bench, rows: list[dict[str, object]], claims: list[Statement]
+) -> list[PlotLine]:
     lines = []
     for budget in s.budgets:
         values = {}
@@ -147,12 +157,12 @@ def _budgets(
         claims.append(Statement(f"best p for a budget of {budget} full rounds of coordinates",
                             f"p={best:g}: {mean:.4f} [{low:.4f}, {high:.4f}]",
                             f"at p=1: {float(values[max(values)].mean()):.4f}", "-"))  # fmt: skip
-        lines.append(Line.of(f"{budget} rounds' worth", list(values), list(values.values())))
+        lines.append(PlotLine.of(f"{budget} rounds' worth", list(values), list(values.values())))
     return lines
 
 
 def _few_or_many(
-    s: Settings,
+    s: BeyondSettings,
     bench: Bench,
     counts: list[int],
     rows: list[dict[str, object]],
@@ -173,13 +183,13 @@ def _few_or_many(
             }
         )
     best = min(values, key=lambda n: float(values[n].mean()))
-    shown = ", ".join(f"{n} clients: {float(v.mean()):.4f}" for n, v in values.items())
+    mean_gaps = ", ".join(f"{n} clients: {float(v.mean()):.4f}" for n, v in values.items())
     text = f"n clients with p = 1/n in each of {s.rounds[-1]} rounds: least F(w_R) - F* at"
-    claims.append(Statement(text, f"n = {best}", shown, "-"))
+    claims.append(Statement(text, f"n = {best}", mean_gaps, "-"))
 
 
 def _least_variance(
-    s: Settings, bench: Bench, rows: list[dict[str, object]], claims: list[Statement]
+    s: BeyondSettings, bench: Bench, rows: list[dict[str, object]], claims: list[Statement]
 ) -> None:
     """One p for all against the p of least variance, of equal sum: over coordinates, over clients.
 
@@ -207,44 +217,46 @@ def _least_variance(
     # one step size for both: small enough for the client whose scaled loss is steepest
     rounds = s.rounds[-1]
     steepest = max(float((factors[:, 0] / p**2).max()) for p in ways.values()) * s.smoothness
-    wanted = math.log((s.steps * rounds) ** 2) / (s.mu * float(factors.mean()) * s.steps * rounds)
-    eta = min(wanted, 1 / (s.steps * steepest))
+    theorem_eta = math.log((s.steps * rounds) ** 2) / (
+        s.mu * float(factors.mean()) * s.steps * rounds
+    )
+    eta = min(theorem_eta, 1 / (s.steps * steepest))
     errors = {}
     for name, shares in ways.items():
         masking = Masking(Random(), tuple(shares), unbiased=True)
         plan = TrialPlan(masking, rounds, s.steps, eta, 10.0, s.trials, s.seed)
-        target = Masked(problem, masking).optimum(math.inf)
-        errors[name] = np.square(bench.run(problem, plan) - target).sum(1)
+        target = MaskedObjective(problem, masking).optimum(math.inf)
+        errors[name] = np.square(bench.last_iterates(problem, plan) - target).sum(1)
         rows.append({"part": "least variance", "case": f"clients, {name}", "p": s.p, "R": rounds,
                      "distance2": float(errors[name].mean())})  # fmt: skip
-    one, own = errors.values()
-    mean, low, high = interval(one - own)
+    common_errors, best_errors = errors.values()
+    mean, low, high = interval(common_errors - best_errors)
     claims.append(Statement("p_i of least variance at w_0 bring w_R closer to w*(p) than one p, "
                         "unbiased masks", f"{mean:.2e} [{low:.2e}, {high:.2e}] closer, of "
-                        f"{one.mean():.2e}", "> 0",
+                        f"{common_errors.mean():.2e}", "> 0",
                         "yes" if low > 0 else ("no" if high < 0 else "undecided")))  # fmt: skip
 
 
 def _participation(
-    s: Settings,
+    s: BeyondSettings,
     bench: Bench,
     counts: list[int],
     rows: list[dict[str, object]],
     claims: list[Statement],
-) -> list[Line]:
+) -> list[PlotLine]:
     masking = bernoulli(s.p, s.clients)
-    target = Masked(bench.problem, masking).optimum(math.inf)
+    target = MaskedObjective(bench.problem, masking).optimum(math.inf)
     lines, last = [], {}
     for count in counts:
-        own = [
+        errors = [
             np.square(bench.points(masking, r, participants=count) - target).sum(1)
             for r in s.rounds
         ]
-        last[count] = float(own[-1].mean())
+        last[count] = float(errors[-1].mean())
         rows += [{"part": "participation", "case": f"{count} of {s.clients}", "R": r,
                   "distance2": float(o.mean())}
-                 for r, o in zip(s.rounds, own, strict=True)]  # fmt: skip
-        lines.append(Line.of(f"{count} of {s.clients} clients", s.rounds, own))
+                 for r, o in zip(s.rounds, errors, strict=True)]  # fmt: skip
+        lines.append(PlotLine.of(f"{count} of {s.clients} clients", s.rounds, errors))
     few, everyone = counts[0], counts[-1]
     ratio = last[few] / last[everyone]
     claims.append(

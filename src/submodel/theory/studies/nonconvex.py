@@ -7,17 +7,18 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from submodel.theory.data import Directions
-from submodel.theory.lab import TrialPlan, run
-from submodel.theory.masked import Masked, Masking, bernoulli, rolling
-from submodel.theory.problems import Array, Net, TheoryError
+from submodel.theory.lab import TrialPlan, run_trials
+from submodel.theory.masking import Masking, bernoulli, rolling
+from submodel.theory.objective import MaskedObjective
+from submodel.theory.problems import FloatArray, Net, TheoryError
 from submodel.theory.results import (
-    Line,
+    OnProgress,
     Panel,
-    Report,
+    PlotLine,
     Statement,
     Study,
     interval,
-    silent,
+    report_nothing,
     slope_interval,
 )
 from submodel.theory.theorems import theorem_2, theorem_4
@@ -26,7 +27,7 @@ _PLACES = 3  # iterates looked at between r and 2r
 
 
 @dataclass(frozen=True)
-class Settings:
+class NonconvexSettings:
     """A net of two tanh units on four features: d = 8, so that F_p is exact over all masks."""
 
     capacities: tuple[float, ...] = (1.0, 0.75, 0.5)
@@ -41,21 +42,21 @@ class Settings:
     seed: int = 0
 
 
-def study(s: Settings, report: Report = silent) -> Study:
+def study_nonconvex(s: NonconvexSettings, on_progress: OnProgress = report_nothing) -> Study:
     """Measure everything."""
     if len(s.rounds) < 3:
         raise TheoryError(f"{len(s.rounds)} values of R: a slope needs at least 3")
     x, y = Directions(s.clients, s.features, s.heterogeneity, s.seed).draw(1, s.examples, "net")
-    problem = Net(x, y, hidden=s.hidden)
+    problem = Net(x, y, hidden_units=s.hidden)
     d = problem.dimension
     if wrong := [r for r in s.rounds if r % d]:
         raise TheoryError(f"R = {wrong[0]}: rolling needs whole epochs of d = {d} rounds")
     maskings: dict[str, Masking] = {f"p={p:g}": bernoulli(p, s.clients) for p in s.capacities}
     least = min(s.capacities)
     maskings[f"rolling, s/d={least:g}"] = rolling(least, s.clients, d)
-    curves: dict[str, list[tuple[Array, Array]]] = {}
+    curves: dict[str, list[tuple[FloatArray, FloatArray]]] = {}
     rows = []
-    total, done = len(maskings) * len(s.rounds), 0
+    total, steps = len(maskings) * len(s.rounds), 0
     for label, masking in maskings.items():
         for rounds in s.rounds:
             if "rolling" in label:
@@ -64,14 +65,14 @@ def study(s: Settings, report: Report = silent) -> Study:
                 step = theorem_2(problem, s.steps, rounds)
             values = norms(s, problem, masking, step.eta, rounds)
             curves.setdefault(label, []).append(values)
-            masked, low, high = interval(values[0])
+            mean, low, high = interval(values[0])
             rows.append({
-                "case": label, "R": rounds, "eta": step.eta, "mean |grad F_p|^2": masked,
+                "case": label, "R": rounds, "eta": step.eta, "mean |grad F_p|^2": mean,
                 "low": low, "high": high, "mean |grad F|^2": float(values[1].mean()),
                 "condition": step.note,
             })  # fmt: skip
-            done += 1
-            report(done, total)
+            steps += 1
+            on_progress(steps, total)
     settings = {**asdict(s), "d": d, "L (largest met)": problem.smoothness}
     notes = [
         "no projection: W is R^d in both proofs",
@@ -83,15 +84,15 @@ def study(s: Settings, report: Report = silent) -> Study:
 
 
 def norms(
-    s: Settings, problem: Net, masking: Masking, eta: float, rounds: int
-) -> tuple[Array, Array]:
+    s: NonconvexSettings, problem: Net, masking: Masking, eta: float, rounds: int
+) -> tuple[FloatArray, FloatArray]:
     """The mean over iterates of ||grad F_p||^2 and ||grad F||^2, for every trial."""
     places, weights = quadrature(rounds)
     plan = TrialPlan(masking, rounds, s.steps, eta, np.inf, s.trials, s.seed)
-    found = run(problem, plan, set(places))
-    points = np.concatenate([found.kept[r] for r in places])
+    trajectory = run_trials(problem, plan, set(places))
+    points = np.concatenate([trajectory.iterates[r] for r in places])
     both = []
-    for objective in (Masked(problem, masking), Masked(problem)):
+    for objective in (MaskedObjective(problem, masking), MaskedObjective(problem)):
         squares = np.square(objective.gradients_at(points)).sum(1)
         both.append(np.asarray(weights) @ squares.reshape(len(places), -1))
     return both[0], both[1]
@@ -113,15 +114,17 @@ def quadrature(rounds: int) -> tuple[list[int], list[float]]:
     return places, weights
 
 
-def _claims(s: Settings, curves: dict[str, list[tuple[Array, Array]]]) -> list[Statement]:
+def _claims(
+    s: NonconvexSettings, curves: dict[str, list[tuple[FloatArray, FloatArray]]]
+) -> list[Statement]:
     claims = []
     for label, values in curves.items():
-        fitted, low, high = slope_interval(s.rounds, [v[0] for v in values])
-        verdict = "yes" if fitted <= -0.35 else "no"
+        slope, low, high = slope_interval(s.rounds, [v[0] for v in values])
+        verdict = "yes" if slope <= -0.35 else "no"
         claims.append(
             Statement(
                 f"slope of mean ||grad||^2 of the masked objective, {label}",
-                f"{fitted:.2f} [{low:.2f}, {high:.2f}]",
+                f"{slope:.2f} [{low:.2f}, {high:.2f}]",
                 "-0.5 or steeper",
                 verdict,
             )
@@ -135,9 +138,13 @@ def _claims(s: Settings, curves: dict[str, list[tuple[Array, Array]]]) -> list[S
     return claims
 
 
-def _panels(s: Settings, curves: dict[str, list[tuple[Array, Array]]]) -> list[Panel]:
-    def lines(which: int) -> list[Line]:
-        return [Line.of(c, s.rounds, [v[which] for v in values]) for c, values in curves.items()]
+def _panels(
+    s: NonconvexSettings, curves: dict[str, list[tuple[FloatArray, FloatArray]]]
+) -> list[Panel]:
+    def lines(which: int) -> list[PlotLine]:
+        return [
+            PlotLine.of(c, s.rounds, [v[which] for v in values]) for c, values in curves.items()
+        ]
 
     return [
         Panel("the objective that masking induces", "rounds R", "mean over r of ||grad F_p(w_r)||²",

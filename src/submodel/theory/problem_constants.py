@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
 from submodel.extras import needs_extra
 from submodel.randomness import generator
-from submodel.theory.masked import Masked, Masking
-from submodel.theory.problems import Array, Problem, Quadratic, Samples, TheoryError
+from submodel.theory.masking import Masking
+from submodel.theory.objective import MaskedObjective
+from submodel.theory.problems import FloatArray, Problem, Quadratic, Samples, TheoryError
 
 with needs_extra("server", "the lab"):
     from scipy import optimize
@@ -20,8 +21,9 @@ with needs_extra("server", "the lab"):
 class Constants:
     """What the theorems speak of.
 
-    ``sampled`` names those that are not exact: largest values over drawn points (``G``, ``delta2``,
-    ``zeta2``), means over drawn masks (``sigma2``), of the labels alone (``D_max``: a lower bound).
+    ``estimates`` names those that are not exact: largest values over drawn points (``G``,
+    ``delta2``, ``zeta2``), means over drawn masks (``sigma2``), of the labels alone (``D_max``: a
+    lower bound).
     """
 
     L: float
@@ -34,11 +36,7 @@ class Constants:
     F_star: float
     residual: float  # F(w*(p)) - F(w*)
     distance: float  # ||w*(1) - w*(p)||
-    sampled: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, object]:
-        """For JSON."""
-        return asdict(self)
+    estimates: tuple[str, ...]
 
 
 def largest_gradient(problem: Problem, radius: float) -> float:
@@ -50,11 +48,11 @@ def largest_gradient(problem: Problem, radius: float) -> float:
     return float(np.linalg.norm(problem.gradients(points), axis=-1).max())
 
 
-def _largest_residual(matrix: Array, vector: Array, radius: float) -> float:
+def _largest_residual(matrix: FloatArray, vector: FloatArray, radius: float) -> float:
     """The largest ||A w - b|| in the ball: on its boundary, (nu - A^2) w = -A b, nu >= L^2."""
     values, basis = np.linalg.eigh(matrix)
-    turned = basis.T @ vector
-    pull = -values * turned
+    coordinates = basis.T @ vector
+    pull = -values * coordinates
     top = float(values[-1] ** 2)
 
     def excess(nu: float) -> float:
@@ -69,7 +67,7 @@ def _largest_residual(matrix: Array, vector: Array, radius: float) -> float:
         gaps = np.where(values**2 < top, top - values**2, math.inf)
         u = pull / gaps
         u[-1] += math.sqrt(max(0.0, radius**2 - float(u @ u)))
-    return float(np.linalg.norm(values * u - turned))
+    return float(np.linalg.norm(values * u - coordinates))
 
 
 def gradient_variance(problem: Problem, masking: Masking, radius: float) -> float:
@@ -77,7 +75,7 @@ def gradient_variance(problem: Problem, masking: Masking, radius: float) -> floa
     if isinstance(problem, Quadratic):
         return max(masking.capacities) * problem.noise**2
     assert isinstance(problem, Samples)
-    masks, chances = masking.listed(problem.dimension)
+    masks, chances = masking.list_masks(problem.dimension)
     masks, chances = masks[:, :64], chances[:, :64]
     worst = 0.0
     for w in _points(problem, radius, 8)[0]:
@@ -87,38 +85,50 @@ def gradient_variance(problem: Problem, masking: Masking, radius: float) -> floa
         count = problem.x.shape[2]
         for j in range(count):
             xi = np.full(point.shape[:2], j)
-            total += np.square(masks * (problem.sampled(point, xi) - mean)).sum(-1) / count
+            total += (
+                np.square(masks * (problem.stochastic_gradients(point, xi) - mean)).sum(-1) / count
+            )
         worst = max(worst, float(((total * chances).sum(1) / chances.sum(1)).max()))
     return worst
 
 
 def constants(problem: Problem, masking: Masking, radius: float) -> Constants:
-    """All of them."""
-    original, masked = Masked(problem), Masked(problem, masking)
-    w, w_p = original.optimum(radius), masked.optimum(radius)
+    """All of them, for one problem and one masking.
+
+    Args:
+        problem: The clients' losses.
+        masking: How they are masked.
+        radius: Of the ball W.
+
+    >>> from submodel.theory import bernoulli, quadratics
+    >>> constants(quadratics(), bernoulli(1.0, 4), radius=3.0).residual
+    0.0
+    """
+    original, objective = MaskedObjective(problem), MaskedObjective(problem, masking)
+    w, w_p = original.optimum(radius), objective.optimum(radius)
     points = _points(problem, radius, 16)[0]
     least = original.value(w)
-    sampled = ["zeta2"]
+    estimates = ["zeta2"]
     if not isinstance(problem, Quadratic):
-        sampled = ["G", "delta2", "zeta2", "D_max"]
-    if not masking.enumerated(problem.dimension):
-        sampled.append("sigma2")
+        estimates = ["G", "delta2", "zeta2", "D_max"]
+    if not masking.lists_every_mask(problem.dimension):
+        estimates.append("sigma2")
     return Constants(
         L=problem.smoothness,
         mu=problem.convexity,
         G=largest_gradient(problem, radius),
         delta2=gradient_variance(problem, masking, radius),
-        sigma2=masked.power_at(w_p),
-        zeta2=max(masked.spread_at(point) for point in points),
+        sigma2=objective.power_at(w_p),
+        zeta2=max(objective.spread_at(point) for point in points),
         D_max=client_distance(problem),
         F_star=least,
         residual=original.value(w_p) - least,
         distance=float(np.linalg.norm(w - w_p)),
-        sampled=tuple(sampled),
+        estimates=tuple(estimates),
     )
 
 
-def total_variation(first: Array, second: Array) -> float:
+def total_variation(first: FloatArray, second: FloatArray) -> float:
     """Half the l1 distance of two discrete distributions.
 
     >>> total_variation(np.array([0.5, 0.5]), np.array([1.0, 0.0]))
@@ -127,7 +137,7 @@ def total_variation(first: Array, second: Array) -> float:
     return float(np.abs(first - second).sum()) / 2
 
 
-def largest_distance(distributions: Array) -> float:
+def largest_distance(distributions: FloatArray) -> float:
     """D_max: the largest total variation between two clients (clients x outcomes)."""
     return max(total_variation(a, b) for a in distributions for b in distributions)
 
@@ -139,7 +149,7 @@ def client_distance(problem: Problem) -> float:
     """
     if isinstance(problem, Samples):
         kinds = np.unique(problem.y)
-        shares = [[(own == kind).mean() for kind in kinds] for own in problem.y]
+        shares = [[(client_labels == kind).mean() for kind in kinds] for client_labels in problem.y]
         return largest_distance(np.array(shares))
     if isinstance(problem, Quadratic):
         same = (problem.matrices == problem.matrices[0]).all()
@@ -147,7 +157,7 @@ def client_distance(problem: Problem) -> float:
     raise TheoryError(f"{type(problem).__name__}: D_max is known for examples and quadratics")
 
 
-def _points(problem: Problem, radius: float, count: int) -> Array:
+def _points(problem: Problem, radius: float, count: int) -> FloatArray:
     """Points of the sphere of W, the same for every client: clients x points x d."""
     points = generator(0, "points of the ball").standard_normal((count, problem.dimension))
     points *= radius / np.linalg.norm(points, axis=1, keepdims=True)

@@ -1,0 +1,18 @@
+"""The lab's problems, whose constants are known or can be measured."""
+
+from submodel.theory.problems.base import FloatArray, Problem, TheoryError
+from submodel.theory.problems.examples import Logistic, Ridge, Samples
+from submodel.theory.problems.net import Net
+from submodel.theory.problems.quadratic import Quadratic, quadratics
+
+__all__ = [
+    "FloatArray",
+    "Logistic",
+    "Net",
+    "Problem",
+    "Quadratic",
+    "Ridge",
+    "Samples",
+    "TheoryError",
+    "quadratics",
+]
