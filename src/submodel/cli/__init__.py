@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from typing import Annotated, NoReturn
 
@@ -14,7 +15,7 @@ from submodel.cli.base import app
 from submodel.engines.processes.launch import endings, follow_launcher
 from submodel.errors import SubmodelError
 
-_COMMANDS = {
+_COMMANDS: dict[str, Callable[..., None]] = {
     "train": training.train,
     "resume": training.resume,
     "show": training.show,
