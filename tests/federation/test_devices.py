@@ -791,7 +791,7 @@ def test_axes_that_were_kept_are_taken_if_they_are_of_the_model(
 
     own, other = device(4).found, device(8).found
     marked = own.replace('"unused": []', '"unused": ["a mark"]')
-    assert device(4, marked).setup.axes.unused == ("a mark",)
+    assert device(4, marked).setup.axes.unused_tensors == ("a mark",)
     assert device(4, other).found == own
     assert not caplog.text
     for broken in ("", "{}", "[1]", own[:-1], own.replace('"Axes"', '"Stored"')):

@@ -11,9 +11,9 @@ import pytest
 
 from submodel.errors import PlanError
 from submodel.model.axes import trace
+from submodel.model.axes.axes_json import from_json, to_json
 from submodel.model.axes.declare import Axes
-from submodel.model.axes.layout import Along, Concatenation, Fixed, Product
-from submodel.model.axes.saved import from_json, to_json
+from submodel.model.axes.layout import Along, Concatenation, FixedPart, Product
 from submodel.model.cut import PlannedCut
 from tests.model.zoo import Entry, builtin, transformer
 
@@ -73,7 +73,8 @@ def test_axes_are_read_as_they_were_written(entry: Entry) -> None:
 
 
 RIGHT = Axes(
-    {"h": 4}, {"w": (Along("h", 4), Concatenation((Fixed(2), Product((Along("h", 4), Fixed(3))))))}
+    {"h": 4},
+    {"w": (Along("h", 4), Concatenation((FixedPart(2), Product((Along("h", 4), FixedPart(3))))))},
 )
 TEXT = to_json(RIGHT)
 BAD_AXES = {

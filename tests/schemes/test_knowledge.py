@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from submodel.algorithm.dispatch import known
 from submodel.algorithm.rounds import initial_state
 from submodel.model.axes import Axes, declare, trace
-from submodel.model.axes.layout import Along, Concatenation, Fixed
+from submodel.model.axes.layout import Along, Concatenation, FixedPart
 from submodel.model.cut import COORDINATES, UnitCut
 from submodel.model.zoo import make_model
 from submodel.schemes.knowledge import ModelKnown
@@ -83,8 +83,8 @@ def test_magnitudes_are_the_mean_size_of_the_weights_that_go_with_a_unit(name: s
 
 def test_a_concatenation_counts_only_the_parts_of_the_axis() -> None:
     weight = {"w": torch.tensor([[1.0, -2.0, 30.0, 40.0, -5.0]])}
-    layout = Concatenation((Along("a", 2), Fixed(2), Along("one", 1)))
-    axes = Axes({"a": 2, "one": 1}, {"w": (Fixed(1), layout)})
+    layout = Concatenation((Along("a", 2), FixedPart(2), Along("one", 1)))
+    axes = Axes({"a": 2, "one": 1}, {"w": (FixedPart(1), layout)})
     found = ModelKnown(axes, weight, {})
     assert found.magnitudes("a").tolist() == [1.0, 2.0]
     assert found.magnitudes("one").tolist() == [5.0]  # an axis of one unit is not everything

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from torch import nn
 
 from submodel.model.axes import Axes
-from submodel.model.axes.layout import Along, Concatenation, Fixed, Layout, Product
+from submodel.model.axes.layout import Along, Concatenation, FixedPart, Layout, Product
 
 
 def axes_of(module: nn.Module, layouts: Mapping[str, tuple[Layout, ...]]) -> Axes:
     """Axes from layouts, all other tensors being fixed."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    fixed = {name: tuple(Fixed(size) for size in t.shape) for name, t in tensors.items()}
+    fixed = {name: tuple(FixedPart(size) for size in t.shape) for name, t in tensors.items()}
     sizes: dict[str, int] = {}
 
     def visit(layout: Layout) -> None:

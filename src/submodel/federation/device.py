@@ -47,7 +47,7 @@ from submodel.federation.wire import (
     update_parcel,
 )
 from submodel.model.axes import Axes
-from submodel.model.axes.saved import axes_fingerprint, from_json, to_json
+from submodel.model.axes.axes_json import axes_fingerprint, from_json, to_json
 from submodel.model.build import build_module, fill_local, load, skeleton, tensors_of, to_device
 from submodel.model.norm import pooled
 from submodel.model.zoo import factorised

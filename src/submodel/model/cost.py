@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from submodel.model.axes.forward import Inputs, run, tensors_in, undisturbed
+from submodel.model.axes.forward import Inputs, isolate, run, tensors_in
 from submodel.model.axes.keep import DispatchMode
 from submodel.model.build import build_module, skeleton, tensors_of
 from submodel.model.cut import WHOLE, Cut
@@ -84,7 +84,7 @@ class CostModel:
         2.0
         """
         small = build_module(self.module, WHOLE)
-        with undisturbed(small), FlopCounterMode(display=False) as counter:
+        with isolate(small), FlopCounterMode(display=False) as counter:
             run(small, self.inputs)
         counts = {
             name.partition(".")[2]: sum(by_operator.values())
@@ -115,7 +115,7 @@ class CostModel:
 
 def _flops_of(small: nn.Module, inputs: Inputs) -> int:
     """What a forward of a module of ours costs."""
-    with undisturbed(small, ours=True):
+    with isolate(small, ours=True):
         counter = _Flops()
         with counter:
             run(small, inputs)

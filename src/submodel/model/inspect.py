@@ -106,7 +106,7 @@ def inspect(found: Subject, **overrides: Any) -> Axes:
 def findings(axes: Axes, verified: bool) -> str:
     """What to know of the axes beyond their table, in words."""
     lines = []
-    lines += [f"kept whole: {axis}: {reason}" for axis, reason in axes.kept.items()]
+    lines += [f"kept whole: {axis}: {reason}" for axis, reason in axes.kept_whole.items()]
     if axes.exact:
         at = ", ".join(f"{capacity:g}" for capacity in axes.measured)
         how = f"measured at capacities {at}" if at else "by its operators; not measured"

@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from submodel.data import Dataset, Examples
 from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.model.axes.failure import ForwardError
-from submodel.model.axes.forward import run, undisturbed
+from submodel.model.axes.forward import isolate, run
 from submodel.model.axes.kinds import refuse_kinds
 from submodel.tasks.counting import value_of
 from submodel.tasks.loss import Loss
@@ -141,7 +141,7 @@ def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, na
 
 def _outputs(module: nn.Module, x: Tensor, name: str) -> Tensor:
     try:
-        with undisturbed(module), torch.enable_grad():
+        with isolate(module), torch.enable_grad():
             outputs: Any = run(module, x)
     except ForwardError as error:
         raise ForwardError(f"{name} data: {error}") from error.__cause__
@@ -252,7 +252,7 @@ def _check_extremes(module: nn.Module, x: Tensor, name: str) -> None:
 
 def _takes(module: nn.Module, x: Tensor) -> ForwardError | None:
     try:
-        with undisturbed(module):
+        with isolate(module):
             run(module, x)
     except ForwardError as error:
         return error

@@ -311,7 +311,7 @@ def _sizes(config: Config, module: nn.Module, axes: Axes) -> dict[str, int]:
             [
                 "scheme.granularity: 'unit' needs axes to cut, and this model has none; "
                 "'submodel inspect' says why; or use 'coordinate'",
-                *to_change(axes.frozen, axes.kept, axes.lines),
+                *to_change(axes.frozen, axes.kept_whole, axes.lines),
             ]
         )
     return sizes or {COORDINATES: 1}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from submodel.config.plain import shortened
 from submodel.data import Dataset
 from submodel.data.partitions.lists import ClientLists
-from submodel.model.axes.saved import axes_fingerprint
+from submodel.model.axes.axes_json import axes_fingerprint
 from submodel.model.build import tensors_of
 from submodel.plugins import is_path
 from submodel.prepare.selection import selection_of

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from submodel.model.axes import Axes
-from submodel.model.axes.layout import Along, Fixed, Layout, Product
+from submodel.model.axes.layout import Along, FixedPart, Layout, Product
 
 
 def text(layout: Layout) -> str:
     """A layout in a line: axis names, sizes of fixed parts, x and +."""
-    if isinstance(layout, Fixed):
+    if isinstance(layout, FixedPart):
         return str(layout.size)
     if isinstance(layout, Along):
         return layout.axis
     sign = " x " if isinstance(layout, Product) else " + "
     return sign.join(
-        text(p) if isinstance(p, Fixed | Along) else f"({text(p)})" for p in layout.parts
+        text(p) if isinstance(p, FixedPart | Along) else f"({text(p)})" for p in layout.parts
     )
 
 

@@ -15,7 +15,7 @@ from submodel.data import dataset
 from submodel.errors import ConfigError, SubmodelError
 from submodel.model.axes import trace
 from submodel.model.axes.advice import to_change
-from submodel.model.axes.saved import from_json, to_json
+from submodel.model.axes.axes_json import from_json, to_json
 from submodel.model.build import build_module
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
@@ -68,7 +68,7 @@ def test_a_refusal_names_the_line_and_what_to_write(
     place = f"axes/test_advice.py:{line} in {forward.__name__}"
     assert place in axes.lines.values()
     assert f"{reason}, at {place}" in axes.table()
-    told = to_change(axes.frozen, axes.kept, axes.lines)
+    told = to_change(axes.frozen, axes.kept_whole, axes.lines)
     assert any(words.startswith(f"{place}: {reason}; {instead}") for words in told)
     assert from_json(to_json(axes)) == axes
 

@@ -60,7 +60,7 @@ def test_an_expert_that_no_example_chose_is_cut_like_one_that_was_chosen() -> No
     net = Mixture()
     few, many = SEQUENCE[:1, :2], torch.randn(8, 30, 6)
     axes = trace(net, few)
-    assert not axes.unused
+    assert not axes.unused_tensors
     for number in range(9):
         assert layouts(axes)[f"experts.{number}.up.weight"] == (f"experts.{number}.up", "embed")
         assert layouts(axes)[f"experts.{number}.down.weight"] == ("embed", f"experts.{number}.up")
@@ -75,7 +75,7 @@ def test_a_module_of_another_shape_is_not_taken_for_a_sibling() -> None:
     net.experts.append(nn.Linear(12, 12))
     net.experts.append(nn.Linear(12, 5))
     axes = trace(net, SEQUENCE)
-    assert set(axes.unused) >= {"experts.2.weight", "experts.3.weight"}
+    assert set(axes.unused_tensors) >= {"experts.2.weight", "experts.3.weight"}
     assert axes.frozen["experts.3.weight[1]"] == "nothing reads it"
 
 

@@ -14,7 +14,7 @@ from torch.nn.utils import parametrizations
 
 from submodel.errors import SubmodelError
 from submodel.model.axes import trace
-from submodel.model.axes.saved import from_json, to_json
+from submodel.model.axes.axes_json import from_json, to_json
 from submodel.model.build import build_module
 from submodel.model.cut import UnitCut
 from submodel.schemes import Draw, Random
@@ -108,7 +108,7 @@ def test_a_size_written_into_a_comparison_keeps_its_axis_whole() -> None:
         return out
 
     net = Net(forward, up=nn.Linear(6, 12), down=nn.Linear(12, 3))
-    assert trace(net, VECTOR).kept == {"up": "a number written in the code makes its size"}
+    assert trace(net, VECTOR).kept_whole == {"up": "a number written in the code makes its size"}
 
 
 def heads_by_batch(m: Any, x: Tensor) -> Tensor:

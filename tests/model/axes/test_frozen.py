@@ -125,7 +125,7 @@ def test_sparse_and_lazy_tensors() -> None:
 def test_unread_tensors_are_reported_and_not_cut() -> None:
     net = Net(lambda m, x: m.out(x), out=nn.Linear(6, 2), idle=nn.Linear(3, 3))
     axes = trace(net, VECTOR)
-    assert axes.unused == ("idle.weight", "idle.bias")
+    assert axes.unused_tensors == ("idle.weight", "idle.bias")
     assert axes.frozen["idle.bias[0]"] == "nothing reads it"
     assert axes.sizes == {}
 
@@ -163,7 +163,7 @@ def test_numbers_in_the_code_keep_sizes_equal_or_whole() -> None:
     net.heads = 2  # type: ignore[assignment]
     axes = trace(net, VECTOR)
     assert axes.cut_by_capacity == {"up#1": 2}
-    assert axes.kept == {"up#2": "a number written in the code makes its size"}
+    assert axes.kept_whole == {"up#2": "a number written in the code makes its size"}
 
 
 def test_a_result_that_is_made_for_its_shape_only_freezes_nothing() -> None:
@@ -183,7 +183,7 @@ def test_axes_that_an_einsum_sums_over_together_are_a_product() -> None:
     )
     axes = trace(net, VECTOR)
     assert axes.sizes == {"up#1": 3, "up#2": 4}
-    assert list(axes.kept) == ["up#1"]
+    assert list(axes.kept_whole) == ["up#1"]
 
 
 def test_rows_that_a_slice_leaves_unread_are_kept_whole() -> None:
@@ -199,7 +199,7 @@ def test_rows_that_a_slice_leaves_unread_are_kept_whole() -> None:
 
     axes = trace(Positions(), SEQUENCE)
     assert axes.cut_by_capacity == {"lift": 8}
-    assert "may not have read it" in axes.kept["table"]
+    assert "may not have read it" in axes.kept_whole["table"]
 
 
 def test_a_layer_norm_of_ones_own_is_cut_like_torchs() -> None:

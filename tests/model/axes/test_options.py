@@ -74,7 +74,7 @@ def test_overrides() -> None:
     assert layouts(trace(net, VECTOR, tie=[("0", "1")]))["1.weight"] == ("0", "0")
     whole = trace(net, VECTOR, whole=["1"])
     assert whole.cut_by_capacity == {"0": 8}
-    assert whole.kept == {"1": "kept whole as told"}
+    assert whole.kept_whole == {"1": "kept whole as told"}
 
 
 @pytest.mark.parametrize(

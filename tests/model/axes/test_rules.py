@@ -9,19 +9,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.model.axes.expression import Atom, Concatenation, Expression, Fixed, Product
+from submodel.model.axes.expression import (
+    Atom,
+    ConcatenationTerm,
+    Expression,
+    FixedTerm,
+    ProductTerm,
+)
+from submodel.model.axes.operators import OperatorWatch
 from submodel.model.axes.record import Record
-from submodel.model.axes.tracer import Watch
 
 
 def show(expression: Expression, names: dict[int, str]) -> str:
-    if isinstance(expression, Fixed):
+    if isinstance(expression, FixedTerm):
         return str(expression.size)
     if isinstance(expression, Atom):
         return names.setdefault(expression.number, f"?{expression.size}")
-    sign = "*" if isinstance(expression, Product) else "+"
+    sign = "*" if isinstance(expression, ProductTerm) else "+"
     return sign.join(
-        f"({show(p, names)})" if isinstance(p, Product | Concatenation) else show(p, names)
+        f"({show(p, names)})" if isinstance(p, ProductTerm | ConcatenationTerm) else show(p, names)
         for p in expression.parts
     )
 
@@ -36,14 +42,14 @@ def apply(function: Callable[..., Tensor], *shapes: str) -> tuple[str, ...]:
             name, _, size = entry.rpartition(":")
             if name and name not in known:
                 known[name] = record.algebra.fresh(int(size))
-            dimensions.append(known[name] if name else Fixed(int(size)))
+            dimensions.append(known[name] if name else FixedTerm(int(size)))
         tensor = torch.rand([d.size for d in dimensions])
         record.add(tensor, dimensions)
         made.append(tensor)
     for name, expression in known.items():
         if isinstance(expression, Atom):
             names[expression.number] = name
-    with torch.no_grad(), Watch(record):
+    with torch.no_grad(), OperatorWatch(record):
         result = function(*made)
     return tuple(show(record.algebra.resolve(d), names) for d in record.of(result).dimensions)
 
@@ -183,10 +189,10 @@ def test_operators_without_a_rule_freeze_what_they_touch() -> None:
     record = Record()
     x = torch.rand(4, 3)
     record.add(x, [record.algebra.fresh(4), record.algebra.fresh(3)])
-    with Watch(record):
+    with OperatorWatch(record):
         torch.linalg.svd(x)
     found = [record.algebra.resolve(d) for d in record.of(x).dimensions]
-    assert found == [Fixed(4), Fixed(3)]
+    assert found == [FixedTerm(4), FixedTerm(3)]
     assert found[0].reason == "read by _linalg_svd, which has no rule"  # type: ignore[union-attr]
 
 
@@ -194,12 +200,12 @@ def test_results_that_a_rule_does_not_describe_freeze_when_they_are_read() -> No
     record = Record()
     x = torch.rand(4, 3)
     record.add(x, [record.algebra.fresh(4), record.algebra.fresh(3)])
-    with Watch(record):
+    with OperatorWatch(record):
         _, mean, _ = torch.native_layer_norm(x, (3,), None, None, 1e-5)
         assert record.algebra.resolve(record.of(x).dimensions[0]).size == 4
         assert isinstance(record.algebra.resolve(record.of(x).dimensions[0]), Atom)
         mean + 1
-    assert record.algebra.resolve(record.of(x).dimensions[0]) == Fixed(4)
+    assert record.algebra.resolve(record.of(x).dimensions[0]) == FixedTerm(4)
 
 
 def test_views_of_weights_are_weights() -> None:
@@ -207,7 +213,7 @@ def test_views_of_weights_are_weights() -> None:
     weight = nn.Parameter(torch.rand(4, 3))
     record.add_weight(weight)
     x = torch.rand(4, 3)
-    with Watch(record), torch.no_grad():
+    with OperatorWatch(record), torch.no_grad():
         view, moved, gated = weight.t().reshape(-1)[1:].clone(), weight + 2, weight.sigmoid()
         scaled, masked, square = weight / 3, x * weight, weight @ weight.t()
         added, inverse = square + square, x / weight

@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import register_parametrization
 import submodel
 from submodel.errors import ConfigError
 from submodel.model.axes import declare, trace
-from submodel.model.axes.layout import Along, Fixed
+from submodel.model.axes.layout import Along, FixedPart
 from submodel.model.build import build_module
 from submodel.model.cut import WHOLE, UnitCut
 from submodel.schemes import Draw, Random
@@ -98,7 +98,7 @@ def test_what_cannot_be_cut_is_refused_by_name(kind: str) -> None:
     """At the trace, at the build with an example and without one, and by `train`."""
     make, words = REFUSED[kind]
     made = make()
-    axes = axes_of(net(), {"0.weight": (Along("h", 8), Fixed(6)), "0.bias": (Along("h", 8),)})
+    axes = axes_of(net(), {"0.weight": (Along("h", 8), FixedPart(6)), "0.bias": (Along("h", 8),)})
     cut = UnitCut(axes, {"h": np.array([0, 5])})
     x, y = torch.randn(24, 6), torch.arange(24) % 3
     data = submodel.dataset((x, y), (x, y))

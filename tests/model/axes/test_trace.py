@@ -194,7 +194,7 @@ def test_attention_cuts_the_size_of_a_head() -> None:
     assert found["v.weight"] == ("q#1 x v", "stem")
     assert found["out.weight"] == ("stem", "q#1 x v")
     assert axes.cut_by_capacity == {"stem": 10, "q#2": 4, "v": 4}
-    assert list(axes.kept) == ["q#1"]
+    assert list(axes.kept_whole) == ["q#1"]
     heads = trace(attention(3, fused=False), SEQUENCE, cut=["q#1"])
     assert heads.cut_by_capacity == {"stem": 10, "q#1": 3}
 

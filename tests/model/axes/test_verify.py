@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from submodel.model.axes import CLASSES, AxesError, Dimension, declare, verify
-from submodel.model.axes.forward import undisturbed, weights_of
+from submodel.model.axes.forward import isolate, weights_of
 
 X = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
 
@@ -127,7 +127,7 @@ def test_buffers_that_a_forward_replaces_come_back() -> None:
 
     net = Counts()
     kept = net.total
-    with undisturbed(net):
+    with isolate(net):
         net(X)
     assert net.total is kept
     assert kept.item() == 0

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
 from submodel.model.axes import Axes, declare
-from submodel.model.axes.layout import Along, Concatenation, Fixed, Layout, Product
+from submodel.model.axes.layout import Along, Concatenation, FixedPart, Layout, Product
 from submodel.model.build import LayerCut, build_module, load_local, resizes, tensors_of
 from submodel.model.build.sizes import kept_groups
 from submodel.model.cut import WHOLE, UnitCut
@@ -35,15 +35,15 @@ def same_as_masked(module: nn.Module, cut: UnitCut, *inputs: Any) -> nn.Module:
 class TestLayers:
     def test_a_depthwise_convolution_has_as_many_groups_as_channels_are_kept(self) -> None:
         net = nn.Sequential(nn.Conv1d(2, 6, 1), nn.Conv1d(6, 12, 3, groups=6), nn.Conv1d(12, 3, 1))
-        c, twice = Along("c", 6), Product((Along("c", 6), Fixed(2)))
+        c, twice = Along("c", 6), Product((Along("c", 6), FixedPart(2)))
         axes = axes_of(
             net,
             {
-                "0.weight": (c, Fixed(2), Fixed(1)),
+                "0.weight": (c, FixedPart(2), FixedPart(1)),
                 "0.bias": (c,),
-                "1.weight": (twice, Fixed(1), Fixed(3)),
+                "1.weight": (twice, FixedPart(1), FixedPart(3)),
                 "1.bias": (twice,),
-                "2.weight": (Fixed(3), twice, Fixed(1)),
+                "2.weight": (FixedPart(3), twice, FixedPart(1)),
             },
         )
         small: Any = same_as_masked(net, cut_of(axes, c=[1, 2, 5]), torch.randn(2, 2, 4))
@@ -59,15 +59,15 @@ class TestLayers:
             nn.Conv2d(2, 6, 1), nn.ConvTranspose2d(6, 12, 2, groups=3), nn.Conv2d(12, 3, 1)
         )
         g, w, v = Along("g", 3), Along("w", 2), Along("v", 4)
-        one = Fixed(1)
+        one = FixedPart(1)
         axes = axes_of(
             net,
             {
-                "0.weight": (Product((g, w)), Fixed(2), one, one),
+                "0.weight": (Product((g, w)), FixedPart(2), one, one),
                 "0.bias": (Product((g, w)),),
-                "1.weight": (Product((g, w)), v, Fixed(2), Fixed(2)),
+                "1.weight": (Product((g, w)), v, FixedPart(2), FixedPart(2)),
                 "1.bias": (Product((g, v)),),
-                "2.weight": (Fixed(3), Product((g, v)), one, one),
+                "2.weight": (FixedPart(3), Product((g, v)), one, one),
             },
         )
         cut = cut_of(axes, v=[0, 3], **units)
@@ -77,15 +77,15 @@ class TestLayers:
 
     def test_group_norm_keeps_whole_groups(self) -> None:
         net = nn.Sequential(nn.Conv1d(2, 8, 1), nn.GroupNorm(4, 8), nn.Conv1d(8, 3, 1))
-        c = Product((Along("g", 4), Fixed(2)))
+        c = Product((Along("g", 4), FixedPart(2)))
         axes = axes_of(
             net,
             {
-                "0.weight": (c, Fixed(2), Fixed(1)),
+                "0.weight": (c, FixedPart(2), FixedPart(1)),
                 "0.bias": (c,),
                 "1.weight": (c,),
                 "1.bias": (c,),
-                "2.weight": (Fixed(3), c, Fixed(1)),
+                "2.weight": (FixedPart(3), c, FixedPart(1)),
             },
         )
         small: Any = same_as_masked(net, cut_of(axes, g=[0, 3]), torch.randn(2, 2, 4))
@@ -101,15 +101,15 @@ class TestLayers:
     def test_groups_are_found_in_products_and_concatenations(self) -> None:
         g, w = Along("g", 4), Along("w", 6)
         sizes = {"g": 3, "w": 2}
-        assert kept_groups(Product((g, w, Fixed(5))), 30, sizes) == [(3, 10)]
+        assert kept_groups(Product((g, w, FixedPart(5))), 30, sizes) == [(3, 10)]
         assert kept_groups(Product((g, w)), 1, sizes) == [(6, 1)]
-        assert kept_groups(Product((Fixed(2), g, w)), 6, sizes) == [(6, 2)]
+        assert kept_groups(Product((FixedPart(2), g, w)), 6, sizes) == [(6, 2)]
         assert kept_groups(Product((g, w)), 24, sizes) == [(1, 6)]
-        assert kept_groups(Concatenation((Product((g, w)), Fixed(12))), 6, sizes) == [
+        assert kept_groups(Concatenation((Product((g, w)), FixedPart(12))), 6, sizes) == [
             (3, 2),
             (2, 6),
         ]
-        assert kept_groups(Concatenation((w, Fixed(2))), 4, sizes) is None
+        assert kept_groups(Concatenation((w, FixedPart(2))), 4, sizes) is None
         assert kept_groups(Product((g, w)), 12, sizes) is None
 
     def test_norms_without_weights_follow_the_layers_around_them(self) -> None:
@@ -160,7 +160,7 @@ class TestLayers:
 
     def test_multihead_attention_refuses_two_widths(self) -> None:
         net = nn.MultiheadAttention(8, 4)
-        e, heads = Along("e", 8), Product((Along("h", 4), Fixed(2)))
+        e, heads = Along("e", 8), Product((Along("h", 4), FixedPart(2)))
         qkv = Concatenation((heads, heads, heads))
         axes = axes_of(
             net,
@@ -225,14 +225,14 @@ class Heads(nn.Module):
 def heads_axes(net: nn.Module, out: Layout) -> Axes:
     h = Product((Along("heads", 4), Along("inner", 6)))
     return axes_of(
-        net, {"project.weight": (h, Fixed(5)), "project.bias": (h,), "out.weight": (out, h)}
+        net, {"project.weight": (h, FixedPart(5)), "project.bias": (h,), "out.weight": (out, h)}
     )
 
 
 class TestIntegers:
     def test_sizes_follow_and_scales_stay(self) -> None:
         net = Heads(24, 4)
-        axes = heads_axes(net, Fixed(24))
+        axes = heads_axes(net, FixedPart(24))
         with pytest.raises(SubmodelError, match=r"the model \(Heads\): width = 24 may become any"):
             build_module(net, cut_of(axes, inner=[0, 2, 5]))
 
@@ -280,7 +280,7 @@ class TestIntegers:
             layer.head_size = layer.width // layer.heads
 
         net = Registered(24, 4)
-        axes = heads_axes(net, Fixed(24))
+        axes = heads_axes(net, FixedPart(24))
         small: Any = build_module(net, cut_of(axes, heads=[1, 2, 3], inner=[0, 5]))
         assert (small.width, small.heads, small.head_size) == (6, 3, 2)
 
@@ -340,8 +340,8 @@ class Computed(nn.Module):
 class TestRefusals:
     def test_a_view_that_swallows_the_change_is_found_by_the_shape(self) -> None:
         net = Maxout()
-        pairs = Product((Fixed(12), Along("pieces", 2)))
-        axes = axes_of(net, {"lift.weight": (pairs, Fixed(5)), "lift.bias": (pairs,)})
+        pairs = Product((FixedPart(12), Along("pieces", 2)))
+        axes = axes_of(net, {"lift.weight": (pairs, FixedPart(5)), "lift.bias": (pairs,)})
         with pytest.raises(
             SubmodelError, match=r"output of shape \(2, 3\), the full model \(4, 3\)"
         ):

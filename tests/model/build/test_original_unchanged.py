@@ -200,7 +200,7 @@ def test_tracing_and_building_leave_no_trace(kind: type[Net], ran: bool) -> None
         )
         assert changes(before, snapshot(net)) == []
         mine = snapshot(small)
-        assert not [path for path, what in mine.items() if "Tracked" in str(what)]
+        assert not [path for path, what in mine.items() if "TracedInt" in str(what)]
     assert [(key, id(value)) for key, value in SEEN.items()] == [(k, id(v)) for k, v in seen]
 
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from submodel.model.axes import Axes, trace
-from submodel.model.axes.layout import Along, Fixed, Layout, Product
+from submodel.model.axes.layout import Along, FixedPart, Layout, Product
 from submodel.model.build import build_module
 from submodel.model.cut import UnitCut
 from submodel.schemes import Draw, Random, Static
@@ -213,7 +213,7 @@ class Bench:
 
 def positions(layout: Layout, orders: Mapping[str, Any]) -> list[int]:
     """The positions along a dimension that the given units of its axes have, written out anew."""
-    if isinstance(layout, Fixed):
+    if isinstance(layout, FixedPart):
         return list(range(layout.size))
     if isinstance(layout, Along):
         return [int(u) for u in orders.get(layout.axis, range(layout.size))]
@@ -262,7 +262,7 @@ def _changing(module: nn.Module, axes: Axes) -> Iterator[list[tuple[Tensor, int,
             for name, layouts in axes.layouts.items()
             if name in found  # one of the names of a tied tensor
             for d, layout in enumerate(layouts)
-            if not isinstance(layout, Fixed)
+            if not isinstance(layout, FixedPart)
         ]
     finally:
         for name, value in before.items():

@@ -12,7 +12,7 @@ from torch import nn
 
 from submodel.algorithm.merge import FILL_IN, Accumulator, merge_rule
 from submodel.model.axes import Axes, trace
-from submodel.model.axes.saved import from_json, to_json
+from submodel.model.axes.axes_json import from_json, to_json
 from submodel.model.build import build_module, tensors_of
 from submodel.model.cut import UnitCut, gather, held
 from submodel.schemes import Draw, Random
@@ -136,14 +136,14 @@ WITH_PRODUCTS = {
 
 
 def test_heads_and_groups_are_the_products_of_the_zoo() -> None:
-    assert {entry.name for entry in ZOO if case(entry).axes.kept} == WITH_PRODUCTS
+    assert {entry.name for entry in ZOO if case(entry).axes.kept_whole} == WITH_PRODUCTS
 
 
 @pytest.mark.parametrize("entry", [e for e in ZOO if e.name in WITH_PRODUCTS], ids=str)
 def test_the_other_factor_of_each_product_can_be_cut_instead(entry: Entry) -> None:
     """Whole heads instead of the size of all heads, whole groups of a grouped convolution."""
     given = case(entry)
-    others = tuple(given.axes.kept)
+    others = tuple(given.axes.kept_whole)
     axes = trace(given.module, given.inputs, outputs=entry.outputs, cut=others, verify=False)
     cut = draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0))
     module = build_module(given.module, cut, example_inputs=given.inputs, outputs=entry.outputs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-WRITTEN = "a number written in the code makes its size"
+WRITTEN_SIZE = "a number written in the code makes its size"
 
 _NATURAL = (
     "it meets an ",
@@ -26,7 +26,7 @@ _NATURAL = (
 _OF_SPACE = ("as a kernel", "as a position in space", "as positions or frequencies")
 
 _ADVICE = (
-    (WRITTEN, "make it an attribute of the module, or -1, or read it from a shape"),
+    (WRITTEN_SIZE, "make it an attribute of the module, or -1, or read it from a shape"),
     ("no rule", "use operators that are known, or declare the axes"),
     ("its rule does not cover", "use operators that are known, or declare the axes"),
     ("no parameter and no buffer", "register the tensor as a buffer, so that it is cut too"),
@@ -48,9 +48,9 @@ class Reason(str):
 
     def __new__(cls, text: str, line: str) -> Reason:
         """The text of a reason, with a line."""
-        made = super().__new__(cls, text)
-        made.line = line
-        return made
+        reason = super().__new__(cls, text)
+        reason.line = line
+        return reason
 
 
 def line_of(reason: str) -> str:
@@ -77,20 +77,22 @@ def advice(reason: str) -> str:
     >>> advice("a number written in the code makes its size")
     'make it an attribute of the module, or -1, or read it from a shape'
     """
-    found = (words for key, words in _ADVICE if key in reason)
-    return "" if is_natural(reason) else next(found, "")
+    hints = (words for key, words in _ADVICE if key in reason)
+    return "" if is_natural(reason) else next(hints, "")
 
 
 def to_change(
-    frozen: Mapping[str, str], kept: Mapping[str, str], lines: Mapping[str, str]
+    frozen: Mapping[str, str], kept_whole: Mapping[str, str], lines: Mapping[str, str]
 ) -> Iterator[str]:
     """The lines to change, each with the reason and what to write instead, in words."""
-    told: dict[str, list[str]] = {}
-    for where, reason in (*frozen.items(), *kept.items()):
+    places_by_words: dict[str, list[str]] = {}
+    for where, reason in (*frozen.items(), *kept_whole.items()):
         if lines.get(where):
             words = f"{lines[where]}: {reason}"
-            told.setdefault(f"{words}; {hint}" if (hint := advice(reason)) else words, [])
-            told[f"{words}; {hint}" if hint else words].append(where)
-    for words, places in told.items():
+            places_by_words.setdefault(
+                f"{words}; {hint}" if (hint := advice(reason)) else words, []
+            )
+            places_by_words[f"{words}; {hint}" if hint else words].append(where)
+    for words, places in places_by_words.items():
         more = f" and {len(places) - 2} more" if len(places) > 2 else ""
         yield f"{words} ({', '.join(places[:2])}{more})"

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from submodel.model.axes.expression import (
     ONE,
     Atom,
-    Concatenation,
+    ConcatenationTerm,
     Expression,
-    Fixed,
-    Product,
+    FixedTerm,
+    ProductTerm,
     atoms,
     concatenation,
     product,
@@ -32,45 +32,45 @@ class Algebra:
     >>> algebra = Algebra()
     >>> hidden, heads, width = algebra.fresh(12), algebra.fresh(3), algebra.fresh(4)
     >>> algebra.unify(hidden, product([heads, width]), "a view")
-    Product(parts=(Atom(number=1, size=3), Atom(number=2, size=4)), size=12)
+    ProductTerm(parts=(Atom(number=1, size=3), Atom(number=2, size=4)), size=12)
     >>> algebra.freeze(width, "an output")
     >>> algebra.resolve(hidden).parts
-    (Atom(number=1, size=3), Fixed(size=4, reason='an output'))
+    (Atom(number=1, size=3), FixedTerm(size=4, reason='an output'))
     """
 
     def __init__(self) -> None:
-        self._bound: dict[int, Expression] = {}
+        self._bindings: dict[int, Expression] = {}
         self._count = 0
-        self.located: Callable[[str], str] = str  # adds to a reason where it comes from
+        self.locate: Callable[[str], str] = str  # adds to a reason where it comes from
 
     def fresh(self, size: int) -> Expression:
         """A new atom; a dimension of at most one unit has nothing to cut and is fixed."""
         if size < 2:
-            return Fixed(size)
+            return FixedTerm(size)
         self._count += 1
         return Atom(self._count - 1, size)
 
     def resolve(self, expression: Expression) -> Expression:
         """The expression as it is known by now, in its simplest form."""
-        if isinstance(expression, Fixed):
+        if isinstance(expression, FixedTerm):
             return expression
         if isinstance(expression, Atom):
-            bound = self._bound.get(expression.number)
-            if bound is None:
+            binding = self._bindings.get(expression.number)
+            if binding is None:
                 return expression
-            known = self.resolve(bound)
-            self._bound[expression.number] = known
-            return known
+            resolution = self.resolve(binding)
+            self._bindings[expression.number] = resolution
+            return resolution
         parts = tuple(self.resolve(p) for p in expression.parts)
         if all(new is old for new, old in zip(parts, expression.parts, strict=True)):
             return expression
-        return product(parts) if isinstance(expression, Product) else concatenation(parts)
+        return product(parts) if isinstance(expression, ProductTerm) else concatenation(parts)
 
     def freeze(self, expression: Expression, reason: str) -> None:
         """Fix every atom of the expression."""
         for atom in atoms(self.resolve(expression)):
-            reason = self.located(reason)
-            self._bound[atom.number] = Fixed(atom.size, reason)
+            reason = self.locate(reason)
+            self._bindings[atom.number] = FixedTerm(atom.size, reason)
 
     def unify(self, one: Expression, other: Expression, reason: str) -> Expression:
         """Make two expressions of one size equal, refining or freezing where they differ.
@@ -82,16 +82,16 @@ class Algebra:
             return a
         if a.size != b.size:
             raise ValueError(f"cannot unify {a.size} units with {b.size}: {reason}")
-        if isinstance(a, Fixed) or isinstance(b, Fixed):
-            fixed, free = (a, b) if isinstance(a, Fixed) else (b, a)
-            assert isinstance(fixed, Fixed)
-            self.freeze(free, fixed.reason or reason)
-            return fixed
+        if isinstance(a, FixedTerm) or isinstance(b, FixedTerm):
+            fixed_term, free_term = (a, b) if isinstance(a, FixedTerm) else (b, a)
+            assert isinstance(fixed_term, FixedTerm)
+            self.freeze(free_term, fixed_term.reason or reason)
+            return fixed_term
         if isinstance(a, Atom) or isinstance(b, Atom):
-            younger, known = self._order(a, b)
-            self._bound[younger.number] = known
-            return known
-        if isinstance(a, Product) and isinstance(b, Product):
+            younger, older = self._order(a, b)
+            self._bindings[younger.number] = older
+            return older
+        if isinstance(a, ProductTerm) and isinstance(b, ProductTerm):
             self._unify_products(a, b, reason)
         else:
             self._unify_concatenations(a, b, reason)
@@ -109,61 +109,61 @@ class Algebra:
         for expression in expressions:
             self.freeze(expression, f"{reason}: its parts do not line up")
 
-    def _unify_products(self, a: Product, b: Product, reason: str) -> None:
+    def _unify_products(self, a: ProductTerm, b: ProductTerm, reason: str) -> None:
         """From the fastest factor on; the longer of two factors is split by the shorter."""
-        left, right = list(a.parts), list(b.parts)
+        first_parts, second_parts = list(a.parts), list(b.parts)
 
         def take(parts: list[Expression]) -> Expression:
             last = self.resolve(parts.pop())
-            while isinstance(last, Product):
+            while isinstance(last, ProductTerm):
                 parts.extend(last.parts)
                 last = parts.pop()
             return last
 
-        while left and right:
-            x, y = take(left), take(right)
+        while first_parts and second_parts:
+            x, y = take(first_parts), take(second_parts)
             if x.size < y.size:
-                x, y, left, right = y, x, right, left
+                x, y, first_parts, second_parts = y, x, second_parts, first_parts
             split = self._split_inner(x, y.size, reason)
             if split is None:
                 return self._misfit((a, b), reason)
             outer, inner = split
             self.unify(inner, y, reason)
             if outer.size > 1:
-                left.append(outer)
+                first_parts.append(outer)
         return None
 
     def _unify_concatenations(self, a: Expression, b: Expression, reason: str) -> None:
         """From the first part on; the longer of two parts is cut at the end of the shorter."""
-        left, right = [a], [b]
+        first_parts, second_parts = [a], [b]
 
         def take(parts: list[Expression]) -> Expression:
             first = self.resolve(parts.pop())
-            while isinstance(first, Concatenation):
+            while isinstance(first, ConcatenationTerm):
                 parts.extend(reversed(first.parts))
                 first = parts.pop()
             return first
 
-        while left and right:
-            x, y = take(left), take(right)
+        while first_parts and second_parts:
+            x, y = take(first_parts), take(second_parts)
             if x.size < y.size:
-                x, y, left, right = y, x, right, left
+                x, y, first_parts, second_parts = y, x, second_parts, first_parts
             head, *rest = self.pieces(x, [y.size, x.size - y.size], reason)
             self.unify(head, y, reason)
-            left.extend(r for r in rest if r.size)
+            first_parts.extend(r for r in rest if r.size)
 
     def factor(self, expression: Expression, sizes: Sequence[int], reason: str) -> list[Expression]:
         """Take a dimension apart as a view does: its row-major factors of the given sizes."""
         if math.prod(sizes) != expression.size:
             raise ValueError(f"{expression.size} units are not {sizes}: {reason}")
         if expression.size == 0:
-            return [Fixed(n) for n in sizes]
+            return [FixedTerm(n) for n in sizes]
         rest, factors = expression, []
         for size in reversed(sizes):
             split = self._split_inner(self.resolve(rest), size, reason)
             if split is None:
                 self._misfit((expression,), reason)
-                return [Fixed(n, f"{reason}: its parts do not line up") for n in sizes]
+                return [FixedTerm(n, f"{reason}: its parts do not line up") for n in sizes]
             rest, inner = split
             factors.append(inner)
         return factors[::-1]
@@ -176,13 +176,13 @@ class Algebra:
             return (e, ONE) if size == 1 else (ONE, e)
         if e.size % size:
             return None
-        if isinstance(e, Fixed):
-            return Fixed(e.size // size, e.reason), Fixed(size, e.reason)
+        if isinstance(e, FixedTerm):
+            return FixedTerm(e.size // size, e.reason), FixedTerm(size, e.reason)
         if isinstance(e, Atom):
             outer, inner = self.fresh(e.size // size), self.fresh(size)
-            self._bound[e.number] = product([outer, inner])
+            self._bindings[e.number] = product([outer, inner])
             return outer, inner
-        if isinstance(e, Product):
+        if isinstance(e, ProductTerm):
             return self._split_product(e, size, reason)
         outers, inners = [], []
         for part in e.parts:
@@ -196,7 +196,7 @@ class Algebra:
         return concatenation(map(self.resolve, outers)), self.resolve(inners[0])
 
     def _split_product(
-        self, e: Product, size: int, reason: str
+        self, e: ProductTerm, size: int, reason: str
     ) -> tuple[Expression, Expression] | None:
         before, last = product(e.parts[:-1]), e.parts[-1]
         if last.size >= size:
@@ -213,24 +213,24 @@ class Algebra:
         if sum(sizes) != e.size:
             raise ValueError(f"{e.size} units are not {sizes} one after another: {reason}")
         if sum(n > 0 for n in sizes) < 2:
-            return [e if n else Fixed(0) for n in sizes]
-        if isinstance(e, Fixed):
-            return [Fixed(n, e.reason) for n in sizes]
+            return [e if n else FixedTerm(0) for n in sizes]
+        if isinstance(e, FixedTerm):
+            return [FixedTerm(n, e.reason) for n in sizes]
         if isinstance(e, Atom):
-            alone = self.located(f"{reason}: one unit") if 1 in sizes else ""
-            made = [self.fresh(n) if n > 1 else Fixed(n, alone) for n in sizes]
-            self._bound[e.number] = concatenation(made)
-            return made
-        if isinstance(e, Concatenation):
+            alone = self.locate(f"{reason}: one unit") if 1 in sizes else ""
+            fresh_pieces = [self.fresh(n) if n > 1 else FixedTerm(n, alone) for n in sizes]
+            self._bindings[e.number] = concatenation(fresh_pieces)
+            return fresh_pieces
+        if isinstance(e, ConcatenationTerm):
             return self._cut(e.parts, sizes, reason)
         first, rest = e.parts[0], product(e.parts[1:])
         if all(n % rest.size == 0 for n in sizes):
             outer = self.pieces(first, [n // rest.size for n in sizes], reason)
-            return [product([o, rest]) if o.size else Fixed(0) for o in outer]
-        if isinstance(first, Fixed) and first.size <= REPEATS:  # a fixed factor repeats the rest
+            return [product([o, rest]) if o.size else FixedTerm(0) for o in outer]
+        if isinstance(first, FixedTerm) and first.size <= REPEATS:  # it repeats the rest
             return self._cut((rest,) * first.size, sizes, reason)
         self._misfit((e,), reason)
-        return [Fixed(n, f"{reason}: its parts do not line up") for n in sizes]
+        return [FixedTerm(n, f"{reason}: its parts do not line up") for n in sizes]
 
     def _cut(
         self, parts: Sequence[Expression], sizes: Sequence[int], reason: str
@@ -243,7 +243,7 @@ class Algebra:
             missing = size
             while missing:
                 part = self.resolve(ahead.pop())
-                if isinstance(part, Concatenation):
+                if isinstance(part, ConcatenationTerm):
                     ahead.extend(reversed(part.parts))
                     continue
                 if part.size > missing:

@@ -1,26 +1,28 @@
-"""From what a trace recorded to axes: their names, the user's wishes, and which ones are cut."""
+"""From what a trace recorded to axes: where they lie, which ones are cut, and which are exact."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
-from submodel.errors import ConfigError
-from submodel.model.axes.advice import WRITTEN, Reason, line_of
+from submodel.model.axes.advice import WRITTEN_SIZE, Reason, line_of
+from submodel.model.axes.axis_names import Names, name_axes, resolve_weights
+from submodel.model.axes.code_numbers import NumberLog
 from submodel.model.axes.declare import CLASSES, Axes
-from submodel.model.axes.expression import Atom, Expression, Fixed, Product, atoms, leaves
-from submodel.model.axes.expression import Concatenation as Parts
-from submodel.model.axes.layout import Along, Concatenation, Layout
-from submodel.model.axes.layout import Fixed as FixedLayout
-from submodel.model.axes.layout import Product as ProductLayout
+from submodel.model.axes.expression import (
+    Atom,
+    ConcatenationTerm,
+    Expression,
+    FixedTerm,
+    ProductTerm,
+    atoms,
+    simple_terms,
+)
+from submodel.model.axes.layout import Along, Concatenation, FixedPart, Layout, Product
+from submodel.model.axes.overrides import Overrides, apply_overrides
 from submodel.model.axes.record import Record
-from submodel.model.axes.stored import Watched
-
-Names = dict[Atom, str]
 
 _STARTING = (
     "in this forward it holds constants alone, as a state does before its first step; an example "
@@ -28,55 +30,35 @@ _STARTING = (
 )
 
 
-@dataclass(frozen=True)
-class Overrides:
-    """What the user says about axes; see `trace`."""
-
-    freeze: Sequence[str] = ()
-    tie: Sequence[tuple[str, str]] = ()
-    whole: Sequence[str] = ()
-    cut: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        problems = []
-        for option in ("freeze", "whole", "cut"):
-            given = getattr(self, option)
-            if isinstance(given, str) or not all(isinstance(name, str) for name in given):
-                problems.append(f"{option}: {given!r} is not a list of names, as ['fc']")
-        for pair in self.tie:
-            if isinstance(pair, str) or len(pair) != 2:
-                problems.append(f"tie: {pair!r} is not a pair of axes, as ('fc1', 'fc2')")
-        if problems:
-            raise ConfigError(problems)
-
-
 def assemble(
     record: Record,
     weights: Mapping[str, Tensor],
     classes: Atom | None,
     overrides: Overrides,
-    watched: Watched,
+    log: NumberLog,
 ) -> Axes:
     """The axes of a finished trace."""
     unread = [name for name, tensor in weights.items() if id(tensor) not in record.read]
     for name in unread:
         for dimension in record.tensors[id(weights[name])].dimensions:
             record.algebra.freeze(dimension, "nothing reads it")
-    names = _names(record, weights, classes, {})
-    names = _override(record, weights, classes, names, overrides)
-    layouts = _resolved(record, weights)
-    found = {names[a]: a.size for ds in layouts.values() for d in ds for a in atoms(d)}
-    kept = dict.fromkeys(overrides.whole, "kept whole as told")
-    for dimension, line in watched.written_out().items():
+    names = name_axes(record, weights, classes, {})
+    names = apply_overrides(record, weights, classes, names, overrides)
+    layouts = resolve_weights(record, weights)
+    sizes = {names[a]: a.size for ds in layouts.values() for d in ds for a in atoms(d)}
+    kept_whole = dict.fromkeys(overrides.whole, "kept whole as told")
+    for dimension, line in log.written_out().items():
         for atom in atoms(record.algebra.resolve(dimension)):
             if atom in names and names[atom] not in overrides.cut:
-                kept.setdefault(names[atom], Reason(WRITTEN, line))
+                kept_whole.setdefault(names[atom], Reason(WRITTEN_SIZE, line))
     for atom in record.starting():
         if atom in names and names[atom] not in overrides.cut:
-            kept.setdefault(names[atom], _STARTING)
+            kept_whole.setdefault(names[atom], _STARTING)
     for atom in _alone(layouts):
-        kept.setdefault(names[atom], "this forward may not have read it: nothing else shares it")
-    kept |= _keep_factors(record, layouts, names, overrides, {*kept, CLASSES})
+        kept_whole.setdefault(
+            names[atom], "this forward may not have read it: nothing else shares it"
+        )
+    kept_whole |= _keep_factors(record, layouts, names, overrides, {*kept_whole, CLASSES})
     frozen = {
         f"{name}[{i}]": reason
         for name, ds in layouts.items()
@@ -84,28 +66,32 @@ def assemble(
         if (reason := _frozen(d))
     }
     return Axes(
-        sizes={n: found[n] for n in names.values() if n in found},
+        sizes={n: sizes[n] for n in names.values() if n in sizes},
         layouts={n: tuple(_layout(d, names) for d in ds) for n, ds in layouts.items()},
         frozen={where: str(reason) for where, reason in frozen.items()},
-        kept={n: str(kept[n]) for n in names.values() if n in kept and n in found},
-        inexact=_inexact(record, names, found),
-        unused=tuple(name for name in unread if weights[name].is_floating_point()),
-        stored=watched.finish(lambda d: _layout(record.algebra.resolve(d), names)),
-        doubt=_doubt(record, names, watched, {*found} - {*kept}),
-        lines={where: line for where, why in (frozen | kept).items() if (line := line_of(why))},
+        kept_whole={
+            n: str(kept_whole[n]) for n in names.values() if n in kept_whole and n in sizes
+        },
+        inexact=_inexact(record, names, sizes),
+        unused_tensors=tuple(name for name in unread if weights[name].is_floating_point()),
+        code_numbers=log.finish(lambda d: _layout(record.algebra.resolve(d), names)),
+        doubt=_doubt(record, names, log, {*sizes} - {*kept_whole}),
+        lines={
+            where: line for where, why in (frozen | kept_whole).items() if (line := line_of(why))
+        },
     )
 
 
-def _doubt(record: Record, names: Names, watched: Watched, cut: Collection[str]) -> str:
+def _doubt(record: Record, names: Names, log: NumberLog, cut: Collection[str]) -> str:
     """Why axes may be inexact though no operator says so: the code has their sizes in hand."""
-    known = {
+    axes_in_hand = {
         names[atom]: None
-        for dimension in watched.in_hand()
+        for dimension in log.in_hand()
         for atom in atoms(record.algebra.resolve(dimension))
         if atom in names and names[atom] in cut
     }
-    which = ", ".join(known)
-    return f"not measured, and the code may compute with the size of {which}" if known else ""
+    which = ", ".join(axes_in_hand)
+    return f"not measured, and the code may compute with the size of {which}" if which else ""
 
 
 def _alone(layouts: Mapping[str, tuple[Expression, ...]]) -> Iterator[Atom]:
@@ -113,117 +99,25 @@ def _alone(layouts: Mapping[str, tuple[Expression, ...]]) -> Iterator[Atom]:
 
     A slice of a table, as of positions for longer inputs, leaves the rest unread.
     """
-    count = Counter(a for ds in layouts.values() for d in ds for a in leaves(d))
+    count = Counter(a for ds in layouts.values() for d in ds for a in simple_terms(d))
     for dimensions in layouts.values():
         for dimension in dimensions:
-            if isinstance(dimension, Parts):
+            if isinstance(dimension, ConcatenationTerm):
                 yield from (a for a in atoms(dimension) if count[a] == 1)
 
 
 def _frozen(dimension: Expression) -> str:
     """Why a dimension is never cut, or is only cut in part; empty if it is free."""
-    fixed = [leaf for leaf in leaves(dimension) if isinstance(leaf, Fixed) and leaf.size > 1]
-    if isinstance(dimension, Fixed) and fixed:
+    fixed_terms = [
+        leaf for leaf in simple_terms(dimension) if isinstance(leaf, FixedTerm) and leaf.size > 1
+    ]
+    if isinstance(dimension, FixedTerm) and fixed_terms:
         return dimension.reason or "it meets a constant"
-    reasons = dict.fromkeys(f"{leaf.size} units: {leaf.reason}" for leaf in fixed if leaf.reason)
-    line = next((line for leaf in fixed if (line := line_of(leaf.reason))), "")
+    reasons = dict.fromkeys(
+        f"{leaf.size} units: {leaf.reason}" for leaf in fixed_terms if leaf.reason
+    )
+    line = next((line for leaf in fixed_terms if (line := line_of(leaf.reason))), "")
     return Reason(f"in part, {'; '.join(reasons)}", line) if reasons else ""
-
-
-def _resolved(record: Record, weights: Mapping[str, Tensor]) -> dict[str, tuple[Expression, ...]]:
-    resolve = record.algebra.resolve
-    return {
-        name: tuple(map(resolve, record.tensors[id(tensor)].dimensions))
-        for name, tensor in weights.items()
-    }
-
-
-def _names(
-    record: Record, weights: Mapping[str, Tensor], classes: Atom | None, given: Names
-) -> Names:
-    """Each axis is named after the tensor that was read first among those it lies in.
-
-    That is where it comes from: the layer that makes it runs before those that use it. Several
-    axes of one tensor are numbered in the order in which they lie there.
-    """
-    order = {name: record.read.get(id(tensor), 1 << 60) for name, tensor in weights.items()}
-    layouts = _resolved(record, weights)
-    names = dict(given)
-    if classes is not None:
-        names[classes] = CLASSES
-    new: dict[str, list[Atom]] = {}
-    seen = set(names)
-    for tensor in sorted(weights, key=order.__getitem__):
-        for dimension in layouts[tensor]:
-            for atom in atoms(dimension):
-                if atom not in seen:
-                    seen.add(atom)
-                    base = tensor.removesuffix(".weight").removesuffix(".bias")
-                    new.setdefault(base, []).append(atom)
-    taken = set(names.values())
-    for base, members in new.items():
-        if len(members) == 1 and base not in taken | {CLASSES}:
-            names[members[0]] = base
-            continue
-        number = 0
-        for atom in members:
-            number += 1
-            while f"{base}#{number}" in taken:
-                number += 1
-            names[atom] = f"{base}#{number}"
-    if classes is not None:  # last, as classes come last in the net
-        names[classes] = names.pop(classes)
-    return names
-
-
-def _override(
-    record: Record,
-    weights: Mapping[str, Tensor],
-    classes: Atom | None,
-    names: Names,
-    overrides: Overrides,
-) -> Names:
-    """Freeze and tie as told; the axes that remain keep their names."""
-    by_name: dict[str, Atom] = {name: atom for atom, name in names.items()}
-    problems: list[str] = []
-
-    def find(text: str, where: str) -> Expression | None:
-        if text in by_name:
-            return by_name[text]
-        match = re.fullmatch(r"(.+)\[(\d+)\]", text)
-        if match and match[1] in weights and int(match[2]) < weights[match[1]].dim():
-            return record.tensors[id(weights[match[1]])].dimensions[int(match[2])]
-        problems.append(
-            f"{where}: {text!r} is neither an axis ({', '.join(by_name) or 'there is none'}) "
-            "nor a dimension such as 'fc.weight[0]'"
-        )
-        return None
-
-    for text in overrides.freeze:
-        frozen = find(text, "freeze")
-        if frozen is not None:
-            record.algebra.freeze(frozen, "frozen as told")
-    for one, other in overrides.tie:
-        a, b = find(one, "tie"), find(other, "tie")
-        if a is not None and b is not None:
-            if a.size == b.size:
-                record.algebra.unify(a, b, f"tied with {other}")
-            else:
-                problems.append(f"tie: {one!r} has {a.size} units and {other!r} has {b.size}")
-    for option, texts in (("whole", overrides.whole), ("cut", overrides.cut)):
-        for text in texts:
-            if text not in by_name:
-                problems.append(f"{option}: {text!r} is not an axis; there are {list(by_name)}")
-            elif option == "cut" and text in overrides.whole:
-                problems.append(f"cut: {text!r} is also to be kept whole")
-            elif not isinstance(record.algebra.resolve(by_name[text]), Atom):
-                problems.append(f"{option}: {text!r} is frozen by another option")
-    if problems:
-        raise ConfigError(problems)
-    known = {a: n for a, n in names.items() if record.algebra.resolve(a) == a}
-    if classes is not None and classes not in known:
-        raise ConfigError(["classes: the axis of the classes is frozen or tied by another option"])
-    return _names(record, weights, classes, known)
 
 
 def _keep_factors(
@@ -238,26 +132,28 @@ def _keep_factors(
     Outer products are decided first. Of each, the factor that the user names is cut; else the
     groups of a group norm; else the innermost one that may be cut.
     """
-    wanted = set(overrides.cut)
+    axes_to_cut = set(overrides.cut)
     groups = {a for g in record.groups for a in atoms(record.algebra.resolve(g))}
-    kept: dict[str, str] = {}
+    kept_whole: dict[str, str] = {}
 
     rank = {name: number for number, name in enumerate(names.values())}
 
     def decide(factors: list[set[str]]) -> None:
-        free = [f for f in factors if f.difference(whole, kept)]
+        free = [f for f in factors if f.difference(whole, kept_whole)]
         if len(free) < 2:
             return
         once = [f for f in free if factors.count(f) == 1]  # what comes twice is squared by itself
         free = once or free
-        told = [f for f in free if f & wanted]
-        grouped = [f for f in free if any(names[a] in f for a in groups)]
-        cut = set().union(*told) if told else (grouped or free)[-1]
-        for axis in set().union(*factors).difference(cut, whole, kept):
+        named_factors = [f for f in free if f & axes_to_cut]
+        group_factors = [f for f in free if any(names[a] in f for a in groups)]
+        cut = set().union(*named_factors) if named_factors else (group_factors or free)[-1]
+        for axis in set().union(*factors).difference(cut, whole, kept_whole):
             others = " and ".join(sorted(cut))
-            kept[axis] = f"its product with {others} is cut there; cutting both squares the share"
+            kept_whole[axis] = (
+                f"its product with {others} is cut there; cutting both squares the share"
+            )
 
-    def factors_of(p: Product) -> list[set[str]]:
+    def factors_of(p: ProductTerm) -> list[set[str]]:
         return [{names[a] for a in atoms(part) if a in names} for part in p.parts]
 
     for p in _products([d for ds in layouts.values() for d in ds]):
@@ -266,34 +162,34 @@ def _keep_factors(
         # an einsum merges in any order: that in which the axes lie in the weights counts
         free = [f for f in factors_of(p) if f]
         decide(sorted(free, key=lambda f: max(map(rank.__getitem__, f))))
-    return kept
+    return kept_whole
 
 
-def _products(expressions: Sequence[Expression]) -> Iterator[Product]:
+def _products(expressions: Sequence[Expression]) -> Iterator[ProductTerm]:
     """All products, outer ones before those within."""
     for e in expressions:
-        if isinstance(e, Product):
+        if isinstance(e, ProductTerm):
             yield e
-        if not isinstance(e, Fixed | Atom):
+        if not isinstance(e, FixedTerm | Atom):
             yield from _products(e.parts)
 
 
-def _inexact(record: Record, names: Names, found: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+def _inexact(record: Record, names: Names, sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
     """Per axis the operators that mix its units other than by masked weights."""
     notes: dict[str, dict[str, None]] = {}
     for expression, words in record.mixes:
         for atom in atoms(record.algebra.resolve(expression)):
-            if atom in names and names[atom] in found:
+            if atom in names and names[atom] in sizes:
                 notes.setdefault(names[atom], {})[words] = None
     return {axis: tuple(notes[axis]) for axis in names.values() if axis in notes}
 
 
 def _layout(expression: Expression, names: Names) -> Layout:
     """The expression in the words of the rest of the library."""
-    if isinstance(expression, Fixed):
-        return FixedLayout(expression.size)
+    if isinstance(expression, FixedTerm):
+        return FixedPart(expression.size)
     if isinstance(expression, Atom):  # one that lies in no weight is never cut
-        named = names.get(expression)
-        return FixedLayout(expression.size) if named is None else Along(named, expression.size)
+        axis = names.get(expression)
+        return FixedPart(expression.size) if axis is None else Along(axis, expression.size)
     parts = tuple(_layout(part, names) for part in expression.parts)
-    return ProductLayout(parts) if isinstance(expression, Product) else Concatenation(parts)
+    return Product(parts) if isinstance(expression, ProductTerm) else Concatenation(parts)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from submodel.errors import ConfigError
-from submodel.model.axes.layout import Along, Fixed, Layout, Product
-from submodel.model.axes.stored import Stored
+from submodel.model.axes.code_numbers import CodeNumbers
+from submodel.model.axes.layout import Along, FixedPart, Layout, Product
 from submodel.model.axes.table import table
 
 Dimension = str | None | tuple[str | int, ...]
@@ -27,24 +27,24 @@ class Axes:
         sizes: how many units each axis has.
         layouts: by the name of a tensor, how units lie along each of its dimensions.
         frozen: dimensions that are never cut, or only in part, as ``tensor[dimension]``, and why.
-        kept: axes that could be cut but that a capacity leaves whole, and why.
+        kept_whole: axes that could be cut but that a capacity leaves whole, and why.
         inexact: axes whose units some operators mix other than by weights: cutting is not masking.
-        unused: tensors that the forward never read.
-        stored: what numbers in the code make dimensions, for building small modules; None if not
-            traced.
+        unused_tensors: tensors that the forward never read.
+        code_numbers: what numbers in the code make dimensions, for building small modules; None if
+            not traced.
         measured: the capacities at which a sub-model was built and held against the masked model.
         doubt: why it is not known whether the axes that nothing speaks against are exact; or empty.
-        lines: of ``frozen`` and ``kept``, the lines of the model's code to change, where there is
-            one.
+        lines: of ``frozen`` and ``kept_whole``, the lines of the model's code to change, where
+            there is one.
     """
 
     sizes: Mapping[str, int]
     layouts: Mapping[str, tuple[Layout, ...]] = field(repr=False)
     frozen: Mapping[str, str] = field(default_factory=dict, repr=False)
-    kept: Mapping[str, str] = field(default_factory=dict, repr=False)
+    kept_whole: Mapping[str, str] = field(default_factory=dict, repr=False)
     inexact: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
-    unused: tuple[str, ...] = field(default=(), repr=False)
-    stored: Stored | None = field(default=None, repr=False)
+    unused_tensors: tuple[str, ...] = field(default=(), repr=False)
+    code_numbers: CodeNumbers | None = field(default=None, repr=False)
     measured: tuple[float, ...] = field(default=(), repr=False, compare=False)
     doubt: str = field(default="nobody has measured it", repr=False, compare=False)
     lines: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -52,7 +52,9 @@ class Axes:
     @property
     def cut_by_capacity(self) -> dict[str, int]:
         """The axes that a capacity cuts: all but the classes and those kept whole."""
-        return {n: size for n, size in self.sizes.items() if n != CLASSES and n not in self.kept}
+        return {
+            n: size for n, size in self.sizes.items() if n != CLASSES and n not in self.kept_whole
+        }
 
     @property
     def exact(self) -> bool | None:
@@ -65,11 +67,11 @@ class Axes:
             return False
         return None if self.doubt else True
 
-    def table(self, shown: int = 4) -> str:
+    def table(self, most: int = 4) -> str:
         """The axes as text.
 
         Args:
-            shown: how many members of each axis are listed at most.
+            most: how many members of each axis are shown at most.
 
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
         >>> members = {"0.weight": ("hidden",), "0.bias": ("hidden",), "1.weight": (None, "hidden")}
@@ -77,7 +79,7 @@ class Axes:
         axis    size  members
         hidden     8  0.weight[0], 0.bias[0], 1.weight[1]
         """
-        return table(self, shown)
+        return table(self, most)
 
     def __str__(self) -> str:
         return self.table()
@@ -119,26 +121,29 @@ def declare(
             problems.append(f"{where}: axis {axis!r} has size {size} here, {sizes[axis]} before")
         return Along(axis, size)
 
-    def layout(given: Dimension, size: int, where: str) -> Layout:
-        if given is None:
-            return Fixed(size)
-        if isinstance(given, str):
-            return one(given, size, where)
-        parts = given if isinstance(given, tuple | list) else ()
-        known = [part for part in parts if isinstance(part, int)]
+    def layout(entry: Dimension, size: int, where: str) -> Layout:
+        if entry is None:
+            return FixedPart(size)
+        if isinstance(entry, str):
+            return one(entry, size, where)
+        parts = entry if isinstance(entry, tuple | list) else ()
+        plain_sizes = [part for part in parts if isinstance(part, int)]
         names = [part for part in parts if isinstance(part, str)]
-        fixed = 1
-        for part in known:
-            fixed *= part
-        if len(names) != 1 or min(known, default=1) < 1 or size % fixed:
-            problems.append(f"{where}: {given!r} does not make up a dimension of size {size}")
-            return Fixed(size)
+        plain_size = 1
+        for part in plain_sizes:
+            plain_size *= part
+        if len(names) != 1 or min(plain_sizes, default=1) < 1 or size % plain_size:
+            problems.append(f"{where}: {entry!r} does not make up a dimension of size {size}")
+            return FixedPart(size)
         return Product(
-            tuple(Fixed(p) if isinstance(p, int) else one(p, size // fixed, where) for p in given)
+            tuple(
+                FixedPart(p) if isinstance(p, int) else one(p, size // plain_size, where)
+                for p in entry
+            )
         )
 
     layouts: dict[str, tuple[Layout, ...]] = {
-        name: tuple(Fixed(size) for size in tensor.shape) for name, tensor in tensors.items()
+        name: tuple(FixedPart(size) for size in tensor.shape) for name, tensor in tensors.items()
     }
     for name, dimensions in members.items():
         if name not in tensors:
@@ -154,10 +159,10 @@ def declare(
         if len(dimensions) > len(shape):
             problems.append(f"axes.{name}: {len(dimensions)} dimensions given, it has {len(shape)}")
             continue
-        padded = (*dimensions, *(None for _ in range(len(shape) - len(dimensions))))
+        entries = (*dimensions, *(None for _ in range(len(shape) - len(dimensions))))
         layouts[name] = tuple(
-            layout(given, size, f"axes.{name}[{d}]")
-            for d, (given, size) in enumerate(zip(padded, shape, strict=True))
+            layout(entry, size, f"axes.{name}[{d}]")
+            for d, (entry, size) in enumerate(zip(entries, shape, strict=True))
         )
     if problems:
         raise ConfigError(problems)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedTerm:
     """A part whose order must not change, and why. Two fixed parts of one size are the same."""
 
     size: int
@@ -30,7 +30,7 @@ class Atom:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class ProductTerm:
     """Parts in row-major order, the last one fastest."""
 
     parts: tuple[Expression, ...]
@@ -38,72 +38,72 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Concatenation:
+class ConcatenationTerm:
     """Parts one after another."""
 
     parts: tuple[Expression, ...]
     size: int
 
 
-Expression = Fixed | Atom | Product | Concatenation
-ONE = Fixed(1)
+Expression = FixedTerm | Atom | ProductTerm | ConcatenationTerm
+ONE = FixedTerm(1)
 
 
 def product(parts: Iterable[Expression]) -> Expression:
     """The row-major product in its simplest form: flat, without ones, fixed neighbours joined.
 
-    >>> product([Fixed(2), Fixed(3), Atom(0, 4), ONE])
-    Product(parts=(Fixed(size=6, reason=''), Atom(number=0, size=4)), size=24)
+    >>> product([FixedTerm(2), FixedTerm(3), Atom(0, 4), ONE])
+    ProductTerm(parts=(FixedTerm(size=6, reason=''), Atom(number=0, size=4)), size=24)
     """
     flat: list[Expression] = []
     for part in parts:
-        for p in part.parts if isinstance(part, Product) else (part,):
+        for p in part.parts if isinstance(part, ProductTerm) else (part,):
             if p.size == 1:
                 continue
             last = flat[-1] if flat else None
-            if isinstance(p, Fixed) and isinstance(last, Fixed):
-                flat[-1] = Fixed(last.size * p.size, last.reason or p.reason)
+            if isinstance(p, FixedTerm) and isinstance(last, FixedTerm):
+                flat[-1] = FixedTerm(last.size * p.size, last.reason or p.reason)
             else:
                 flat.append(p)
     if len(flat) < 2:
         return flat[0] if flat else ONE
     size = math.prod(p.size for p in flat)
-    return Product(tuple(flat), size) if size else Fixed(0)
+    return ProductTerm(tuple(flat), size) if size else FixedTerm(0)
 
 
 def concatenation(parts: Iterable[Expression]) -> Expression:
     """The concatenation in its simplest form: flat, without empty parts, fixed neighbours joined.
 
-    >>> concatenation([Fixed(2), Fixed(3), Fixed(0)])
-    Fixed(size=5, reason='')
+    >>> concatenation([FixedTerm(2), FixedTerm(3), FixedTerm(0)])
+    FixedTerm(size=5, reason='')
     """
     flat: list[Expression] = []
     for part in parts:
-        for p in part.parts if isinstance(part, Concatenation) else (part,):
+        for p in part.parts if isinstance(part, ConcatenationTerm) else (part,):
             if p.size == 0:
                 continue
             last = flat[-1] if flat else None
-            if isinstance(p, Fixed) and isinstance(last, Fixed):
-                flat[-1] = Fixed(last.size + p.size, last.reason or p.reason)
+            if isinstance(p, FixedTerm) and isinstance(last, FixedTerm):
+                flat[-1] = FixedTerm(last.size + p.size, last.reason or p.reason)
             else:
                 flat.append(p)
     if len(flat) < 2:
-        return flat[0] if flat else Fixed(0)
-    return Concatenation(tuple(flat), sum(p.size for p in flat))
+        return flat[0] if flat else FixedTerm(0)
+    return ConcatenationTerm(tuple(flat), sum(p.size for p in flat))
 
 
-def leaves(expression: Expression) -> Iterator[Fixed | Atom]:
+def simple_terms(expression: Expression) -> Iterator[FixedTerm | Atom]:
     """The atoms and fixed parts, left to right."""
-    if isinstance(expression, Fixed | Atom):
+    if isinstance(expression, FixedTerm | Atom):
         yield expression
     else:
         for part in expression.parts:
-            yield from leaves(part)
+            yield from simple_terms(part)
 
 
 def atoms(expression: Expression) -> Iterator[Atom]:
     """The atoms, left to right; an atom that occurs twice comes twice."""
-    return (leaf for leaf in leaves(expression) if isinstance(leaf, Atom))
+    return (leaf for leaf in simple_terms(expression) if isinstance(leaf, Atom))
 
 
 def units(expression: Expression) -> Counter[tuple[int, ...]]:
@@ -115,16 +115,16 @@ def units(expression: Expression) -> Counter[tuple[int, ...]]:
     >>> units(product([heads, width])) == units(product([width, heads]))
     True
     """
-    if isinstance(expression, Fixed):
+    if isinstance(expression, FixedTerm):
         return Counter({(): expression.size})
     if isinstance(expression, Atom):
         return Counter({(expression.number,): 1})
-    if isinstance(expression, Concatenation):
+    if isinstance(expression, ConcatenationTerm):
         return sum(map(units, expression.parts), Counter())
     total: Counter[tuple[int, ...]] = Counter({(): 1})
     for factor in map(units, expression.parts):
-        grown: Counter[tuple[int, ...]] = Counter()
+        products: Counter[tuple[int, ...]] = Counter()
         for (one, n), (other, m) in itertools.product(total.items(), factor.items()):
-            grown[tuple(sorted(one + other))] += n * m
-        total = grown
+            products[tuple(sorted(one + other))] += n * m
+        total = products
     return total

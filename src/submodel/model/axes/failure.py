@@ -27,24 +27,24 @@ class ForwardError(SubmodelError, RuntimeError):
 
 def explain(module: nn.Module, inputs: Any, error: Exception) -> str:
     """What was given, where it failed and why; and a change to the inputs that makes it run."""
-    positional, named = arguments(inputs)
-    text = f"{type(module).__name__} does not run on {_given(inputs)}"
-    if (misfit := _signature_misfit(module, positional, named)) is not None:
+    positional, keywords = arguments(inputs)
+    text = f"{type(module).__name__} does not run on {_describe_inputs(inputs)}"
+    if (misfit := _signature_misfit(module, positional, keywords)) is not None:
         return f"{text}: {misfit}"
     path, layer = _innermost(module, error.__traceback__)
     where = f" in {path!r} ({type(layer).__name__})" if path else ""
     text += f": {type(error).__name__}{where}: {_first_line(error)}"
-    given = [value for value in (*positional, *named.values()) if isinstance(value, Tensor)]
-    if (hint := _placement(module, given)) is not None:
+    tensors = [value for value in (*positional, *keywords.values()) if isinstance(value, Tensor)]
+    if (hint := _placement(module, tensors)) is not None:
         return f"{text}; {hint}"
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and isinstance(error, IndexError):
         text += f"; it has the entries 0 to {layer.num_embeddings - 1}"
-        if len(given) == 1 and given[0].numel():
-            text += f", and the inputs go from {int(given[0].min())} to {int(given[0].max())}"
+        if len(tensors) == 1 and tensors[0].numel():
+            text += f", and the inputs go from {int(tensors[0].min())} to {int(tensors[0].max())}"
         return text
-    if len(positional) == 1 and isinstance(positional[0], Tensor) and not named:
-        for change, changed in _changes(module, positional[0]):
-            if _runs(module, changed):
+    if len(positional) == 1 and isinstance(positional[0], Tensor) and not keywords:
+        for change, other_input in _changes(module, positional[0]):
+            if _runs(module, other_input):
                 return f"{text}; it would run on {change}"
     return text
 
@@ -56,14 +56,14 @@ def arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
 
-def _given(inputs: Any) -> str:
-    positional, named = arguments(inputs)
-    told = [_described(value) for value in positional]
-    told += [f"{name} = {_described(value)}" for name, value in named.items()]
-    return ", ".join(told) or "no inputs"
+def _describe_inputs(inputs: Any) -> str:
+    positional, keywords = arguments(inputs)
+    descriptions = [_describe(value) for value in positional]
+    descriptions += [f"{name} = {_describe(value)}" for name, value in keywords.items()]
+    return ", ".join(descriptions) or "no inputs"
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         kind = str(value.dtype).removeprefix("torch.")
         return f"an input of shape {tuple(value.shape)} and type {kind}"
@@ -75,7 +75,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _signature_misfit(
-    module: nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any]
+    module: nn.Module, positional: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> str | None:
     """Whether the forward takes other arguments than these."""
     try:
@@ -83,7 +83,7 @@ def _signature_misfit(
     except (TypeError, ValueError):  # not written in Python
         return None
     try:
-        signature.bind(*positional, **named)
+        signature.bind(*positional, **keywords)
     except TypeError as misfit:
         return f"its forward takes ({', '.join(map(str, signature.parameters.values()))}): {misfit}"
     return None
@@ -92,22 +92,22 @@ def _signature_misfit(
 def _innermost(module: nn.Module, trail: TracebackType | None) -> tuple[str, nn.Module]:
     """The path of the layer that was running last, and the layer."""
     paths = {id(layer): path for path, layer in module.named_modules()}
-    found = module
+    innermost = module
     while trail is not None:
         running = trail.tb_frame.f_locals.get("self")
         if isinstance(running, nn.Module) and id(running) in paths:
-            found = running
+            innermost = running
         trail = trail.tb_next
-    return paths[id(found)], found
+    return paths[id(innermost)], innermost
 
 
-def _placement(module: nn.Module, given: list[Tensor]) -> str | None:
+def _placement(module: nn.Module, tensors: list[Tensor]) -> str | None:
     """Whether devices are the reason."""
     devices = {t.device.type for t in (*module.parameters(), *module.buffers())}
-    theirs = {t.device.type for t in given}
+    theirs = {t.device.type for t in tensors}
     if devices and theirs and devices != theirs:
-        own, other = " and ".join(sorted(devices)), " and ".join(sorted(theirs))
-        return f"the model is on {own}, the inputs are on {other}: put both on one device"
+        ours, other = " and ".join(sorted(devices)), " and ".join(sorted(theirs))
+        return f"the model is on {ours}, the inputs are on {other}: put both on one device"
     if "meta" in devices | theirs:
         return (
             "the meta device holds no values, and the code asks for some (in a branch, a loop, "

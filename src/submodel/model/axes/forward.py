@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from submodel.errors import ConfigError, SubmodelError
 from submodel.model.axes.failure import ForwardError, arguments, explain
-from submodel.model.axes.keep import kept
+from submodel.model.axes.keep import preserve
 from submodel.model.norm import StaticBatchNorm
 from submodel.model.seeding import seed_torch
 
@@ -29,13 +29,13 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
     >>> list(weights_of(nn.BatchNorm1d(3, affine=False)))
     ['running_mean', 'running_var', 'num_batches_tracked']
     """
-    found: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
-    found |= dict(module.named_buffers(remove_duplicate=False))
-    return found
+    tensors: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    tensors |= dict(module.named_buffers(remove_duplicate=False))
+    return tensors
 
 
 def run(module: nn.Module, inputs: Inputs) -> Any:
-    """What the module returns for the inputs; call it within `undisturbed`.
+    """What the module returns for the inputs; call it within `isolate`.
 
     Raises `ForwardError` where it does not run.
 
@@ -43,9 +43,9 @@ def run(module: nn.Module, inputs: Inputs) -> Any:
     tensor([1.])
     """
     seed_torch(SEED)
-    positional, named = arguments(inputs)
+    positional, keywords = arguments(inputs)
     try:
-        return module(*positional, **named)
+        return module(*positional, **keywords)
     except SubmodelError:
         raise
     except Exception as error:  # whatever a model's own code raises
@@ -53,7 +53,7 @@ def run(module: nn.Module, inputs: Inputs) -> Any:
 
 
 @contextlib.contextmanager
-def undisturbed(module: nn.Module, ours: bool = False) -> Iterator[None]:
+def isolate(module: nn.Module, ours: bool = False) -> Iterator[None]:
     """A forward in here changes nothing: neither what the module holds nor the random state.
 
     Everything is in evaluation mode, so that nothing is dropped at random, except static batch
@@ -66,7 +66,7 @@ def undisturbed(module: nn.Module, ours: bool = False) -> Iterator[None]:
     fast_attention = torch.backends.mha.get_fastpath_enabled()
     with contextlib.ExitStack() as stack:
         if not ours:
-            stack.enter_context(kept(module))
+            stack.enter_context(preserve(module))
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.random.fork_rng(devices=_devices(module)))
         if recurrent:
@@ -82,27 +82,27 @@ def undisturbed(module: nn.Module, ours: bool = False) -> Iterator[None]:
 
 def _devices(module: nn.Module) -> list[int]:
     """The accelerators whose random state a forward may use."""
-    found = {p.device for p in module.parameters() if p.device.type == "cuda"}
-    return sorted(d.index or 0 for d in found)
+    devices = {p.device for p in module.parameters() if p.device.type == "cuda"}
+    return sorted(d.index or 0 for d in devices)
 
 
-def outputs_of(returned: Any, outputs: Callable[[Any], Any] | None) -> list[Tensor]:
+def outputs_of(result: Any, outputs: Callable[[Any], Any] | None) -> list[Tensor]:
     """The tensors that the caller cares about.
 
     >>> len(outputs_of({"logits": torch.ones(1), "extra": (torch.ones(1), None)}, None))
     2
     """
-    chosen = returned
+    selection = result
     if outputs is not None:
         try:
-            chosen = outputs(returned)
+            selection = outputs(result)
         except Exception as error:  # whatever the caller's own code raises
-            reason = f"fails on what the forward returned, {_kind(returned)}: {error}"
+            reason = f"fails on what the forward returned, {_kind(result)}: {error}"
             raise ConfigError([f"outputs: {reason}"]) from error
-    found = list(tensors_in(chosen))
-    if not found:
-        raise ConfigError([f"outputs: no tensor in what the forward returned, {_kind(returned)}"])
-    return found
+    tensors = list(tensors_in(selection))
+    if not tensors:
+        raise ConfigError([f"outputs: no tensor in what the forward returned, {_kind(result)}"])
+    return tensors
 
 
 def tensors_in(value: Any, where: str = "outputs", strict: bool = True) -> Iterator[Tensor]:

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from submodel.model.axes.number import Tracked
+from submodel.model.axes.number import TracedInt
 from submodel.model.axes.reach import (
-    Held,
+    HeldItem,
     attributes_of,
     content,
     empty_tables,
@@ -32,20 +32,20 @@ Undo = Callable[[], None]
 
 
 @contextlib.contextmanager
-def kept(module: nn.Module) -> Iterator[None]:
+def preserve(module: nn.Module) -> Iterator[None]:
     """What ``module`` holds is the same after this block as before, in the same places.
 
     >>> net = nn.Identity()
     >>> net.sizes = []
-    >>> with kept(net):
+    >>> with preserve(net):
     ...     net.sizes.append(2)
     ...     net.last = 2
     >>> net.sizes, hasattr(net, "last")
     ([], False)
     """
-    held = list(reach(module))
-    undo = [step for one in held for step in _steps(one)]
-    writes = _Writes(one.value for one in held if isinstance(one.value, Tensor))
+    items = list(reach(module))
+    undo = [step for one in items for step in _steps(one)]
+    writes = _Writes(one.value for one in items if isinstance(one.value, Tensor))
     try:
         with writes:
             yield
@@ -55,15 +55,15 @@ def kept(module: nn.Module) -> Iterator[None]:
             step()
 
 
-def _steps(held: Held) -> Iterator[Undo]:
+def _steps(item: HeldItem) -> Iterator[Undo]:
     """How one thing is put back."""
-    value = held.value
+    value = item.value
     if isinstance(value, Tensor):
         yield _tensor(value)
     elif isinstance(value, dict):
-        yield _mapping(value, by_ourselves=held.owner == "global")
+        yield _mapping(value, by_ourselves=item.owner == "global")
     elif isinstance(value, list | deque):
-        yield _sequence(value, by_ourselves=held.owner == "global")
+        yield _sequence(value, by_ourselves=item.owner == "global")
     elif isinstance(value, set):
         yield _set(value)
     elif isinstance(value, torch.Generator):
@@ -76,14 +76,14 @@ def _steps(held: Held) -> Iterator[Undo]:
     elif closure := getattr(value, "__closure__", None):
         yield from map(_cell, closure)
     if isinstance(value, nn.Module):
-        yield _emptied(value)
-    if (own := table_of(value)) is not None:
-        yield _mapping(own)
+        yield _empty_tables(value)
+    if (table := table_of(value)) is not None:
+        yield _mapping(table)
     elif not isinstance(value, type) and attributes_of(value):
         yield _slots(value)
 
 
-def _emptied(module: nn.Module) -> Undo:
+def _empty_tables(module: nn.Module) -> Undo:
     """Tables of torch's that hold nothing, and will not."""
     tables = [vars(module)[name] for name in empty_tables(module)]
 
@@ -135,7 +135,7 @@ def _ours(value: Any) -> bool:
     """Whether a forward of ours left this in a global container, which others may fill as well."""
     if isinstance(value, tuple | list):
         return any(map(_ours, value))
-    return isinstance(value, Tracked | Tensor)
+    return isinstance(value, TracedInt | Tensor)
 
 
 def _is(one: object, other: object) -> bool:
@@ -176,7 +176,7 @@ def _cell(cell: Any) -> Undo:
 
 def _tensor(tensor: Tensor) -> Undo:
     """Its memory, and what belongs to training; the values in it are `_Writes`' part."""
-    data, trained, gradient = tensor.data, tensor.requires_grad, tensor.grad_fn is None
+    data, requires_grad, is_leaf = tensor.data, tensor.requires_grad, tensor.grad_fn is None
 
     def geometry(of: Tensor) -> tuple[object, ...]:
         dense = of.layout is torch.strided
@@ -185,8 +185,8 @@ def _tensor(tensor: Tensor) -> Undo:
     def undo() -> None:
         if geometry(tensor) != geometry(data):
             tensor.data = data
-        if gradient and tensor.requires_grad != trained:
-            tensor.requires_grad_(trained)
+        if is_leaf and tensor.requires_grad != requires_grad:
+            tensor.requires_grad_(requires_grad)
 
     return undo
 
@@ -220,14 +220,14 @@ class _Writes(DispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = kwargs or {}
+        keywords = kwargs or {}
         if func._schema.is_mutable or "batch_norm" in func._schema.name:  # that one does not say
             for place, argument in enumerate(func._schema.arguments):
-                value = args[place] if place < len(args) else given.get(argument.name)
+                value = args[place] if place < len(args) else keywords.get(argument.name)
                 for tensor in value if isinstance(value, list | tuple) else (value,):
                     if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
                         self._save(_memory(tensor))
-        return func(*args, **given)
+        return func(*args, **keywords)
 
     def _save(self, memory: int) -> None:
         storage = self._memories.get(memory)

@@ -41,18 +41,18 @@ def refuse_kinds(module: nn.Module) -> None:
 
 def _parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers, not looking into those that cannot be cut, which may hide theirs."""
-    found, seen = [], set()
+    parts, visited_ids = [], set()
     waiting = [("", module)]
     while waiting:
         path, layer = waiting.pop()
-        if id(layer) in seen:
+        if id(layer) in visited_ids:
             continue
-        seen.add(id(layer))
-        found.append((path, layer))
+        visited_ids.add(id(layer))
+        parts.append((path, layer))
         if type(layer) not in weakref.ProxyTypes and not _problem(type(layer)):
             children = reversed(list(layer._modules.items()))
             waiting += [(f"{path}.{n}" if path else n, c) for n, c in children if c is not None]
-    return found
+    return parts
 
 
 def _problem(kind: type) -> str:

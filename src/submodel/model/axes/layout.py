@@ -19,7 +19,7 @@ Units = Mapping[str, Indices]  # the units kept of each cut axis, ascending; abs
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedPart:
     """A part that is never cut."""
 
     size: int
@@ -46,8 +46,8 @@ class Along:
 
     def indices(self, units: Units) -> Indices:
         """The positions of the kept units."""
-        kept = units.get(self.axis)
-        return np.arange(self.size) if kept is None else kept
+        kept_units = units.get(self.axis)
+        return np.arange(self.size) if kept_units is None else kept_units
 
     def axes(self) -> Iterator[str]:
         """Its one axis."""
@@ -58,7 +58,7 @@ class Along:
 class Product:
     """Parts combined in row-major order, as a flatten does.
 
-    >>> Product((Along("channels", 3), Fixed(2))).indices({"channels": np.array([0, 2])})
+    >>> Product((Along("channels", 3), FixedPart(2))).indices({"channels": np.array([0, 2])})
     array([0, 1, 4, 5])
     """
 
@@ -101,8 +101,10 @@ class Concatenation:
     def indices(self, units: Units) -> Indices:
         """The positions kept in each part, shifted to where the part begins."""
         starts = np.cumsum([0, *(part.size for part in self.parts)])
-        kept = [s + part.indices(units) for s, part in zip(starts, self.parts, strict=False)]
-        return np.concatenate(kept)
+        kept_positions = [
+            s + part.indices(units) for s, part in zip(starts, self.parts, strict=False)
+        ]
+        return np.concatenate(kept_positions)
 
     def axes(self) -> Iterator[str]:
         """The axes of all parts."""
@@ -110,4 +112,4 @@ class Concatenation:
             yield from part.axes()
 
 
-Layout = Fixed | Along | Product | Concatenation
+Layout = FixedPart | Along | Product | Concatenation

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from submodel.model.axes.forward import Inputs, outputs_of, run, tensors_in, undisturbed
+from submodel.model.axes.forward import Inputs, isolate, outputs_of, run, tensors_in
 
 SHORT = 4
 """Up to this size, a dimension of an input may be too few steps: it is tried with more."""
@@ -40,50 +40,50 @@ def longer_inputs(
         sizes = {t.shape[d] for t in tensors.values() if t.dim() > d}
         for size in sorted(n for n in sizes if 0 < n <= SHORT and (d > 0 or n in steps)):
             short = [t for t in tensors.values() if t.dim() > d and t.shape[d] == size]
-            for longer in _lengthened(inputs, short, d, size):
+            for longer in _lengthen(inputs, short, d, size):
                 if _runs(module, longer, outputs):
                     yield longer
                     break
 
 
-def _lengthened(inputs: Inputs, short: list[Tensor], d: int, size: int) -> Iterator[Inputs]:
+def _lengthen(inputs: Inputs, short: list[Tensor], d: int, size: int) -> Iterator[Inputs]:
     """All inputs of this size with twice as many steps and one; or each on its own."""
     more = 2 * size + 1
 
-    def repeated(tensor: Tensor) -> Tensor:
+    def repeat(tensor: Tensor) -> Tensor:
         return tensor.index_select(d, torch.arange(more, device=tensor.device) % size)
 
-    def counted(value: Any) -> Any:
+    def recount(value: Any) -> Any:
         if isinstance(value, Tensor):
             whole = not (value.is_floating_point() or value.is_complex() or value.is_meta)
             lengths = whole and value.dim() < 2 and value.numel() and int(value.max()) == size
             return value.masked_fill(value == size, more) if lengths else value
         return more if type(value) is int and value == size else value
 
-    all_longer = {id(t): repeated(t) for t in short}
-    yield _replaced(inputs, all_longer, counted)
-    yield _replaced(inputs, all_longer)
+    all_longer = {id(t): repeat(t) for t in short}
+    yield _replace_tensors(inputs, all_longer, recount)
+    yield _replace_tensors(inputs, all_longer)
     for tensor in short if len(short) > 1 else ():
-        yield _replaced(inputs, {id(tensor): repeated(tensor)})
+        yield _replace_tensors(inputs, {id(tensor): repeat(tensor)})
 
 
-def _replaced(
+def _replace_tensors(
     value: Any, new: Mapping[int, Tensor], other: Callable[[Any], Any] = lambda value: value
 ) -> Any:
     """Some tensors exchanged, everything else as ``other`` says, in nested containers too."""
     if isinstance(value, Mapping):
-        return {key: _replaced(item, new, other) for key, item in value.items()}
+        return {key: _replace_tensors(item, new, other) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_replaced(item, new, other) for item in value)
+        return type(value)(_replace_tensors(item, new, other) for item in value)
     return new[id(value)] if id(value) in new else other(value)
 
 
 def _runs(module: nn.Module, inputs: Inputs, outputs: Callable[[Any], Any] | None) -> bool:
     """Whether the module takes the inputs and says something to them."""
-    with undisturbed(module), warnings.catch_warnings():
+    with isolate(module), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found = outputs_of(run(module, inputs), outputs)
-            return all(t.is_meta or bool(t.isfinite().all()) for t in found)
+            results = outputs_of(run(module, inputs), outputs)
+            return all(t.is_meta or bool(t.isfinite().all()) for t in results)
         except Exception:  # whatever a module says to an input that it is not made for
             return False

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from submodel.model.axes.declare import Axes
-from submodel.model.axes.forward import undisturbed
+from submodel.model.axes.forward import isolate
 from submodel.model.axes.trial import Example, Trial, distance, double
 from submodel.model.axes.verify import TOLERANCE, AxesError, complaint
 from submodel.model.build import build_module
@@ -52,24 +52,26 @@ def measure(
     capacities = tuple(capacities)
     if not capacities:
         return axes
-    measured: list[float] = []
+    done_capacities: list[float] = []
     doubts: list[str] = []
     for number, capacity in enumerate(capacities if axes.cut_by_capacity else ()):
         # units drawn one by one leave different shares of every axis, unless a layer forbids it
         for singly in (True, False) if number == 0 else (False,):
             cut = _random_cut(axes, capacity, number, singly)
             try:
-                with torch.no_grad(), undisturbed(examples[0].module):
-                    found = [_compare(e, cut, capacity, not measured) for e in examples]
+                with torch.no_grad(), isolate(examples[0].module):
+                    notes_of_examples = [
+                        _compare(e, cut, capacity, not done_capacities) for e in examples
+                    ]
             except NotMeasuredError as problem:
                 doubts.append(f"at capacity {capacity:g}: {problem}")
                 continue
-            for notes in found:
+            for notes in notes_of_examples:
                 axes = replace(axes, inexact={**axes.inexact, **notes})
-            measured.append(capacity)
+            done_capacities.append(capacity)
             break
-    unsure = bool(axes.cut_by_capacity) and not measured
-    return replace(axes, measured=tuple(measured), doubt="; ".join(doubts) if unsure else "")
+    unsure = bool(axes.cut_by_capacity) and not done_capacities
+    return replace(axes, measured=tuple(done_capacities), doubt="; ".join(doubts) if unsure else "")
 
 
 def _random_cut(axes: Axes, capacity: float, number: int, singly: bool) -> UnitCut:
@@ -77,15 +79,15 @@ def _random_cut(axes: Axes, capacity: float, number: int, singly: bool) -> UnitC
     units = {}
     for axis, size in axes.cut_by_capacity.items():
         rng = generator(0, "mask", number, 0, axis)
-        kept = (
+        kept_units = (
             np.flatnonzero(rng.random(size) < capacity)
             if singly
             else np.sort(rng.choice(size, units_held(capacity, size), replace=False))
         )
-        if not len(kept):
-            kept = generator(0, "spare", number, 0, axis).integers(size, size=1)
-        if len(kept) < size:
-            units[axis] = kept
+        if not len(kept_units):
+            kept_units = generator(0, "spare", number, 0, axis).integers(size, size=1)
+        if len(kept_units) < size:
+            units[axis] = kept_units
     return UnitCut(axes, units)
 
 
@@ -96,14 +98,14 @@ def _compare(
     subs = Subs(example)
     exact = [axis for axis in cut.units if axis not in cut.axes.inexact]
     words = f"measured at capacity {capacity:g}: the sub-model is not the masked model, by"
-    found: dict[str, tuple[str, ...]] = {
+    inexact_axes: dict[str, tuple[str, ...]] = {
         axis: (f"{words} {gap:.1g} of the largest output",)
         for axis, gap in subs.guilty(_only(cut, exact), Sub.from_masked).items()
     }
     if reorder and (guilty := subs.guilty(cut, Sub.from_reordered)):
         where = f" in a sub-model of capacity {capacity:g}"
         raise AxesError("\n".join(complaint(cut.axes, axis, where) for axis in guilty))
-    return found
+    return inexact_axes
 
 
 class Sub:
@@ -120,7 +122,7 @@ class Sub:
 
     def _run(self) -> list[Tensor]:
         try:
-            with undisturbed(self.module, ours=True):
+            with isolate(self.module, ours=True):
                 return self.trial.results(self.module)
         except Exception as problem:  # of the user's code, with other shapes than it knows
             raise NotMeasuredError(f"the sub-model does not run: {problem}") from problem
@@ -130,26 +132,28 @@ class Sub:
         values = dict(self.trial.values)
         for name, entries in self.cut.plan.items():
             values[name] = values[name].clone()
-            for d, kept in entries:
-                dropped = np.setdiff1d(np.arange(values[name].shape[d]), kept)
-                values[name].index_fill_(d, torch.from_numpy(dropped).to(values[name].device), 0)
+            for d, kept_positions in entries:
+                dropped_positions = np.setdiff1d(np.arange(values[name].shape[d]), kept_positions)
+                values[name].index_fill_(
+                    d, torch.from_numpy(dropped_positions).to(values[name].device), 0
+                )
         return distance(self.trial.forward(values), self.outputs)
 
     def from_reordered(self) -> float:
         """How far its outputs move when the units that it keeps change places."""
         order = {
-            axis: generator(0, "permute kept units", axis).permutation(kept)
-            for axis, kept in self.cut.units.items()
+            axis: generator(0, "permute kept units", axis).permutation(kept_units)
+            for axis, kept_units in self.cut.units.items()
         }
         other = UnitCut(self.cut.axes, order)
         tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
-        own = [tensor.data for _, tensor in tensors]
+        original_data = [tensor.data for _, tensor in tensors]
         for name, tensor in tensors:
             tensor.data = copy_part(other, name, self.trial.values[name])
-        moved = distance(self.outputs, self._run())
-        for (_, tensor), data in zip(tensors, own, strict=True):
+        gap = distance(self.outputs, self._run())
+        for (_, tensor), data in zip(tensors, original_data, strict=True):
             tensor.data = data
-        return moved
+        return gap
 
 
 class Subs:
@@ -165,11 +169,11 @@ class Subs:
         if gap == 0 or len(cut.units) < 2:
             return dict.fromkeys(cut.units, gap) if gap else {}
         names = list(cut.units)
-        found: dict[str, float] = {}
+        gaps: dict[str, float] = {}
         for half in (names[: len(names) // 2], names[len(names) // 2 :]):
             with contextlib.suppress(NotMeasuredError):
-                found |= self.guilty(_only(cut, half), compare)
-        return found or dict.fromkeys(names, gap)
+                gaps |= self.guilty(_only(cut, half), compare)
+        return gaps or dict.fromkeys(names, gap)
 
     def _gap(self, cut: UnitCut, compare: Callable[[Sub], float]) -> float:
         """The difference, zero if it is one of rounding."""
@@ -193,4 +197,4 @@ def _only(cut: UnitCut, axes: Collection[str]) -> UnitCut:
     """The cut of some axes alone."""
     if len(axes) == len(cut.units):
         return cut
-    return UnitCut(cut.axes, {axis: kept for axis, kept in cut.units.items() if axis in axes})
+    return UnitCut(cut.axes, {axis: cut.units[axis] for axis in cut.units if axis in axes})

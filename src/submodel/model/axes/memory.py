@@ -23,7 +23,7 @@ class Memory:
     >>> net = nn.Linear(2, 2)
     >>> before = Memory(net)
     >>> net.last, net.in_features = torch.ones(2), 3
-    >>> [tuple(tensor.shape) for tensor in before.written()]
+    >>> [tuple(tensor.shape) for tensor in before.new_tensors()]
     [(2,)]
     """
 
@@ -32,14 +32,14 @@ class Memory:
         self._tensors = _tensors(_containers(module))
         self._buffers = [(b, b.detach().clone()) for b in module.buffers()]
 
-    def written(self) -> list[Tensor]:
+    def new_tensors(self) -> list[Tensor]:
         """Tensors that the module holds now and did not before: a later forward may read them."""
-        found = _tensors(_containers(self._module))
-        return [t for key, t in found.items() if key not in self._tensors]
+        tensors = _tensors(_containers(self._module))
+        return [t for key, t in tensors.items() if key not in self._tensors]
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         """Whether the module holds another tensor than before, or other values in a buffer."""
-        if self.written():
+        if self.new_tensors():
             return True
         dense = [(b, v) for b, v in self._buffers if b.layout is torch.strided and not b.is_meta]
         return any(not torch.equal(buffer, value) for buffer, value in dense)
@@ -50,28 +50,32 @@ _INTERNAL = {"_parameters", "_modules"}  # no state; hooks are one, as some forw
 
 def _containers(module: nn.Module) -> Iterator[_Container]:
     """The attributes of every layer as a dict, and all plain containers in them."""
-    seen: set[int] = set()
+    visited_ids: set[int] = set()
     for layer in module.modules():
-        own = vars(layer)
-        yield own
-        ahead = [own[n] for n in own if n not in _INTERNAL and type(own[n]) in _PLAIN]
+        attributes = vars(layer)
+        yield attributes
+        ahead = [
+            attributes[n]
+            for n in attributes
+            if n not in _INTERNAL and type(attributes[n]) in _PLAIN
+        ]
         while ahead:
-            held = ahead.pop()
-            if not isinstance(held, tuple):
-                if id(held) in seen:
+            container = ahead.pop()
+            if not isinstance(container, tuple):
+                if id(container) in visited_ids:
                     continue
-                seen.add(id(held))
-                yield held
-            items = held.values() if isinstance(held, dict) else held
+                visited_ids.add(id(container))
+                yield container
+            items = container.values() if isinstance(container, dict) else container
             ahead += [item for item in items if type(item) in _PLAIN]
 
 
 def _tensors(containers: Iterable[_Container]) -> dict[int, Tensor]:
-    found: dict[int, Tensor] = {}
-    for held in containers:
-        for value in held.values() if isinstance(held, dict) else held:
+    tensors: dict[int, Tensor] = {}
+    for container in containers:
+        for value in container.values() if isinstance(container, dict) else container:
             if isinstance(value, Tensor):
-                found[id(value)] = value
+                tensors[id(value)] = value
             elif type(value) is tuple:
-                found.update((id(item), item) for item in value if isinstance(item, Tensor))
-    return found
+                tensors.update((id(item), item) for item in value if isinstance(item, Tensor))
+    return tensors

@@ -36,27 +36,27 @@ class SizeOf:
 
 
 @dataclass(frozen=True)
-class Computed:
+class Operation:
     """One of `OPERATIONS` on two numbers."""
 
-    operation: str
-    left: Number
-    right: Number
+    name: str
+    first: Number
+    second: Number
 
 
-Number = int | Attribute | SizeOf | Computed
+Number = int | Attribute | SizeOf | Operation
 """Where an integer comes from; a plain one is written out in the code, or nobody knows."""
 
 
 def leaves(number: Number) -> Iterator[int | Attribute | SizeOf]:
     """What a number is computed from.
 
-    >>> list(leaves(Computed("mul", 3, Attribute("heads"))))
+    >>> list(leaves(Operation("mul", 3, Attribute("heads"))))
     [3, Attribute(name='heads')]
     """
-    if isinstance(number, Computed):
-        yield from leaves(number.left)
-        yield from leaves(number.right)
+    if isinstance(number, Operation):
+        yield from leaves(number.first)
+        yield from leaves(number.second)
     else:
         yield number
 
@@ -64,12 +64,12 @@ def leaves(number: Number) -> Iterator[int | Attribute | SizeOf]:
 def factors_of(number: Number) -> Iterator[Number]:
     """The numbers that are multiplied; the number itself, if it is no product.
 
-    >>> list(factors_of(Computed("mul", 3, Attribute("heads"))))
+    >>> list(factors_of(Operation("mul", 3, Attribute("heads"))))
     [3, Attribute(name='heads')]
     """
-    if isinstance(number, Computed) and number.operation == "mul":
-        yield from factors_of(number.left)
-        yield from factors_of(number.right)
+    if isinstance(number, Operation) and number.name == "mul":
+        yield from factors_of(number.first)
+        yield from factors_of(number.second)
     else:
         yield number
 
@@ -77,20 +77,20 @@ def factors_of(number: Number) -> Iterator[Number]:
 def evaluate(number: Number, value: Callable[[Attribute | SizeOf], int]) -> int:
     """The number, given the values of what it is computed from.
 
-    >>> evaluate(Computed("mul", 3, Attribute("heads")), lambda leaf: 4)
+    >>> evaluate(Operation("mul", 3, Attribute("heads")), lambda leaf: 4)
     12
     """
-    if isinstance(number, Computed):
-        left, right = evaluate(number.left, value), evaluate(number.right, value)
-        return OPERATIONS[number.operation](left, right)
+    if isinstance(number, Operation):
+        first, second = evaluate(number.first, value), evaluate(number.second, value)
+        return OPERATIONS[number.name](first, second)
     return number if isinstance(number, int) else value(number)
 
 
-def replace(number: Number, dimension: Callable[[Any], Any]) -> Number:
+def replace_dimensions(number: Number, dimension: Callable[[Any], Any]) -> Number:
     """The number with every dimension described anew."""
-    if isinstance(number, Computed):
-        left, right = replace(number.left, dimension), replace(number.right, dimension)
-        return Computed(number.operation, left, right)
+    if isinstance(number, Operation):
+        operands = (replace_dimensions(n, dimension) for n in (number.first, number.second))
+        return Operation(number.name, *operands)
     return SizeOf(dimension(number.dimension)) if isinstance(number, SizeOf) else number
 
 
@@ -101,113 +101,113 @@ class Uses(list[Number]):
         """Two numbers were compared, with this outcome."""
 
 
-class Tracked(int):
+class TracedInt(int):
     """An integer with its formula; arithmetic with other integers keeps it.
 
-    Where it is lost to other arithmetic, such as a square root, it adds its formula to ``lost``;
+    Where it is lost to other arithmetic, such as a square root, it adds its formula to ``uses``;
     comparisons are told there too.
 
-    >>> three = Tracked(4, Attribute("heads"), lost := Uses()) * 3
-    >>> three.number, 1 / three, len(lost)
-    (Computed(operation='mul', left=Attribute(name='heads'), right=3), 0.08333333333333333, 1)
+    >>> three = TracedInt(4, Attribute("heads"), uses := Uses()) * 3
+    >>> three.number, 1 / three, len(uses)
+    (Operation(name='mul', first=Attribute(name='heads'), second=3), 0.08333333333333333, 1)
     """
 
     number: Number
-    lost: Uses
+    uses: Uses
 
-    def __new__(cls, value: int, number: Number, lost: Uses) -> Tracked:
+    def __new__(cls, value: int, number: Number, uses: Uses) -> TracedInt:
         """The integer ``value``, known to be ``number``."""
-        made = super().__new__(cls, value)
-        made.number, made.lost = number, lost
-        return made
+        integer = super().__new__(cls, value)
+        integer.number, integer.uses = number, uses
+        return integer
 
-    def __deepcopy__(self, memo: object) -> Tracked:
+    def __deepcopy__(self, memo: object) -> TracedInt:
         return self
 
 
-def multiplied(numbers: Sequence[Number]) -> Number:
+def multiply(numbers: Sequence[Number]) -> Number:
     """The product of some numbers.
 
-    >>> multiplied([Attribute("heads"), 3])
-    Computed(operation='mul', left=Attribute(name='heads'), right=3)
+    >>> multiply([Attribute("heads"), 3])
+    Operation(name='mul', first=Attribute(name='heads'), second=3)
     """
     total: Number = numbers[0] if numbers else 1
     for number in numbers[1:]:
-        total = Computed("mul", total, number)
+        total = Operation("mul", total, number)
     return total
 
 
 def number_of(value: int) -> Number:
     """The formula of an integer: itself, if it has none."""
-    return value.number if isinstance(value, Tracked) else int(value)
+    return value.number if isinstance(value, TracedInt) else int(value)
 
 
-def _tracking(name: str, *, swapped: bool) -> Callable[[Tracked, Any], Any]:
-    plain = getattr(int, f"__r{name}__" if swapped else f"__{name}__")
+def _tracking(name: str, *, is_swapped: bool) -> Callable[[TracedInt, Any], Any]:
+    plain = getattr(int, f"__r{name}__" if is_swapped else f"__{name}__")
 
-    def operate(self: Tracked, other: Any) -> Any:
+    def operate(self: TracedInt, other: Any) -> Any:
         value = plain(self, other)
         if type(value) is not int:  # not an integer any more, or not an operation on integers
             if isinstance(other, float | complex):
-                self.lost.append(self.number)
+                self.uses.append(self.number)
             return value
-        left, right = (other, self) if swapped else (self, other)
-        number = Computed(name, number_of(left), number_of(right))
-        return Tracked(value, number, self.lost)
+        first, second = (other, self) if is_swapped else (self, other)
+        number = Operation(name, number_of(first), number_of(second))
+        return TracedInt(value, number, self.uses)
 
     return operate
 
 
-def _negative(self: Tracked) -> Tracked:
+def _negative(self: TracedInt) -> TracedInt:
     number = self.number
-    twice = isinstance(number, Computed) and (number.operation, number.left) == ("mul", -1)
-    opposite = number.right if isinstance(number, Computed) and twice else None
-    negated = Computed("mul", -1, number) if opposite is None else opposite
-    return Tracked(-int(self), negated, self.lost)
+    twice = isinstance(number, Operation) and (number.name, number.first) == ("mul", -1)
+    opposite = number.second if isinstance(number, Operation) and twice else None
+    negation = Operation("mul", -1, number) if opposite is None else opposite
+    return TracedInt(-int(self), negation, self.uses)
 
 
-Tracked.__neg__ = _negative  # type: ignore[method-assign, assignment]
+TracedInt.__neg__ = _negative  # type: ignore[method-assign, assignment]
 
 
-def _comparing(name: str) -> Callable[[Tracked, Any], Any]:
+def _comparing(name: str) -> Callable[[TracedInt, Any], Any]:
     plain = getattr(int, name)
 
-    def compare(self: Tracked, other: Any) -> Any:
-        found = plain(self, other)
+    def compare(self: TracedInt, other: Any) -> Any:
+        outcome = plain(self, other)
         if isinstance(other, int) and not isinstance(other, bool):
-            self.lost.compare(self.number, number_of(other), found is (name == "__eq__"))
-        return found
+            self.uses.compare(self.number, number_of(other), outcome is (name == "__eq__"))
+        return outcome
 
     return compare
 
 
 for _name in ("__eq__", "__ne__"):
-    setattr(Tracked, _name, _comparing(_name))
-Tracked.__hash__ = int.__hash__  # type: ignore[method-assign]
+    setattr(TracedInt, _name, _comparing(_name))
+TracedInt.__hash__ = int.__hash__  # type: ignore[method-assign]
 
 
 def _leaving(name: str) -> Callable[..., Any]:
     plain = getattr(int, name)
 
-    def operate(self: Tracked, *others: Any) -> Any:
-        self.lost.append(self.number)
+    def operate(self: TracedInt, *others: Any) -> Any:
+        self.uses.append(self.number)
         return plain(self, *others)
 
     return operate
 
 
 for _name in ("float", "truediv", "rtruediv", "pow", "rpow", "divmod", "rdivmod"):
-    setattr(Tracked, f"__{_name}__", _leaving(f"__{_name}__"))
+    setattr(TracedInt, f"__{_name}__", _leaving(f"__{_name}__"))
 
 
-def _array_ufunc(self: Tracked, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+def _array_ufunc(self: TracedInt, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
     """NumPy computes with the value."""
-    self.lost.append(self.number)
-    plain = [int(value) if isinstance(value, Tracked) else value for value in inputs]
+    self.uses.append(self.number)
+    plain = [int(value) if isinstance(value, TracedInt) else value for value in inputs]
     return getattr(ufunc, method)(*plain, **options)
 
 
-Tracked.__array_ufunc__ = _array_ufunc  # type: ignore[attr-defined]
+TracedInt.__array_ufunc__ = _array_ufunc  # type: ignore[attr-defined]
 for _name in OPERATIONS:
-    setattr(Tracked, f"__{_name}__", _tracking(_name, swapped=False))
-    setattr(Tracked, f"__r{_name}__", _tracking(_name, swapped=True))
+    setattr(TracedInt, f"__{_name}__", _tracking(_name, is_swapped=False))
+    setattr(TracedInt, f"__r{_name}__", _tracking(_name, is_swapped=True))

@@ -24,7 +24,7 @@ MOST = 200_000
 """How many things are looked at; beyond, a module holds a whole data set."""
 
 _CONTAINERS = (dict, list, set, deque)
-_CLOSED: tuple[type, ...] = (
+_CLOSED_TYPES: tuple[type, ...] = (
     *(str, bytes, bytearray, range, slice, complex, bool, int, float, type, type(None)),
     *(types.ModuleType, types.CodeType, np.ndarray, np.generic),
     *(torch.dtype, torch.device, torch.UntypedStorage, torch.TypedStorage),
@@ -36,7 +36,7 @@ _PLAIN = frozenset({*(str, bytes, bool, int, float, type(None)), torch.dtype, to
 Owner = Literal["module", "class", "global"]
 
 
-class Held(NamedTuple):
+class HeldItem(NamedTuple):
     """One thing that a module holds; a tuple, as thousands are made for every forward."""
 
     path: str  # in words, from the module on
@@ -44,35 +44,39 @@ class Held(NamedTuple):
     owner: Owner = "module"  # all instances share what belongs to their class, or to no one
     direct: bool = True  # attributes, containers and objects alone lead there: a copy has its own
 
-    def below(self, path: str, value: Any) -> Held:
+    def below(self, path: str, value: Any) -> HeldItem:
         """What attributes and containers hold."""
-        return Held(path, value, self.owner, self.direct)
+        return HeldItem(path, value, self.owner, self.direct)
 
-    def through(self, path: str, value: Any) -> Held:
+    def through(self, path: str, value: Any) -> HeldItem:
         """What functions, methods and references lead to."""
-        return Held(path, value, self.owner, False)
+        return HeldItem(path, value, self.owner, False)
 
 
-def reach(root: object) -> Iterator[Held]:
+def reach(root: object) -> Iterator[HeldItem]:
     """All that can be reached from ``root``, each once, nearest first; but for `empty_tables`.
 
     >>> net, hidden = nn.Module(), nn.Linear(2, 2)
     >>> net.scale = (lambda layer: lambda x: layer(x))(hidden)
-    >>> [held.path for held in reach(net) if isinstance(held.value, nn.Module)]
+    >>> [item.path for item in reach(net) if isinstance(item.value, nn.Module)]
     ['', "scale, which encloses 'layer'"]
     """
-    waiting = deque([Held("", root)])
-    seen = {id(root)}
+    waiting = deque([HeldItem("", root)])
+    visited_ids = {id(root)}
     kept_alive = []  # what is made on the way, so that no two get the same id
-    while waiting and len(seen) < MOST:
-        held = waiting.popleft()
-        kept_alive.append(held.value)
-        yield held
-        for below in _inside(held):
+    while waiting and len(visited_ids) < MOST:
+        item = waiting.popleft()
+        kept_alive.append(item.value)
+        yield item
+        for below in _inside(item):
             value = below.value
-            if type(value) in _PLAIN or id(value) in seen or isinstance(value, _CLOSED):
+            if (
+                type(value) in _PLAIN
+                or id(value) in visited_ids
+                or isinstance(value, _CLOSED_TYPES)
+            ):
                 continue
-            seen.add(id(value))
+            visited_ids.add(id(value))
             waiting.append(below)
 
 
@@ -86,20 +90,20 @@ def aliases(module: nn.Module) -> dict[int, tuple[str, str]]:
     """
     weights = {id(t): n for n, t in (*module.named_parameters(), *module.named_buffers())}
     tensors = [
-        held
-        for held in reach(module)
-        if isinstance(held.value, Tensor) and held.value.layout is torch.strided
+        item
+        for item in reach(module)
+        if isinstance(item.value, Tensor) and item.value.layout is torch.strided
     ]
     memories = {
-        held.value.untyped_storage()._cdata: weights[id(held.value)]
-        for held in tensors
-        if id(held.value) in weights and held.value.numel()
+        item.value.untyped_storage()._cdata: weights[id(item.value)]
+        for item in tensors
+        if id(item.value) in weights and item.value.numel()
     }
     return {
-        id(held.value): (held.path, memories[memory])
-        for held in tensors
-        if id(held.value) not in weights
-        and (memory := held.value.untyped_storage()._cdata) in memories
+        id(item.value): (item.path, memories[memory])
+        for item in tensors
+        if id(item.value) not in weights
+        and (memory := item.value.untyped_storage()._cdata) in memories
     }
 
 
@@ -111,39 +115,39 @@ def alias_problem(path: str, weight: str) -> str:
     )
 
 
-def _inside(held: Held) -> Iterator[Held]:
-    value, path = held.value, held.path
-    if held.owner != "module" and not isinstance(value, (*_CONTAINERS, tuple, Tensor, nn.Module)):
+def _inside(holder: HeldItem) -> Iterator[HeldItem]:
+    value, path = holder.value, holder.path
+    if holder.owner != "module" and not isinstance(value, (*_CONTAINERS, tuple, Tensor, nn.Module)):
         return  # other people's code: only what is plainly kept there counts
     if isinstance(value, nn.Module):
-        yield from _of_module(held)
+        yield from _of_module(holder)
     elif isinstance(value, Tensor):
         for name, item in value.__dict__.items():
-            yield held.below(_dotted(path, name), item)
+            yield holder.below(_join(path, name), item)
     elif isinstance(value, dict):
         for key, item in list(value.items()):
-            yield held.below(f"{path}[{key!r}]", item)
+            yield holder.below(f"{path}[{key!r}]", item)
     elif isinstance(value, list | tuple | deque):
         for place, item in enumerate(list(value)):
-            yield held.below(f"{path}[{place}]", item)
+            yield holder.below(f"{path}[{place}]", item)
     elif isinstance(value, set | frozenset):
         for item in list(value):
-            yield held.below(f"{path}[...]", item)
+            yield holder.below(f"{path}[...]", item)
     elif isinstance(value, functools.partial):
         for item in (value.func, *value.args, *value.keywords.values()):
-            yield held.through(f"{path} (a partial)", item)
+            yield holder.through(f"{path} (a partial)", item)
     elif isinstance(value, types.MethodType):
-        yield held.through(f"{path} (a method)", value.__self__)
-        yield held.through(f"{path} (a method)", value.__func__)
+        yield holder.through(f"{path} (a method)", value.__self__)
+        yield holder.through(f"{path} (a method)", value.__func__)
     elif isinstance(value, types.BuiltinMethodType):
-        yield held.through(f"{path} (a method)", value.__self__)
+        yield holder.through(f"{path} (a method)", value.__self__)
     elif isinstance(value, types.FunctionType):
-        yield from _of_function(held)
+        yield from _of_function(holder)
     elif isinstance(value, weakref.ref):
-        yield held.through(f"{path} (a weak reference)", value())
+        yield holder.through(f"{path} (a weak reference)", value())
     else:
         for name, item in list(attributes_of(value).items()):
-            yield held.below(_dotted(path, name), item)
+            yield holder.below(_join(path, name), item)
 
 
 def attributes_of(value: object) -> dict[str, Any]:
@@ -152,12 +156,12 @@ def attributes_of(value: object) -> dict[str, Any]:
     >>> attributes_of(types.SimpleNamespace(heads=4))
     {'heads': 4}
     """
-    found = dict(table_of(value) or {})
+    attributes = dict(table_of(value) or {})
     kind: Any = type(value)
     for name, slot in _slots_of(kind):
         with contextlib.suppress(AttributeError):
-            found[name] = slot.__get__(value)
-    return found
+            attributes[name] = slot.__get__(value)
+    return attributes
 
 
 @functools.lru_cache(maxsize=4096)
@@ -189,65 +193,68 @@ def empty_tables(module: nn.Module) -> list[str]:
     >>> "_forward_hooks" in empty_tables(nn.Identity()), "_parameters" in empty_tables(nn.ReLU())
     (True, True)
     """
-    own = vars(module)
-    return [name for name in _TABLES if name in own and not own[name]]
+    attributes = vars(module)
+    return [name for name in _TABLES if name in attributes and not attributes[name]]
 
 
 _TABLES = [name for name, item in vars(nn.Module()).items() if isinstance(item, dict | set)]
 
 
-def _of_module(held: Held) -> Iterator[Held]:
-    module: nn.Module = held.value
+def _of_module(holder: HeldItem) -> Iterator[HeldItem]:
+    module: nn.Module = holder.value
     plain = dict(vars(module))
     for table in empty_tables(module):
         del plain[table]
     for table in ("_parameters", "_buffers", "_modules"):
         children = plain.pop(table, None)
         if isinstance(children, dict):
-            yield held.below(_dotted(held.path, table), children)
+            yield holder.below(_join(holder.path, table), children)
             for name, item in list(children.items()):
                 if item is not None:
-                    yield held.below(_dotted(held.path, name), item)
+                    yield holder.below(_join(holder.path, name), item)
     for name, item in plain.items():
         if type(item) not in _PLAIN:
-            yield held.below(_dotted(held.path, name), item)
+            yield holder.below(_join(holder.path, name), item)
     for kind in type(module).__mro__:
         if not kind.__module__.startswith("torch.") and issubclass(kind, nn.Module):
             yield from _of_class(kind)
 
 
-def _of_class(kind: type) -> Iterator[Held]:
+def _of_class(kind: type) -> Iterator[HeldItem]:
     """Containers of a class, and global ones that its methods name."""
     for name, item in list(vars(kind).items()):
         if isinstance(item, (*_CONTAINERS, Tensor)) and not name.startswith("__"):
-            yield Held(f"{kind.__name__}.{name}", item, "class", False)
+            yield HeldItem(f"{kind.__name__}.{name}", item, "class", False)
         elif isinstance(item, types.FunctionType):
             yield from _globals_of(item)
 
 
-def _of_function(held: Held) -> Iterator[Held]:
-    function: types.FunctionType = held.value
-    if held.path:
-        encloses, defaults = f"{held.path}, which encloses {{!r}}", f"{held.path} (as a default)"
+def _of_function(holder: HeldItem) -> Iterator[HeldItem]:
+    function: types.FunctionType = holder.value
+    if holder.path:
+        encloses, defaults = (
+            f"{holder.path}, which encloses {{!r}}",
+            f"{holder.path} (as a default)",
+        )
     else:
         encloses, defaults = "{!r}, which it encloses", "a default"
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if (item := content(cell)) is not None:
-            yield held.through(encloses.format(name), item)
+            yield holder.through(encloses.format(name), item)
     for item in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-        yield held.through(defaults, item)
+        yield holder.through(defaults, item)
     for name, item in vars(function).items():
-        yield held.through(_dotted(held.path, name), item)
+        yield holder.through(_join(holder.path, name), item)
     yield from _globals_of(function)
 
 
-def _globals_of(function: types.FunctionType) -> Iterator[Held]:
-    known = function.__globals__
+def _globals_of(function: types.FunctionType) -> Iterator[HeldItem]:
+    global_names = function.__globals__
     for name in _names(function.__code__):
-        item = known.get(name)
+        item = global_names.get(name)
         kept_there = isinstance(item, (*_CONTAINERS, Tensor, nn.Module))
         if kept_there and name in _read_globals(function.__code__):
-            yield Held(f"the global {name}", item, "global", False)
+            yield HeldItem(f"the global {name}", item, "global", False)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -260,11 +267,11 @@ def _names(code: types.CodeType) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=4096)
 def _read_globals(code: types.CodeType) -> frozenset[str]:
     """Those of the names that are global, not attributes."""
-    found = {i.argval for i in dis.get_instructions(code) if i.opname in _GLOBAL}
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in _GLOBAL}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            found |= _read_globals(constant)
-    return frozenset(found)
+            names |= _read_globals(constant)
+    return frozenset(names)
 
 
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
@@ -278,5 +285,5 @@ def content(cell: types.CellType) -> Any:
         return None
 
 
-def _dotted(path: str, name: str) -> str:
+def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from submodel.model.axes.algebra import Algebra
-from submodel.model.axes.expression import Atom, Expression, Fixed, atoms
+from submodel.model.axes.expression import Atom, Expression, FixedTerm, atoms
 
 Dimensions = tuple[Expression, ...]
 SHARED = "it shares a part of its memory with another tensor"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class TensorFacts:
     """One tensor: its dimensions, and what tracing needs to know besides."""
 
     tensor: Tensor  # held, so that its id is not given to another tensor during the trace
@@ -31,7 +31,7 @@ class Record:
     """The tensors, the algebra of their dimensions, and remarks collected on the way."""
 
     algebra: Algebra = field(default_factory=Algebra)
-    tensors: dict[int, Known] = field(default_factory=dict)
+    tensors: dict[int, TensorFacts] = field(default_factory=dict)
     weights: set[int] = field(default_factory=set)  # ids of the parameters and buffers
     storages: dict[int, list[Tensor]] = field(default_factory=dict)  # of parameters and buffers
     read: dict[int, int] = field(default_factory=dict)  # id of a tensor -> when it was first read
@@ -40,7 +40,7 @@ class Record:
     products: list[Expression] = field(default_factory=list)  # of the dimensions of activations
     copies: set[Expression] = field(default_factory=set)  # along which a tensor repeats itself
     steps: set[int] = field(default_factory=set)  # sizes of what was read one position at a time
-    joined: set[int] = field(default_factory=set)  # ids of tensors that were put together
+    joined_tensors: set[int] = field(default_factory=set)  # ids of tensors that were put together
     starts: list[Expression] = field(default_factory=list)  # of constants that weights were read by
 
     def add(
@@ -55,7 +55,7 @@ class Record:
         sizes = tuple(d.size for d in dimensions)
         if sizes != tuple(tensor.shape):
             raise ValueError(f"dimensions of sizes {sizes} for a tensor {tuple(tensor.shape)}")
-        self.tensors[id(tensor)] = Known(
+        self.tensors[id(tensor)] = TensorFacts(
             tensor, tuple(dimensions), weight, constant, tuple(pending)
         )
 
@@ -69,66 +69,66 @@ class Record:
             return
         dense = tensor.layout is torch.strided
         free = dense and (tensor.is_floating_point() or tensor.is_complex())
-        fixed = "it holds whole numbers" if dense else "it is sparse"
-        dimensions = [self.algebra.fresh(n) if free else Fixed(n, fixed) for n in tensor.shape]
-        self.add(tensor, self._owned(tensor) or dimensions, weight=True)
+        reason = "it holds whole numbers" if dense else "it is sparse"
+        dimensions = [self.algebra.fresh(n) if free else FixedTerm(n, reason) for n in tensor.shape]
+        self.add(tensor, self._owner_dimensions(tensor) or dimensions, weight=True)
         if dense and tensor.numel():
             self.storages.setdefault(storage(tensor), []).append(tensor)
 
     def add_fixed(self, tensor: Tensor, reason: str) -> None:
         """Remember a tensor whose dimensions all keep their order."""
-        self.add(tensor, [Fixed(n, reason) for n in tensor.shape])
+        self.add(tensor, [FixedTerm(n, reason) for n in tensor.shape])
 
-    def of(self, tensor: Tensor) -> Known:
+    def of(self, tensor: Tensor) -> TensorFacts:
         """What is known of a tensor that an operator reads.
 
         One that no operator made and that is not a parameter holds constants, so it is fixed. If it
         shares memory with a parameter (``weight.data``), it is that parameter, or freezes it.
         """
-        known = self.tensors.get(id(tensor))
-        if known is None:
-            known = self._unknown(tensor)
-        for expression, reason in known.pending:
+        facts = self.tensors.get(id(tensor))
+        if facts is None:
+            facts = self._unknown(tensor)
+        for expression, reason in facts.pending:
             self.algebra.freeze(expression, reason)
-        self.read.setdefault(id(known.tensor), len(self.read))
-        return known
+        self.read.setdefault(id(facts.tensor), len(self.read))
+        return facts
 
-    def seen(self, tensor: Tensor) -> Dimensions | None:
+    def dimensions_of(self, tensor: Tensor) -> Dimensions | None:
         """The dimensions of a tensor that some operator made or read; this is not reading it."""
-        known = self.tensors.get(id(tensor))
-        return None if known is None else known.dimensions
+        facts = self.tensors.get(id(tensor))
+        return None if facts is None else facts.dimensions
 
     def starting(self) -> set[Atom]:
         """Axes that only ever held constants, as a state does before its first step."""
-        met = {a for start in self.starts for a in atoms(self.algebra.resolve(start))}
-        for known in self.tensors.values() if met else ():
-            if not (known.weight or known.constant or id(known.tensor) in self.joined):
-                met.difference_update(
-                    a for d in known.dimensions for a in atoms(self.algebra.resolve(d))
+        starting_atoms = {a for start in self.starts for a in atoms(self.algebra.resolve(start))}
+        for facts in self.tensors.values() if starting_atoms else ():
+            if not (facts.weight or facts.constant or id(facts.tensor) in self.joined_tensors):
+                starting_atoms.difference_update(
+                    a for d in facts.dimensions for a in atoms(self.algebra.resolve(d))
                 )
-        return met
+        return starting_atoms
 
-    def _unknown(self, tensor: Tensor) -> Known:
-        dimensions = self._owned(tensor, read=True)
+    def _unknown(self, tensor: Tensor) -> TensorFacts:
+        dimensions = self._owner_dimensions(tensor, read=True)
         if dimensions is None:
             self.add_fixed(tensor, "a constant that is no parameter and no buffer")
         else:
             self.add(tensor, dimensions, weight=True)
         return self.tensors[id(tensor)]
 
-    def _owned(self, tensor: Tensor, read: bool = False) -> Dimensions | None:
+    def _owner_dimensions(self, tensor: Tensor, read: bool = False) -> Dimensions | None:
         """The dimensions of the parameter whose memory a tensor shares; None if there is none."""
         if tensor.layout is not torch.strided:
             return None
         for owner in self.storages.get(storage(tensor), ()):
             if not _overlap(tensor, owner):
                 continue  # pieces of one buffer, as recurrent layers have them on accelerators
-            known = self.of(owner) if read else self.tensors[id(owner)]
+            facts = self.of(owner) if read else self.tensors[id(owner)]
             if _geometry(tensor) == _geometry(owner):
-                return known.dimensions
-            for expression in known.dimensions:
+                return facts.dimensions
+            for expression in facts.dimensions:
                 self.algebra.freeze(expression, SHARED)
-            return tuple(Fixed(n, SHARED) for n in tensor.shape)
+            return tuple(FixedTerm(n, SHARED) for n in tensor.shape)
         return None
 
     def mix(self, expression: Expression, words: str) -> None:

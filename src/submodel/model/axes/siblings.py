@@ -15,7 +15,7 @@ from torch import nn
 
 
 @dataclass(frozen=True)
-class Called:
+class ModuleCall:
     """One call of a module."""
 
     args: tuple[Any, ...]
@@ -23,7 +23,7 @@ class Called:
     result: Any
 
 
-Calls = dict[nn.Module, Called]
+Calls = dict[nn.Module, ModuleCall]
 """The first call of each module of a list."""
 
 
@@ -32,20 +32,20 @@ def watch_calls(module: nn.Module) -> Iterator[Calls]:
     """Collect the calls of all modules that lie in lists or dictionaries of modules."""
     calls: Calls = {}
     with ExitStack() as undo:
-        for listed in {child: None for siblings in _lists(module) for child in siblings}:
+        for layer_of_list in {child: None for siblings in _lists(module) for child in siblings}:
 
             def note(
                 layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
             ) -> None:
-                calls.setdefault(layer, Called(args, kwargs, result))
+                calls.setdefault(layer, ModuleCall(args, kwargs, result))
 
-            undo.callback(listed.register_forward_hook(note, with_kwargs=True).remove)
+            undo.callback(layer_of_list.register_forward_hook(note, with_kwargs=True).remove)
         yield calls
 
 
 def passed_by(
     module: nn.Module, calls: Calls, is_read: Callable[[nn.Module], bool]
-) -> Iterator[tuple[nn.Module, Called]]:
+) -> Iterator[tuple[nn.Module, ModuleCall]]:
     """The modules of lists that the forward has not run, each with the call of a sibling."""
     for siblings in _lists(module):
         for child in siblings:

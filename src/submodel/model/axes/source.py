@@ -37,14 +37,14 @@ def source_line(nearest: int = 0) -> str:
 
 def failing_line(problem: BaseException) -> str:
     """The innermost such line on the way of an error; empty if there is none."""
-    found = ""
+    innermost = ""
     step: TracebackType | None = problem.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
         if not _is_library(code.co_filename):
-            found = _text(code.co_filename, step.tb_lineno, code.co_qualname)
+            innermost = _text(code.co_filename, step.tb_lineno, code.co_qualname)
         step = step.tb_next
-    return found
+    return innermost
 
 
 def _text(file: str, line: int, function: str) -> str:

@@ -38,11 +38,11 @@ def alike_in_layers(module: nn.Module) -> Iterator[list[Part]]:
 
 def _attention(layer: nn.MultiheadAttention) -> list[Part]:
     """One width for the queries read, for all heads together, and for the output."""
-    found = [Part(layer.out_proj.weight, 0), Part(layer.out_proj.weight, 1)]
+    output_parts = [Part(layer.out_proj.weight, 0), Part(layer.out_proj.weight, 1)]
     if layer._qkv_same_embed_dim:
-        return [*found, Part(layer.in_proj_weight, 0, 3), Part(layer.in_proj_weight, 1)]
+        return [*output_parts, Part(layer.in_proj_weight, 0, 3), Part(layer.in_proj_weight, 1)]
     heads = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
-    return [*found, Part(layer.q_proj_weight, 1), *(Part(weight, 0) for weight in heads)]
+    return [*output_parts, Part(layer.q_proj_weight, 1), *(Part(weight, 0) for weight in heads)]
 
 
 def _recurrent(layer: nn.RNNBase) -> Iterator[list[Part]]:
@@ -50,14 +50,14 @@ def _recurrent(layer: nn.RNNBase) -> Iterator[list[Part]]:
     parameters = dict(layer.named_parameters())
     recurrent = [p for name, p in parameters.items() if name.startswith("weight_hh")]
     gates = {"LSTM": 4, "GRU": 3}.get(layer.mode, 1)
-    hidden = [Part(weight, 0, gates) for weight in recurrent]
-    given = [Part(weight, 1) for weight in recurrent]
+    hidden_parts = [Part(weight, 0, gates) for weight in recurrent]
+    output_parts = [Part(weight, 1) for weight in recurrent]
     if layer.proj_size:
         projections = [p for name, p in parameters.items() if name.startswith("weight_hr")]
-        yield hidden + [Part(weight, 1) for weight in projections]
-        yield given + [Part(weight, 0) for weight in projections]
+        yield hidden_parts + [Part(weight, 1) for weight in projections]
+        yield output_parts + [Part(weight, 0) for weight in projections]
     else:
-        yield hidden + given
+        yield hidden_parts + output_parts
 
 
 def _gates(weight: Tensor) -> int:

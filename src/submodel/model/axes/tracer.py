@@ -12,31 +12,29 @@ state is called twice.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from submodel.errors import ConfigError
 from submodel.model.axes.advice import Reason, is_natural
-from submodel.model.axes.assemble import Overrides, assemble
+from submodel.model.axes.assemble import assemble
+from submodel.model.axes.code_numbers import NumberLog
 from submodel.model.axes.declare import Axes
-from submodel.model.axes.expression import Atom, Expression, Fixed, units
-from submodel.model.axes.forward import Inputs, outputs_of, run, tensors_in, undisturbed, weights_of
-from submodel.model.axes.keep import DispatchMode
+from submodel.model.axes.equal_sizes import unify_equal_sizes
+from submodel.model.axes.expression import Atom, Expression, FixedTerm
+from submodel.model.axes.forward import Inputs, isolate, outputs_of, run, tensors_in, weights_of
 from submodel.model.axes.kinds import refuse_kinds
 from submodel.model.axes.longer import longer_inputs
 from submodel.model.axes.memory import Memory
+from submodel.model.axes.number_watch import watch_numbers
+from submodel.model.axes.operators import OperatorWatch
+from submodel.model.axes.overrides import Overrides
 from submodel.model.axes.reach import alias_problem, aliases
 from submodel.model.axes.record import Record
-from submodel.model.axes.rules import Call, Rule, find
 from submodel.model.axes.siblings import Calls, passed_by, watch_calls
 from submodel.model.axes.source import source_line
-from submodel.model.axes.stored import Watched, watch_numbers
-from submodel.model.axes.torch_layers import alike_in_layers
 from submodel.model.axes.trial import Example
 from submodel.model.axes.verify import verify_on
 
@@ -79,6 +77,7 @@ def trace(
             have no values to verify.
         capacities: those at which that is measured.
 
+    >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> trace(net, torch.ones(1, 4)).sizes
     {'0': 8}
@@ -87,33 +86,33 @@ def trace(
         raise ConfigError(problems)
     overrides = Overrides(freeze, tie, whole, cut)
     refuse_kinds(module)
-    record, watched = Record(), Watched()
+    record, log = Record(), NumberLog()
     weights = weights_of(module)
     for tensor in weights.values():
         record.add_weight(tensor)
-    runs = _watch_forward(module, example_inputs, outputs, record, watched)
+    runs = _watch_forward(module, example_inputs, outputs, record, log)
     examples = [example_inputs, *longer_inputs(module, example_inputs, record.steps, outputs)]
     for longer in examples[1:]:
-        runs += _watch_forward(module, longer, outputs, record, watched)
+        runs += _watch_forward(module, longer, outputs, record, log)
     _refuse_aliases(module, record)
-    _equal_sizes(record, watched, module)
-    for dimension in watched.scales():
+    unify_equal_sizes(record, log, module)
+    for dimension in log.scales():
         record.mix(dimension, "the code computes a value from its size")
     of_classes = _freeze_outputs(record, runs, classes)
-    axes = assemble(record, weights, of_classes, overrides, watched)
+    axes = assemble(record, weights, of_classes, overrides, log)
     if verify and not any(t.is_meta for t in (*weights.values(), *runs[0])):
         if not any(t.numel() for t in runs[0]):
             raise ConfigError(["example_inputs: no output has a value on them; give an example"])
         from submodel.model.axes.measure import measure  # which needs axes itself
 
-        tried = [Example(module, example, outputs) for example in examples]
-        for example in tried:
+        all_examples = [Example(module, example, outputs) for example in examples]
+        for example in all_examples:
             verify_on(example, axes)
-        axes = measure(tried, axes, capacities)
+        axes = measure(all_examples, axes, capacities)
     return axes
 
 
-def _located(reason: str) -> str:
+def _add_line(reason: str) -> str:
     """A reason to freeze with the line of the model's code that is running."""
     if isinstance(reason, Reason) or is_natural(reason):
         return reason
@@ -125,26 +124,26 @@ def _watch_forward(
     inputs: Inputs,
     outputs: Callable[[Any], Any] | None,
     record: Record,
-    watched: Watched,
+    log: NumberLog,
 ) -> list[list[Tensor]]:
     """The outputs of a forward, and of a second one if the first left a state that it may read."""
     for tensor in tensors_in(inputs, strict=False):
         if id(tensor) not in record.tensors:
             record.add_fixed(tensor, "it meets an input")
-    with undisturbed(module):
+    with isolate(module):
         memory = Memory(module)
         with (
-            Watch(record),
-            watch_numbers(module, record.seen, watched),
+            OperatorWatch(record),
+            watch_numbers(module, record.dimensions_of, log),
             watch_calls(module) as calls,
         ):  # what ``outputs`` computes is watched as well
-            record.algebra.located = _located
+            record.algebra.locate = _add_line
             runs = [outputs_of(run(module, inputs), outputs)]
             _refuse_late(module, record)
             _run_passed_by(record, module, calls)
-            if any(record.seen(tensor) is not None for tensor in memory.written()):
+            if any(record.dimensions_of(tensor) is not None for tensor in memory.new_tensors()):
                 runs.append(outputs_of(run(module, inputs), outputs))
-    record.algebra.located = str
+    record.algebra.locate = str
     return runs
 
 
@@ -201,48 +200,6 @@ def _refuse_aliases(module: nn.Module, record: Record) -> None:
         raise ConfigError([alias_problem(path, weight) for path, weight in read])
 
 
-def _equal_sizes(record: Record, watched: Watched, module: nn.Module) -> None:
-    """Dimensions that one number counts stay equal in size: they become one."""
-    reason = "one number counts it and another dimension"
-    alike = list(watched.alike())
-    for parts in alike_in_layers(module):
-        found: list[Expression] = []
-        for part in parts:
-            known = record.seen(part.tensor)
-            if known is not None:
-                size = known[part.dimension].size // part.parts
-                found += record.algebra.pieces(known[part.dimension], [size] * part.parts, reason)
-        alike.append(found)
-    resolve = record.algebra.resolve
-    for same in alike:
-        for other in same[1:]:
-            if same[0].size != other.size:  # the number changed on the way
-                record.algebra.freeze(same[0], reason)
-                record.algebra.freeze(other, reason)
-            elif units(resolve(same[0])) != units(resolve(other)):
-                record.algebra.unify(same[0], other, reason)
-    for made, counted in watched.multiples():
-        _factor(record, made, counted)
-
-
-def _factor(record: Record, made: Expression, counted: Sequence[Expression]) -> None:
-    """A dimension that a product makes, such as `2 * self.size`: its factors are what it counts.
-
-    Only where it is one axis so far, and would be cut without regard to its factors.
-    """
-    resolve = record.algebra.resolve
-    if not isinstance(resolve(made), Atom):
-        return
-    inner = [d for d in counted if not isinstance(resolve(d), Fixed)]
-    size = math.prod(d.size for d in inner)
-    if inner and size < made.size and made.size % size == 0:
-        reason = "a multiple of the size of another dimension"
-        sizes = [made.size // size, *(d.size for d in inner)]
-        factors = record.algebra.factor(made, sizes, reason)
-        for factor, dimension in zip(factors[1:], inner, strict=True):
-            record.algebra.unify(factor, dimension, reason)
-
-
 def _freeze_outputs(record: Record, runs: Sequence[Sequence[Tensor]], classes: bool) -> Atom | None:
     """Fix the outputs of all runs; with ``classes``, not the last dimension of the one output."""
     if classes and (len(runs[0]) != 1 or runs[0][0].dim() == 0):
@@ -251,119 +208,23 @@ def _freeze_outputs(record: Record, runs: Sequence[Sequence[Tensor]], classes: b
         )
     last: Expression | None = None
     for result in (result for results in runs for result in results):
-        own = list(record.of(result).dimensions)
-        if classes and own:
-            along = own.pop()
+        dimensions = list(record.of(result).dimensions)
+        if classes and dimensions:
+            along = dimensions.pop()
             if last is None:
                 last = along
             elif along.size == last.size:
                 record.algebra.unify(last, along, "it meets an output")
-        for dimension in own:
+        for dimension in dimensions:
             record.algebra.freeze(dimension, "it meets an output")
     if last is None:
         return None
-    found = record.algebra.resolve(last)
-    if not isinstance(found, Atom):
-        why = found.reason if isinstance(found, Fixed) else "it is made of several axes"
+    classes_axis = record.algebra.resolve(last)
+    if not isinstance(classes_axis, Atom):
+        why = (
+            classes_axis.reason
+            if isinstance(classes_axis, FixedTerm)
+            else "it is made of several axes"
+        )
         raise ConfigError([f"classes: the last dimension of the output is no axis: {why}"])
-    return found
-
-
-@cache
-def _rule(operator: torch._ops.OpOverload) -> Rule | None:
-    return find(operator)
-
-
-@cache
-def _parameters(operator: torch._ops.OpOverload) -> tuple[tuple[str, Any], ...]:
-    """The arguments of an operator with their defaults."""
-    return tuple((a.name, a.default_value) for a in operator._schema.arguments)
-
-
-class Watch(DispatchMode):
-    """Applies the rule of every operator that runs."""
-
-    def __init__(self, record: Record) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.record = record
-
-    def __torch_dispatch__(
-        self,
-        func: torch._ops.OpOverload,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        given = kwargs or {}
-        rule = _rule(func)
-        if rule is None:
-            result = self._decomposed(func, args, given)
-            if result is not NotImplemented:
-                return result
-        arguments = {
-            name: args[i] if i < len(args) else given.get(name, default)
-            for i, (name, default) in enumerate(_parameters(func))
-        }
-        result = func(*args, **given)
-        made = [result] if isinstance(result, Tensor) else _flat(result)
-        self._apply(rule, Call(self.record, func._schema.name.split("::")[-1], arguments, made))
-        return result
-
-    def _decomposed(
-        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """What an operator without a rule computes, by operators that may have one."""
-        if func._schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags:
-            return NotImplemented
-        with self:
-            result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented or not any(isinstance(a, Tensor) for a in args):
-                return result
-            decomposition = _decompositions().get(func)
-            return NotImplemented if decomposition is None else decomposition(*args, **kwargs)
-
-    def _add_untold(self, call: Call, results: Sequence[Tensor]) -> None:
-        """Results that a rule leaves out: whoever reads them depends on who knows what."""
-        reason = f"read through a result of {call.name} that its rule does not describe"
-        for tensor in results:
-            fixed = [Fixed(n, f"made by {call.name}") for n in tensor.shape]
-            self.record.add(tensor, fixed, pending=[(d, reason) for d in _dimensions(call)])
-
-    def _apply(self, rule: Rule | None, call: Call) -> None:
-        reason = f"read by {call.name}, which has no rule"
-        if rule is not None:
-            try:
-                found = rule.apply(call)
-                weight = bool(call.results) and rule.keeps_zeros(call)
-                constant = rule.is_constant(call)
-                for tensor, dimensions in zip(call.results, found, strict=False):
-                    self.record.add(tensor, dimensions, weight, constant, call.pending)
-                self._add_untold(call, call.results[len(found) :])
-                return
-            except (ValueError, IndexError, KeyError) as problem:
-                reason = f"read by {call.name} in a way that its rule does not cover: {problem}"
-        for dimension in _dimensions(call):
-            self.record.algebra.freeze(dimension, reason)
-        for tensor in call.results:
-            self.record.add_fixed(tensor, f"made by {call.name}")
-
-
-def _dimensions(call: Call) -> Iterator[Expression]:
-    """The dimensions of everything that an operator reads."""
-    for tensor in call.tensors():
-        yield from call.record.of(tensor).dimensions
-
-
-def _flat(result: Any) -> list[Tensor]:
-    """The tensors that an operator returned, in order."""
-    if isinstance(result, Tensor):
-        return [result]
-    return [t for r in result for t in _flat(r)] if isinstance(result, list | tuple) else []
-
-
-@cache
-def _decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
-    """Torch's own table; imported late, as it is large and few models need it."""
-    from torch._decomp import core_aten_decompositions
-
-    return dict(core_aten_decompositions())
+    return classes_axis

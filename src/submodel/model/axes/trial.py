@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from submodel.model.axes.forward import Inputs, outputs_of, run, undisturbed, weights_of
-from submodel.model.axes.keep import kept
+from submodel.model.axes.forward import Inputs, isolate, outputs_of, run, weights_of
+from submodel.model.axes.keep import preserve
 from submodel.model.axes.memory import Memory
 from submodel.randomness import key
 
@@ -24,7 +24,7 @@ class Trial:
     """A module whose tensors hold values of the scale that keeps signals alive.
 
     Fresh layers of zeros or ones, or a branch that starts at a millionth, would hide a mistake. If
-    no output is finite then, the values are the module's own. Use it within `undisturbed`.
+    no output is finite then, the values are the module's own. Use it within `isolate`.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class Trial:
         self.weights = weights_of(module)
         first: dict[int, str] = {}  # a tensor of several names has one value
         names = {name: first.setdefault(id(t), name) for name, t in self.weights.items()}
-        own = {name: convert(self.weights[names[name]].detach()) for name in names}
-        lively = {name: _lively(name, own[name]) for name in first.values()}
+        original_values = {name: convert(self.weights[names[name]].detach()) for name in names}
+        lively = {name: _lively(name, original_values[name]) for name in first.values()}
         self.values = {name: lively[alias] for name, alias in names.items()}
         self.before = self.forward(self.values)
         if not self.finite:
-            self.values = own
-            self.before = self.forward(own)
+            self.values = original_values
+            self.before = self.forward(original_values)
 
     @property
     def finite(self) -> bool:
@@ -59,25 +59,25 @@ class Trial:
     def results(self, module: nn.Module) -> list[Tensor]:
         """The outputs of this or another module; if it leaves a state, of a second call too."""
         memory = Memory(module)
-        with kept(module):
-            found = outputs_of(run(module, self.inputs), self.outputs)
-            found = [result.detach().clone() for result in found]
-            if memory.changed():
+        with preserve(module):
+            results = outputs_of(run(module, self.inputs), self.outputs)
+            results = [result.detach().clone() for result in results]
+            if memory.has_changed():
                 again = outputs_of(run(module, self.inputs), self.outputs)
-                found += [result.detach().clone() for result in again]
-            return found
+                results += [result.detach().clone() for result in again]
+            return results
 
     @contextlib.contextmanager
     def holding(self, values: Mapping[str, Tensor]) -> Iterator[None]:
         """The module's own tensors hold other values in here."""
-        own = [(tensor, tensor.data) for tensor in self.weights.values()]
+        original_data = [(tensor, tensor.data) for tensor in self.weights.values()]
         try:
             for name, tensor in self.weights.items():
-                written = not isinstance(tensor, nn.Parameter)  # a forward may write in a buffer
-                tensor.data = values[name].clone() if written else values[name]
+                is_buffer = not isinstance(tensor, nn.Parameter)  # a forward may write in a buffer
+                tensor.data = values[name].clone() if is_buffer else values[name]
             yield
         finally:
-            for tensor, data in own:
+            for tensor, data in original_data:
                 tensor.data = data
 
 
@@ -99,7 +99,7 @@ class Example:
             return self._trial(as_double)
 
     def _trial(self, convert: Callable[[Any], Any]) -> Trial:
-        with torch.no_grad(), undisturbed(self.module):
+        with torch.no_grad(), isolate(self.module):
             return Trial(self.module, self.inputs, self.outputs, convert)
 
 
@@ -151,7 +151,7 @@ def distance(before: list[Tensor], after: list[Tensor]) -> float:
     """
     if len(before) != len(after):
         return math.inf
-    found = 0.0
+    farthest = 0.0
     for old, new in zip(before, after, strict=True):
         if old.shape != new.shape or old.dtype != new.dtype:
             return math.inf
@@ -164,5 +164,5 @@ def distance(before: list[Tensor], after: list[Tensor]) -> float:
             return math.inf
         gap, scale = (new - old)[finite].abs(), old[finite].abs()
         if gap.numel() and (largest := gap.max().item()) > 0:
-            found = max(found, largest / size if (size := scale.max().item()) else math.inf)
-    return found
+            farthest = max(farthest, largest / size if (size := scale.max().item()) else math.inf)
+    return farthest

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
 from submodel.model.axes.declare import CLASSES, Axes
-from submodel.model.axes.forward import Inputs, undisturbed
+from submodel.model.axes.forward import Inputs, isolate
 from submodel.model.axes.layout import Indices
 from submodel.model.axes.trial import Example, Outputs, Trial, distance, double
 from submodel.randomness import generator
@@ -76,31 +76,31 @@ def _guilty(trial: Trial, axes: Axes) -> list[str]:
     if not trial.finite:
         raise AxesError("axes cannot be verified: no output is finite on the example inputs")
 
-    def moved(units: Mapping[str, Indices]) -> bool:
-        after = trial.forward(_permuted(trial.values, axes, units))
+    def moves_outputs(units: Mapping[str, Indices]) -> bool:
+        after = trial.forward(_permute(trial.values, axes, units))
         return _differ(trial.before, after, units.get(CLASSES))
 
-    with undisturbed(trial.module):
+    with isolate(trial.module):
         for draw in range(3 if min(axes.sizes.values()) < SMALL else 1):
             units = {
                 axis: generator(0, "permute axes", draw, axis).permutation(size)
                 for axis, size in axes.sizes.items()
             }
-            if moved(units):
-                return [axis for axis in units if moved({axis: units[axis]})] or list(units)
+            if moves_outputs(units):
+                return [axis for axis in units if moves_outputs({axis: units[axis]})] or list(units)
     return []
 
 
-def _permuted(
+def _permute(
     values: Mapping[str, Tensor], axes: Axes, units: Mapping[str, Indices]
 ) -> dict[str, Tensor]:
-    permuted = dict(values)
+    new_values = dict(values)
     for name, layouts in axes.layouts.items():
         for d, layout in enumerate(layouts):
             if any(axis in units for axis in layout.axes()):
                 order = torch.from_numpy(layout.indices(units)).to(values[name].device)
-                permuted[name] = permuted[name].index_select(d, order)
-    return permuted
+                new_values[name] = new_values[name].index_select(d, order)
+    return new_values
 
 
 def _differ(before: list[Tensor], after: list[Tensor], classes: Indices | None) -> bool:

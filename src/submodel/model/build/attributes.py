@@ -1,6 +1,6 @@
 """Plain integers in modules of unknown types, such as `self.heads = 4`: set to what the cut leaves.
 
-A trace knows which dimension an integer makes (see `submodel.model.axes.stored`), so there is
+A trace knows which dimension an integer makes (see `submodel.model.axes.code_numbers`), so there is
 nothing to guess, and afterwards every size that the forward computes is checked. Declared axes do
 not tell; then an integer is followed if the nearest tensors with a part of that size (the module's
 own, else its children's, ...) all say the same, and doubt is an error.
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from submodel.model.axes.code_numbers import CodeNumbers
 from submodel.model.axes.number import Attribute, Number, SizeOf, evaluate, leaves
-from submodel.model.axes.stored import Stored
 from submodel.model.build.sizes import Sizes, kept_size
 from submodel.model.build.solve import Values, original, required_value
 
@@ -34,7 +34,7 @@ def plain_integers(layer: nn.Module) -> dict[str, int]:
 
 
 def follow_integers(
-    layer: nn.Module, path: str, sizes: Sizes, numbers: Stored | None, allowed_values: Values
+    layer: nn.Module, path: str, sizes: Sizes, numbers: CodeNumbers | None, allowed_values: Values
 ) -> list[str]:
     """Set the integers of ``layer`` that the cut changes; what cannot be told, in words.
 
@@ -49,7 +49,7 @@ def follow_integers(
             source = Attribute(f"{path}.{name}" if path else name)
             near = sizes.inside(path, value)
             becomes = allowed_values.get(source, frozenset())
-            makes_dimension = any(source in leaves(m.number) for m in numbers.made)
+            makes_dimension = any(source in leaves(m.number) for m in numbers.sizings)
             only_sizes = source.name not in numbers.elsewhere | numbers.values
             if makes_dimension:
                 becomes = (becomes & near) or becomes or near
@@ -68,7 +68,7 @@ def follow_integers(
     return doubts
 
 
-def misfits(small: nn.Module, sizes: Sizes, numbers: Stored) -> list[str]:
+def misfits(small: nn.Module, sizes: Sizes, numbers: CodeNumbers) -> list[str]:
     """The sizes that the forward of ``small`` would compute wrongly, in words."""
     problems: dict[str, None] = {}
 
@@ -78,20 +78,19 @@ def misfits(small: nn.Module, sizes: Sizes, numbers: Stored) -> list[str]:
         path, _, name = leaf.name.rpartition(".")
         return int(getattr(small.get_submodule(path), name))
 
-    for maker in numbers.made:
+    for sizing in numbers.sizings:
         actual, becomes = (
-            evaluate(maker.number, value),
-            required_value(maker, original(maker.number, sizes), sizes),
+            evaluate(sizing.number, value),
+            required_value(sizing, original(sizing.number, sizes), sizes),
         )
         if actual != becomes:
-            where = (
-                f"{maker.where or 'the model'} ({type(small.get_submodule(maker.where)).__name__})"
-            )
-            by = _from(maker.number)
-            what = "number of groups" if maker.groups else "size"
-            line = f", at {maker.line}" if maker.line else ""
+            kind = type(small.get_submodule(sizing.where)).__name__
+            where = f"{sizing.where or 'the model'} ({kind})"
+            by = _from(sizing.number)
+            what = "number of groups" if sizing.groups else "size"
+            line = f", at {sizing.line}" if sizing.line else ""
             problems[f"{where}: a {what} {by}is {actual} and should be {becomes}{line}"] = None
-    for comparison in numbers.compared:
+    for comparison in numbers.comparisons:
         if (
             evaluate(comparison.one, value) == evaluate(comparison.other, value)
         ) is not comparison.equal:

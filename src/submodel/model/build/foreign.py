@@ -18,7 +18,7 @@ from torch.nn.modules import module as global_hooks
 
 from submodel.errors import SubmodelError
 from submodel.model.axes.keep import DispatchMode
-from submodel.model.axes.reach import Held, alias_problem, aliases, reach
+from submodel.model.axes.reach import HeldItem, alias_problem, aliases, reach
 from submodel.model.axes.record import storage
 
 _T = TypeVar("_T")
@@ -52,7 +52,7 @@ def refuse_reads(module: nn.Module, small: nn.Module, running: Sequence[str]) ->
     layers = {key: h for key, h in layers.items() if h.owner == "module"}
     foreign_reads: dict[str, tuple[str, object]] = {}  # what was read -> in which layer
 
-    def note(one: Held) -> None:
+    def note(one: HeldItem) -> None:
         foreign_reads.setdefault(
             one.path or "the model", (running[-1] if running else "", one.value)
         )
@@ -105,7 +105,7 @@ def _refusal(small: nn.Module, foreign_reads: Mapping[str, tuple[str, object]]) 
     )
 
 
-def _memories(module: nn.Module, reachable: Sequence[Held]) -> dict[int, Held]:
+def _memories(module: nn.Module, reachable: Sequence[HeldItem]) -> dict[int, HeldItem]:
     """The memory of the tensors that belong to a module; constants that code shares do not."""
     weights = {id(t) for t in (*module.parameters(), *module.buffers())}
     return {

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from submodel.errors import SubmodelError
-from submodel.model.axes.layout import Fixed, Indices, Layout
+from submodel.model.axes.layout import FixedPart, Indices, Layout
 from submodel.model.axes.number import Attribute
 from submodel.model.build.sizes import Sizes, kept_groups, kept_size
 from submodel.model.cut import UnitCut
@@ -44,7 +44,7 @@ class LayerCut:
         if id(whole) not in self.names:
             raise self.error(f"its {tensor} is computed, not stored")
         layouts = self.cut.axes.layouts.get(self.names[id(whole)])
-        return Fixed(whole.shape[dimension]) if layouts is None else layouts[dimension]
+        return FixedPart(whole.shape[dimension]) if layouts is None else layouts[dimension]
 
     def positions(self, tensor: str, dimension: int = 0) -> Indices:
         """Which positions along a dimension of such a tensor are kept."""
@@ -79,7 +79,7 @@ class LayerCut:
 
     def traced_layout(self, what: str) -> Layout | None:
         """What a number of the layer counts or groups, by what the trace saw; None if unknown."""
-        numbers = self.cut.axes.stored
+        numbers = self.cut.axes.code_numbers
         number = Attribute(f"{self.path}.{what}" if self.path else what)
         makers = [] if numbers is None else [m for m in numbers.layers if m.number == number]
         layout: Layout | None = makers[0].dimension if makers else None

@@ -84,9 +84,9 @@ def build_module(
             _correct(module, small, cut, sizes, in_doubt_to_user=resize is not None)
             if resize is not None:
                 resize(small, sizes.kept_counts)
-            if cut.axes.stored is not None:
-                _refuse(misfits(small, sizes, cut.axes.stored))
-                pad_groups(module, small, cut.axes.stored.grouped)
+            if cut.axes.code_numbers is not None:
+                _refuse(misfits(small, sizes, cut.axes.code_numbers))
+                pad_groups(module, small, cut.axes.code_numbers.grouping_modules)
     refuse_parts(module, small)
     if example_inputs is not None:
         OutputCheck(module, example_inputs, outputs).check(small, cut)
@@ -134,7 +134,9 @@ def _correct(
     names = {id(p): name for name, p in module.named_parameters()}
     names |= {id(b): name for name, b in module.named_buffers()}
     doubts = []
-    allowed_values = narrow_values(cut.axes.stored, sizes) if cut.axes.stored is not None else {}
+    allowed_values = (
+        narrow_values(cut.axes.code_numbers, sizes) if cut.axes.code_numbers is not None else {}
+    )
     pairs = list(zip(module.named_modules(), small.modules(), strict=True))
     with _computed_weights(module, small):
         for (path, original), layer in reversed(pairs):  # layers before those that contain them
@@ -142,7 +144,9 @@ def _correct(
                 fix(layer, LayerCut(path, original, cut, sizes, names))
             elif not type(layer).__module__.startswith("torch."):
                 where = f"{path or 'the model'} ({type(layer).__name__})"
-                layer_doubts = follow_integers(layer, path, sizes, cut.axes.stored, allowed_values)
+                layer_doubts = follow_integers(
+                    layer, path, sizes, cut.axes.code_numbers, allowed_values
+                )
                 doubts += [f"{where}: {doubt}" for doubt in layer_doubts]
     if not in_doubt_to_user:
         _refuse(doubts)

@@ -14,8 +14,8 @@ from torch import nn
 from submodel.errors import SubmodelError
 from submodel.model.axes import CLASSES
 from submodel.model.axes.failure import ForwardError
-from submodel.model.axes.forward import Inputs, outputs_of, run, undisturbed
-from submodel.model.axes.keep import kept
+from submodel.model.axes.forward import Inputs, isolate, outputs_of, run
+from submodel.model.axes.keep import preserve
 from submodel.model.axes.source import failing_line
 from submodel.model.axes.trial import Outputs
 from submodel.model.build.foreign import refuse_aliases, refuse_reads
@@ -97,11 +97,11 @@ def _shapes(
 ) -> list[tuple[int, ...]]:
     """The shapes of what a forward returns; nothing of ``original`` may be read."""
     running: list[str] = []
-    with ExitStack() as around, undisturbed(module), ExitStack() as hooks:
+    with ExitStack() as around, isolate(module), ExitStack() as hooks:
         if original is None:
             hooks.enter_context(refuse_aliases(module))
         else:
-            around.enter_context(kept(original))
+            around.enter_context(preserve(original))
             hooks.enter_context(refuse_reads(original, module, running))
         for path, layer in module.named_modules():
 

@@ -7,7 +7,7 @@ from itertools import chain, combinations
 
 from torch import nn
 
-from submodel.model.axes.layout import Along, Concatenation, Fixed, Layout, Product
+from submodel.model.axes.layout import Along, Concatenation, FixedPart, Layout, Product
 from submodel.model.cut import UnitCut
 
 Choices = Mapping[int, frozenset[int]]
@@ -17,11 +17,11 @@ Choices = Mapping[int, frozenset[int]]
 def kept_size(layout: Layout, sizes: Mapping[str, int]) -> int:
     """The size that is left of a layout when each axis keeps ``sizes[axis]`` units.
 
-    >>> kept_size(Product((Along("heads", 4), Fixed(6))), {"heads": 3})
+    >>> kept_size(Product((Along("heads", 4), FixedPart(6))), {"heads": 3})
     18
     """
     match layout:
-        case Fixed(size):
+        case FixedPart(size):
             return size
         case Along(axis, size):
             return sizes.get(axis, size)
@@ -72,7 +72,7 @@ def kept_groups(
 def pieces(layout: Layout) -> Iterator[Layout]:
     """The layout and all that views and splits can make of it: runs of its parts, and theirs.
 
-    >>> [p.size for p in pieces(Product((Along("heads", 4), Fixed(6))))]
+    >>> [p.size for p in pieces(Product((Along("heads", 4), FixedPart(6))))]
     [24, 4, 6]
     """
     yield layout

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 
+from submodel.model.axes.code_numbers import CodeNumbers, Sizing
 from submodel.model.axes.number import Attribute, Number, SizeOf, evaluate, leaves
-from submodel.model.axes.stored import Made, Stored
 from submodel.model.build.sizes import Sizes, kept_groups, kept_size
 
 TRIALS = 4096
@@ -22,11 +22,11 @@ Values = dict[Attribute, frozenset[int]]
 Test = Callable[[Mapping[Attribute, int]], bool]
 
 
-def required_value(maker: Made, before: int, sizes: Sizes) -> int | None:
+def required_value(sizing: Sizing, before: int, sizes: Sizes) -> int | None:
     """What a number must be in the sub-model; None if no number is right."""
-    if not maker.groups:
-        return kept_size(maker.dimension, sizes.kept_counts)
-    groups_left = kept_groups(maker.dimension, maker.dimension.size // before, sizes.kept_counts)
+    if not sizing.groups:
+        return kept_size(sizing.dimension, sizes.kept_counts)
+    groups_left = kept_groups(sizing.dimension, sizing.dimension.size // before, sizes.kept_counts)
     if groups_left is None or len({units for _, units in groups_left}) > 1:
         return None
     return sum(count for count, _ in groups_left)
@@ -42,7 +42,7 @@ def original(number: Number, sizes: Sizes) -> int:
     )
 
 
-def narrow_values(numbers: Stored, sizes: Sizes) -> Values:
+def narrow_values(numbers: CodeNumbers, sizes: Sizes) -> Values:
     """What each integer that the forward computes with, or compares, may become.
 
     If it makes a dimension itself, that dimension decides. Otherwise it may become what tensors
@@ -70,33 +70,33 @@ def narrow_values(numbers: Stored, sizes: Sizes) -> Values:
     return values
 
 
-def _attributes(numbers: Stored) -> Iterator[Attribute]:
-    formulas = [maker.number for maker in numbers.made]
-    formulas += [n for c in numbers.compared for n in (c.one, c.other)]
+def _attributes(numbers: CodeNumbers) -> Iterator[Attribute]:
+    formulas = [sizing.number for sizing in numbers.sizings]
+    formulas += [n for c in numbers.comparisons for n in (c.one, c.other)]
     for number in formulas:
         yield from (leaf for leaf in leaves(number) if isinstance(leaf, Attribute))
 
 
-def _stated_values(attribute: Attribute, numbers: Stored, sizes: Sizes) -> Iterator[int]:
+def _stated_values(attribute: Attribute, numbers: CodeNumbers, sizes: Sizes) -> Iterator[int]:
     """What dimensions say that an integer becomes: those that it makes, and those it must equal."""
-    for maker in numbers.made:
-        if maker.number == attribute:
-            becomes = required_value(maker, sizes.stored_integer(attribute.name), sizes)
+    for sizing in numbers.sizings:
+        if sizing.number == attribute:
+            becomes = required_value(sizing, sizes.stored_integer(attribute.name), sizes)
             if becomes is not None:
                 yield becomes
-    for comparison in numbers.compared:
+    for comparison in numbers.comparisons:
         for one, other in ((comparison.one, comparison.other), (comparison.other, comparison.one)):
             if comparison.equal and one == attribute and isinstance(other, SizeOf):
                 yield kept_size(other.dimension, sizes.kept_counts)
 
 
-def _tests(numbers: Stored, sizes: Sizes) -> Iterator[tuple[list[Attribute], Test]]:
+def _tests(numbers: CodeNumbers, sizes: Sizes) -> Iterator[tuple[list[Attribute], Test]]:
     """What must hold of which integers."""
-    for maker in numbers.made:
-        becomes = required_value(maker, original(maker.number, sizes), sizes)
+    for sizing in numbers.sizings:
+        becomes = required_value(sizing, original(sizing.number, sizes), sizes)
         if becomes is not None:
-            yield _unknowns(maker.number), _equals(maker.number, becomes, sizes)
-    for comparison in numbers.compared:
+            yield _unknowns(sizing.number), _equals(sizing.number, becomes, sizes)
+    for comparison in numbers.comparisons:
         yield (
             _unknowns(comparison.one, comparison.other),
             _compares(comparison.one, comparison.other, sizes, equal=comparison.equal),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from submodel.model.axes import Axes
-from submodel.model.axes.layout import Fixed, Indices, Units
+from submodel.model.axes.layout import FixedPart, Indices, Units
 from submodel.model.cut.base import Plan
 from submodel.model.cut.planned import ByPlan, PlannedCut
 
@@ -27,7 +27,7 @@ class UnitCut(ByPlan):
         for name, layouts in self.axes.layouts.items():
             entries = []
             for d, layout in enumerate(layouts):
-                if isinstance(layout, Fixed) or not any(a in self.units for a in layout.axes()):
+                if isinstance(layout, FixedPart) or not any(a in self.units for a in layout.axes()):
                     continue
                 if layout not in indices:
                     indices[layout] = layout.indices(self.units)

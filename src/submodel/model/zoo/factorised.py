@@ -122,7 +122,7 @@ def only_ranks(module: nn.Module, axes: Axes) -> Axes:
                 ranks.add(layouts[0].axis)
     others = [axis for axis in axes.sizes if axis not in ranks and axis != CLASSES]
     why = "of a factorised model only ranks are cut"
-    return replace(axes, kept=dict.fromkeys(others, why) | dict(axes.kept))
+    return replace(axes, kept_whole=dict.fromkeys(others, why) | dict(axes.kept_whole))
 
 
 def _layers(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Linear | nn.Conv2d]]:

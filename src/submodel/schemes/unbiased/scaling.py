@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from submodel.local.optimisers import Gradients
 from submodel.local.training import Step, trainable_parameters
 from submodel.model.axes import Axes
-from submodel.model.axes.layout import Along, Concatenation, Fixed, Layout
+from submodel.model.axes.layout import Along, Concatenation, FixedPart, Layout
 from submodel.model.cut import Cut, Granularity, Tensors, copy_part
 from submodel.schemes.base import Scheme
 from submodel.schemes.protocols import HasChances
@@ -84,10 +84,10 @@ def _chance_of(
 def units_at(layout: Layout) -> list[tuple[str, Units]]:
     """The axes that a dimension is made of, and the unit of each at every position; -1: none.
 
-    >>> units_at(Concatenation((Along("a", 2), Fixed(1))))
+    >>> units_at(Concatenation((Along("a", 2), FixedPart(1))))
     [('a', array([ 0,  1, -1]))]
     """
-    if isinstance(layout, Fixed):
+    if isinstance(layout, FixedPart):
         return []
     if isinstance(layout, Along):
         return [(layout.axis, np.arange(layout.size))]

@@ -5,6 +5,6 @@ import submodel.model.axes.rules.look_up
 import submodel.model.axes.rules.move
 import submodel.model.axes.rules.normalise
 import submodel.model.axes.rules.reduce  # noqa: F401 - importing them enters their rules
-from submodel.model.axes.rules.call import Call, Rule, find
+from submodel.model.axes.rules.call import Call, Rule, find_rule
 
-__all__ = ["Call", "Rule", "find"]
+__all__ = ["Call", "Rule", "find_rule"]

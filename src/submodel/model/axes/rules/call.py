@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from submodel.model.axes.expression import ONE, Expression
-from submodel.model.axes.record import Dimensions, Known, Record
+from submodel.model.axes.record import Dimensions, Record, TensorFacts
 
 Results = list[Sequence[Expression]]
 """The dimensions of each result; results that a rule leaves out freeze what they came from."""
@@ -33,21 +33,21 @@ class Call:
         """An argument that only some overloads have."""
         return self.arguments.get(argument, default)
 
-    def known(self, argument: str) -> Known:
+    def facts(self, argument: str) -> TensorFacts:
         """What is known of a tensor argument."""
         return self.record.of(self.arguments[argument])
 
     def dimensions(self, argument: str) -> Dimensions:
         """The dimensions of a tensor argument."""
-        return self.known(argument).dimensions
+        return self.facts(argument).dimensions
 
     def tensors(self) -> list[Tensor]:
         """All tensor arguments, those in lists too."""
-        found = []
+        tensors = []
         for value in self.arguments.values():
             items = value if isinstance(value, list | tuple) else (value,)
-            found += [item for item in items if isinstance(item, Tensor)]
-        return found
+            tensors += [item for item in items if isinstance(item, Tensor)]
+        return tensors
 
     def unify(self, one: Expression, other: Expression) -> Expression:
         """Make two dimensions the same."""
@@ -75,7 +75,7 @@ class Call:
 
     def note_steps(self, argument: str, dim: int) -> None:
         """Note that single positions are taken out of an activation, as a loop over steps does."""
-        if not self.known(argument).weight:
+        if not self.facts(argument).weight:
             self.record.steps.add(self[argument].shape[dim])
 
     def broadcast(self, operands: Sequence[Sequence[Expression]]) -> list[Expression]:
@@ -101,16 +101,18 @@ class Rule:
 
     def is_constant(self, call: Call) -> bool:
         """Whether no input and no parameter has a part in the results."""
-        known = [call.record.tensors.get(id(t)) for t in call.tensors()]
-        return self.makes or (bool(known) and all(k is not None and k.constant for k in known))
+        operand_facts = [call.record.tensors.get(id(t)) for t in call.tensors()]
+        return self.makes or (
+            bool(operand_facts) and all(k is not None and k.constant for k in operand_facts)
+        )
 
     def keeps_zeros(self, call: Call) -> bool:
         """Whether the result is zero wherever its weights are masked, so that it is a weight too.
 
         A view of a weight is one, and so are a multiple, a sum and a product of weights.
         """
-        operands, seen = call.tensors(), call.record.tensors
-        weights = [t for t in operands if id(t) in seen and seen[id(t)].weight]
+        operands, facts = call.tensors(), call.record.tensors
+        weights = [t for t in operands if id(t) in facts and facts[id(t)].weight]
         if self.moves or call.name in ("neg", "mm", "bmm"):
             return bool(weights) and len(weights) == len(operands)
         full = [t for t in weights if t.shape == call.results[0].shape]
@@ -144,12 +146,12 @@ def pointwise(call: Call) -> Results:
     return [common for _ in call.results]
 
 
-def find(operator: torch._ops.OpOverload) -> Rule | None:
+def find_rule(operator: torch._ops.OpOverload) -> Rule | None:
     """The rule of an operator: by overload, by name, as in-place form of another, or by its tag.
 
-    >>> find(torch.ops.aten.add_.Tensor).apply is pointwise
+    >>> find_rule(torch.ops.aten.add_.Tensor).apply is pointwise
     True
-    >>> find(torch.ops.aten.histc.default) is None
+    >>> find_rule(torch.ops.aten.histc.default) is None
     True
     """
     name, overload = operator._schema.name.removeprefix("aten::"), operator._overloadname

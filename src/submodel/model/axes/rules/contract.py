@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from submodel.model.axes.expression import ONE, Expression, Fixed, atoms, product
-from submodel.model.axes.record import Known
+from submodel.model.axes.expression import ONE, Expression, FixedTerm, atoms, product
+from submodel.model.axes.record import TensorFacts
 from submodel.model.axes.rules.call import Call, Results, rule
 
 
-def contract(call: Call, one: Known, d: int, other: Known, e: int) -> None:
+def contract(call: Call, one: TensorFacts, d: int, other: TensorFacts, e: int) -> None:
     """Sum over dimension ``d`` of one operand and ``e`` of the other.
 
     Masked weights drop out of the sum. Two activations need not: what a dropped unit computes may
@@ -17,40 +17,40 @@ def contract(call: Call, one: Known, d: int, other: Known, e: int) -> None:
     for weight, read in ((one, other), (other, one)):
         if weight.weight and read.constant:
             call.record.starts.append(weight.dimensions[d if weight is one else e])
-    masked = _masked(call, one, d) or _masked(call, other, e)
+    is_masked = _is_masked(call, one, d) or _is_masked(call, other, e)
     common = call.unify(one.dimensions[d], other.dimensions[e])
-    if not masked:
+    if not is_masked:
         call.mix(common, "multiplies two activations")
 
 
-def _masked(call: Call, known: Known, d: int) -> bool:
+def _is_masked(call: Call, facts: TensorFacts, d: int) -> bool:
     """Whether an operand is a weight that is zero where a unit along ``d`` is masked."""
     copies = call.record.copies
-    return known.weight and not (copies and copies.intersection(atoms(known.dimensions[d])))
+    return facts.weight and not (copies and copies.intersection(atoms(facts.dimensions[d])))
 
 
-def join(call: Call, result: list[Expression], added: str) -> list[Expression]:
+def join(call: Call, result: list[Expression], summand: str) -> list[Expression]:
     """The result after something was added to it, by broadcasting."""
-    return call.broadcast([result, call.dimensions(added)])
+    return call.broadcast([result, call.dimensions(summand)])
 
 
 @rule("mm", "bmm", "mv", "dot", "vdot")
 def matrix_product(call: Call) -> Results:
     """Rows of one by columns of the other; batches run along."""
-    one = call.known("self")
-    other = call.known(next(n for n in ("mat2", "vec", "tensor", "other") if n in call.arguments))
+    one = call.facts("self")
+    other = call.facts(next(n for n in ("mat2", "vec", "tensor", "other") if n in call.arguments))
     return [_product(call, one, other)]
 
 
 @rule("addmm", "baddbmm", "addmv", "_addmm_activation", "_sparse_addmm")
 def added_matrix_product(call: Call) -> Results:
     """A matrix product and a bias."""
-    one = call.known(next(n for n in ("mat1", "batch1", "mat") if n in call.arguments))
-    other = call.known(next(n for n in ("mat2", "batch2", "vec") if n in call.arguments))
+    one = call.facts(next(n for n in ("mat1", "batch1", "mat") if n in call.arguments))
+    other = call.facts(next(n for n in ("mat2", "batch2", "vec") if n in call.arguments))
     return [join(call, _product(call, one, other), "self")]
 
 
-def _product(call: Call, one: Known, other: Known) -> list[Expression]:
+def _product(call: Call, one: TensorFacts, other: TensorFacts) -> list[Expression]:
     a, b = one.dimensions, other.dimensions
     batch = [call.unify(a[0], b[0])] if len(a) == len(b) == 3 else []
     contract(call, one, -1, other, -2 if len(b) > 1 else -1)
@@ -60,7 +60,7 @@ def _product(call: Call, one: Known, other: Known) -> list[Expression]:
 @rule("_grouped_mm")
 def grouped_matrix_product(call: Call) -> Results:
     """Runs of rows, each by a matrix of its own: experts; where runs end is in the data."""
-    one, other = call.known("self"), call.known("mat2")
+    one, other = call.facts("self"), call.facts("mat2")
     if (len(one.dimensions), len(other.dimensions)) != (2, 3):
         raise ValueError("runs of columns")
     call.freeze(one.dimensions[0], "in runs")
@@ -73,19 +73,21 @@ def grouped_matrix_product(call: Call) -> Results:
 @rule("_trilinear")
 def trilinear(call: Call) -> Results:
     """The product of three operands, each with dimensions of one added, summed over some."""
-    operands = [call.known(f"i{n}") for n in (1, 2, 3)]
-    expanded: list[list[Expression]] = []
+    operands = [call.facts(f"i{n}") for n in (1, 2, 3)]
+    operand_dimensions: list[list[Expression]] = []
     for n, operand in enumerate(operands, start=1):
         dimensions = list(operand.dimensions)
         for d in sorted(call[f"expand{n}"]):
             dimensions.insert(d, ONE)
-        expanded.append(dimensions)
-    common = call.broadcast(expanded)
+        operand_dimensions.append(dimensions)
+    common = call.broadcast(operand_dimensions)
     for d in call["sumdim"]:
-        if not any(o.weight and e[d].size > 1 for o, e in zip(operands, expanded, strict=True)):
+        if not any(
+            o.weight and e[d].size > 1 for o, e in zip(operands, operand_dimensions, strict=True)
+        ):
             call.mix(common[d], "multiplies activations")
-    summed = set(call["sumdim"])
-    return [[e for d, e in enumerate(common) if d not in summed]]
+    sum_dimensions = set(call["sumdim"])
+    return [[e for d, e in enumerate(common) if d not in sum_dimensions]]
 
 
 @rule("_cdist_forward", "_euclidean_dist")
@@ -100,7 +102,7 @@ def distances(call: Call) -> Results:
 @rule("convolution", "_convolution", "convolution_overrideable")
 def convolution(call: Call) -> Results:
     """Channels are contracted within each group; kernels and image positions keep their order."""
-    image, weight, groups = call.known("input"), call.known("weight"), call["groups"]
+    image, weight, groups = call.facts("input"), call.facts("weight"), call["groups"]
     batch, channels, *space = image.dimensions
     first, second, *kernel = weight.dimensions
     for dimension in kernel:
@@ -130,7 +132,7 @@ def convolution(call: Call) -> Results:
     if not plain:
         for dimension in space:
             call.freeze(dimension, "as a position in space")
-        space = [Fixed(n, f"positions made by {call.name}") for n in call.results[0].shape[2:]]
+        space = [FixedTerm(n, f"positions made by {call.name}") for n in call.results[0].shape[2:]]
     return [[batch, call.record.algebra.resolve(whole), *space]]
 
 
@@ -152,8 +154,8 @@ def attention(call: Call) -> Results:
     call.unify(width, width_k)
     call.unify(columns, columns_v)
     for d, (k, v) in enumerate(zip(lead_k, lead_v, strict=True)):
-        served = call.factor(lead[d], [k.size, lead[d].size // k.size])[0]
-        call.unify(call.unify(k, v), served)
+        key_heads = call.factor(lead[d], [k.size, lead[d].size // k.size])[0]
+        call.unify(call.unify(k, v), key_heads)
     mask = call.get("attn_mask", call.get("attn_bias"))
     if mask is not None:
         call.broadcast([[*lead, rows, columns], call.record.of(mask).dimensions])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from submodel.model.axes.expression import ONE, Expression, Fixed
+from submodel.model.axes.expression import ONE, Expression, FixedTerm
 from submodel.model.axes.rules.call import Call, Results, rule
 
 BY_INDEX = "looked up by index"
@@ -24,25 +24,25 @@ def embedding_bag(call: Call) -> Results:
     """Rows looked up by the data and added up."""
     rows, width = call.dimensions("weight")
     call.freeze(rows, BY_INDEX)
-    return [[Fixed(call.results[0].shape[0], "bags"), width]]
+    return [[FixedTerm(call.results[0].shape[0], "bags"), width]]
 
 
 @rule("index_select")
 def index_select(call: Call) -> Results:
     """Units looked up by the data along one dimension."""
-    own = list(call.dimensions("self"))
-    dim = call["dim"] % len(own)
-    call.freeze(own[dim], BY_INDEX)
-    own[dim] = (call.dimensions("index") or (ONE,))[0]
-    return [own]
+    dimensions = list(call.dimensions("self"))
+    dim = call["dim"] % len(dimensions)
+    call.freeze(dimensions[dim], BY_INDEX)
+    dimensions[dim] = (call.dimensions("index") or (ONE,))[0]
+    return [dimensions]
 
 
 @rule("gather")
-def gather(call: Call) -> Results:
+def gather_along(call: Call) -> Results:
     """Units looked up by the data along one dimension, one by one along the others."""
-    own, index = call.dimensions("self"), list(call.dimensions("index"))
-    for d, (mine, theirs) in enumerate(zip(own, index, strict=True)):
-        if d == call["dim"] % len(own):
+    dimensions, index = call.dimensions("self"), list(call.dimensions("index"))
+    for d, (mine, theirs) in enumerate(zip(dimensions, index, strict=True)):
+        if d == call["dim"] % len(dimensions):
             call.freeze(mine, BY_INDEX)
         else:
             index[d] = _along(call, mine, theirs)
@@ -61,29 +61,29 @@ def _along(call: Call, mine: Expression, theirs: Expression) -> Expression:
 @rule("scatter", "scatter_add", "scatter_reduce.two")
 def scatter(call: Call) -> Results:
     """Units written to places that the data tell along one dimension."""
-    own, index = call.dimensions("self"), call.dimensions("index")
-    written = call.dimensions("src") if "src" in call.arguments else index
-    for d, (mine, place, value) in enumerate(zip(own, index, written, strict=True)):
-        if d == call["dim"] % len(own):
+    dimensions, index = call.dimensions("self"), call.dimensions("index")
+    source = call.dimensions("src") if "src" in call.arguments else index
+    for d, (mine, place, value) in enumerate(zip(dimensions, index, source, strict=True)):
+        if d == call["dim"] % len(dimensions):
             for expression in (mine, place, value):
                 call.freeze(expression, BY_INDEX)
         else:
             _along(call, mine, place)
             _along(call, place, value)
-    return [own]
+    return [dimensions]
 
 
 @rule("index_add", "index_copy")
 def index_add(call: Call) -> Results:
     """Slices written to places that the data tell."""
-    own, written = call.dimensions("self"), call.dimensions("source")
-    for d, (mine, value) in enumerate(zip(own, written, strict=True)):
-        if d == call["dim"] % len(own):
+    dimensions, source = call.dimensions("self"), call.dimensions("source")
+    for d, (mine, value) in enumerate(zip(dimensions, source, strict=True)):
+        if d == call["dim"] % len(dimensions):
             call.freeze(mine, BY_INDEX)
             call.freeze(value, BY_INDEX)
         else:
             call.unify(mine, value)
-    return [own]
+    return [dimensions]
 
 
 @rule("index.Tensor")
@@ -95,9 +95,9 @@ def index(call: Call) -> Results:
 @rule("index_put", "_unsafe_index_put")
 def index_put(call: Call) -> Results:
     """Units written along some dimensions, to positions or where a mask is true."""
-    found = _looked_up(call, call["values"])
-    places = call.broadcast([found, call.dimensions("values")])
-    if [p.size for p in places] != [f.size for f in found]:
+    looked_up = _looked_up(call, call["values"])
+    places = call.broadcast([looked_up, call.dimensions("values")])
+    if [p.size for p in places] != [f.size for f in looked_up]:
         raise ValueError("values of another shape than the places")
     return [call.dimensions("self")]
 
@@ -107,51 +107,53 @@ def _looked_up(call: Call, values: Tensor) -> list[Expression]:
 
     How many units a mask looks up is in the data: it is read off the shape of ``values``.
     """
-    own, given = call.dimensions("self"), call["indices"]
-    found: list[Tensor] = [i for i in given if i is not None]
-    masks = [i for i in found if i.dtype in (torch.bool, torch.uint8)]
-    if masks and len(found) > 1:
+    dimensions, indices = call.dimensions("self"), call["indices"]
+    tensors: list[Tensor] = [i for i in indices if i is not None]
+    masks = [i for i in tensors if i.dtype in (torch.bool, torch.uint8)]
+    if masks and len(tensors) > 1:
         raise ValueError("a mask among other indices")
-    covered: list[int] = []
+    covered_dimensions: list[int] = []
     position = 0
-    for i in given:
+    for i in indices:
         width = i.dim() if masks and i is not None else 1
-        covered += range(position, position + width) if i is not None else ()
+        covered_dimensions += range(position, position + width) if i is not None else ()
         position += width
-    for d in covered:
-        call.freeze(own[d], "looked up by a mask" if masks else BY_INDEX)
-    kept = [e for d, e in enumerate(own) if d not in covered]
-    together = covered == list(range(covered[0], covered[0] + len(covered)))
-    first = covered[0] if together else 0
+    for d in covered_dimensions:
+        call.freeze(dimensions[d], "looked up by a mask" if masks else BY_INDEX)
+    other_dimensions = [e for d, e in enumerate(dimensions) if d not in covered_dimensions]
+    together = covered_dimensions == list(
+        range(covered_dimensions[0], covered_dimensions[0] + len(covered_dimensions))
+    )
+    first = covered_dimensions[0] if together else 0
     if masks:
         for dimension in call.record.of(masks[0]).dimensions:
             call.freeze(dimension, "as a mask")
-        place = values.dim() - 1 - len(kept[first:])
+        place = values.dim() - 1 - len(other_dimensions[first:])
         count = values.shape[place] if place >= 0 else 1
-        looked_up: list[Expression] = [Fixed(count, "looked up by a mask")]
+        looked_up: list[Expression] = [FixedTerm(count, "looked up by a mask")]
     else:
-        looked_up = call.broadcast([call.record.of(i).dimensions for i in found])
-    return [*kept[:first], *looked_up, *kept[first:]]
+        looked_up = call.broadcast([call.record.of(i).dimensions for i in tensors])
+    return [*other_dimensions[:first], *looked_up, *other_dimensions[first:]]
 
 
 @rule("_pack_padded_sequence")
 def pack(call: Call) -> Results:
     """Steps of all sequences, without the padding; what is at a step runs along."""
-    own = call.dimensions("input")
-    for dimension in own[:2]:
+    dimensions = call.dimensions("input")
+    for dimension in dimensions[:2]:
         call.freeze(dimension, "as steps of sequences")
-    steps, counts = (Fixed(r.shape[0], "steps of sequences") for r in call.results)
-    return [[steps, *own[2:]], [counts]]
+    steps, counts = (FixedTerm(r.shape[0], "steps of sequences") for r in call.results)
+    return [[steps, *dimensions[2:]], [counts]]
 
 
 @rule("_pad_packed_sequence")
 def unpack(call: Call) -> Results:
     """The steps back in their sequences."""
-    own = call.dimensions("data")
-    call.freeze(own[0], "as steps of sequences")
+    dimensions = call.dimensions("data")
+    call.freeze(dimensions[0], "as steps of sequences")
     shape, lengths = (r.shape for r in call.results)
-    sequences = [Fixed(n, "steps of sequences") for n in shape[:2]]
-    return [[*sequences, *own[1:]], [Fixed(lengths[0], "sequences")]]
+    sequences = [FixedTerm(n, "steps of sequences") for n in shape[:2]]
+    return [[*sequences, *dimensions[1:]], [FixedTerm(lengths[0], "sequences")]]
 
 
 @rule("grid_sampler_2d", "grid_sampler_3d")
@@ -161,5 +163,5 @@ def grid_sample(call: Call) -> Results:
     of_grid, *grid = call.dimensions("grid")
     for dimension in (*space, *grid):
         call.freeze(dimension, "as a position in space")
-    positions = [Fixed(n, f"positions made by {call.name}") for n in call.results[0].shape[2:]]
+    positions = [FixedTerm(n, f"positions made by {call.name}") for n in call.results[0].shape[2:]]
     return [[call.unify(batch, of_grid), channels, *positions]]

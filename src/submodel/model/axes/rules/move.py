@@ -5,9 +5,9 @@ from __future__ import annotations
 from submodel.model.axes.expression import (
     ONE,
     Atom,
-    Concatenation,
+    ConcatenationTerm,
     Expression,
-    Fixed,
+    FixedTerm,
     concatenation,
     product,
 )
@@ -28,8 +28,8 @@ def nothing(call: Call) -> Results:  # noqa: ARG001 - the form of a rule
 @rule("zeros_like", "ones_like", "full_like", "empty_like", makes=True)
 def constant_like(call: Call) -> Results:
     """One value everywhere, as many as another tensor has; its values are not read."""
-    known = call.record.seen(call["self"])
-    return constant(call) if known is None else [known]
+    dimensions = call.record.dimensions_of(call["self"])
+    return constant(call) if dimensions is None else [dimensions]
 
 
 @rule("zeros", "ones", "full", "empty", "scalar_tensor", "empty_strided", makes=True)
@@ -42,10 +42,10 @@ def constant(call: Call) -> Results:
 @rule("view", "_unsafe_view", "reshape", "_reshape_alias", "_reshape_copy", "view_copy", moves=True)
 def view(call: Call) -> Results:
     """Runs of dimensions of equal size are merged, then split in the new way."""
-    known, new = call.known("self"), list(call.results[0].shape)
-    old = list(known.dimensions)
+    facts, new = call.facts("self"), list(call.results[0].shape)
+    old = list(facts.dimensions)
     if 0 in new:
-        return [[Fixed(n) for n in new]]
+        return [[FixedTerm(n) for n in new]]
     result: list[Expression] = []
     while new:
         run: list[Expression] = [old.pop(0) if old else ONE]
@@ -58,10 +58,10 @@ def view(call: Call) -> Results:
             else:
                 sizes.append(new.pop(0))
                 want *= sizes[-1]
-        merged = product(map(call.record.algebra.resolve, run))
-        if len(run) > 1 and not known.weight:
-            call.record.products.append(merged)
-        result += call.factor(merged, sizes)
+        whole = product(map(call.record.algebra.resolve, run))
+        if len(run) > 1 and not facts.weight:
+            call.record.products.append(whole)
+        result += call.factor(whole, sizes)
     return [result]
 
 
@@ -70,15 +70,15 @@ def view_as_type(call: Call) -> Results:
     """Other numbers in the same memory: only if each stays one number."""
     if call["self"].shape != call.results[0].shape:
         call.freeze(call.dimensions("self")[-1], "as another type")
-        return [[*call.dimensions("self")[:-1], Fixed(call.results[0].shape[-1])]]
+        return [[*call.dimensions("self")[:-1], FixedTerm(call.results[0].shape[-1])]]
     return [call.dimensions("self")]
 
 
 @rule("as_strided", moves=True)
 def as_strided(call: Call) -> Results:
     """Only the tensor itself is understood; other windows on its memory freeze it."""
-    own, result = call["self"], call.results[0]
-    if (own.shape, own.stride(), own.storage_offset()) == (
+    tensor, result = call["self"], call.results[0]
+    if (tensor.shape, tensor.stride(), tensor.storage_offset()) == (
         result.shape,
         result.stride(),
         result.storage_offset(),
@@ -86,30 +86,30 @@ def as_strided(call: Call) -> Results:
         return [call.dimensions("self")]
     for dimension in call.dimensions("self"):
         call.freeze(dimension, "by its place in memory")
-    return [[Fixed(n, f"made by {call.name}") for n in result.shape]]
+    return [[FixedTerm(n, f"made by {call.name}") for n in result.shape]]
 
 
 @rule("expand", moves=True)
 def expand(call: Call) -> Results:
     """Copies along a dimension of size one are alike: no order to keep."""
     result = [call.record.algebra.fresh(n) for n in call.results[0].shape]
-    own = call.dimensions("self")
-    for d, dimension in enumerate(own, start=len(result) - len(own)):
+    dimensions = call.dimensions("self")
+    for d, dimension in enumerate(dimensions, start=len(result) - len(dimensions)):
         if dimension.size == result[d].size:
             result[d] = dimension
-    call.record.copies |= {d for d in result if isinstance(d, Atom) and d not in own}
+    call.record.copies |= {d for d in result if isinstance(d, Atom) and d not in dimensions}
     return [result]
 
 
 @rule("repeat")
 def repeat(call: Call) -> Results:
     """The copies come one after another: copy number x position."""
-    own = call.dimensions("self")
-    padded = [ONE] * (len(call["repeats"]) - len(own)) + list(own)
+    dimensions = call.dimensions("self")
+    all_dimensions = [ONE] * (len(call["repeats"]) - len(dimensions)) + list(dimensions)
     return [
         [
             product([call.record.algebra.fresh(n), d])
-            for n, d in zip(call["repeats"], padded, strict=True)
+            for n, d in zip(call["repeats"], all_dimensions, strict=True)
         ]
     ]
 
@@ -117,18 +117,18 @@ def repeat(call: Call) -> Results:
 @rule("permute", moves=True)
 def permute(call: Call) -> Results:
     """The dimensions in another order."""
-    own = call.dimensions("self")
-    return [[own[d] for d in call["dims"]]]
+    dimensions = call.dimensions("self")
+    return [[dimensions[d] for d in call["dims"]]]
 
 
 @rule("transpose", moves=True)
 def transpose(call: Call) -> Results:
     """Two dimensions trade places."""
-    own = list(call.dimensions("self"))
-    if own:
+    dimensions = list(call.dimensions("self"))
+    if dimensions:
         one, other = call["dim0"], call["dim1"]
-        own[one], own[other] = own[other], own[one]
-    return [own]
+        dimensions[one], dimensions[other] = dimensions[other], dimensions[one]
+    return [dimensions]
 
 
 @rule("t", moves=True)
@@ -140,18 +140,18 @@ def t(call: Call) -> Results:
 @rule("unsqueeze", moves=True)
 def unsqueeze(call: Call) -> Results:
     """One more dimension of size one."""
-    own = list(call.dimensions("self"))
-    own.insert(call["dim"] % (len(own) + 1), ONE)
-    return [own]
+    dimensions = list(call.dimensions("self"))
+    dimensions.insert(call["dim"] % (len(dimensions) + 1), ONE)
+    return [dimensions]
 
 
 @rule("squeeze", moves=True)
 def squeeze(call: Call) -> Results:
     """Without (some) dimensions of size one."""
-    own = call.dimensions("self")
-    given = call.get("dim", range(len(own)))
-    gone = {d % max(len(own), 1) for d in ([given] if isinstance(given, int) else given)}
-    return [[e for d, e in enumerate(own) if d not in gone or e.size != 1]]
+    dimensions = call.dimensions("self")
+    dims = call.get("dim", range(len(dimensions)))
+    candidates = {d % max(len(dimensions), 1) for d in ([dims] if isinstance(dims, int) else dims)}
+    return [[e for d, e in enumerate(dimensions) if d not in candidates or e.size != 1]]
 
 
 @rule("cat")
@@ -159,14 +159,16 @@ def cat(call: Call) -> Results:
     """One after another along a dimension, alike along the others."""
     tensors = [t for t in call["tensors"] if tuple(t.shape) != (0,)]  # torch skips such ones
     if not tensors:
-        return [[Fixed(0)]]
-    known = [call.record.of(t).dimensions for t in tensors]
-    dim = call["dim"] % len(known[0])
-    constant = [call.record.of(t).constant for t in tensors]
-    call.record.starts += [k[dim] for k, made in zip(known, constant, strict=True) if made]
-    call.record.joined.update(id(result) for result in call.results)
-    result = call.broadcast([[*k[:dim], ONE, *k[dim + 1 :]] for k in known])
-    result[dim] = concatenation(call.record.algebra.resolve(k[dim]) for k in known)
+        return [[FixedTerm(0)]]
+    dimensions = [call.record.of(t).dimensions for t in tensors]
+    dim = call["dim"] % len(dimensions[0])
+    constants = [call.record.of(t).constant for t in tensors]
+    call.record.starts += [
+        k[dim] for k, is_constant in zip(dimensions, constants, strict=True) if is_constant
+    ]
+    call.record.joined_tensors.update(id(result) for result in call.results)
+    result = call.broadcast([[*k[:dim], ONE, *k[dim + 1 :]] for k in dimensions])
+    result[dim] = concatenation(call.record.algebra.resolve(k[dim]) for k in dimensions)
     return [result]
 
 
@@ -175,58 +177,58 @@ def stack(call: Call) -> Results:
     """A new dimension counts the tensors."""
     result = call.broadcast([call.record.of(t).dimensions for t in call["tensors"]])
     words = f"the tensors joined by {call.name}"
-    result.insert(call["dim"] % (len(result) + 1), Fixed(len(call["tensors"]), words))
+    result.insert(call["dim"] % (len(result) + 1), FixedTerm(len(call["tensors"]), words))
     return [result]
 
 
 @rule("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", moves=True)
 def split(call: Call) -> Results:
     """Consecutive pieces of one dimension."""
-    own = call.dimensions("self")
-    dim = call["dim"] % len(own)
+    dimensions = call.dimensions("self")
+    dim = call["dim"] % len(dimensions)
     if call.results[0].shape[dim] == 1:
         call.note_steps("self", dim)
-    pieces = call.pieces(own[dim], [r.shape[dim] for r in call.results])
-    return [[*own[:dim], piece, *own[dim + 1 :]] for piece in pieces]
+    pieces = call.pieces(dimensions[dim], [r.shape[dim] for r in call.results])
+    return [[*dimensions[:dim], piece, *dimensions[dim + 1 :]] for piece in pieces]
 
 
 @rule("slice", moves=True)
 def slice_(call: Call) -> Results:
     """A piece of one dimension, or every n-th unit of it."""
-    own = list(call.dimensions("self"))
-    dim, step = call["dim"] % len(own), call["step"]
-    size, length = own[dim].size, call.results[0].shape[dim]
+    dimensions = list(call.dimensions("self"))
+    dim, step = call["dim"] % len(dimensions), call["step"]
+    size, length = dimensions[dim].size, call.results[0].shape[dim]
     if length == 1:
         call.note_steps("self", dim)
     start = min(max(s + size if (s := call["start"] or 0) < 0 else s, 0), size)
     if step == 1:
-        own[dim] = call.pieces(own[dim], [start, length, size - start - length])[1]
+        dimensions[dim] = call.pieces(dimensions[dim], [start, length, size - start - length])[1]
     elif start < step and length * step == size:
-        own[dim], phase = call.factor(own[dim], [length, step])
+        dimensions[dim], phase = call.factor(dimensions[dim], [length, step])
         call.freeze(phase)
     else:
-        call.freeze(own[dim])
-        own[dim] = Fixed(length, f"made by {call.name}")
-    return [own]
+        call.freeze(dimensions[dim])
+        dimensions[dim] = FixedTerm(length, f"made by {call.name}")
+    return [dimensions]
 
 
 @rule("select.int", moves=True)
 def select(call: Call) -> Results:
     """One unit, told by its position."""
-    own = list(call.dimensions("self"))
-    dim = call["dim"] % len(own)
-    chosen = own.pop(dim)
+    dimensions = list(call.dimensions("self"))
+    dim = call["dim"] % len(dimensions)
+    dimension = dimensions.pop(dim)
     call.note_steps("self", dim)
-    _freeze_at(call, chosen, call["index"] % chosen.size)
-    return [own]
+    _freeze_at(call, dimension, call["index"] % dimension.size)
+    return [dimensions]
 
 
 def _freeze_at(call: Call, expression: Expression, position: int) -> None:
     """Freeze the part of a dimension in which a position lies."""
-    known = call.record.algebra.resolve(expression)
-    if not isinstance(known, Concatenation):
-        return call.freeze_if_read(known)
-    for part in known.parts:
+    resolution = call.record.algebra.resolve(expression)
+    if not isinstance(resolution, ConcatenationTerm):
+        return call.freeze_if_read(resolution)
+    for part in resolution.parts:
         if position < part.size:
             return _freeze_at(call, part, position)
         position -= part.size
@@ -236,44 +238,48 @@ def _freeze_at(call: Call, expression: Expression, position: int) -> None:
 @rule("unbind.int", moves=True)
 def unbind(call: Call) -> Results:
     """Every unit on its own."""
-    own = list(call.dimensions("self"))
+    dimensions = list(call.dimensions("self"))
     call.note_steps("self", call["dim"])
-    call.freeze(own.pop(call["dim"] % len(own)))
-    return [own for _ in call.results]
+    call.freeze(dimensions.pop(call["dim"] % len(dimensions)))
+    return [dimensions for _ in call.results]
 
 
 @rule("glu")
 def glu(call: Call) -> Results:
     """One half gates the other."""
-    own = list(call.dimensions("self"))
-    dim = call["dim"] % len(own)
-    one, other = call.pieces(own[dim], [own[dim].size // 2] * 2)
-    own[dim] = call.unify(one, other)
-    return [own]
+    dimensions = list(call.dimensions("self"))
+    dim = call["dim"] % len(dimensions)
+    one, other = call.pieces(dimensions[dim], [dimensions[dim].size // 2] * 2)
+    dimensions[dim] = call.unify(one, other)
+    return [dimensions]
 
 
 @rule("constant_pad_nd")
 def pad(call: Call) -> Results:
     """Equal values before and after: parts without an order of their own."""
-    own, pads = list(call.dimensions("self")), call["pad"]
+    dimensions, pads = list(call.dimensions("self")), call["pad"]
     for k in range(len(pads) // 2):
-        dim, (before, after) = len(own) - 1 - k, pads[2 * k : 2 * k + 2]
-        cuts = [max(-before, 0), own[dim].size + min(before, 0) + min(after, 0), max(-after, 0)]
-        kept = call.pieces(own[dim], cuts)[1]
+        dim, (before, after) = len(dimensions) - 1 - k, pads[2 * k : 2 * k + 2]
+        cuts = [
+            max(-before, 0),
+            dimensions[dim].size + min(before, 0) + min(after, 0),
+            max(-after, 0),
+        ]
+        middle = call.pieces(dimensions[dim], cuts)[1]
         fresh = call.record.algebra.fresh
-        own[dim] = concatenation([fresh(max(before, 0)), kept, fresh(max(after, 0))])
-    return [own]
+        dimensions[dim] = concatenation([fresh(max(before, 0)), middle, fresh(max(after, 0))])
+    return [dimensions]
 
 
 @rule("view_as_complex")
 def view_as_complex(call: Call) -> Results:
     """The last dimension is (real, imaginary)."""
-    own = call.dimensions("self")
-    call.freeze(own[-1], "as real and imaginary part")
-    return [own[:-1]]
+    dimensions = call.dimensions("self")
+    call.freeze(dimensions[-1], "as real and imaginary part")
+    return [dimensions[:-1]]
 
 
 @rule("view_as_real")
 def view_as_real(call: Call) -> Results:
     """A new last dimension is (real, imaginary)."""
-    return [[*call.dimensions("self"), Fixed(2, "the real and the imaginary part")]]
+    return [[*call.dimensions("self"), FixedTerm(2, "the real and the imaginary part")]]

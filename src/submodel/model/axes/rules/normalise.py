@@ -25,22 +25,22 @@ def share(call: Call, dimensions: list[Expression], *names: str) -> None:
 )
 def batch_norm(call: Call) -> Results:
     """Statistics of each channel, over everything else; in evaluation they are given."""
-    own = call.dimensions("input")
-    share(call, [own[1]], "weight", "bias", "running_mean", "running_var")
-    for dimension in (own[0], *own[2:]):
+    dimensions = call.dimensions("input")
+    share(call, [dimensions[1]], "weight", "bias", "running_mean", "running_var")
+    for dimension in (dimensions[0], *dimensions[2:]):
         call.mix(dimension, "takes statistics over it in training")
-    return [own]
+    return [dimensions]
 
 
 @rule("native_layer_norm", "_fused_rms_norm")
 def layer_norm(call: Call) -> Results:
     """Statistics over the last dimensions."""
-    own = call.dimensions("input")
-    last = list(own[len(own) - len(call["normalized_shape"]) :])
+    dimensions = call.dimensions("input")
+    last = list(dimensions[len(dimensions) - len(call["normalized_shape"]) :])
     share(call, last, "weight", "bias")
     for dimension in last:
         call.mix(dimension, "takes statistics over it")
-    return [own]
+    return [dimensions]
 
 
 @rule("native_group_norm")
@@ -58,19 +58,19 @@ def group_norm(call: Call) -> Results:
 @rule("_weight_norm_interface")
 def weight_norm(call: Call) -> Results:
     """A length and a direction for each unit of one dimension."""
-    own = list(call.dimensions("v"))
-    dim = call["dim"] % len(own)
-    own[dim] = call.unify(own[dim], call.dimensions("g")[dim])
-    for d, dimension in enumerate(own):
+    dimensions = list(call.dimensions("v"))
+    dim = call["dim"] % len(dimensions)
+    dimensions[dim] = call.unify(dimensions[dim], call.dimensions("g")[dim])
+    for d, dimension in enumerate(dimensions):
         if d != dim:
             call.mix(dimension, "takes a norm over it")
-    return [own]
+    return [dimensions]
 
 
 @rule("_softmax", "_log_softmax", "_safe_softmax")
 def softmax(call: Call) -> Results:
     """Shares that sum to one along a dimension."""
-    own = call.dimensions("self")
-    if own:
-        call.mix(own[call["dim"]], "takes a softmax over it")
-    return [own]
+    dimensions = call.dimensions("self")
+    if dimensions:
+        call.mix(dimensions[call["dim"]], "takes a softmax over it")
+    return [dimensions]

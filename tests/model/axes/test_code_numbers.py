@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.model.axes.number import Attribute, Computed, Number, SizeOf
-from submodel.model.axes.stored import Watched, watch_numbers
+from submodel.model.axes.code_numbers import NumberLog
+from submodel.model.axes.number import Attribute, Number, Operation, SizeOf
+from submodel.model.axes.number_watch import watch_numbers
 
 Forward = Callable[[Any, Tensor], Any]
 HEADS, SIZE, WIDTH = Attribute("heads"), Attribute("size"), Attribute("width")
@@ -31,7 +32,7 @@ class Net(nn.Module):
         return self.told(self, x)
 
 
-def watched(forward: Forward) -> Watched:
+def watched(forward: Forward) -> NumberLog:
     net, x = Net(forward), torch.ones(2, 24)
     with watch_numbers(net, lambda t: [f"{d}:{n}" for d, n in enumerate(t.shape)]) as found:
         net(x)
@@ -42,7 +43,7 @@ def watched(forward: Forward) -> Watched:
 def made(forward: Forward) -> list[tuple[Number, str]]:
     found = watched(forward)
     assert not found.elsewhere
-    return list(dict.fromkeys((m.number, m.dimension) for m in found.made))
+    return list(dict.fromkeys((m.number, m.dimension) for m in found.sizings))
 
 
 @pytest.mark.parametrize(
@@ -76,15 +77,15 @@ def test_parts_name_the_dimension_that_is_split(forward: Forward) -> None:
 
 
 def test_both_ends_of_a_slice_count_what_lies_before_them() -> None:
-    ends: list[tuple[Number, str]] = [(3, "1:3"), (Computed("add", SIZE, 3), "1:9")]
+    ends: list[tuple[Number, str]] = [(3, "1:3"), (Operation("add", SIZE, 3), "1:9")]
     assert made(lambda m, x: x[:, 3 : m.size + 3]) == ends
     assert made(lambda m, x: x.narrow(1, 3, m.size)) == [(3, "1:3"), (SIZE, "1:6")]
 
 
 def test_sizes_that_tensors_tell_are_known_and_written_numbers_stand_out() -> None:
     found = watched(lambda m, x: x.reshape(*x.shape[:-1], x.size(1) // m.heads, 4))
-    quotient = Computed("floordiv", SizeOf("1:24"), HEADS)
-    assert [(m.number, m.dimension) for m in found.made] == [
+    quotient = Operation("floordiv", SizeOf("1:24"), HEADS)
+    assert [(m.number, m.dimension) for m in found.sizings] == [
         (SizeOf("0:2"), "0:2"),
         (quotient, "1:6"),
         (4, "2:4"),
@@ -94,10 +95,10 @@ def test_sizes_that_tensors_tell_are_known_and_written_numbers_stand_out() -> No
 
 def test_groups_are_counted_along_the_channels() -> None:
     found = watched(lambda m, x: functional.group_norm(x, m.heads))
-    assert [(m.number, m.dimension, m.groups) for m in found.made] == [(HEADS, "1:24", True)]
+    assert [(m.number, m.dimension, m.groups) for m in found.sizings] == [(HEADS, "1:24", True)]
     kernel = torch.ones(24, 6, 1)
     found = watched(lambda m, x: functional.conv1d(x[:, :, None], kernel, groups=m.heads))
-    assert [(m.number, m.dimension, m.groups) for m in found.made] == [(HEADS, "0:24", True)]
+    assert [(m.number, m.dimension, m.groups) for m in found.sizings] == [(HEADS, "0:24", True)]
 
 
 def test_numbers_that_make_no_dimension_are_no_sizes() -> None:
@@ -106,7 +107,7 @@ def test_numbers_that_make_no_dimension_are_no_sizes() -> None:
 
 def test_other_arguments_are_noted_without_a_dimension() -> None:
     found = watched(lambda m, x: x.clamp(max=m.heads - 4))
-    assert found.made == []
+    assert found.sizings == []
     assert found.elsewhere == {"heads"}
 
 
