@@ -15,7 +15,7 @@ import numpy as np
 from torch import nn
 
 import submodel
-from submodel.schemes import Draw, Given, Mask, Scheme, units_held
+from submodel.schemes import Draw, Mask, RunFacts, Scheme, units_held
 from submodel.testing import check_scheme
 
 
@@ -41,12 +41,12 @@ class Striped(Scheme):
         mask[(stripes + self.stride * draw.round) % size] = True
         return mask
 
-    def problems(self, given: Given) -> list[str]:
+    def problems(self, run: RunFacts) -> list[str]:
         """A stride that shares a factor with an axis's size would never move onto some units."""
         return [
             f"scheme.options.stride: {self.stride} and the {size} units of axis {axis} have a "
             f"common factor, so some units would not be visited as often as others"
-            for axis, size in given.sizes.items()
+            for axis, size in run.sizes.items()
             if np.gcd(self.stride, size) != 1
         ]
 

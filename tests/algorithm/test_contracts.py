@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from submodel.algorithm.dispatch import cut_of, known
+from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.merge import merge_rule
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment
@@ -59,7 +59,7 @@ def test_a_sub_model_computes_the_full_model_with_dropped_units_zeroed(
     }
     state = replace(state, tensors=tensors)
     for capacity in setup.population.capacities:
-        cut = cut_of(setup, Assignment(5, 0, capacity), known=known(setup, state))
+        cut = cut_of(setup, Assignment(5, 0, capacity), knowledge=knowledge_of(setup, state))
         small = build_module(setup.module, cut).double()
         load(small, gather(cut, state.tensors))
         kept = {name: torch.zeros_like(t) for name, t in state.tensors.items()}

@@ -18,11 +18,11 @@ from submodel.randomness import generator
 from submodel.schemes import (
     Adaptation,
     Draw,
-    Given,
     LooksAtModel,
     Mask,
-    Memory,
+    RunFacts,
     Scheme,
+    SchemeMemory,
     Static,
     units_held,
 )  # fmt: skip
@@ -154,11 +154,11 @@ class OtherWork(Good):
 class Meddling(Good, LooksAtModel):
     """Changes its memory while it draws."""
 
-    def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
+    def begin(self, parameters: Mapping[str, Tensor]) -> SchemeMemory:
         return {"asked": torch.zeros(1)}
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        draw.known.memory["asked"].add_(1)
+        draw.knowledge.memory["asked"].add_(1)
         return super().select(axis, size, capacity, draw)
 
 
@@ -174,7 +174,7 @@ class Forgetful(Good):
     def adapts(self, round_: int) -> bool:
         return True
 
-    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], SchemeMemory]:
         object.__setattr__(self, "rounds", self.rounds + 1)
         return {n: t * (1 - 0.01 * self.rounds) for n, t in now.tensors.items()}, now.memory
 
@@ -185,20 +185,20 @@ class Growing(Good):
     def adapts(self, round_: int) -> bool:
         return True
 
-    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], SchemeMemory]:
         return now.tensors, {**now.memory, f"round {now.round}": torch.zeros(1)}
 
 
 class Stretching(Good):
     """Memory that changes its shape."""
 
-    def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
+    def begin(self, parameters: Mapping[str, Tensor]) -> SchemeMemory:
         return {"rounds": torch.zeros(0)}
 
     def adapts(self, round_: int) -> bool:
         return True
 
-    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], SchemeMemory]:
         return now.tensors, {"rounds": torch.zeros(now.round + 1)}
 
 
@@ -235,24 +235,24 @@ class Peeking(Good):
     """Looks at the model, and does not say so."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        return draw.known.magnitudes(axis) >= 0
+        return draw.knowledge.magnitudes(axis) >= 0
 
 
 class Hasty(Good):
     """Does not say when it adapts."""
 
-    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], SchemeMemory]:
         return now.tensors, now.memory
 
 
 class Refusing(Good):
-    def problems(self, given: Given) -> list[str]:
-        return [f"scheme.name: not defined for {given.clients} clients"]
+    def problems(self, run: RunFacts) -> list[str]:
+        return [f"scheme.name: not defined for {run.clients} clients"]
 
 
 class OnlyUnits(Good):
-    def problems(self, given: Given) -> list[str]:
-        return ["scheme.granularity: unit"] if given.granularity == "coordinate" else []
+    def problems(self, run: RunFacts) -> list[str]:
+        return ["scheme.granularity: unit"] if run.granularity == "coordinate" else []
 
 
 BROKEN: dict[type[Scheme], str] = {
@@ -274,7 +274,7 @@ BROKEN: dict[type[Scheme], str] = {
     NoScheme: "an output pass is of type object, not a Scheme",
     OtherOutput: "the output step at capacity 1 is not that of FedAvg: 0.weight differs",
     LostClients: "client 1 is in cell 1 of 1",
-    Peeking: "scheme Peeking: select asks for draw.known.magnitudes without declaring it",
+    Peeking: "scheme Peeking: select asks for draw.knowledge.magnitudes without declaring it",
     Hasty: "it defines `adapt`, but not `adapts`; Adapts needs all of `adapts`, `adapt`",
     Refusing: "the scheme refuses the run\nunit: scheme.name: not defined for 5 clients\ncoord",
 }

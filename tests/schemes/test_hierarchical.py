@@ -33,7 +33,7 @@ from submodel.runs import checkpoint
 from submodel.runs.callbacks import Tell
 from submodel.runs.loop import Interrupted, RunFolder, train
 from submodel.runs.training import Training
-from submodel.schemes import Draw, Given, Hierarchical
+from submodel.schemes import Draw, Hierarchical, RunFacts
 from tests.support.common import RULES, tiny_images, tiny_setup
 
 Array = NDArray[np.float64]
@@ -330,7 +330,7 @@ def test_a_run_stopped_within_a_period_goes_on_to_the_same_bytes(tmp_path: Path)
 # -- what is refused ------------------------------------------------------------------------------
 
 
-GIVEN = Given(sizes={"a": 10}, capacities=[0.5, 1.0], clients=4, per_round=4, granularity="unit")
+GIVEN = RunFacts(sizes={"a": 10}, capacities=[0.5, 1.0], clients=4, per_round=4, granularity="unit")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import submodel
-from submodel.algorithm.dispatch import cut_of, known
+from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.rounds import initial_state, plan, step
 from submodel.algorithm.types import Assignment, Federation, Setup, State, Task, Update
 from submodel.config import parse
@@ -31,7 +31,7 @@ from submodel.model.cut import CoordinateCut, UnitCut
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import train
 from submodel.runs.training import Training
-from submodel.schemes import Draw, Importance, Memory, units_held
+from submodel.schemes import Draw, Importance, SchemeMemory, units_held
 from submodel.schemes.importance import Scope
 from tests.support.common import tiny_images, tiny_setup
 from tests.support.rounds import one_round
@@ -48,7 +48,7 @@ class Sizes:
         self._values, self._shapes = values, shapes
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> SchemeMemory:
         return {}
 
     @property
@@ -66,7 +66,7 @@ class Sizes:
 
 
 def drawn(scheme: Importance, model: Sizes, capacity: float) -> dict[str, list[int]]:
-    draw = Draw(0, 0, 0, known=model)
+    draw = Draw(0, 0, 0, knowledge=model)
     return {
         axis: np.flatnonzero(
             scheme.select(axis, len(model.magnitudes(axis)), capacity, draw)
@@ -122,7 +122,7 @@ def test_no_channel_of_a_norm_is_multiplied_by_zero(scope: Scope) -> None:
     choice = {"name": "importance", "granularity": "coordinate", "scope": scope}
     setup = tiny_setup("preresnet18", scheme=choice)
     state = initial_state(setup)
-    cut = cut_of(setup, Assignment(0, 0, 1 / 16), known=known(setup, state))
+    cut = cut_of(setup, Assignment(0, 0, 1 / 16), knowledge=knowledge_of(setup, state))
     assert isinstance(cut, CoordinateCut)
     small = {n: m for n, m in cut.masks.items() if m.dim() < 2}
     assert len(small) > 10
@@ -190,9 +190,9 @@ def test_cuts_of_a_real_net_are_those_of_sorting(scope: Scope) -> None:
     choice = {"name": "importance", "scope": scope}
     setup = tiny_setup("cnn", scheme=choice)
     state = initial_state(setup)
-    model = known(setup, state)
+    model = knowledge_of(setup, state)
     for capacity in (0.5, 0.25):
-        cut = cut_of(setup, Assignment(3, 1, capacity), known=model)
+        cut = cut_of(setup, Assignment(3, 1, capacity), knowledge=model)
         assert isinstance(cut, UnitCut)
         ranked = {a: np.argsort(-model.magnitudes(a), kind="stable") for a in model.axes}
         if scope == "axis":
@@ -207,7 +207,7 @@ def test_cuts_of_a_real_net_are_those_of_sorting(scope: Scope) -> None:
             assert sum(map(len, held)) == units_held(capacity, units)
 
     masked = tiny_setup("cnn", scheme={**choice, "granularity": "coordinate"})
-    cut = cut_of(masked, Assignment(3, 1, 0.25), known=known(masked, state))
+    cut = cut_of(masked, Assignment(3, 1, 0.25), knowledge=knowledge_of(masked, state))
     assert isinstance(cut, CoordinateCut)
     if scope == "axis":
         for name, mask in cut.masks.items():
@@ -274,7 +274,7 @@ def test_the_mask_stands_for_the_round(scope: Scope) -> None:
     _, engine = stepped(setup, state)
     changed = 0
     for task, update in zip(engine.tasks, engine.updates, strict=True):
-        draw = Draw(setup.seed, 0, task.assignment.client, known=known(setup, state))
+        draw = Draw(setup.seed, 0, task.assignment.client, knowledge=knowledge_of(setup, state))
         count = sum(t.numel() for t in state.tensors.values())
         mask = torch.from_numpy(setup.scheme.select("coordinates", count, 0.25, draw))
         net = submodel.model.zoo.make_model("mlp", (1, 8, 8), 10, 16)
@@ -376,7 +376,7 @@ def test_the_engines_agree_and_sub_models_are_evaluated() -> None:
     }
     result = submodel.train(net, tiny_images(), settings)
     assert result.history[-1]["capacity_accuracy"].keys() == {"1", "0.5"}
-    kept = np.sort(np.argsort(-known(result.setup, result.state).magnitudes("1"))[:6])
+    kept = np.sort(np.argsort(-knowledge_of(result.setup, result.state).magnitudes("1"))[:6])
     small = dict(result.submodel(0.5).named_parameters())
     assert torch.equal(small["1.weight"], result.state.tensors["1.weight"][kept])
 
@@ -384,12 +384,14 @@ def test_the_engines_agree_and_sub_models_are_evaluated() -> None:
 def test_all_clients_of_a_capacity_hold_the_same_and_masks_follow_the_model() -> None:
     setup = tiny_setup("mlp", scheme={"name": "importance"}, clients={"capacities": [0.5]})
     state = initial_state(setup)
-    now = {cut_of(setup, a, known=known(setup, state)).same_key for a in plan(setup, 0)}
+    now = {cut_of(setup, a, knowledge=knowledge_of(setup, state)).same_key for a in plan(setup, 0)}
     assert len(now) == 1
     moved = {
         n: t * torch.linspace(0.1, 3, t.numel()).view(t.shape) for n, t in state.tensors.items()
     }
-    later = cut_of(setup, plan(setup, 0)[0], known=known(setup, State(0, moved))).same_key
+    later = cut_of(
+        setup, plan(setup, 0)[0], knowledge=knowledge_of(setup, State(0, moved))
+    ).same_key
     assert later not in now
 
 

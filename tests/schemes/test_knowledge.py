@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from submodel.algorithm.dispatch import known
+from submodel.algorithm.dispatch import knowledge_of
 from submodel.algorithm.rounds import initial_state
 from submodel.model.axes import Axes, declare, trace
 from submodel.model.axes.layout import Along, Concatenation, FixedPart
 from submodel.model.cut import COORDINATES, UnitCut
 from submodel.model.zoo import make_model
-from submodel.schemes.knowledge import ModelKnown
+from submodel.schemes.knowledge import ModelKnowledge
 from tests.model.axes.nets import IMAGE, VECTOR, Net
 from tests.model.zoo.transformer import VisionTransformer
 from tests.support.common import tiny_setup
@@ -70,7 +70,7 @@ def test_magnitudes_are_the_mean_size_of_the_weights_that_go_with_a_unit(name: s
     axes = trace(net, inputs)
     generator = torch.Generator().manual_seed(3)
     parameters = {n: torch.randn(p.shape, generator=generator) for n, p in net.named_parameters()}
-    found = ModelKnown(axes, parameters, {})
+    found = ModelKnowledge(axes, parameters, {})
     assert axes.sizes
     assert list(found.axes) == list(axes.cut_by_capacity)
     for axis in axes.sizes:
@@ -85,7 +85,7 @@ def test_a_concatenation_counts_only_the_parts_of_the_axis() -> None:
     weight = {"w": torch.tensor([[1.0, -2.0, 30.0, 40.0, -5.0]])}
     layout = Concatenation((Along("a", 2), FixedPart(2), Along("one", 1)))
     axes = Axes({"a": 2, "one": 1}, {"w": (FixedPart(1), layout)})
-    found = ModelKnown(axes, weight, {})
+    found = ModelKnowledge(axes, weight, {})
     assert found.magnitudes("a").tolist() == [1.0, 2.0]
     assert found.magnitudes("one").tolist() == [5.0]  # an axis of one unit is not everything
 
@@ -93,7 +93,7 @@ def test_a_concatenation_counts_only_the_parts_of_the_axis() -> None:
 def test_the_flat_vector_knows_every_weight_and_where_tensors_end() -> None:
     setup = tiny_setup("mlp", scheme={"name": "importance", "granularity": "coordinate"})
     state = initial_state(setup)
-    found = known(setup, state)
+    found = knowledge_of(setup, state)
     flat = torch.cat([p.reshape(-1) for p in state.tensors.values()]).abs().double()
     assert list(found.axes) == [COORDINATES]
     assert found.magnitudes(COORDINATES).tolist() == flat.tolist()
@@ -106,4 +106,4 @@ def test_tensors_without_the_axis_count_nothing() -> None:
     axes = declare(dict(net.named_parameters()), {"0.bias": ("hidden",)})
     values = {n: torch.full(p.shape, 7.0) for n, p in net.named_parameters()}
     values["0.bias"] = torch.tensor([-1.0, 2.0, -3.0])
-    assert ModelKnown(axes, values, {}).magnitudes("hidden").tolist() == [1.0, 2.0, 3.0]
+    assert ModelKnowledge(axes, values, {}).magnitudes("hidden").tolist() == [1.0, 2.0, 3.0]

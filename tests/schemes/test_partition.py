@@ -22,7 +22,7 @@ from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import Tell
 from submodel.runs.loop import Interrupted, RunFolder, train
 from submodel.runs.training import Training
-from submodel.schemes import Draw, Given, Partition, units_held
+from submodel.schemes import Draw, PartitionScheme, RunFacts, units_held
 from tests.support.common import tiny_images, tiny_setup
 from tests.support.rounds import one_round
 
@@ -43,7 +43,7 @@ def test_places_of_a_round_share_no_unit_and_hold_their_share(
 ) -> None:
     for capacity in (1 / clients, part / clients):
         masks = [
-            Partition().select("a", size, capacity, Draw(*draw, client=9 - k, place=k))
+            PartitionScheme().select("a", size, capacity, Draw(*draw, client=9 - k, place=k))
             for k in range(clients)
         ]
         counts = np.sum(masks, axis=0)
@@ -83,7 +83,7 @@ def test_every_weight_with_a_cut_axis_has_one_holder_at_most(model: str, granula
 
 
 def test_axes_are_dealt_by_permutations_of_their_own_shared_by_all_clients() -> None:
-    scheme, size = Partition(), 64
+    scheme, size = PartitionScheme(), 64
 
     def deal(axis: str, seed: int, round_: int, client: int, place: int) -> bytes:
         return scheme.select(axis, size, 1 / 4, Draw(seed, round_, client, place)).tobytes()
@@ -146,14 +146,14 @@ def test_what_cannot_be_dealt_is_refused_with_what_would_work(message: str) -> N
         "granularity": "unit",
         **REFUSED[message],
     }
-    problems = Partition().problems(Given(**run))
+    problems = PartitionScheme().problems(RunFacts(**run))
     assert problems[0].startswith(message)
 
 
 def test_what_is_advised_is_accepted() -> None:
     for size, clients in ((8, 4), (1003, 4), (10, 3), (7, 7)):
-        run = Given({"a": size, "b": 2 * size}, [1 / clients], 20, clients, "unit")
-        assert Partition().problems(run) == []
+        run = RunFacts({"a": size, "b": 2 * size}, [1 / clients], 20, clients, "unit")
+        assert PartitionScheme().problems(run) == []
 
 
 def test_a_run_that_cannot_be_dealt_does_not_start() -> None:
@@ -164,7 +164,7 @@ def test_a_run_that_cannot_be_dealt_does_not_start() -> None:
     ):
         tiny_setup("mlp", scheme={"name": "partition"}, clients={"capacities": [1]})
     with pytest.raises(ValueError, match=r"place 2: 0\.5 of axis a is not left over"):
-        Partition().select("a", 8, 0.5, Draw(0, 0, 0, place=2))
+        PartitionScheme().select("a", 8, 0.5, Draw(0, 0, 0, place=2))
 
 
 def test_the_only_holder_of_a_weight_decides_it_under_selective() -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from submodel.algorithm.cells import cells_of
-from submodel.algorithm.dispatch import cut_of, known
+from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.observing import observers_of
 from submodel.algorithm.packing import mask_bytes
 from submodel.algorithm.rounds import initial_state, plan, step
@@ -34,7 +34,6 @@ from submodel.schemes import (
     Client,
     ClientStep,
     Draw,
-    Given,
     HasCells,
     HasChances,
     HasLocalWork,
@@ -45,12 +44,13 @@ from submodel.schemes import (
     Mask,
     MaskedSgd,
     MaskRole,
-    Memory,
     Observation,
     Observes,
     Pruned,
     Rolling,
+    RunFacts,
     Scheme,
+    SchemeMemory,
     SendsMasks,
     Static,
     StepRule,
@@ -89,7 +89,7 @@ class HalfSteps:
     def cut(self, cut: Cut, width: float, least: Mapping[str, float]) -> Cut:
         return cut
 
-    def planned(
+    def plan_passes(
         self,
         cut: Cut,
         lengths: Sequence[int],
@@ -113,16 +113,16 @@ class Telling(Scheme, LooksAtModel):
     def output_passes(self) -> list[Scheme]:
         return [self, Rolling(2)]
 
-    def problems(self, given: Given) -> list[str]:
-        return [f"clients.count: {given.clients} is told"]
+    def problems(self, run: RunFacts) -> list[str]:
+        return [f"clients.count: {run.clients} is told"]
 
-    def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
+    def begin(self, parameters: Mapping[str, Tensor]) -> SchemeMemory:
         return {name: 2 * tensor for name, tensor in parameters.items()}
 
     def adapts(self, round_: int) -> bool:
         return round_ == 3
 
-    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], SchemeMemory]:
         return {"w": now.tensors["w"] + 1}, {"w": now.memory["w"] + 2}
 
     def observes(self, round_: int) -> bool:
@@ -197,7 +197,7 @@ def test_masks_take_their_protocols_along_and_training_does_not(protocol: type) 
 
 def test_what_a_borrower_defines_itself_counts() -> None:
     class Borrower(BorrowsMasks):
-        def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
+        def begin(self, parameters: Mapping[str, Tensor]) -> SchemeMemory:
             return {}
 
     inner, outer = Telling(), Borrower(Telling())
@@ -275,9 +275,9 @@ def test_what_the_sequence_offers_reaches_the_run() -> None:
     telling = Telling()
     outside = MaskedSgd(telling)
     one = {"w": torch.ones(2)}
-    given = Given(sizes={"a": 9}, capacities=[0.5], clients=1, per_round=1, granularity="unit")
+    run = RunFacts(sizes={"a": 9}, capacities=[0.5], clients=1, per_round=1, granularity="unit")
     assert np.flatnonzero(outside.select("a", 9, 0.2, Draw(0, 1, 0))).tolist() == [4]
-    assert outside.problems(given) == ["clients.count: 1 is told"]
+    assert outside.problems(run) == ["clients.count: 1 is told"]
     assert sends_masks(outside)
     # a pass draws as the sequence's does, and trains as masked-sgd does
     assert output_passes(outside) == [MaskedSgd(telling), MaskedSgd(Rolling(2))]
@@ -299,16 +299,16 @@ class Kept(Scheme, LooksAtModel, HasMemory, Adapts, Observes):
     """Holds what its memory says, which moves on before every round."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        first = int(draw.known.memory["first"])
+        first = int(draw.knowledge.memory["first"])
         return np.equal(np.arange(size) % 2, first % 2) | (capacity == 1)
 
-    def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
+    def begin(self, parameters: Mapping[str, Tensor]) -> SchemeMemory:
         return {"first": torch.zeros(1)}
 
     def adapts(self, round_: int) -> bool:
         return True
 
-    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], SchemeMemory]:
         return now.tensors, {"first": now.memory["first"] + 1}
 
     def observes(self, round_: int) -> bool:
@@ -369,7 +369,7 @@ def test_steps_and_work_of_an_own_scheme_are_taken_by_every_engine(engine: Any) 
 
 class Peeking(Static):
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        known_here = draw.known.magnitudes(axis) >= 0
+        known_here = draw.knowledge.magnitudes(axis) >= 0
         return super().select(axis, size, capacity, draw) & known_here
 
 
@@ -385,12 +385,12 @@ class Insisting(Declared):
 def test_who_does_not_declare_that_it_looks_sees_nothing(question: str) -> None:
     for scheme in (Peeking(), MaskedSgd(Peeking())):
         setup = one_machine(scheme)
-        model = known(setup, initial_state(setup))
-        with pytest.raises(SubmodelError, match=rf"draw\.known\.{question} without declaring"):
+        model = knowledge_of(setup, initial_state(setup))
+        with pytest.raises(SubmodelError, match=rf"draw\.knowledge\.{question} without declaring"):
             getattr(model, question)
     for scheme in (Declared(), MaskedSgd(Declared())):
         setup = one_machine(scheme)
-        assert hasattr(known(setup, initial_state(setup)), question)
+        assert hasattr(knowledge_of(setup, initial_state(setup)), question)
 
 
 def test_masks_of_those_that_look_are_sent_and_counted() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from submodel.algorithm.adapting import squared_gradients
-from submodel.algorithm.dispatch import cut_of, known
+from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.evaluation import evaluate, evaluate_capacities
 from submodel.algorithm.packing import mask_bytes
 from submodel.algorithm.rounds import initial_state, plan, step
@@ -35,8 +35,8 @@ from submodel.runs import checkpoint
 from submodel.runs.callbacks import Tell
 from submodel.runs.loop import Interrupted, RunFolder, train
 from submodel.runs.training import Training
-from submodel.schemes import NOTHING, Adaptation, Draw, Given, Pruned
-from submodel.schemes.pruned import choose
+from submodel.schemes import NOTHING, Adaptation, Draw, Pruned, RunFacts
+from submodel.schemes.pruned import choose_weights
 from submodel.tasks.classification import MaskedCrossEntropy
 from tests.support.common import RULES, tiny_images, tiny_setup
 
@@ -49,12 +49,12 @@ def adaptation(
     """Six weights in a matrix and a bias: seven in all."""
     tensors = {"w": torch.tensor(weights).view(2, 3), "b": torch.tensor([7.0]),
                "count": torch.tensor(1.0)}  # fmt: skip
-    given = {"w": torch.tensor(squares).view(2, 3), "b": torch.tensor([2.0])}
+    squares_by_name = {"w": torch.tensor(squares).view(2, 3), "b": torch.tensor([2.0])}
 
     def gradients(masks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         assert masks["w"].tolist() == [[bool(m) for m in mask[i : i + 3]] for i in (0, 3)]
         assert masks["b"].tolist() == [True]
-        return given
+        return squares_by_name
 
     memory = {"mask": torch.tensor([*mask, 1], dtype=torch.uint8)}  # t_j = 2/2 + 1
     return Adaptation(0, round_, tensors, ["w", "b"], [capacity], memory, gradients,
@@ -147,12 +147,12 @@ def test_no_other_choice_has_a_larger_ratio(
     def gamma(chosen: Any) -> float:
         return float((base_value + value[chosen].sum()) / (base_cost + cost[chosen].sum()))
 
-    chosen = choose(stays, value, cost, base_value, base_cost, most=7)
+    chosen = choose_weights(stays, value, cost, base_value, base_cost, most=7)
     assert (chosen >= stays).all()
     all_of_them = (stays | np.array(extra) for extra in product([False, True], repeat=7))
     assert gamma(chosen) == pytest.approx(max(map(gamma, all_of_them)), rel=1e-12)
     for most in range(8):
-        few = choose(stays, value, cost, base_value, base_cost, most)
+        few = choose_weights(stays, value, cost, base_value, base_cost, most)
         assert (few <= chosen).all()
         assert few.sum() == max(stays.sum(), min(most, chosen.sum()))
 
@@ -244,8 +244,8 @@ def test_a_gradient_that_is_not_finite_is_refused_by_name() -> None:
 
 def pruned_setup(model: str = "cnn", data: Dataset | None = None, **sections: Any) -> Setup:
     scheme = {"name": "pruned", "granularity": "coordinate", "every": 2, "base_cost": 100.0}
-    given = {"clients": {"capacities": [0.2]}, "local": {"absent_labels": "leave_out"}}
-    return tiny_setup(model, data, **{**given, "scheme": scheme, **sections})
+    defaults = {"clients": {"capacities": [0.2]}, "local": {"absent_labels": "leave_out"}}
+    return tiny_setup(model, data, **{**defaults, "scheme": scheme, **sections})
 
 
 def run(setup: Setup, rounds: int, engine: Engine | None = None) -> list[tuple[State, RoundReport]]:
@@ -273,7 +273,7 @@ def test_all_clients_share_one_mask_and_the_global_model_is_the_pruned_one(rule:
         assert not torch.signbit(flat[~mask]).any()
         assert report.weights_covered == int(mask.sum()) / total
         for assignment in plan(setup, state.round):
-            cut = cut_of(setup, assignment, known=known(setup, state))
+            cut = cut_of(setup, assignment, knowledge=knowledge_of(setup, state))
             held = [cut.mask(n) for n in names]
             assert torch.equal(torch.cat([m.flatten() for m in held if m is not None]), mask)
         sizes = [state.tensors[n].numel() for n in names]
@@ -367,7 +367,7 @@ def test_an_adaptation_is_in_the_rounds_books() -> None:
     mask_before = total  # nothing is pruned before round 0, and no mask is sent
     bits_before = 0
     for r, (state, report) in enumerate(run(setup, 3)):
-        cut = cut_of(setup, plan(setup, r)[0], known=known(setup, state))
+        cut = cut_of(setup, plan(setup, r)[0], knowledge=knowledge_of(setup, state))
         held, bits = int(state.memory["scheme/mask"].sum()), mask_bytes(cut, shapes)
         large = [p.numel() for p in setup.module.parameters() if p.dim() > 1]
         assert bits == sum(-(-n // 8) for n in large)
@@ -435,18 +435,18 @@ def test_a_stopped_run_goes_on_with_its_mask(tmp_path: Path) -> None:
 
 def test_what_is_not_defined_is_refused() -> None:
     shapes = {"w": (2, 3), "b": (1,)}
-    given = Given(sizes={"coordinates": 7}, capacities=[0.5], clients=4, per_round=4,
+    run = RunFacts(sizes={"coordinates": 7}, capacities=[0.5], clients=4, per_round=4,
                   granularity="coordinate", shapes=shapes)  # fmt: skip
-    assert Pruned().problems(given) == []
-    assert Pruned().problems(replace(given, capacities=[1 / 7])) == [
+    assert Pruned().problems(run) == []
+    assert Pruned().problems(replace(run, capacities=[1 / 7])) == [
         "clients.capacities: 0.142857 holds 1 of 7 weights, no more than are in norms and biases, "
         "which are never pruned"
     ]
-    (unit,) = Pruned().problems(replace(given, granularity="unit"))
+    (unit,) = Pruned().problems(replace(run, granularity="unit"))
     assert "'unit' is not defined for 'pruned'" in unit
-    (several,) = Pruned().problems(replace(given, capacities=[1.0, 0.5]))
+    (several,) = Pruned().problems(replace(run, capacities=[1.0, 0.5]))
     assert several.startswith("clients.capacities: 1, 0.5: 'pruned' has one mask for all clients")
     with pytest.raises(LookupError, match="the mask of 'pruned' is in the state of a run"):
-        Pruned().select("coordinates", 7, 0.5, Draw(0, 0, 0, known=NOTHING))
+        Pruned().select("coordinates", 7, 0.5, Draw(0, 0, 0, knowledge=NOTHING))
     with pytest.raises(ConfigError, match=r"1, 0\.5, 0\.25: 'pruned' has one mask"):
         tiny_setup("mlp", scheme={"name": "pruned", "granularity": "coordinate"})

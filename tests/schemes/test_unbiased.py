@@ -17,7 +17,7 @@ from torch.nn import functional
 from submodel.algorithm.dispatch import Dispatcher, cut_of
 from submodel.algorithm.evaluation import EVALUATOR, evaluate, evaluate_capacities
 from submodel.algorithm.rounds import initial_state, plan
-from submodel.algorithm.scaling import scaled, scales
+from submodel.algorithm.scaling import scale_model, setup_factors
 from submodel.algorithm.types import Assignment, Setup, Task
 from submodel.api import train
 from submodel.config import parse
@@ -32,7 +32,7 @@ from submodel.runs.loop import RunFolder
 from submodel.runs.loop import train as train_run
 from submodel.runs.open import Run
 from submodel.runs.training import Training
-from submodel.schemes.unbiased.scaling import scales_held
+from submodel.schemes.unbiased.factors import factors_of_cut
 from tests.support.common import RULES, tiny_setup
 from tests.support.engines import doubled, setup_of
 from tests.support.nets import Gates, Joined, Pixels, six
@@ -98,7 +98,7 @@ def test_the_mean_over_all_masks_of_the_scaled_weights_is_the_weights(
     torch.manual_seed(0)
     setup = made(net(), share, scheme={"sampling": sampling})
     whole = initial_state(setup).tensors
-    factors = scales(setup, share)
+    factors = setup_factors(setup, share)
     mean = {n: torch.zeros_like(t) for n, t in whole.items()}
     sizes = setup.axes.cut_by_capacity
     total = 0.0
@@ -106,7 +106,7 @@ def test_the_mean_over_all_masks_of_the_scaled_weights_is_the_weights(
         chance = float(np.prod([p for p, _ in draw]))
         units = {a: kept for a, (_, kept) in zip(sizes, draw, strict=True)}
         cut = UnitCut(setup.axes, units)
-        part, held = gather(cut, whole), scales_held(cut, factors)
+        part, held = gather(cut, whole), factors_of_cut(cut, factors)
         for name, values in part.items():
             cut.add(name, mean[name], chance * values * held.get(name, torch.ones(())))
         total += chance
@@ -122,7 +122,7 @@ def test_the_mean_output_of_a_linear_model_is_the_full_models() -> None:
     net = nn.Linear(3, 2, bias=False)
     setup = made(net, share, three(), scheme={"granularity": "coordinate"})
     whole, x = initial_state(setup).tensors["weight"], setup.federation.dataset.train.x
-    (factor,) = scales(setup, share).values()
+    (factor,) = setup_factors(setup, share).values()
     mean = torch.zeros(len(x), 2, dtype=torch.float64)
     for bits in product((0.0, 1.0), repeat=6):
         cut = CoordinateCut({"weight": torch.tensor(bits).view(2, 3) > 0})
@@ -145,7 +145,7 @@ def test_a_client_takes_the_steps_of_the_definition(net: type[nn.Module], granul
     setup = made(net(), 0.5, scheme={"granularity": granularity}, local=local)
     whole = initial_state(setup).tensors
     for task in tasks_of(setup):
-        factors, own = scales(setup, 0.5), setup.federation.examples(task.assignment.client)
+        factors, own = setup_factors(setup, 0.5), setup.federation.examples(task.assignment.client)
         masks = {n: torch.zeros_like(t) for n, t in whole.items()}
         for name, mask in masks.items():
             task.cut.add(name, mask, 1.0)
@@ -177,7 +177,7 @@ def test_at_capacity_one_it_is_fedavg_bit_for_bit(model: str, rule: str) -> None
         for sampling in ("bernoulli", "fixed"):
             choice = {"name": "unbiased", "granularity": granularity, "sampling": sampling}
             setup = tiny_setup(model, scheme=choice, **common)
-            assert not scales(setup, 1.0)
+            assert not setup_factors(setup, 1.0)
             assert one_round(setup) == expected
 
 
@@ -207,7 +207,7 @@ def test_capacities_are_evaluated_and_handed_out_scaled() -> None:
     found = evaluate_capacities(setup, state, evaluate(setup, state))[0.5]
     cut = cut_of(setup, Assignment(0, EVALUATOR, 0.5))
     small = build_module(setup.module, cut)
-    held = scales_held(cut, scales(setup, 0.5))
+    held = factors_of_cut(cut, setup_factors(setup, 0.5))
     load(small, {n: t * held.get(n, torch.ones(())) for n, t in gather(cut, state.tensors).items()})
     test = setup.federation.dataset.test
     by_hand = functional.cross_entropy(small(test.x), test.y).detach()
@@ -221,7 +221,7 @@ def test_capacities_are_evaluated_and_handed_out_scaled() -> None:
     result = train(Joined().double(), six(), config)
     net = result.submodel(0.5)
     state = result.state
-    factors = scales(result.setup, 0.5)
+    factors = setup_factors(result.setup, 0.5)
     assert float(factors["left.weight"]) == pytest.approx(3 / 2)  # two of three units
     assert factors["last.weight"].shape == (3, 7)
     for name, parameter in net.named_parameters():
@@ -232,7 +232,7 @@ def test_capacities_are_evaluated_and_handed_out_scaled() -> None:
 def test_scaled_is_the_same_tensors_for_other_schemes() -> None:
     setup = tiny_setup("mlp", scheme={"name": "random"})
     tensors = initial_state(setup).tensors
-    assert all(scaled(setup, tensors, 0.5)[n] is t for n, t in tensors.items())
+    assert all(scale_model(setup, tensors, 0.5)[n] is t for n, t in tensors.items())
 
 
 def test_exports_are_scaled(tmp_path: Path) -> None:

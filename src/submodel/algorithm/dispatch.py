@@ -7,36 +7,36 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.algorithm.scaling import scales
+from submodel.algorithm.scaling import setup_factors
 from submodel.algorithm.types import Assignment, Setup, State, Task
 from submodel.local.work import LocalWork
 from submodel.model.cut import Cut, LastCut, gather
-from submodel.schemes import NOTHING, Draw, Known
+from submodel.schemes import NOTHING, Draw, Knowledge
 from submodel.schemes.draw import draw_coordinates, draw_units
-from submodel.schemes.knowledge import known_to
+from submodel.schemes.knowledge import knowledge_for
 from submodel.schemes.random.independent import draw_independent
 from submodel.schemes.roles import local_work, step_rule
-from submodel.schemes.unbiased.scaling import scales_held
+from submodel.schemes.unbiased.factors import factors_of_cut
 
 
-def known(setup: Setup, state: State) -> Known:
+def knowledge_of(setup: Setup, state: State) -> Knowledge:
     """What the scheme may look at when it draws from this state."""
     parameters = {n: state.tensors[n] for n, _ in setup.module.named_parameters()}
     memory = state.recall("scheme")
-    return known_to(setup.scheme, setup.axes, parameters, memory, setup.granularity)
+    return knowledge_for(setup.scheme, setup.axes, parameters, memory, setup.granularity)
 
 
 def cut_of(
     setup: Setup,
     assignment: Assignment,
     classes: NDArray[np.int64] | None = None,
-    known: Known = NOTHING,
+    knowledge: Knowledge = NOTHING,
 ) -> Cut:
     """The cut m_i^r of one client in one round, optionally restricted to some classes.
 
-    Schemes that look at the model need what is `known` of it.
+    Schemes that look at the model need ``knowledge`` of it.
     """
-    draw = Draw(setup.seed, assignment.round, assignment.client, assignment.place, known)
+    draw = Draw(setup.seed, assignment.round, assignment.client, assignment.place, knowledge)
     capacity = assignment.capacity
     if setup.alignment == "independent":
         return draw_independent(setup.module, setup.axes, capacity, draw, classes)
@@ -54,14 +54,14 @@ class Dispatcher:
 
     def __init__(self, setup: Setup, state: State, work: LocalWork) -> None:
         self._setup, self._work = setup, work
-        self._known = known(setup, state)
+        self._knowledge = knowledge_of(setup, state)
         self._last: Cut | None = None
-        self._scales = lru_cache(lambda capacity: scales(setup, capacity))
+        self._scales = lru_cache(lambda capacity: setup_factors(setup, capacity))
         self._gather = LastCut(lambda cut: gather(cut, state.tensors))
 
     def cut(self, assignment: Assignment, classes: NDArray[np.int64] | None = None) -> Cut:
         """What this client holds, optionally of some classes only."""
-        return cut_of(self._setup, assignment, classes, self._known)
+        return cut_of(self._setup, assignment, classes, self._knowledge)
 
     def task(self, assignment: Assignment) -> Task:
         """What goes to this client."""
@@ -72,7 +72,7 @@ class Dispatcher:
         if self._last is None or self._last.same_key != cut.same_key:
             self._last = cut
         work = local_work(setup.scheme, self._work, assignment.capacity)
-        factors = scales_held(self._last, self._scales(assignment.capacity))
+        factors = factors_of_cut(self._last, self._scales(assignment.capacity))
         rule = step_rule(setup.scheme, assignment.capacity)
         tensors = self._gather(self._last)
         return Task(assignment, self._last, tensors, work, classes, factors, rule)

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from submodel.algorithm.dispatch import cut_of, known
-from submodel.algorithm.scaling import scaled
+from submodel.algorithm.dispatch import cut_of, knowledge_of
+from submodel.algorithm.scaling import scale_model
 from submodel.algorithm.types import Assignment, Model, Setup, State
 from submodel.data import Examples
 from submodel.errors import DataError
@@ -248,8 +248,8 @@ def capacity_models(setup: Setup, state: State) -> dict[float, Model]:
     for capacity in set(setup.population.capacities):
         if capacity < 1 or setup.alignment != "residual":
             where = Assignment(state.round, EVALUATOR, capacity)
-            cut = cut_of(setup, where, known=known(setup, state))
-            models[capacity] = scaled(setup, state.tensors, capacity), cut
+            cut = cut_of(setup, where, knowledge=knowledge_of(setup, state))
+            models[capacity] = scale_model(setup, state.tensors, capacity), cut
     return models
 
 

@@ -6,18 +6,18 @@ from torch import Tensor
 
 from submodel.algorithm.types import Setup
 from submodel.model.cut import Tensors
-from submodel.schemes.unbiased import scaling
+from submodel.schemes.unbiased.factors import weight_factors
 
 
-def scales(setup: Setup, capacity: float) -> dict[str, Tensor]:
+def setup_factors(setup: Setup, capacity: float) -> dict[str, Tensor]:
     """The factor of every parameter that has one: a number, or one for every weight."""
     parameters = {name: p.detach() for name, p in setup.module.named_parameters()}
-    return scaling.scales(
+    return weight_factors(
         setup.scheme, setup.axes, parameters, capacity, setup.granularity, setup.least
     )
 
 
-def scaled(setup: Setup, tensors: Tensors, capacity: float) -> dict[str, Tensor]:
+def scale_model(setup: Setup, tensors: Tensors, capacity: float) -> dict[str, Tensor]:
     """The global model as sub-models of a capacity use it: S w, before it is cut."""
-    factors = scales(setup, capacity)
+    factors = setup_factors(setup, capacity)
     return {n: t * factors[n].to(t) if n in factors else t for n, t in tensors.items()}

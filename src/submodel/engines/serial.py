@@ -21,7 +21,7 @@ from submodel.model.norm import set_rate
 from submodel.model.seeding import seed_torch
 from submodel.randomness import key
 from submodel.schemes.protocols import Client
-from submodel.schemes.unbiased.scaling import scaled_step
+from submodel.schemes.unbiased.factors import scaled_step
 from submodel.tasks.classification import MaskedCrossEntropy
 from submodel.tasks.counting import CountingLoss
 

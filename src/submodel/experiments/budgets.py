@@ -59,14 +59,14 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
     every shape of a sub-model has to be built for them.
     """
     from submodel.algorithm.adapting import adapting
-    from submodel.algorithm.dispatch import cut_of, known
+    from submodel.algorithm.dispatch import cut_of, knowledge_of
     from submodel.algorithm.rounds import plan
     from submodel.algorithm.tally import Tally
     from submodel.local.work import batches
     from submodel.schemes.roles import local_work, pass_cuts, sends_masks, step_rule
 
     tally = Tally(setup.axes, state.tensors, costs, sends_masks(setup.scheme))
-    now, names = known(setup, state), [name for name, _ in setup.module.named_parameters()]
+    now, names = knowledge_of(setup, state), [name for name, _ in setup.module.named_parameters()]
     sent = 0
     for assignment in plan(setup, state.round):
         client, size = assignment.client, setup.federation.size(assignment.client)
@@ -82,7 +82,7 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
             lengths = [len(b) for b in batches(size, work, setup.seed, state.round, client)]
             rule = step_rule(setup.scheme, assignment.capacity)
             key = (setup.seed, state.round, client)
-            planned = () if rule is None else rule.planned(cut, lengths, setup.least, key)
+            planned = () if rule is None else rule.plan_passes(cut, lengths, setup.least, key)
             passes = pass_cuts(rule, cut, planned, setup.least)
             tally.accept(cut, sum(lengths), 0.0, passes)
     down, up, flops, _ = tally.books()["counts"]

@@ -43,7 +43,7 @@ from submodel.prepare.settings import (
 )
 from submodel.prepare.trial import try_scheme
 from submodel.randomness import key
-from submodel.schemes import Draw, Given, Random, Scheme, Static
+from submodel.schemes import Draw, Random, RunFacts, Scheme, Static
 from submodel.schemes.base import SchemeContext
 from submodel.schemes.draw import draw_units
 from submodel.schemes.registry import SCHEMES
@@ -70,7 +70,7 @@ def make_scheme(config: Config, module: nn.Module, axes: Axes, labelled: bool) -
     sizes = _sizes(config, module, axes)
     context = SchemeContext(sizes, config.clients.capacities)
     scheme = SCHEMES.find(config.scheme.name).make(config.scheme, context)
-    given = Given(
+    given = RunFacts(
         sizes=sizes,
         capacities=config.clients.capacities,
         clients=config.clients.count,
@@ -80,8 +80,8 @@ def make_scheme(config: Config, module: nn.Module, axes: Axes, labelled: bool) -
         shapes={name: parameter.shape for name, parameter in module.named_parameters()},
         least=config.axes.least,
         rounds=config.train.rounds,
-        aligned=alignment_of(config) == "residual",
-        labelled=labelled,
+        is_aligned=alignment_of(config) == "residual",
+        has_labels=labelled,
     )
     if problems := scheme.problems(given):
         raise ConfigError(problems)

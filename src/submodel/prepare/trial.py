@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from submodel.algorithm.dispatch import known
+from submodel.algorithm.dispatch import knowledge_of
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Setup
 from submodel.errors import SubmodelError
@@ -27,7 +27,7 @@ def try_scheme(setup: Setup) -> None:
     if type(scheme).__module__.partition(".")[0] == __name__.partition(".")[0]:
         return
     try:
-        model = known(setup, initial_state(setup))
+        model = knowledge_of(setup, initial_state(setup))
         clients = setup.population.sample(0)
         for capacity in sorted(set(setup.population.capacities)):
             for axis, size in setup.sizes.items():

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from submodel.algorithm.evaluation import Score, assemble, score
 from submodel.algorithm.rounds import initial_state
-from submodel.algorithm.scaling import scaled
+from submodel.algorithm.scaling import scale_model
 from submodel.algorithm.types import State
 from submodel.errors import SubmodelError
 from submodel.model.build import tensors_of
@@ -56,7 +56,7 @@ def trained_module(
     """The sub-model of a capacity in torch's own layers, its test score, and what it is."""
     config, setup = training.config, training.setup
     cut = training.cut(state, capacity)
-    module = assemble(setup, scaled(setup, state.tensors, capacity), cut)
+    module = assemble(setup, scale_model(setup, state.tensors, capacity), cut)
     measured = score(module, setup.federation.dataset.test, setup)
     about = {
         "run": config.name,

@@ -9,9 +9,9 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from submodel.algorithm.dispatch import cut_of, known
+from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.evaluation import EVALUATOR, assemble
-from submodel.algorithm.scaling import scaled
+from submodel.algorithm.scaling import scale_model
 from submodel.algorithm.types import Assignment, Engine, Setup, State
 from submodel.config import Config
 from submodel.data import Dataset
@@ -61,9 +61,9 @@ class Training:
         if capacity == 1:
             return WHOLE
         where = Assignment(state.round, EVALUATOR, capacity)
-        return cut_of(self.setup, where, known=known(self.setup, state))
+        return cut_of(self.setup, where, knowledge=knowledge_of(self.setup, state))
 
     def model(self, state: State, capacity: float = 1.0) -> nn.Module:
         """The global model of a state, or the sub-model of a capacity, ready to use."""
-        tensors = scaled(self.setup, state.tensors, capacity)
+        tensors = scale_model(self.setup, state.tensors, capacity)
         return without_selection(assemble(self.setup, tensors, self.cut(state, capacity)))

@@ -1,7 +1,7 @@
 """Which units a client holds, each scheme with its mechanism. May import local and below."""
 
 from submodel.model.capacity import units_held
-from submodel.schemes.base import NOTHING, Draw, Given, Known, Mask, Memory, Scheme
+from submodel.schemes.base import NOTHING, Draw, Knowledge, Mask, RunFacts, Scheme, SchemeMemory
 from submodel.schemes.dropout import Dropout
 from submodel.schemes.full import Full
 from submodel.schemes.hierarchical import Hierarchical
@@ -9,7 +9,7 @@ from submodel.schemes.importance import Importance
 from submodel.schemes.masked_sgd import MaskedSgd
 from submodel.schemes.masks import draw_mask
 from submodel.schemes.ordered.scheme import Ordered
-from submodel.schemes.partition import Partition
+from submodel.schemes.partition import PartitionScheme
 from submodel.schemes.protocols import (
     Adaptation,
     Adapts,
@@ -46,7 +46,6 @@ __all__ = [
     "Draw",
     "Dropout",
     "Full",
-    "Given",
     "HasCells",
     "HasChances",
     "HasLocalWork",
@@ -55,20 +54,21 @@ __all__ = [
     "HasStepRule",
     "Hierarchical",
     "Importance",
-    "Known",
+    "Knowledge",
     "LooksAtModel",
     "Mask",
     "MaskRole",
     "MaskedSgd",
-    "Memory",
     "Observation",
     "Observes",
     "Ordered",
-    "Partition",
+    "PartitionScheme",
     "Pruned",
     "Random",
     "Rolling",
+    "RunFacts",
     "Scheme",
+    "SchemeMemory",
     "SendsMasks",
     "Static",
     "StepRule",

@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Mask = NDArray[np.bool_]
-Memory = Mapping[str, Tensor]
+Floats = NDArray[np.float64]
+SchemeMemory = Mapping[str, Tensor]
 """What a scheme keeps from round to round, by names of its own; saved with every checkpoint."""
 
 
-class Known(Protocol):
+class Knowledge(Protocol):
     """What the server knows when it draws the cuts of a round: the global model, and its memory."""
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> SchemeMemory:
         """What the scheme kept."""
         ...
 
@@ -33,7 +34,7 @@ class Known(Protocol):
         """The axes that the scheme is asked about, for those that rank them together."""
         ...
 
-    def magnitudes(self, axis: str) -> NDArray[np.float64]:
+    def magnitudes(self, axis: str) -> Floats:
         """The mean |w| of the weights that each unit of ``axis`` holds."""
         ...
 
@@ -47,17 +48,17 @@ class Known(Protocol):
 
 
 class _Nothing:
-    """Known where nothing is: for schemes that do not ask."""
+    """The knowledge of schemes that do not ask: there is none."""
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> SchemeMemory:
         return {}
 
     @property
     def axes(self) -> Sequence[str]:
         raise LookupError("the axes are not known here")
 
-    def magnitudes(self, axis: str) -> NDArray[np.float64]:
+    def magnitudes(self, axis: str) -> Floats:
         raise LookupError(f"the weights of axis {axis} are not known here")
 
     def pieces(self, axis: str) -> Sequence[int]:
@@ -67,25 +68,25 @@ class _Nothing:
         raise LookupError(f"the tensors of axis {axis} are not known here")
 
 
-NOTHING: Known = _Nothing()
+NOTHING: Knowledge = _Nothing()
 
 
 @dataclass(frozen=True)
 class Draw:
     """What a draw may depend on: seed, round, client, its place in the round, and the model.
 
-    Only a scheme that declares `LooksAtModel` is told what is ``known`` of the model.
+    Only a scheme that declares `LooksAtModel` has ``knowledge`` of the model.
     """
 
     seed: int
     round: int
     client: int
     place: int = 0  # of the client among those of the round
-    known: Known = field(default=NOTHING, compare=False, repr=False)
+    knowledge: Knowledge = field(default=NOTHING, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Given:
+class RunFacts:
     """The run that a scheme is asked to serve; `Scheme.problems` says why it cannot."""
 
     sizes: Mapping[str, int]  # units by axis; one axis, COORDINATES, at coordinate granularity
@@ -97,8 +98,8 @@ class Given:
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of the parameters
     least: Mapping[str, float] = field(default_factory=dict)
     rounds: int = 0  # 0: not known yet
-    aligned: bool = True  # False: alignment = independent
-    labelled: bool = True  # the loss is the cross-entropy of class labels
+    is_aligned: bool = True  # False: alignment = independent
+    has_labels: bool = True  # the loss is the cross-entropy of class labels
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Scheme(ABC):
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         """Which of the ``size`` units of ``axis`` the client of this draw holds."""
 
-    def problems(self, given: Given) -> list[str]:  # noqa: ARG002
+    def problems(self, run: RunFacts) -> list[str]:  # noqa: ARG002
         """Why the scheme is not defined for this run; checked before anything runs.
 
         Each as a mistake in a configuration is told: ``key: what is given, what is allowed``.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from submodel.schemes.base import Draw, Mask, Scheme
 from submodel.schemes.random.scheme import Random
 
-_FIXED = Random("fixed")
+_FIXED_SIZE = Random("fixed")
 
 
 @dataclass(frozen=True)
@@ -29,4 +29,4 @@ class Dropout(Scheme):
         >>> int(Dropout().select("hidden", 8, 0.5, Draw(0, 0, 0)).sum())
         4
         """
-        return _FIXED.select(axis, size, capacity, draw)
+        return _FIXED_SIZE.select(axis, size, capacity, draw)

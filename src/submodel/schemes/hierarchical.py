@@ -13,7 +13,7 @@ from pydantic import Field
 from submodel.model.capacity import units_held
 from submodel.options import Count, Section
 from submodel.randomness import generator
-from submodel.schemes.base import Draw, Given, Mask, Scheme, SchemeContext
+from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, SchemeContext
 from submodel.schemes.protocols import HasCells
 
 
@@ -90,22 +90,22 @@ class Hierarchical(Scheme, HasCells):
         owners = _owners(draw.seed, period, axis, size, self.count)
         return np.equal(owners, self.cell(draw.client))
 
-    def problems(self, given: Given) -> list[str]:
+    def problems(self, run: RunFacts) -> list[str]:
         """Cells without clients or units, clients that cannot hold a part, rounds that are lost."""
         if self.count == 1:
             return []
-        smallest = min(given.capacities)
-        if given.granularity == "unit" and smallest == 1:
+        smallest = min(run.capacities)
+        if run.granularity == "unit" and smallest == 1:
             return [
                 "clients.capacities: where all are 1, no axes are looked for; clients of "
                 f"{self.count} cells need 1/{self.count}"
             ]
         problems = []
-        if self.count > given.clients:
+        if self.count > run.clients:
             problems.append(
-                f"scheme.cells: {self.count} cells are more than the {given.clients} clients"
+                f"scheme.cells: {self.count} cells are more than the {run.clients} clients"
             )
-        for axis, size in given.sizes.items():
+        for axis, size in run.sizes.items():
             largest = -(-size // self.count)
             if size < self.count:
                 problems.append(
@@ -118,18 +118,18 @@ class Hierarchical(Scheme, HasCells):
                     f"{size} units of axis {axis}, but a part of {self.count} cells has {largest}; "
                     "give larger capacities or more scheme.cells"
                 )
-            least = given.least.get(axis, 0.0)
+            least = run.least.get(axis, 0.0)
             if units_held(least, size) > size // self.count:
                 problems.append(
                     f"axes.least: {least:g} of axis {axis} is more than a part of "
                     f"{self.count} cells; use axes.whole"
                 )
-        if given.rounds % self.every:
+        if run.rounds % self.every:
             problems.append(
-                f"train.rounds: {given.rounds} are no whole number of periods of {self.every} "
+                f"train.rounds: {run.rounds} are no whole number of periods of {self.every} "
                 "(scheme.every): what follows the last join would be lost"
             )
-        if given.output_step:
+        if run.output_step:
             problems.append(
                 "train.output_step: not defined for 'hierarchical', whose masks depend on the cell"
             )

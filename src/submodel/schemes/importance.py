@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from submodel.model.capacity import units_held
 from submodel.options import Section
-from submodel.schemes.base import Draw, Given, Known, Mask, Scheme
+from submodel.schemes.base import Draw, Floats, Knowledge, Mask, RunFacts, Scheme
 from submodel.schemes.protocols import LooksAtModel
 
 Scope = Literal["axis", "global"]
@@ -58,24 +57,24 @@ class Importance(Scheme, LooksAtModel):
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         """The largest of the axis, of each of its tensors, or what the ranking of all leaves it."""
-        known = draw.known
-        if shapes := known.shapes(axis):
+        knowledge = draw.knowledge
+        if shapes := knowledge.shapes(axis):
             choose = _largest_of_each if self.scope == "axis" else _largest_of_all
-            return choose(known.magnitudes(axis), shapes, capacity)
+            return choose(knowledge.magnitudes(axis), shapes, capacity)
         if self.scope == "global":
-            return _among_axes(axis, capacity, known)
-        return largest(known.magnitudes(axis), units_held(capacity, size))
+            return _among_axes(axis, capacity, knowledge)
+        return largest(knowledge.magnitudes(axis), units_held(capacity, size))
 
-    def problems(self, given: Given) -> list[str]:
+    def problems(self, run: RunFacts) -> list[str]:
         """A ranking of all axes together promises no share of any; and there must be a ranking."""
         problems = []
-        if self.scope == "global" and given.least:
+        if self.scope == "global" and run.least:
             problems.append(
                 "axes.least: scheme.scope = 'global' ranks all axes together, so that none has "
                 "a share of its own; use scheme.scope = 'axis'"
             )
-        shapes, single = given.shapes.values(), given.granularity == "coordinate"
-        if single and shapes and min(given.capacities) < 1 and not any(map(_ranked, shapes)):
+        shapes, single = run.shapes.values(), run.granularity == "coordinate"
+        if single and shapes and min(run.capacities) < 1 and not any(map(_is_ranked, shapes)):
             problems.append(
                 "scheme.granularity: 'importance' ranks single weights in two or more dimensions, "
                 "and this model has none: everybody would hold everything; use another scheme"
@@ -83,7 +82,7 @@ class Importance(Scheme, LooksAtModel):
         return problems
 
 
-def largest(values: NDArray[np.float64], count: int) -> Mask:
+def largest(values: Floats, count: int) -> Mask:
     """The ``count`` largest values; of equal ones the earlier.
 
     >>> largest(np.array([1.0, 3.0, 2.0, 3.0, 2.0]), 3)
@@ -99,41 +98,37 @@ def largest(values: NDArray[np.float64], count: int) -> Mask:
     return mask
 
 
-def _ranked(shape: Sequence[int]) -> bool:
+def _is_ranked(shape: Sequence[int]) -> bool:
     """Whether the weights of a tensor are ranked; norms and biases are held by all."""
     return len(shape) > 1
 
 
-def _largest_of_each(
-    values: NDArray[np.float64], shapes: Sequence[Sequence[int]], capacity: float
-) -> Mask:
+def _largest_of_each(values: Floats, shapes: Sequence[Sequence[int]], capacity: float) -> Mask:
     """The share of every tensor."""
     sizes = [math.prod(shape) for shape in shapes]
     parts = np.split(values, np.cumsum(sizes)[:-1])
     return np.concatenate(
         [
-            largest(part, units_held(capacity, size) if _ranked(shape) else size)
+            largest(part, units_held(capacity, size) if _is_ranked(shape) else size)
             for part, shape, size in zip(parts, shapes, sizes, strict=True)
         ]
     )
 
 
-def _largest_of_all(
-    values: NDArray[np.float64], shapes: Sequence[Sequence[int]], capacity: float
-) -> Mask:
+def _largest_of_all(values: Floats, shapes: Sequence[Sequence[int]], capacity: float) -> Mask:
     """The share of all tensors together."""
-    ranked = np.repeat([_ranked(shape) for shape in shapes], [math.prod(s) for s in shapes])
+    is_ranked = np.repeat([_is_ranked(shape) for shape in shapes], [math.prod(s) for s in shapes])
     mask = np.ones(len(values), dtype=np.bool_)
-    mask[ranked] = largest(values[ranked], units_held(capacity, int(ranked.sum())))
+    mask[is_ranked] = largest(values[is_ranked], units_held(capacity, int(is_ranked.sum())))
     return mask
 
 
-def _among_axes(axis: str, capacity: float, known: Known) -> Mask:
+def _among_axes(axis: str, capacity: float, knowledge: Knowledge) -> Mask:
     """The axis's part of the largest units of all axes, the first of each axis being set."""
-    values = {name: known.magnitudes(name) for name in known.axes}
+    values = {name: knowledge.magnitudes(name) for name in knowledge.axes}
     together = np.concatenate(list(values.values()))
     starts = dict(zip(values, np.cumsum([0, *map(len, values.values())]), strict=False))
     first = [int(starts[name] + np.argmax(values[name])) for name in values]
     together[first] = np.inf
-    held = largest(together, max(units_held(capacity, len(together)), len(first)))
-    return held[starts[axis] :][: len(values[axis])]
+    mask = largest(together, max(units_held(capacity, len(together)), len(first)))
+    return mask[starts[axis] :][: len(values[axis])]

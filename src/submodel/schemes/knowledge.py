@@ -9,26 +9,25 @@ from typing import NoReturn, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from submodel.errors import SubmodelError
 from submodel.model.axes import Axes
 from submodel.model.axes.layout import Along, Indices, Layout
 from submodel.model.cut import COORDINATES, Granularity
-from submodel.schemes import Known, LooksAtModel, Memory, Scheme, role
+from submodel.schemes import Knowledge, LooksAtModel, Scheme, SchemeMemory, role
+from submodel.schemes.base import Floats
 
-Array = NDArray[np.float64]
 Members = tuple[Indices, ...]
 
 
-def known_to(
+def knowledge_for(
     scheme: Scheme,
     axes: Axes,
     parameters: Mapping[str, Tensor],
-    memory: Memory,
+    memory: SchemeMemory,
     granularity: Granularity,
-) -> Known:
+) -> Knowledge:
     """What a scheme may look at: the model and its memory, if it declares `LooksAtModel`.
 
     Args:
@@ -39,11 +38,11 @@ def known_to(
         granularity: of its masks
     """
     if role(scheme, LooksAtModel) is None:
-        return cast("Known", _Undeclared(scheme))
-    return ModelKnown(axes, parameters, memory, granularity)
+        return cast("Knowledge", _UndeclaredKnowledge(scheme))
+    return ModelKnowledge(axes, parameters, memory, granularity)
 
 
-class _Undeclared:
+class _UndeclaredKnowledge:
     """What is known to a scheme that does not declare that it looks: every question is refused."""
 
     def __init__(self, scheme: Scheme) -> None:
@@ -53,29 +52,29 @@ class _Undeclared:
         if question.startswith("_"):
             raise AttributeError(question)
         raise SubmodelError(
-            f"scheme {self._scheme}: select asks for draw.known.{question} without declaring it. "
-            f"Clients cannot repeat such a draw, so the masks must be sent: write class "
+            f"scheme {self._scheme}: select asks for draw.knowledge.{question} without declaring "
+            f"it. Clients cannot repeat such a draw, so the masks must be sent: write class "
             f"{self._scheme}(Scheme, LooksAtModel), both from submodel.schemes; or, if the masks "
             f"are those of another scheme, class {self._scheme}(BorrowsMasks)"
         )
 
 
-class ModelKnown:
+class ModelKnowledge:
     """Computes what is asked for, once."""
 
     def __init__(
         self,
         axes: Axes,
         parameters: Mapping[str, Tensor],
-        memory: Memory,
+        memory: SchemeMemory,
         granularity: Granularity = "unit",
     ) -> None:
         self._axes, self._parameters, self._memory = axes, parameters, memory
         self._granularity = granularity
-        self._magnitudes: dict[str, Array] = {}
+        self._magnitudes: dict[str, Floats] = {}
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> SchemeMemory:
         """What the scheme kept."""
         return self._memory
 
@@ -85,7 +84,7 @@ class ModelKnown:
         cut_by_units = self._granularity == "unit"
         return list(self._axes.cut_by_capacity) if cut_by_units else [COORDINATES]
 
-    def magnitudes(self, axis: str) -> Array:
+    def magnitudes(self, axis: str) -> Floats:
         """The mean |w| of the weights that each unit of ``axis`` holds."""
         if axis not in self._magnitudes:
             self._magnitudes[axis] = (
@@ -107,7 +106,7 @@ class ModelKnown:
         """The tensors' shapes for the flat vector of all weights; none for units."""
         return [p.shape for p in self._parameters.values()] if axis == COORDINATES else []
 
-    def _by_unit(self, axis: str) -> Array:
+    def _by_unit(self, axis: str) -> Floats:
         """A weight is a unit's if it goes with the unit; each is counted once."""
         size = self._axes.sizes[axis]
         total, count = np.zeros(size), np.zeros(size)
@@ -129,17 +128,17 @@ class ModelKnown:
 
     @staticmethod
     def _take_out_repeats(
-        weights: Array, dimensions: Sequence[tuple[int, Members]], total: Array, count: Array
+        weights: Floats, dimensions: Sequence[tuple[int, Members]], total: Floats, count: Floats
     ) -> None:
         """Weights that are a unit's along several dimensions (w[i, i] of a square) were added
         as often: by inclusion and exclusion, once is left.
         """
         for length in range(2, len(dimensions) + 1):
             sign = (-1) ** (length + 1)
-            for chosen in combinations(dimensions, length):
+            for overlap in combinations(dimensions, length):
                 for unit in range(len(total)):
                     block = weights
-                    for d, members in chosen:
+                    for d, members in overlap:
                         block = block.take(members[unit], axis=d)
                     total[unit] += sign * block.sum()
                     count[unit] += sign * block.size

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from submodel.options import Section
-from submodel.schemes.base import Given, SchemeContext
+from submodel.schemes.base import RunFacts, SchemeContext
 from submodel.schemes.protocols import Observation, Observes
 from submodel.schemes.registry import SCHEMES
 from submodel.schemes.roles import BorrowsMasks
@@ -48,12 +48,10 @@ class MaskedSgd(BorrowsMasks, Observes):
         """The sequence is made of the same section."""
         return cls(SCHEMES.find(options.sequence).make(options, context))
 
-    def problems(self, given: Given) -> list[str]:
+    def problems(self, run: RunFacts) -> list[str]:
         """More than one client; and what the sequence itself is not defined for."""
-        several = [
-            f"clients.count: {given.clients} given; 'masked-sgd' trains on one machine, so 1"
-        ]
-        return (several if given.clients > 1 else []) + super().problems(given)
+        several = [f"clients.count: {run.clients} given; 'masked-sgd' trains on one machine, so 1"]
+        return (several if run.clients > 1 else []) + super().problems(run)
 
     def observes(self, round_: int) -> bool:  # noqa: ARG002
         """Every round."""
@@ -65,10 +63,10 @@ class MaskedSgd(BorrowsMasks, Observes):
         >>> import torch
         >>> from submodel.schemes import Static
         >>> w = {"w": torch.ones(2)}
-        >>> MaskedSgd(Static()).observe(Observation(gradient=w, masked=w))
+        >>> MaskedSgd(Static()).observe(Observation(gradient=w, masked_gradient=w))
         {'alignment': 1.0}
         """
-        masked = {name: g.double() for name, g in now.masked.items()}
-        power = sum(float(g.square().sum()) for g in masked.values())
-        inner = sum(float((now.gradient[n].double() * g).sum()) for n, g in masked.items())
+        masked_gradient = {name: g.double() for name, g in now.masked_gradient.items()}
+        power = sum(float(g.square().sum()) for g in masked_gradient.values())
+        inner = sum(float((now.gradient[n].double() * g).sum()) for n, g in masked_gradient.items())
         return {"alignment": inner / power} if power else {}

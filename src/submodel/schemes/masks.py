@@ -8,7 +8,7 @@ from submodel.errors import SubmodelError
 from submodel.schemes.base import Draw, Mask, Scheme
 
 _BOOLEAN = np.dtype(np.bool_)  # of which there is one: compared by identity, in nanoseconds
-_WANTED = (
+_MASK_FORM = (
     "select must return a mask: a NumPy array of {size} booleans, True where the client holds a "
     "unit (from positions: mask = np.zeros(size, bool); mask[positions] = True)"
 )
@@ -31,7 +31,7 @@ def draw_mask(scheme: Scheme, axis: str, size: int, capacity: float, draw: Draw)
         return np.asarray(mask, dtype=_BOOLEAN)
     raise SubmodelError(
         f"scheme {type(scheme).__name__}: {question(axis, size, capacity, draw)}: "
-        f"{mask_problem(mask, size)}; {_WANTED.format(size=size)}"
+        f"{mask_problem(mask, size)}; {_MASK_FORM.format(size=size)}"
     )
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from submodel.options import Count, Section
 from submodel.randomness import generator
-from submodel.schemes.base import Draw, Given, Mask, Scheme
+from submodel.schemes.base import Draw, Mask, RunFacts, Scheme
 
 Deal = dict[tuple[str, int], NDArray[np.int64]]
 
@@ -38,7 +38,7 @@ def _order(seed: int, period: int, axis: str, size: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class Partition(Scheme):
+class PartitionScheme(Scheme):
     """IST (Yuan, Wolfe, Dun, Tang, Kyrillidis, Jermaine 2022).
 
     "Distributed learning of fully connected neural networks using independent subnet training":
@@ -63,7 +63,8 @@ class Partition(Scheme):
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
         """The units dealt to this place.
 
-        >>> deal = [Partition().select("hidden", 5, 1 / 2, Draw(0, 0, 7, place=k)) for k in (0, 1)]
+        >>> draws = [Draw(0, 0, 7, place=k) for k in (0, 1)]
+        >>> deal = [PartitionScheme().select("hidden", 5, 1 / 2, draw) for draw in draws]
         >>> [int(mask.sum()) for mask in deal], bool((deal[0] ^ deal[1]).all())
         ([2, 3], True)
         """
@@ -75,29 +76,29 @@ class Partition(Scheme):
         mask[_order(draw.seed, draw.round // self.every, axis, size)[start:stop]] = True
         return mask
 
-    def problems(self, given: Given) -> list[str]:
+    def problems(self, run: RunFacts) -> list[str]:
         """Where the units do not suffice for everybody, or for anybody."""
-        capacities = sorted(set(given.capacities), reverse=True)
+        capacities = sorted(set(run.capacities), reverse=True)
         if len(capacities) > 1:
-            shown = ", ".join(f"{c:g}" for c in capacities)
-            return [f"clients.capacities: partition deals equal parts: give one, not {shown}; "
-                    f"{_advice(given.sizes, given.per_round)}"]  # fmt: skip
+            several = ", ".join(f"{c:g}" for c in capacities)
+            return [f"clients.capacities: partition deals equal parts: give one, not {several}; "
+                    f"{_advice(run.sizes, run.per_round)}"]  # fmt: skip
         problems = []
-        for axis, size in given.sizes.items():
-            least = given.least.get(axis, 0.0)
+        for axis, size in run.sizes.items():
+            least = run.least.get(axis, 0.0)
             key = f"axes.least.{axis}" if least > capacities[0] else "clients.capacities"
             share = _exact(max(capacities[0], least))
-            if share * given.per_round > 1:
+            if share * run.per_round > 1:
                 problems.append(
-                    f"{key}: {given.per_round} clients per round cannot hold {float(share):g} of "
+                    f"{key}: {run.per_round} clients per round cannot hold {float(share):g} of "
                     f"axis {axis} each without sharing units; "
-                    f"{_advice(given.sizes, given.per_round, whole=share == 1)}"
+                    f"{_advice(run.sizes, run.per_round, whole=share == 1)}"
                 )
             elif share * size < 1:
                 problems.append(
                     f"{key}: {float(share):g} of the {size} units of axis {axis} is less than one "
                     f"unit, so some client would hold none; "
-                    f"{_advice(given.sizes, given.per_round)}"
+                    f"{_advice(run.sizes, run.per_round)}"
                 )
         return problems
 

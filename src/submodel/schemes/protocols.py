@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from submodel.local.optimisers import Gradients
 from submodel.local.work import LocalWork
 from submodel.model.cut import Cut
-from submodel.schemes.base import Memory, Scheme
+from submodel.schemes.base import Scheme, SchemeMemory
 from submodel.tasks.loss import Loss
 
 
@@ -34,7 +34,7 @@ class TrainingRole(Protocol):
 
 
 class LooksAtModel(MaskRole):
-    """Declares that `select` looks at ``draw.known``: the global model, or the scheme's memory.
+    """Declares that `select` looks at ``draw.knowledge``: the global model, or the scheme's memory.
 
     It has no members: a scheme names it as a base class, and only then is anything known. Clients
     can repeat a draw that depends on (seed, round, client, place); no other, as they keep nothing
@@ -53,10 +53,10 @@ class SendsMasks(MaskRole, Protocol):
 
 
 class HasMemory(MaskRole, Protocol):
-    """Keeps tensors from round to round; ``draw.known.memory`` has them, and every checkpoint."""
+    """Keeps tensors from round to round, in ``draw.knowledge.memory`` and in every checkpoint."""
 
     @abstractmethod
-    def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
+    def begin(self, parameters: Mapping[str, Tensor]) -> SchemeMemory:
         """The memory at the start; its names and shapes stay the same over the run."""
 
 
@@ -69,7 +69,7 @@ class Adaptation:
     tensors: Mapping[str, Tensor]  # the global model
     parameters: Sequence[str]  # those of its names that are trained
     capacities: Sequence[float]  # of the clients
-    memory: Memory
+    memory: SchemeMemory
     squared_gradients: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
     """The clients' mean of grad f_i(w)^2, w the global model: every client of the round computes
     its own over all its examples, and that costs a pass. By name, for parameters. Given are masks
@@ -86,7 +86,7 @@ class Adapts(MaskRole, Protocol):
         """Whether `adapt` is to be called before this round."""
 
     @abstractmethod
-    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], SchemeMemory]:
         """The global model and the memory with which the round begins; for schemes of one cell."""
 
 
@@ -103,7 +103,8 @@ class Observation:
     """What a scheme may measure of a client before a round, over all the client's examples."""
 
     gradient: Mapping[str, Tensor]  # grad f(w), w the global model
-    masked: Mapping[str, Tensor]  # m (.) grad f(m (.) w), in the same shapes; m the client's cut
+    masked_gradient: Mapping[str, Tensor]
+    """m (.) grad f(m (.) w), in the same shapes; m the client's cut."""
     round: int = 0
 
 
@@ -175,7 +176,7 @@ class StepRule(Protocol):
     def cut(self, cut: Cut, width: float, least: Mapping[str, float]) -> Cut:
         """What a pass of this width computes with, of what the client holds."""
 
-    def planned(
+    def plan_passes(
         self, cut: Cut, lengths: Sequence[int], least: Mapping[str, float], key: Key
     ) -> Passes:
         """The passes that steps on batches of these lengths will take, before any is taken."""

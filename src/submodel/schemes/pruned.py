@@ -9,16 +9,14 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from submodel.model.capacity import units_held
 from submodel.options import Count, Positive, Section
-from submodel.schemes.base import Draw, Given, Mask, Memory, Scheme
+from submodel.schemes.base import Draw, Floats, Mask, RunFacts, Scheme, SchemeMemory
 from submodel.schemes.protocols import Adaptation, Adapts, HasMemory, LooksAtModel
 
-Array = NDArray[np.float64]
 Reentry = Literal["zero", "kept"]
 """With what a weight begins that comes back: zero, or the value with which it left."""
 
@@ -84,11 +82,11 @@ class Pruned(Scheme, LooksAtModel, HasMemory, Adapts):
         """
         if capacity == 1:
             return np.ones(size, dtype=np.bool_)
-        if "mask" not in draw.known.memory:
+        if "mask" not in draw.knowledge.memory:
             raise LookupError("the mask of 'pruned' is in the state of a run, not known here")
-        return draw.known.memory["mask"].numpy().astype(np.bool_)
+        return draw.knowledge.memory["mask"].numpy().astype(np.bool_)
 
-    def begin(self, parameters: Mapping[str, Tensor]) -> Memory:
+    def begin(self, parameters: Mapping[str, Tensor]) -> SchemeMemory:
         """Nothing is pruned yet; one byte per weight, and what is kept of those that left."""
         mask = torch.ones(sum(p.numel() for p in parameters.values()), dtype=torch.uint8)
         if self.reentry == "zero":
@@ -103,7 +101,7 @@ class Pruned(Scheme, LooksAtModel, HasMemory, Adapts):
         """
         return round_ % self.every == 0
 
-    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], Memory]:
+    def adapt(self, now: Adaptation) -> tuple[Mapping[str, Tensor], SchemeMemory]:
         """Choose the mask anew, and let the model follow it."""
         (capacity,) = set(now.capacities)
         if capacity == 1:
@@ -111,42 +109,46 @@ class Pruned(Scheme, LooksAtModel, HasMemory, Adapts):
         names = now.parameters
         masks = _by_name(now.memory["mask"].bool(), names, now.tensors)
         squares, flops = now.squared_gradients(masks), now.flops()
-        fixed = [name for name in names if now.tensors[name].dim() < 2]
-        pruned = [name for name in names if name not in fixed]
+        fixed_names = [name for name in names if now.tensors[name].dim() < 2]
+        prunable_names = [name for name in names if name not in fixed_names]
         most = _most(capacity, (now.tensors[n].shape for n in names))
-        kept = {n: int(masks[n].sum()) for n in pruned}
+        counts = {n: int(masks[n].sum()) for n in prunable_names}
         if now.round == 0:
-            kept = {n: count * most // sum(kept.values()) for n, count in kept.items()}
+            counts = {n: count * most // sum(counts.values()) for n, count in counts.items()}
         stays = [
-            largest(now.tensors[n], masks[n], count - int(self.prunable * count))
-            for n, count in kept.items()
+            largest_in_mask(now.tensors[n], masks[n], count - int(self.prunable * count))
+            for n, count in counts.items()
         ]
-        computing = np.concatenate([np.full(now.tensors[n].numel(), flops[n]) for n in pruned])
+        computing = np.concatenate(
+            [np.full(now.tensors[n].numel(), flops[n]) for n in prunable_names]
+        )
         cost = computing / computing.mean() + 1
-        chosen = choose(
+        flat_mask = choose_weights(
             np.concatenate(stays),
-            np.concatenate([squares[n].double().numpy().reshape(-1) for n in pruned]),
+            np.concatenate([squares[n].double().numpy().reshape(-1) for n in prunable_names]),
             cost,
-            base_value=sum(float(squares[n].double().sum()) for n in fixed),
+            base_value=sum(float(squares[n].double().sum()) for n in fixed_names),
             base_cost=self.base_cost * float(cost.sum()),
             most=most,
         )
-        ends = np.cumsum([now.tensors[n].numel() for n in pruned])[:-1]
+        ends = np.cumsum([now.tensors[n].numel() for n in prunable_names])[:-1]
         chosen_masks = masks | {
             n: torch.from_numpy(part).view(now.tensors[n].shape)
-            for n, part in zip(pruned, np.split(chosen, ends), strict=True)
+            for n, part in zip(prunable_names, np.split(flat_mask, ends), strict=True)
         }
         return self._follow(now, masks, chosen_masks)
 
     def _follow(
         self, now: Adaptation, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
-    ) -> tuple[Mapping[str, Tensor], Memory]:
+    ) -> tuple[Mapping[str, Tensor], SchemeMemory]:
         """The model under the new mask, and the memory: what is outside of it is zero, or kept."""
         names, values = now.parameters, dict(now.tensors)
         memory = {"mask": _flat([after[n] for n in names]).to(torch.uint8)}
         if self.reentry == "kept":
-            kept = _by_name(now.memory["kept"], names, now.tensors)
-            values |= {n: torch.where(before[n], values[n], kept[n].to(values[n])) for n in names}
+            kept_values = _by_name(now.memory["kept"], names, now.tensors)
+            values |= {
+                n: torch.where(before[n], values[n], kept_values[n].to(values[n])) for n in names
+            }
             memory["kept"] = _flat(
                 [torch.where(after[n], torch.zeros_like(values[n]), values[n]) for n in names]
             )
@@ -156,20 +158,20 @@ class Pruned(Scheme, LooksAtModel, HasMemory, Adapts):
         }
         return tensors, memory
 
-    def problems(self, given: Given) -> list[str]:
+    def problems(self, run: RunFacts) -> list[str]:
         """One mask for all: single weights, one capacity, and something to prune."""
         problems = []
-        if given.granularity == "unit":
+        if run.granularity == "unit":
             problems.append(
                 "scheme.granularity: 'unit' is not defined for 'pruned', which prunes single "
                 "weights; use 'coordinate'"
             )
-        if len(set(given.capacities)) > 1:
-            listed = ", ".join(f"{c:g}" for c in given.capacities)
+        if len(set(run.capacities)) > 1:
+            several = ", ".join(f"{c:g}" for c in run.capacities)
             problems.append(
-                f"clients.capacities: {listed}: 'pruned' has one mask for all clients; give one"
+                f"clients.capacities: {several}: 'pruned' has one mask for all clients; give one"
             )
-        shapes, smallest = given.shapes.values(), min(given.capacities)
+        shapes, smallest = run.shapes.values(), min(run.capacities)
         if shapes and smallest < 1 and _most(smallest, shapes) < 1:
             total = sum(map(math.prod, shapes))
             problems.append(
@@ -194,26 +196,26 @@ def _by_name(
 def _most(capacity: float, shapes: Iterable[Sequence[int]]) -> int:
     """How many weights in two or more dimensions a client may hold."""
     sizes = [(len(shape), math.prod(shape)) for shape in shapes]
-    held = units_held(capacity, sum(size for _, size in sizes))
-    return held - sum(size for dimensions, size in sizes if dimensions < 2)
+    capacity_count = units_held(capacity, sum(size for _, size in sizes))
+    return capacity_count - sum(size for dimensions, size in sizes if dimensions < 2)
 
 
-def largest(tensor: Tensor, mask: Tensor, count: int) -> Mask:
+def largest_in_mask(tensor: Tensor, mask: Tensor, count: int) -> Mask:
     """The ``count`` weights of largest magnitude in the mask, as a flat mask.
 
-    >>> largest(torch.tensor([3.0, -1.0, 2.0, 9.0]), torch.tensor([1, 1, 1, 0]) > 0, 2)
+    >>> largest_in_mask(torch.tensor([3.0, -1.0, 2.0, 9.0]), torch.tensor([1, 1, 1, 0]) > 0, 2)
     array([ True, False,  True, False])
     """
-    held = np.flatnonzero(mask.numpy().reshape(-1))
+    candidates = np.flatnonzero(mask.numpy().reshape(-1))
     sizes = tensor.detach().double().abs().numpy().reshape(-1)
-    order = np.argsort(-sizes[held], kind="stable")
-    kept = np.zeros(len(sizes), dtype=np.bool_)
-    kept[held[order[:count]]] = True
-    return kept
+    order = np.argsort(-sizes[candidates], kind="stable")
+    result = np.zeros(len(sizes), dtype=np.bool_)
+    result[candidates[order[:count]]] = True
+    return result
 
 
-def choose(
-    stays: Mask, value: Array, cost: Array, base_value: float, base_cost: float, most: int
+def choose_weights(
+    stays: Mask, value: Floats, cost: Floats, base_value: float, base_cost: float, most: int
 ) -> Mask:
     """Those that stay, and the others in the order of value / cost while that raises the ratio.
 
@@ -221,7 +223,7 @@ def choose(
     ``most`` are chosen in all.
 
     >>> value, cost = np.array([4.0, 9.0, 1.0, 6.0]), np.array([1.0, 2.0, 1.0, 1.0])
-    >>> choose(np.array([True, False, False, False]), value, cost, 0.0, 1.0, most=4)
+    >>> choose_weights(np.array([True, False, False, False]), value, cost, 0.0, 1.0, most=4)
     array([ True,  True, False,  True])
     """
     others = np.flatnonzero(~stays)
@@ -234,6 +236,6 @@ def choose(
     )
     worse = ratio * costs <= values
     count = int(np.argmax(worse)) if worse.any() else len(others)
-    chosen = stays.copy()
-    chosen[others[: max(0, min(count, most - int(stays.sum())))]] = True
-    return chosen
+    mask = stays.copy()
+    mask[others[: max(0, min(count, most - int(stays.sum())))]] = True
+    return mask

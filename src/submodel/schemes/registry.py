@@ -13,7 +13,7 @@ SCHEMES: Kind[Scheme] = Kind(
     key="scheme.name",
     group=GROUP,
     wants="a submodel.schemes.Scheme",
-    is_one=lambda made: isinstance(made, Scheme),
+    is_one=lambda candidate: isinstance(candidate, Scheme),
     offers={
         "full": Offer("submodel.schemes.full:Full", "everything (FedAvg)"),
         "static": Offer("submodel.schemes.static:Static", "the first units (HeteroFL)"),
@@ -33,7 +33,7 @@ SCHEMES: Kind[Scheme] = Kind(
         "dropout": Offer(
             "submodel.schemes.dropout:Dropout", "fresh draws of fixed size (Federated Dropout)"
         ),
-        "partition": Offer("submodel.schemes.partition:Partition", "disjoint parts (IST)"),
+        "partition": Offer("submodel.schemes.partition:PartitionScheme", "disjoint parts (IST)"),
         "importance": Offer("submodel.schemes.importance:Importance", "the largest (FIARSE)"),
         "hierarchical": Offer(
             "submodel.schemes.hierarchical:Hierarchical",

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 from submodel.errors import SubmodelError
 from submodel.local.work import LocalWork
 from submodel.model.cut import Cut
-from submodel.schemes.base import Draw, Given, Mask, Scheme
+from submodel.schemes.base import Draw, Mask, RunFacts, Scheme
 from submodel.schemes.protocols import (
     PROTOCOLS,
     HasLocalWork,
@@ -25,7 +25,7 @@ from submodel.schemes.protocols import (
     TrainingRole,
 )
 
-P = TypeVar("P")
+_P = TypeVar("_P")
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class BorrowsMasks(Scheme):
         """What the other selects."""
         return self.masks_of.select(axis, size, capacity, draw)
 
-    def problems(self, given: Given) -> list[str]:
+    def problems(self, run: RunFacts) -> list[str]:
         """What the other is not defined for."""
-        return self.masks_of.problems(given)
+        return self.masks_of.problems(run)
 
 
-def role(scheme: Scheme, protocol: type[P]) -> P | None:
+def role(scheme: Scheme, protocol: type[_P]) -> _P | None:
     """The scheme as one that offers a protocol; None if it does not.
 
     A `MaskRole` is looked for in the scheme itself, then in the one whose masks it borrows.
@@ -66,13 +66,13 @@ def role(scheme: Scheme, protocol: type[P]) -> P | None:
     return next(roles(scheme, protocol), None)
 
 
-def roles(scheme: Scheme, protocol: type[P]) -> Iterator[P]:
+def roles(scheme: Scheme, protocol: type[_P]) -> Iterator[_P]:
     """All that offer a protocol: the scheme, then the one whose masks it borrows, and so on."""
     kind: type = protocol
     passed_on = _passed_on(kind)
     while True:
         if _offers(scheme, kind):
-            yield cast(P, scheme)
+            yield cast(_P, scheme)
         if not passed_on or not isinstance(scheme, BorrowsMasks):
             return
         scheme = scheme.masks_of
@@ -112,20 +112,20 @@ def members(protocol: type) -> dict[str, bool]:
 
 def _offers(scheme: Scheme, protocol: type) -> bool:
     """Whether the scheme itself does, by its members or, where there are none, by its class."""
-    wanted = members(protocol)
-    if not wanted:
+    is_method = members(protocol)
+    if not is_method:
         return isinstance(scheme, protocol)
-    there = [m for m in wanted if hasattr(type(scheme), m) or hasattr(scheme, m)]
+    there = [m for m in is_method if hasattr(type(scheme), m) or hasattr(scheme, m)]
     if not there:
         return False
     name = f"scheme {type(scheme).__name__}"
-    if missing := [member for member in wanted if member not in there]:
+    if missing := [member for member in is_method if member not in there]:
         raise SubmodelError(
-            f"{name}: it defines {_listed(there)}, but not {_listed(missing)}; "
-            f"{protocol.__name__} needs all of {_listed(wanted)}"
+            f"{name}: it defines {_quote_names(there)}, but not {_quote_names(missing)}; "
+            f"{protocol.__name__} needs all of {_quote_names(is_method)}"
         )
     for member in there:
-        if wanted[member] and not callable(getattr(scheme, member)):
+        if is_method[member] and not callable(getattr(scheme, member)):
             raise SubmodelError(
                 f"{name}: {member} is {getattr(scheme, member)!r}, not a method; the name belongs "
                 f"to {protocol.__name__}"
@@ -133,7 +133,7 @@ def _offers(scheme: Scheme, protocol: type) -> bool:
     return True
 
 
-def _listed(names: Sequence[str] | Mapping[str, bool]) -> str:
+def _quote_names(names: Sequence[str] | Mapping[str, bool]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
@@ -145,13 +145,13 @@ def sends_masks(scheme: Scheme) -> bool:
     [False, True, True]
     """
     looks = role(scheme, LooksAtModel) is not None
-    told = role(scheme, SendsMasks)
-    if looks and told is not None and not told.sends_masks:
+    sender = role(scheme, SendsMasks)
+    if looks and sender is not None and not sender.sends_masks:
         raise SubmodelError(
             f"scheme {type(scheme).__name__}: sends_masks is False, but it looks at the model, "
             "so clients cannot repeat its draws; leave sends_masks out"
         )
-    return looks or (told is not None and told.sends_masks)
+    return looks or (sender is not None and sender.sends_masks)
 
 
 def output_passes(scheme: Scheme) -> Sequence[Scheme]:
@@ -165,14 +165,14 @@ def output_passes(scheme: Scheme) -> Sequence[Scheme]:
     """
     if isinstance(scheme, BorrowsMasks) and not _offers(scheme, HasOutputPasses):
         return [replace(scheme, masks_of=one) for one in output_passes(scheme.masks_of)]
-    offered = role(scheme, HasOutputPasses)
-    return (scheme,) if offered is None else offered.output_passes()
+    provider = role(scheme, HasOutputPasses)
+    return (scheme,) if provider is None else provider.output_passes()
 
 
 def local_work(scheme: Scheme, work: LocalWork, capacity: float) -> LocalWork:
     """What a client of a capacity does, of the run's own ``work``."""
-    offered = role(scheme, HasLocalWork)
-    return work if offered is None else offered.work(work, capacity)
+    provider = role(scheme, HasLocalWork)
+    return work if provider is None else provider.work(work, capacity)
 
 
 def step_rule(scheme: Scheme, capacity: float) -> StepRule | None:
@@ -182,8 +182,8 @@ def step_rule(scheme: Scheme, capacity: float) -> StepRule | None:
     >>> step_rule(Ordered((0.25, 0.5, 1.0)), 0.5).widths, step_rule(Static(), 0.5)
     ((0.25, 0.5), None)
     """
-    offered = role(scheme, HasStepRule)
-    return None if offered is None else offered.step_rule(capacity)
+    provider = role(scheme, HasStepRule)
+    return None if provider is None else provider.step_rule(capacity)
 
 
 def pass_cuts(

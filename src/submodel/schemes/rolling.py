@@ -16,7 +16,7 @@ from pydantic import Field
 from submodel.model.capacity import units_held
 from submodel.options import Count, Section
 from submodel.randomness import generator
-from submodel.schemes.base import Draw, Given, Mask, Scheme, SchemeContext
+from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, SchemeContext
 from submodel.schemes.protocols import HasOutputPasses
 
 
@@ -80,10 +80,10 @@ class Rolling(Scheme, HasOutputPasses):
         mask[: max(0, start + length - size)] = True
         return mask
 
-    def problems(self, given: Given) -> list[str]:
+    def problems(self, run: RunFacts) -> list[str]:
         """Where the windows do not visit every unit equally often."""
-        shares = [*given.capacities, *given.least.values()]
-        return [f"scheme.windows: {p}" for p in window_problems(self.windows, given.sizes, shares)]
+        shares = [*run.capacities, *run.least.values()]
+        return [f"scheme.windows: {p}" for p in window_problems(self.windows, run.sizes, shares)]
 
     def output_passes(self) -> Sequence[Scheme]:
         """Every window once, as Algorithm 2's output averages over all R of them."""

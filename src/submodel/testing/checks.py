@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from submodel.algorithm.cells import cells_of
-from submodel.algorithm.dispatch import cut_of, known
+from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.evaluation import EVALUATOR
 from submodel.algorithm.merge import RULES, Accumulator, merge_rule
 from submodel.algorithm.rounds import initial_state, output_step, plan, step
@@ -32,7 +32,7 @@ _SMOOTHNESS = 20.0
 
 def _questions(setup: Setup, state: State) -> Iterator[tuple[str, int, float, Draw]]:
     """What a run asks of a scheme: for its clients, and for evaluation."""
-    model = known(setup, state)
+    model = knowledge_of(setup, state)
     for round_ in (0, 1, 5, 17):
         asked = [
             *plan(setup, round_),
@@ -87,7 +87,7 @@ def purity(bench: Bench) -> list[str]:
 def sizes(bench: Bench) -> list[str]:
     """What a capacity holds, on average over draws."""
     setup, population = bench.setup, bench.setup.population
-    model = known(setup, bench.later)
+    model = knowledge_of(setup, bench.later)
     places = [(r, k, c) for r in range(_DRAWN_ROUNDS) for k, c in enumerate(population.sample(r))]
     for capacity in sorted(set(population.capacities)):
         found: dict[str, tuple[float, int, float]] = {}  # mean, share, variance of the mean
@@ -121,7 +121,7 @@ def untouched(bench: Bench) -> list[str]:
     for rule in RULES.offers:
         accumulator = Accumulator(state.tensors, merge_rule(rule))
         for assignment in plan(setup, 1):
-            cut = cut_of(setup, assignment, known=known(setup, state))
+            cut = cut_of(setup, assignment, knowledge=knowledge_of(setup, state))
             held = gather(cut, state.tensors)
             reason = accumulator.refusal(cut, held)
             require(reason is None, f"client {assignment.client}: its update is refused: {reason}")

@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from submodel.options import Section
-from submodel.schemes import Draw, Given, Mask, Scheme, units_held
+from submodel.schemes import Draw, Mask, RunFacts, Scheme, units_held
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Last(Scheme):
         mask: Mask = (place >= 0) & (place < units_held(capacity, size))
         return mask
 
-    def problems(self, given: Given) -> list[str]:
-        smaller = [capacity for capacity in given.capacities if capacity < 1]
-        left_out = [n - units_held(c, n) for n in given.sizes.values() for c in smaller]
+    def problems(self, run: RunFacts) -> list[str]:
+        smaller = [capacity for capacity in run.capacities if capacity < 1]
+        left_out = [n - units_held(c, n) for n in run.sizes.values() for c in smaller]
         if self.spare <= min(left_out, default=self.spare):
             return []
         return [f"scheme.spare: {self.spare} is more than the {min(left_out)} left out"]

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from submodel.model.capacity import prefix, units_held
 from submodel.options import Capacity, Section
-from submodel.schemes.base import Draw, Given, Mask, Scheme, SchemeContext
+from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, SchemeContext
 from submodel.schemes.ordered.steps import NestedSteps
 from submodel.schemes.protocols import HasStepRule
 
@@ -64,10 +64,10 @@ class Ordered(Scheme, HasStepRule):
         widths = tuple(sorted({w for w in self.widths if w <= capacity}))
         return NestedSteps(widths, self.distill) if len(widths) > 1 else None
 
-    def problems(self, given: Given) -> list[str]:
+    def problems(self, run: RunFacts) -> list[str]:
         """Where prefixes, or the distillation between them, are not defined."""
         problems = []
-        if given.granularity == "coordinate":
+        if run.granularity == "coordinate":
             problems.append(
                 "scheme.granularity: 'ordered' nests units; a prefix of the flat vector of all "
                 "weights is no narrower net; use 'unit'"
@@ -75,11 +75,11 @@ class Ordered(Scheme, HasStepRule):
         problems += [
             f"scheme.widths: lacks the capacity {c:g}: its clients would hold units that no step "
             "trains"
-            for c in sorted(set(given.capacities) - set(self.widths))
+            for c in sorted(set(run.capacities) - set(self.widths))
         ]
-        if self.distill and not given.labelled:
+        if self.distill and not run.has_labels:
             problems.append("scheme.distill: needs class labels and the cross-entropy loss")
-        if given.output_step:
+        if run.output_step:
             problems.append(
                 "train.output_step: the step of Algorithms 1 and 2 has one cut per client, "
                 "'ordered' draws a width in every step"

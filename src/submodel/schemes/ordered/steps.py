@@ -47,8 +47,11 @@ def within(inner: Plan, outer: Plan) -> PlannedCut:
     """
     plan = {}
     for name, entries in inner.items():
-        held = dict(outer.get(name, ()))
-        plan[name] = tuple((d, np.searchsorted(held[d], k) if d in held else k) for d, k in entries)
+        outer_indices = dict(outer.get(name, ()))
+        plan[name] = tuple(
+            (d, np.searchsorted(outer_indices[d], k) if d in outer_indices else k)
+            for d, k in entries
+        )
     return PlannedCut(plan)
 
 
@@ -78,7 +81,7 @@ class NestedSteps:
         """The prefix of a width."""
         return narrower(cut, width, least)
 
-    def planned(
+    def plan_passes(
         self, cut: Cut, lengths: Sequence[int], least: Mapping[str, float], key: Key
     ) -> Passes:
         """The passes that steps on batches of these lengths will take, before any is taken."""
@@ -128,7 +131,7 @@ class _Narrow:
                 self.cut.add(name, buffers[name], -before)
                 self.cut.add(name, buffers[name], buffer)
 
-    def widened(self, name: str, gradient: Tensor, like: Tensor) -> Tensor:
+    def widen(self, name: str, gradient: Tensor, like: Tensor) -> Tensor:
         """The gradient in the shape of the client's tensor."""
         whole = torch.zeros_like(like)
         self.cut.add(name, whole, gradient)
@@ -174,15 +177,15 @@ class NestedStep:
         narrow = self._narrow.get(width)
         with forward_context(x.device, self._precision):
             value = self._value(narrow, width, x, y)
-        own = list(self._parameters.values())
+        wide = list(self._parameters.values())
         inner = [] if narrow is None else list(trainable_parameters(narrow.module).values())
-        found: Gradients = torch.autograd.grad(value, [*own, *inner], allow_unused=True)
+        gradients: Gradients = torch.autograd.grad(value, [*wide, *inner], allow_unused=True)
         if narrow is not None:
             narrow.store(self._buffers)  # not before: the widest's graph holds them as they were
-            widened = self._widened(narrow, found[len(own) :])
-            found = [b if a is None else a if b is None else a + b
-                     for a, b in zip(found[: len(own)], widened, strict=True)]  # fmt: skip
-        return value.detach(), found
+            whole = self._widen_all(narrow, gradients[len(wide) :])
+            gradients = [b if a is None else a if b is None else a + b
+                         for a, b in zip(gradients[: len(wide)], whole, strict=True)]  # fmt: skip
+        return value.detach(), gradients
 
     def _value(self, narrow: _Narrow | None, width: float, x: Tensor, y: Tensor) -> Tensor:
         if narrow is None:
@@ -205,8 +208,8 @@ class NestedStep:
         narrow.load(self._all, self._buffers)
         return self._outputs(narrow.module, width, x)
 
-    def _widened(self, narrow: _Narrow, found: Gradients) -> list[Tensor | None]:
+    def _widen_all(self, narrow: _Narrow, gradients: Gradients) -> list[Tensor | None]:
         return [
-            None if gradient is None else narrow.widened(name, gradient, like)
-            for (name, like), gradient in zip(self._parameters.items(), found, strict=True)
+            None if gradient is None else narrow.widen(name, gradient, like)
+            for (name, like), gradient in zip(self._parameters.items(), gradients, strict=True)
         ]

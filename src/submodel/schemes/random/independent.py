@@ -41,9 +41,11 @@ def draw_independent(
     def convolve(path: str, layer: nn.Conv2d, inputs: Indices | None) -> Indices:
         order = generator(draw.seed, "independent", draw.round, draw.client, path)
         size = layer.out_channels
-        kept = order.permutation(size)[: units_held(capacity, size)]
-        plan[f"{path}.weight"] = ((0, kept),) if inputs is None else ((0, kept), (1, inputs))
-        return kept
+        channels = order.permutation(size)[: units_held(capacity, size)]
+        plan[f"{path}.weight"] = (
+            ((0, channels),) if inputs is None else ((0, channels), (1, inputs))
+        )
+        return channels
 
     def normalise(path: str, channels: Indices) -> None:
         plan[f"{path}.weight"] = plan[f"{path}.bias"] = ((0, channels),)

@@ -13,19 +13,19 @@ from submodel.options import Section
 from submodel.randomness import generator
 from submodel.schemes.base import Draw, Mask, Scheme, SchemeContext
 
-Sampling = Literal["bernoulli", "fixed"]
+MaskSampling = Literal["bernoulli", "fixed"]
 
 
 @dataclass(frozen=True)
 class Random(Scheme):
     """Fresh units for every client in every round (Algorithm 1 of the paper)."""
 
-    sampling: Sampling = "bernoulli"
+    sampling: MaskSampling = "bernoulli"
 
     class Options(Section):
         """The keys of ``random``."""
 
-        sampling: Sampling = Field(
+        sampling: MaskSampling = Field(
             "bernoulli", description="every unit with probability p, or exactly the share"
         )
         alignment: Literal["residual", "independent"] = Field(

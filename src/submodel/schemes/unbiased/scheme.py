@@ -12,7 +12,7 @@ from submodel.model.capacity import units_held
 from submodel.options import Section
 from submodel.schemes.base import SchemeContext
 from submodel.schemes.protocols import HasChances
-from submodel.schemes.random.scheme import Random, Sampling
+from submodel.schemes.random.scheme import MaskSampling, Random
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Unbiased(Random, HasChances):
     class Options(Section):
         """The keys of ``unbiased``."""
 
-        sampling: Sampling = Field(
+        sampling: MaskSampling = Field(
             "bernoulli", description="every unit with probability p, or exactly the share"
         )
 
@@ -44,7 +44,7 @@ class Unbiased(Random, HasChances):
         (0.625, 0.16666666666666666)
         """
         if self.sampling == "fixed":
-            held = units_held(capacity, size)
-            return math.perm(held, units) / math.perm(size, units)
+            count = units_held(capacity, size)
+            return math.perm(count, units) / math.perm(size, units)
         empty = (1 - capacity) ** size if spare and units == 1 else 0.0
         return float(capacity**units + empty / size)

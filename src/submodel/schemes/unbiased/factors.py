@@ -22,10 +22,10 @@ from submodel.schemes.base import Scheme
 from submodel.schemes.protocols import HasChances
 from submodel.schemes.roles import role
 
-Units = NDArray[np.int64]
+_Units = NDArray[np.int64]
 
 
-def scales(
+def weight_factors(
     scheme: Scheme,
     axes: Axes,
     parameters: Tensors,
@@ -34,17 +34,21 @@ def scales(
     least: Mapping[str, float],
 ) -> dict[str, Tensor]:
     """The factor of every parameter that has one: a number, or one for every weight."""
-    chances = role(scheme, HasChances)
-    if chances is None or chances.chance(1, 1.0) is None:
+    provider = role(scheme, HasChances)
+    if provider is None or provider.chance(1, 1.0) is None:
         return {}
     if granularity == "coordinate":
         total = sum(p.numel() for p in parameters.values())
-        found = dict.fromkeys(parameters, np.array(chances.chance(total, capacity), float))
+        chance_by_name = dict.fromkeys(
+            parameters, np.array(provider.chance(total, capacity), float)
+        )
     else:
-        found = {name: _chance_of(chances, axes, capacity, least, name) for name in parameters}
+        chance_by_name = {
+            name: _chance_of(provider, axes, capacity, least, name) for name in parameters
+        }
     return {
         name: _factor(chance, parameters[name])
-        for name, chance in found.items()
+        for name, chance in chance_by_name.items()
         if np.any(chance != 1)
     }
 
@@ -59,7 +63,7 @@ def _chance_of(
 ) -> NDArray[np.float64]:
     """The chance that each weight of a tensor is held; one number where all have the same."""
     layouts = axes.layouts.get(name, ())
-    by_axis: dict[str, list[Units]] = {}
+    by_axis: dict[str, list[_Units]] = {}
     for d, layout in enumerate(layouts):
         shape = [-1 if k == d else 1 for k in range(len(layouts))]
         for axis, units in units_at(layout):
@@ -81,7 +85,7 @@ def _chance_of(
     return np.broadcast_to(total, [layout.size for layout in layouts])
 
 
-def units_at(layout: Layout) -> list[tuple[str, Units]]:
+def units_at(layout: Layout) -> list[tuple[str, _Units]]:
     """The axes that a dimension is made of, and the unit of each at every position; -1: none.
 
     >>> units_at(Concatenation((Along("a", 2), FixedPart(1))))
@@ -91,24 +95,24 @@ def units_at(layout: Layout) -> list[tuple[str, Units]]:
         return []
     if isinstance(layout, Along):
         return [(layout.axis, np.arange(layout.size))]
-    found, before = [], 0
+    axes_units, before = [], 0
     if isinstance(layout, Concatenation):
         for part in layout.parts:
             for axis, units in units_at(part):
                 whole = np.full(layout.size, -1)
                 whole[before : before + part.size] = units
-                found.append((axis, whole))
+                axes_units.append((axis, whole))
             before += part.size
-        return found
+        return axes_units
     before, after = 1, layout.size
     for part in layout.parts:
         after //= part.size
-        found += [(a, np.tile(np.repeat(u, after), before)) for a, u in units_at(part)]
+        axes_units += [(a, np.tile(np.repeat(u, after), before)) for a, u in units_at(part)]
         before *= part.size
-    return found
+    return axes_units
 
 
-def distinct(members: list[Units]) -> NDArray[np.int64]:
+def distinct(members: list[_Units]) -> NDArray[np.int64]:
     """How many different units of an axis each weight needs; the arrays broadcast.
 
     >>> distinct([np.array([[0], [1]]), np.array([[0, 1, -1]])])
@@ -124,27 +128,29 @@ def distinct(members: list[Units]) -> NDArray[np.int64]:
     return count
 
 
-def scales_held(cut: Cut, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def factors_of_cut(cut: Cut, factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The factors of what a client holds."""
-    return {n: copy_part(cut, n, factor) if factor.dim() else factor for n, factor in found.items()}
+    return {
+        n: copy_part(cut, n, factor) if factor.dim() else factor for n, factor in factors.items()
+    }
 
 
 def scaled_step(step: Step, module: nn.Module, factors: Mapping[str, Tensor]) -> Step:
     """The step of f(S w), for w: its gradient is S grad f(S w)."""
     parameters = dict(module.named_parameters())
 
-    def stepped(number: int, x: Tensor, y: Tensor) -> tuple[Tensor, Gradients]:
-        own = {name: parameters[name].data for name in factors}
+    def scaled_call(number: int, x: Tensor, y: Tensor) -> tuple[Tensor, Gradients]:
+        original = {name: parameters[name].data for name in factors}
         try:
             for name, factor in factors.items():
-                parameters[name].data = own[name] * factor
-            value, found = step(number, x, y)
+                parameters[name].data = original[name] * factor
+            value, gradients = step(number, x, y)
         finally:
-            for name, data in own.items():
+            for name, data in original.items():
                 parameters[name].data = data
         return value, [
             gradient * factors[name] if gradient is not None and name in factors else gradient
-            for name, gradient in zip(trainable_parameters(module), found, strict=True)
+            for name, gradient in zip(trainable_parameters(module), gradients, strict=True)
         ]
 
-    return stepped
+    return scaled_call
