@@ -63,7 +63,7 @@ def bare(setup: Setup, state: State) -> float:
     ]
     start = time.process_time()
     for client, module in ready:
-        examples = setup.federation.examples(client)
+        examples = setup.clients.examples(client)
         module.train()
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
         for xi in batches(len(examples), setup.work, setup.seed, state.round, client):
@@ -85,7 +85,7 @@ def main() -> None:
         setup = make_setup(workload)
         engine, costs = (
             SerialEngine(setup),
-            CostModel(setup.module, setup.federation.dataset.example),
+            CostModel(setup.module, setup.clients.dataset.example),
         )
         state = initial_state(setup)
         state, _ = step(setup, state, engine, costs)  # warm up

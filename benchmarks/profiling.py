@@ -167,7 +167,7 @@ def _step_seconds(setup: Setup, capacity: float, clients: int) -> float:
     device = torch.device("cpu")
     share = Stack(setup.module, tasks, device).share(0, clients)
     loss = StackedLoss(setup, tasks, device)
-    data, batch = setup.federation.dataset.train, setup.work.batch_size or 1
+    data, batch = setup.clients.dataset.train, setup.work.batch_size or 1
     forward = WideForward(build_module(setup.module, WHOLE).train(), data.x[:2])
     x = data.x[: batch * clients].view(batch, clients, *data.x.shape[1:])
     y = data.y[: batch * clients].view(batch, clients)
@@ -183,7 +183,7 @@ def measure_stacks(workload: Workload, scale: float, fastest: float) -> list[dic
     """A step of every capacity in stacks of several sizes."""
     _, setup = make_setup(workload, scale)
     torch.set_num_threads(1)
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     dispatcher = Dispatcher(setup, initial_state(setup), setup.work)
     rows = []
     for capacity in workload.capacities:

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from submodel.algorithm.dispatch import Dispatcher
+from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, plan
-from submodel.algorithm.types import Engine, Setup, Task
+from submodel.algorithm.types import Setup, Task
 from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines.batched.engine import BatchedEngine
@@ -86,7 +87,7 @@ def measure(setup: Setup, repeats: int) -> dict[str, Any]:
             spent = seconds(engine, fresh())
             if repeat:  # the first warms up
                 times[name].append(spent)
-    steps = len(fresh()) * len(setup.federation.examples(0)) / 10
+    steps = len(fresh()) * len(setup.clients.examples(0)) / 10
     row: dict[str, Any] = {
         f"{n} ms per step": 1e3 * statistics.median(t) / steps for n, t in times.items()
     }

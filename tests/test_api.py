@@ -116,7 +116,7 @@ def test_clients_says_who_has_what() -> None:
     lists = [[3, 1, 2], np.arange(10, 50), torch.arange(60, 65), range(100, 300)]
     config = {**CONFIG, "clients": {"per_round": 4}}
     result = submodel.train(made("plain"), submodel.digits(), config, clients=lists)
-    federation = result.setup.federation
+    federation = result.setup.clients
     assert result.setup.population.count == 4
     assert federation.indices(0).tolist() == [1, 2, 3]
     assert result.training.config.data.partition == "own"

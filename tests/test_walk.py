@@ -25,7 +25,7 @@ def walk() -> dict[str, Any]:
 
 def test_the_walk_ends_where_a_round_does(walk: dict[str, Any]) -> None:
     setup, state = walk["setup"], walk["state"]
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     after, report = step(setup, state, walk["engine"], costs)
     assert {n: t.tolist() for n, t in after.tensors.items()} == {
         n: t.tolist() for n, t in setup.projection(walk["stepped"]).items()

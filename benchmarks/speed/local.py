@@ -8,8 +8,9 @@ import torch
 from benchmarks.speed.worker import Report, claim_stdout, options, serve
 from benchmarks.speed.workloads import make_setup
 
+from submodel.algorithm.execution import ALONE, Group
 from submodel.algorithm.rounds import initial_state, step
-from submodel.algorithm.types import ALONE, Group, Setup
+from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.model.cost import CostModel
 from submodel.prepare.engine import make_engine
@@ -22,7 +23,7 @@ class Ours:
         torch.set_num_threads(config.engine.threads)
         self._setup, self._group = setup, group
         self._engine = make_engine(config, setup)
-        self._costs = CostModel(setup.module, setup.federation.dataset.example)
+        self._costs = CostModel(setup.module, setup.clients.dataset.example)
         self._state = initial_state(setup)
         self.note = type(self._engine).__name__
 

@@ -62,7 +62,7 @@ class Pfl:
         from pfl.model.pytorch import PyTorchModel
 
         torch.set_num_threads(1)
-        work, train = setup.work, setup.federation.dataset.train
+        work, train = setup.work, setup.clients.dataset.train
         self._setup, self._workload = setup, workload
         self._x, self._y = train.x.permute(0, 2, 3, 1).contiguous(), train.y
         self._round = 0
@@ -92,7 +92,7 @@ class Pfl:
         from pfl.data.pytorch import PyTorchTensorDataset
 
         round_, client = user
-        indices = self._setup.federation.indices(client)
+        indices = self._setup.clients.indices(client)
         order = batches(len(indices), self._setup.work, self._setup.seed, round_, client)
         chosen = torch.from_numpy(indices[np.concatenate(list(order))])
         return PyTorchTensorDataset((self._x[chosen].permute(0, 3, 1, 2), self._y[chosen]))

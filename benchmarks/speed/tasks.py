@@ -71,7 +71,7 @@ class Trainer:
     """Trains sub-models one after another; its images and modules stay in memory."""
 
     def __init__(self, setup: Setup, channels_last: bool = True) -> None:
-        train = setup.federation.dataset.train
+        train = setup.clients.dataset.train
         self._setup = setup
         self._channels_last = channels_last and train.x.dim() == 4
         # images as (N, H, W, C): a batch of them, seen as (N, C, H, W), is channels-last
@@ -85,7 +85,7 @@ class Trainer:
         for job in jobs:
             self.module(job.cut)
             if job.client not in self._positions:
-                indices = self._setup.federation.indices(job.client)
+                indices = self._setup.clients.indices(job.client)
                 self._positions[job.client] = indices
 
     def module(self, cut: Cut) -> nn.Module:

@@ -90,7 +90,7 @@ def test_units_of_one_axis_agree_in_every_tensor_that_shares_it() -> None:
 
 def test_parameters_shrink_with_the_square_of_the_capacity() -> None:
     setup = tiny_setup("preresnet18", width=64)
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     whole = costs.of(cut_of(setup, Assignment(0, 0, 1.0)))
     quarter = costs.of(cut_of(setup, Assignment(0, 0, 0.25)))
     assert whole.bytes == 4 * whole.parameters

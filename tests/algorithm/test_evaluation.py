@@ -56,7 +56,7 @@ def test_test_batches_are_normalised_by_themselves(model: str, capacity: float) 
     state = initial_state(setup)
     cut = WHOLE if capacity == 1 else cut_of(setup, Assignment(0, 0, capacity))
     found = evaluate(setup, state, cut)
-    expected = direct(module_of(setup, state, cut), setup.federation.dataset.test, batch=50)
+    expected = direct(module_of(setup, state, cut), setup.clients.dataset.test, batch=50)
     assert (found.loss, found.accuracy) == pytest.approx(expected, rel=1e-4)
     other = tiny_setup(model, images())
     assert abs(evaluate(other, state, cut).loss - found.loss) > 1e-3
@@ -67,7 +67,7 @@ def test_capacities_are_evaluated_alike() -> None:
     state = initial_state(setup)
     scores = evaluate_capacities(setup, state, evaluate(setup, state))
     cut = cut_of(setup, Assignment(0, -1, 0.25))
-    expected = direct(module_of(setup, state, cut), setup.federation.dataset.test, batch=50)
+    expected = direct(module_of(setup, state, cut), setup.clients.dataset.test, batch=50)
     assert scores[0.25].loss == pytest.approx(expected[0], rel=1e-4)
 
 
@@ -90,7 +90,7 @@ def pooled_loss(setup: Setup, state: State, x: Tensor) -> float:
         for layer in layers:
             inputs = torch.cat(seen[layer])
             layer.statistics = (inputs.mean((0, 2, 3)), inputs.var((0, 2, 3), correction=0))
-        test = setup.federation.dataset.test
+        test = setup.clients.dataset.test
         return float(functional.cross_entropy(module.eval()(test.x), test.y))
 
 
@@ -99,7 +99,7 @@ def test_statistics_of_some_of_the_clients_examples(count: int | None) -> None:
     section = {} if count is None else {"statistics_examples": count}
     setup = tiny_setup("preresnet18", images(), train=section)
     state = initial_state(setup)
-    x = setup.federation.dataset.train.x
+    x = setup.clients.dataset.train.x
     if count is not None and count < len(x):
         x = x[evenly(len(x), count, seed=0)]
         assert len(x) == count
@@ -134,7 +134,7 @@ def test_the_training_part_is_scored_on_request(tmp_path: Path) -> None:
     folder.create(config)
     state, history = train(Training(config, setup), folder)
     assert ["train_eval_loss" in line for line in history] == [False, True, True]
-    expected = direct(module_of(setup, state, WHOLE), setup.federation.dataset.train, batch=50)
+    expected = direct(module_of(setup, state, WHOLE), setup.clients.dataset.train, batch=50)
     last = history[-1]
     found = (last["train_eval_loss"], last["train_eval_accuracy"])
     assert found == pytest.approx(expected, rel=1e-4)
@@ -155,6 +155,6 @@ def test_exports_keep_the_statistics_of_the_clients(tmp_path: Path) -> None:
         training = Training(config, setup)
         state, _ = train(training, folder)
         module, score, _ = trained_module(training, state, 1.0)
-        exported.append((module(setup.federation.dataset.test.x), score))
+        exported.append((module(setup.clients.dataset.test.x), score))
     assert torch.equal(exported[0][0], exported[1][0])
     assert exported[0][1] == exported[1][1]

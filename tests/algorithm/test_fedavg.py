@@ -34,7 +34,7 @@ def test_fedavg_equals_a_plain_loop() -> None:
         total = 0
         average = [torch.zeros_like(p) for p in model.parameters()]
         for client in setup.population.sample(r):
-            data = setup.federation.examples(client)
+            data = setup.clients.examples(client)
             local = copy.deepcopy(model)
             optimizer = torch.optim.SGD(
                 local.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3
@@ -53,7 +53,7 @@ def test_fedavg_equals_a_plain_loop() -> None:
                 parameter.copy_(mean / total)
 
     state = initial_state(setup)
-    engine, costs = SerialEngine(setup), CostModel(setup.module, setup.federation.dataset.example)
+    engine, costs = SerialEngine(setup), CostModel(setup.module, setup.clients.dataset.example)
     for _ in range(ROUNDS):
         state, _ = step(setup, state, engine, costs)
     for name, parameter in model.named_parameters():

@@ -55,7 +55,7 @@ def test_packed_cuts_come_back_bit_for_bit_and_are_as_large_as_the_books_say(
     setup = tiny_setup(model, scheme={**SCHEMES[scheme], "granularity": granularity})
     whole = {n: t - 0.01 for n, t in initial_state(setup).tensors.items()}
     shapes = {n: t.shape for n, t in whole.items()}
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     for capacity in (1.0, 0.5, 0.25):
         cut = cut_of(setup, Assignment(3, 1, capacity))
         for masks in (False, True) if granularity == "coordinate" else (False,):
@@ -90,7 +90,7 @@ def test_a_trained_update_comes_back_bit_for_bit() -> None:
                 seen.append(all(same_bits(found[n], t) for n, t in update.tensors.items()))
                 yield update
 
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     step(setup, initial_state(setup), Watching(), costs)
     assert seen == [True] * 4
 

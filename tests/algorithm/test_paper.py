@@ -97,7 +97,7 @@ def transcribed_gradients(
     work = LocalWork(lr=ETA, epochs=None, steps=K, batch_size=BATCH)
     full, stochastic = [], []
     for i in range(N):
-        own = setup.federation.examples(i)
+        own = setup.clients.examples(i)
         x, y = own.x.numpy(), own.y.numpy()
 
         def gradient(w: Vector, x: Vector = x, y: Vector = y) -> Vector:
@@ -113,7 +113,7 @@ def transcribed_gradients(
 
 
 def iterate(setup: Setup, rounds: int) -> tuple[list[Vector], Vector]:
-    engine, costs = SerialEngine(setup), CostModel(setup.module, setup.federation.dataset.example)
+    engine, costs = SerialEngine(setup), CostModel(setup.module, setup.clients.dataset.example)
     state = initial_state(setup)
     iterates = [state.tensors["weight"].numpy().ravel()]
     for _ in range(rounds):
@@ -184,7 +184,7 @@ def test_the_masks_of_the_clients_really_differ() -> None:
 
 
 def only_output_step(setup: Setup) -> Vector:
-    engine, costs = SerialEngine(setup), CostModel(setup.module, setup.federation.dataset.example)
+    engine, costs = SerialEngine(setup), CostModel(setup.module, setup.clients.dataset.example)
     new = output_step(setup, initial_state(setup), engine, costs, L)
     return new.tensors["weight"].numpy().ravel()
 
@@ -196,7 +196,7 @@ def test_the_output_step_clips_and_weighs_clients_as_the_rounds_do() -> None:
         setup = make_setup(
             "quadratic", {"name": "full"}, "selective", None, {"clip": clip}, weights, total
         )
-        sizes = np.array([setup.federation.size(i) for i in range(N)])
+        sizes = np.array([setup.clients.size(i) for i in range(N)])
         assert len(set(sizes)) > 1
         share = sizes / sizes.sum() if weights == "examples" else np.full(N, 1 / N)
         expected = np.zeros(D)

@@ -53,7 +53,7 @@ def test_a_task_is_made_when_the_engine_asks_for_it() -> None:
     drawn: list[int] = []
     setup = tiny_setup("mlp", scheme={"name": "static"}, local={"steps": 1})
     setup = replace(setup, scheme=Noting(drawn))
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     engine = Watching(setup, drawn)
     state, _ = step(setup, initial_state(setup), engine, costs)
     assert engine.seen == [1, 2, 3, 4]
@@ -79,7 +79,7 @@ def test_seconds_are_told_by_phase(case: str) -> None:
     scheme, phases = PHASES[case]
     alone = {"count": 1, "per_round": 1, "capacities": [0.5]}
     setup = tiny_setup("mlp", scheme=scheme, clients=alone, local={"steps": 1})
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     _, report = step(setup, initial_state(setup), SerialEngine(setup), costs)
     assert report.seconds.keys() == phases
     assert all(seconds >= 0 for seconds in report.seconds.values())

@@ -144,7 +144,7 @@ def small(**sections: Any) -> Setup:
 
 def rounds(setup: Setup, count: int) -> list[State]:
     """The states after 0, 1, ... rounds."""
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     states = [initial_state(setup)]
     for _ in range(count):
         states.append(step(setup, states[-1], SerialEngine(setup), costs)[0])
@@ -271,7 +271,7 @@ def test_a_checkpoint_holds_all_that_the_next_round_needs(name: str, tmp_path: P
     _, _, before, expected = rounds(setup, 3)
     checkpoint.save(tmp_path, before, config)
     restored, _ = checkpoint.latest(tmp_path, config, initial_state(setup))
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     after, _ = step(setup, restored, SerialEngine(setup), costs)
     assert bits(dict(after.tensors)) == bits(dict(expected.tensors))
     assert after.memory.keys() == expected.memory.keys()

@@ -130,14 +130,14 @@ def _model(run: Trained) -> None:
 
 
 def _source(run: Trained) -> None:
-    data = run.training.setup.federation.dataset
+    data = run.training.setup.clients.dataset
     assert (len(data.train), data.classes, data.inputs) == (30, 2, (3,))
     means = [float(data.train.x[data.train.y == label].mean()) for label in (0, 1)]
     assert means[1] - means[0] == pytest.approx(50, abs=1)  # standard normal around 0 and 50
 
 
 def _partition(run: Trained) -> None:
-    clients = run.training.setup.federation
+    clients = run.training.setup.clients
     assert [len(clients.examples(client)) for client in range(6)] == [7, 7, 7, 7, 7, 25]
     data = clients.dataset.train
     assert torch.equal(clients.examples(1).x, data.x[7:14])

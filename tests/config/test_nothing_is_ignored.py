@@ -151,7 +151,7 @@ def test_a_run_with_a_setting_that_it_cannot_use_is_refused(sentence: str) -> No
 
 def test_fewer_examples_are_taken_also_of_a_source_that_does_not_count_them() -> None:
     data = {"name": "submodel:digits", "examples": 100, "test_examples": 20, "partition": "iid"}
-    found = prepare(parse({"model": SMALL, "data": data})).federation.dataset
+    found = prepare(parse({"model": SMALL, "data": data})).clients.dataset
     assert (len(found.train), len(found.test)) == (100, 20)
 
 

@@ -209,7 +209,7 @@ def test_a_run_can_use_them(partition: str) -> None:
         chosen = {"partitioner": "PathologicalPartitioner", "partitioner_options": options}
         chosen["partition"] = "flwr"
     setup = prepare(parse({"data": chosen, "model": {"name": "mlp", "width": 8}}))
-    total = sum(len(setup.federation.examples(client)) for client in range(50))
+    total = sum(len(setup.clients.examples(client)) for client in range(50))
     assert total == len(LABELS)
 
 

@@ -250,7 +250,7 @@ def _tasks() -> tuple[bytes, ...]:
     for transport, granularity in WAYS:
         setup = _setup() if granularity == "unit" else _masked()
         parcel = task_parcel(_task(transport, granularity), setup.module, True, transport)  # type: ignore[arg-type]
-        told = briefing(CONFIG, Facts.of(setup.federation.dataset))
+        told = briefing(CONFIG, Facts.of(setup.clients.dataset))
         made.append(replace(parcel, head={**told, **parcel.head}).to_bytes())
     return tuple(made)
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from submodel.algorithm.clients import PartitionedClients
 from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.rounds import initial_state, plan
-from submodel.algorithm.types import Federation, Task
+from submodel.algorithm.types import Task
 from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines.batched import engine as batched
@@ -102,8 +103,8 @@ class VeryRagged:
 @pytest.mark.parametrize("local", [{"epochs": 3}, {"steps": 7}, {"batch_size": 0}])
 def test_clients_of_very_different_sizes_are_exact(local: dict[str, Any]) -> None:
     setup = setup_of("cnn", clients={"count": 12, "per_round": 12}, local=local)
-    ragged = Federation(setup.federation.dataset, VeryRagged())
-    assert_equal_updates(replace(setup, federation=ragged))
+    ragged = PartitionedClients(setup.clients.dataset, VeryRagged())
+    assert_equal_updates(replace(setup, clients=ragged))
 
 
 def test_the_batched_engine_repeats_itself_bit_for_bit() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, step
-from submodel.algorithm.types import Engine, Setup, State
+from submodel.algorithm.types import Setup, State
 from submodel.config import parse
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
@@ -30,7 +31,7 @@ LOCAL_CASES = [
 
 
 def trained(setup: Setup, engine: Engine) -> State:
-    state, costs = initial_state(setup), CostModel(setup.module, setup.federation.dataset.example)
+    state, costs = initial_state(setup), CostModel(setup.module, setup.clients.dataset.example)
     for _ in range(ROUNDS):
         state, report = step(setup, state, engine, costs)
         assert not report.refused

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from submodel.algorithm.types import Assignment, Bundle, State
+from submodel.algorithm.execution import Bundle
+from submodel.algorithm.types import Assignment, State
 from submodel.config import parse, read
 from submodel.engines.processes.group import ProcessGroup, deal
 from submodel.engines.processes.launch import free_port, launch

@@ -13,9 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from submodel.algorithm.clients import PartitionedClients
 from submodel.algorithm.dispatch import Dispatcher
+from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, output_step, step
-from submodel.algorithm.types import Assignment, Engine, Federation, Setup
+from submodel.algorithm.types import Assignment, Setup
 from submodel.config import parse
 from submodel.data import Dataset, dataset
 from submodel.data.partitions.dirichlet import Dirichlet
@@ -148,7 +150,7 @@ def test_drop_last_leaves_out_what_is_smaller_but_never_all() -> None:
 @pytest.mark.parametrize("local", [{"epochs": 2}, {"steps": 5}, {"batch_size": 20}])
 def test_engines_agree_on_what_is_left_out_and_book_it(local: dict[str, Any]) -> None:
     setup = make_setup(normed(), local={"drop_last": True, **local})
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     results = [
         step(setup, initial_state(setup), engine, costs)
         for engine in (SerialEngine(setup), BatchedEngine(setup, always=True))
@@ -161,7 +163,7 @@ def test_engines_agree_on_what_is_left_out_and_book_it(local: dict[str, Any]) ->
     assert abs(of_one.train_loss - of_many.train_loss) < 1e-10
     estimate, expected = Estimate(setup), 0
     for client in range(5):
-        sizes = [len(b) for b in batches(setup.federation.size(client), setup.work, 0, 0, client)]
+        sizes = [len(b) for b in batches(setup.clients.size(client), setup.work, 0, 0, client)]
         assert estimate.steps(client) == len(sizes)
         cut = estimate.cut(setup.population.capacity(client, 0))
         expected += BACKWARD * costs.forward_flops(cut) * sum(sizes)
@@ -207,7 +209,7 @@ def test_only_a_norm_that_really_fails_is_told(side: int) -> None:
 
 
 def run_round(setup: Setup, engine: Engine) -> Any:
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     return step(setup, initial_state(setup), engine, costs)[1]
 
 
@@ -272,7 +274,7 @@ def test_of_a_million_clients_only_those_who_will_train_are_asked() -> None:
     partition = Counting(lambda client: 10 + (client == chosen))
     chosen = many.sample(2)[1]
     setup = replace(
-        setup, population=many, federation=Federation(setup.federation.dataset, partition)
+        setup, population=many, clients=PartitionedClients(setup.clients.dataset, partition)
     )
     (problem,) = lone.problems(setup, rounds=3)
     assert f"to client {chosen}, but" in problem
@@ -294,10 +296,10 @@ def test_sizes_are_known_without_drawing_the_examples() -> None:
 def test_a_batch_of_one_that_comes_later_is_told_by_the_client(batching: str) -> None:
     setup = make_setup(normed(), local={"drop_last": True})
     setup = replace(setup, work=replace(setup.work, drop_last=False))
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     if batching == "one output step":
         partition = Counting(lambda client: 10 - 9 * (client == 3))
-        setup = replace(setup, federation=Federation(setup.federation.dataset, partition))
+        setup = replace(setup, clients=PartitionedClients(setup.clients.dataset, partition))
         with pytest.raises(DataError, match="client 3: a batch of one example came up"):
             output_step(setup, initial_state(setup), SerialEngine(setup), costs, 10.0)
         return
@@ -351,7 +353,7 @@ def test_a_device_with_a_batch_of_one_takes_no_part_and_is_told_why(
         training = over_devices(Training(config, prepare(config)), Neighbours(means))
         setup, engine = training.setup, training.engine
         assert engine is not None
-        costs = CostModel(setup.module, setup.federation.dataset.example)
+        costs = CostModel(setup.module, setup.clients.dataset.example)
         state, report = step(setup, initial_state(setup), engine, costs)
         assert report.clients == clients
         assert not report.missing
@@ -371,7 +373,7 @@ def test_a_device_that_is_asked_all_the_same_answers_in_words(
     setup = prepare(config)
     task = Dispatcher(setup, initial_state(setup), setup.work).task(Assignment(0, 0, 0.5))
     parcel = task_parcel(task, setup.module, False, "exact")
-    head = {**briefing(config, Facts.of(setup.federation.dataset)), **parcel.head}
+    head = {**briefing(config, Facts.of(setup.clients.dataset)), **parcel.head}
     device = Device(head, Means(OwnData(part=0)))
     answer = device.answer("train", replace(parcel, head=head))
     assert "client 0: a batch of one example came up" in answer.head["problem"]

@@ -161,12 +161,10 @@ def test_the_same_seed_means_the_same_data_clients_and_initial_model() -> None:
         for other in setups[1:]:
             assert [plan(other, r) for r in range(6)] == [plan(first, r) for r in range(6)]
             for client in range(10):
-                assert np.array_equal(
-                    other.federation.indices(client), first.federation.indices(client)
-                )
+                assert np.array_equal(other.clients.indices(client), first.clients.indices(client))
             ours, theirs = initial_state(first).tensors, initial_state(other).tensors
             assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    one, two = (prepare(config).federation.indices(0) for config in made["rolling"])
+    one, two = (prepare(config).clients.indices(0) for config in made["rolling"])
     assert not np.array_equal(one, two)
 
 

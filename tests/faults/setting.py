@@ -162,7 +162,7 @@ def assert_account_is_true(house: House) -> list[State]:
     setup = prepare(alone(read(house.run / "config.toml")))
     base = {name: getattr(setup.population, name) for name in Population.__dataclass_fields__}
     setup = replace(setup, population=Present(**base, rounds=[there(line) for line in lines]))
-    engine, costs = Answering(setup), CostModel(setup.module, setup.federation.dataset.example)
+    engine, costs = Answering(setup), CostModel(setup.module, setup.clients.dataset.example)
     states = [initial_state(setup)]
     for number, line in enumerate(lines, 1):
         engine.silent = absent(line).keys()

@@ -51,7 +51,7 @@ def test_a_device_joins_late_is_killed_and_comes_back_as_the_same_client(house: 
         house.join(name, "--part", str(part))
     house.wait("a round of two", lambda: len(house.metrics()) >= 1)
     setup = prepare(alone(read(house.run / "config.toml")))
-    own = setup.federation.examples(2)
+    own = setup.clients.examples(2)
     save_file({"x": own.x.contiguous(), "y": own.y}, house.folder / "own.safetensors")
     late = Saboteur(
         house, "late", "hold honest", "--data", str(house.folder / "own.safetensors"),

@@ -19,8 +19,9 @@ from torch import nn
 
 from submodel.algorithm.dispatch import Dispatcher, cut_of
 from submodel.algorithm.evaluation import evaluate
+from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, output_step, plan, step
-from submodel.algorithm.types import Assignment, Engine, Setup, State
+from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import Config, parse
 from submodel.data import Examples
 from submodel.engines.serial import SerialEngine
@@ -86,12 +87,12 @@ def over(
 
 def chosen(setup: Setup, round_: int = 0) -> list[int]:
     """Who is asked in a round, of those who are there."""
-    return [a.client for a in plan(setup, round_, setup.federation.present(round_))]
+    return [a.client for a in plan(setup, round_, setup.clients.present(round_))]
 
 
 def rounds_over(config: Config, post: Neighbours, rounds: int = 2) -> tuple[State, list[Any]]:
     setup, engine = over(config, post)
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     state, reports = initial_state(setup), []
     for _ in range(rounds):
         state, report = step(setup, state, engine, costs)
@@ -101,7 +102,7 @@ def rounds_over(config: Config, post: Neighbours, rounds: int = 2) -> tuple[Stat
 
 def rounds_here(config: Config, rounds: int = 2) -> tuple[State, list[Any]]:
     setup = prepare(config)
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     state, reports = initial_state(setup), []
     for _ in range(rounds):
         state, report = step(setup, state, SerialEngine(setup), costs)
@@ -155,7 +156,7 @@ def test_the_output_step_is_the_same_too() -> None:
     config = config_of()
     here = prepare(config)
     there, engine = over(config, Neighbours(parts()), setup=here)
-    costs = CostModel(here.module, here.federation.dataset.example)
+    costs = CostModel(here.module, here.clients.dataset.example)
     expected = output_step(here, initial_state(here), SerialEngine(here), costs, 10.0)
     found = output_step(there, initial_state(there), engine, costs, 10.0)
     for name, tensor in expected.tensors.items():
@@ -170,7 +171,7 @@ def test_the_output_step_is_taken_without_those_who_fail(
     bad, silent = sorted(parts())[1:3]
     post = Neighbours(parts())
     there, engine = over(config, post)
-    costs = CostModel(there.module, there.federation.dataset.example)
+    costs = CostModel(there.module, there.clients.dataset.example)
     assert chosen(there) == [0, 1, 2, 3]
     post.spoil |= {bad: spoiled_by(_nan)(post, bad), silent: silence}
     windows = len(output_passes(there.scheme))
@@ -208,7 +209,7 @@ def test_a_device_gets_the_bytes_of_its_cut_and_little_else() -> None:
     config = config_of(model={"width": 32}, local={"absent_labels": "keep"})
     post = Neighbours(parts())
     setup, engine = over(config, post)
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     state = initial_state(setup)
     _, report = step(setup, state, engine, costs)
     promised = {row["capacity"]: row["bytes"] / 2 for row in cost_rows(setup)}  # submodel cost
@@ -229,7 +230,7 @@ def test_who_is_silent_is_named_and_gets_no_work_until_it_answers() -> None:
     asleep = 2**63 + 17
     post.spoil[asleep] = silence
     setup, engine = over(config, post)
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     state, report = step(setup, initial_state(setup), engine, costs)
     assert report.clients == 3
     assert list(report.missing) == ["1"]
@@ -262,7 +263,7 @@ class Clock:
 
 def roster_over(post: Neighbours, clock: Clock) -> Roster:
     config = config_of()
-    told = briefing(config, Facts.of(prepare(config).federation.dataset))
+    told = briefing(config, Facts.of(prepare(config).clients.dataset))
     return Roster(post, told, lambda _: "", config.clients.count, clock=clock)
 
 
@@ -495,7 +496,7 @@ def test_an_answer_is_bounded_by_the_cut_that_it_is_for(fault: str) -> None:
     setup = prepare(config)
     post, node = Neighbours(parts()), 2**63
     task = Dispatcher(setup, initial_state(setup), setup.work).task(Assignment(0, 0, 0.5))
-    told = briefing(config, Facts.of(setup.federation.dataset))
+    told = briefing(config, Facts.of(setup.clients.dataset))
     parcel = task_parcel(task, setup.module, False, "exact")
     payload = replace(parcel, head={**told, **parcel.head}).to_bytes()
     limits = update_limits(task, "exact")
@@ -532,8 +533,8 @@ def test_what_a_device_says_of_itself_is_bounded(caplog: pytest.LogCaptureFixtur
 
     post = Boasting({number: Means(OwnData(part=0)) for number in range(1, 1 + len(said))})
     setup, _ = over(config, post)
-    assert isinstance(setup.federation, DeviceFederation)
-    assert setup.federation.roster.wait(0) == []
+    assert isinstance(setup.clients, DeviceFederation)
+    assert setup.clients.roster.wait(0) == []
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == len(said)
     assert max(map(len, lines)) < 600
@@ -549,8 +550,8 @@ def test_labels_that_nobody_asked_for_are_not_kept(caplog: pytest.LogCaptureFixt
             return Parcel({**head, "labels": [7]}, {}).to_bytes()
 
     setup, _ = over(config, Telling({1: Means(OwnData(part=0))}))
-    assert isinstance(setup.federation, DeviceFederation)
-    assert setup.federation.roster.wait(0) == []
+    assert isinstance(setup.clients, DeviceFederation)
+    assert setup.clients.roster.wait(0) == []
     assert "which nobody asked for" in caplog.text
 
 
@@ -583,7 +584,7 @@ def test_a_round_that_nobody_answers_is_tried_again_and_then_stops_resumably(
     setup, engine = over(config, post)
     with pytest.raises(SilentRoundError, match="round 1: no update"):
         step(setup, initial_state(setup), engine, CostModel(setup.module, Facts.of(
-            setup.federation.dataset).example))  # fmt: skip
+            setup.clients.dataset).example))  # fmt: skip
     folder = RunFolder(tmp_path / "run")
     folder.create(config)
     with pytest.raises(Interrupted, match="stopped after round 0 of 2: round 1: no update"):
@@ -628,7 +629,7 @@ def test_late_devices_join_and_those_who_leave_are_not_asked() -> None:
     config = config_of(clients={"per_round": 4}, devices={"least": 2})
     post = Neighbours({node: m for node, m in parts().items() if m.data.part in (0, 2)})
     setup, engine = over(config, post)
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     state, first = step(setup, initial_state(setup), engine, costs)
     post.means = parts()
     state, second = step(setup, state, engine, costs)
@@ -642,7 +643,7 @@ def test_a_round_is_planned_from_who_is_there_and_nothing_else() -> None:
     means = parts(3) | {5: Means(OwnData(part=3), capacity=0.5)}
     post = Neighbours(means)
     setup, _ = over(config, post)
-    present = setup.federation.present(0)
+    present = setup.clients.present(0)
     assert present == {0: None, 1: None, 2: None, 3: 0.5}
     asked_so_far = len(post.sent)
     post.means.clear()  # everybody leaves, which a plan neither notices nor waits for
@@ -751,7 +752,7 @@ def test_own_data_is_read_from_pictures_and_arrays(tmp_path: Path) -> None:
 def test_memory_becomes_the_largest_capacity_that_fits() -> None:
     config = config_of(model={"name": "preresnet18", "width": 16})
     setup = prepare(config)
-    facts = Facts.of(setup.federation.dataset)
+    facts = Facts.of(setup.clients.dataset)
     fits = [
         fitting(config, setup.module, setup.axes, facts, memory)
         for memory in (10**9, 4 * 10**6, 10**6)
@@ -786,7 +787,7 @@ def test_axes_that_were_kept_are_taken_if_they_are_of_the_model(
 ) -> None:
     def device(width: int, known: str | None = None) -> Device:
         config = config_of(model={"width": width})
-        told = briefing(config, Facts.of(prepare(config).federation.dataset))
+        told = briefing(config, Facts.of(prepare(config).clients.dataset))
         return Device(told, Means(OwnData(part=0)), known)
 
     own, other = device(4).found, device(8).found
@@ -811,7 +812,7 @@ def test_a_model_that_cannot_be_made_without_values_is_emptied(
 ) -> None:
     config = config_of(model={"name": "tests.federation.test_devices:looks_at_values"})
     here, _ = rounds_here(config, 1)
-    facts = Facts.of(prepare(config).federation.dataset)
+    facts = Facts.of(prepare(config).clients.dataset)
     module = empty_module(config, facts)
     assert all(p.is_meta for p in module.parameters())
     assert "made whole for a moment" in caplog.text
@@ -822,7 +823,7 @@ def test_a_model_that_cannot_be_made_without_values_is_emptied(
 
 def test_reports_and_briefings_survive_the_journey() -> None:
     config = config_of()
-    facts = Facts.of(prepare(config).federation.dataset)
+    facts = Facts.of(prepare(config).clients.dataset)
     head = Parcel.from_bytes(Parcel(briefing(config, facts), {}).to_bytes()).head
     device = Device(head, Means(OwnData(part=3), name="shed"))
     assert device.config == config

@@ -96,7 +96,7 @@ def _over_devices(config: Config) -> End:
     training = over_devices(here, Neighbours(nodes))
     setup, engine = training.setup, training.engine
     assert engine is not None
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     state = initial_state(setup)
     for _ in range(config.train.rounds):
         state, report = step(setup, state, engine, costs)

@@ -100,7 +100,7 @@ def test_plan_shows_the_arithmetic_and_says_when_nothing_fits(submodel: Command)
 
 def test_the_largest_capacity_fits_and_the_next_one_does_not() -> None:
     setup = tiny_setup("cnn", width=32)
-    example = setup.federation.dataset.example
+    example = setup.clients.dataset.example
     budget = Budget(setup.module, setup.axes, example, batch_size=10)
     for limit in (60_000, 200_000, 400_000):
         fit = budget.largest(lambda needs, limit=limit: needs.memory <= limit)  # type: ignore[misc]

@@ -115,9 +115,9 @@ def test_scalers_work_under_vmap_and_do_something_where_no_norm_follows() -> Non
     assert BatchedEngine(setup)._wide is None
     assert_equal_updates(setup)
     half = build_module(setup.module, WHOLE).train()
-    before = half(setup.federation.dataset.example)
+    before = half(setup.clients.dataset.example)
     set_rate(half, 0.5)
-    assert not torch.allclose(half(setup.federation.dataset.example), before)
+    assert not torch.allclose(half(setup.clients.dataset.example), before)
     assert setup.module.scaler.rate == 1  # type: ignore[union-attr]
 
 

@@ -108,7 +108,7 @@ def plain(setup: Setup, rounds: int, rule: str) -> tuple[Array, Array, Array]:
     """Hierarchical independent sub-model training, written down without any of the package."""
 
     def descend(client: int, a: Array, v: Array, b: Array) -> tuple[Array, Array, Array]:
-        own = setup.federation.examples(client)
+        own = setup.clients.examples(client)
         x, y = own.x.numpy(), own.y.numpy()
         for _ in range(STEPS):
             error = (x @ a.T @ v + b - y)[:, None]
@@ -148,7 +148,7 @@ def plain(setup: Setup, rounds: int, rule: str) -> tuple[Array, Array, Array]:
 def test_rounds_equal_a_plain_transcription(rule: str, per_round: int) -> None:
     setup = two_layers(rule, per_round)
     state = initial_state(setup)
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     for r in range(6):
         before = state
         state, _ = step(setup, state, SerialEngine(setup), costs)
@@ -249,7 +249,7 @@ class Counting(Plain):
 
 def run(setup: Setup, rounds: int, engine: Any = None) -> State:
     state = initial_state(setup)
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     for _ in range(rounds):
         state, _ = step(setup, state, engine or SerialEngine(setup), costs)
     return state
@@ -269,7 +269,7 @@ def test_the_server_steps_at_joins_only_and_cells_go_on_from_its_model() -> None
 
 def test_cells_are_weighted_by_examples_where_clients_are() -> None:
     setup = labelled("selective", weights="examples")
-    sizes = [setup.federation.size(client) for client in range(4)]
+    sizes = [setup.clients.size(client) for client in range(4)]
     expected = [(sizes[c] + sizes[c + 2]) / 1024 for c in (0, 1)]
     assert run(setup, 1).memory["cells/weights"].tolist() == pytest.approx(expected, abs=2e-6)
 

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import submodel
+from submodel.algorithm.clients import PartitionedClients
 from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.rounds import initial_state, plan, step
-from submodel.algorithm.types import Assignment, Federation, Setup, State, Task, Update
+from submodel.algorithm.types import Assignment, Setup, State, Task, Update
 from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines.batched.engine import BatchedEngine
@@ -254,7 +255,7 @@ class Watched(SerialEngine):
 
 def stepped(setup: Setup, state: State) -> tuple[State, Watched]:
     engine = Watched(setup)
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     return step(setup, state, engine, costs)[0], engine
 
 
@@ -285,7 +286,7 @@ def test_the_mask_stands_for_the_round(scope: Scope) -> None:
                 parameter.copy_(state.tensors[name] * own)
                 start += parameter.numel()
         client = task.assignment.client
-        examples = setup.federation.examples(client)
+        examples = setup.clients.examples(client)
         for batch in batches(len(examples), task.work, setup.seed, 0, client):
             loss = functional.cross_entropy(net(examples.x[batch]), examples.y[batch])
             moved = mask * flat(torch.autograd.grad(loss, list(net.parameters())))
@@ -336,7 +337,7 @@ def test_a_held_weight_that_did_not_change_counts_in_the_denominator(granularity
         "data": {"partition": "iid"},
     })  # fmt: skip
     setup = prepare(config, net, data)
-    setup = replace(setup, federation=Federation(data, Halves(8)))
+    setup = replace(setup, clients=PartitionedClients(data, Halves(8)))
     state = initial_state(setup)
     new, engine = stepped(setup, state)
     first, second = engine.updates
@@ -358,7 +359,7 @@ def test_a_held_weight_that_did_not_change_counts_in_the_denominator(granularity
 
 def test_the_engines_agree_and_sub_models_are_evaluated() -> None:
     setup = tiny_setup("cnn", scheme={"name": "importance", "scope": "global"})
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     ends = []
     for engine in (SerialEngine(setup), BatchedEngine(setup, always=True)):
         state = initial_state(setup)

@@ -44,7 +44,7 @@ def logits(setup: Setup, cut: Cut) -> Tensor:
     module = build_module(setup.module, cut)
     load(module, gather(cut, initial_state(setup).tensors))
     with torch.no_grad():
-        out: Tensor = module.train()(setup.federation.dataset.train.x)
+        out: Tensor = module.train()(setup.clients.dataset.train.x)
     return out
 
 
@@ -95,7 +95,7 @@ def test_draws_depend_on_seed_round_client_and_layer_alone() -> None:
 
 def test_shapes_and_costs_are_those_of_an_aligned_cut() -> None:
     setup, like = aligned("independent"), aligned("residual")
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     for capacity in (1.0, 0.5, 0.25):
         cut, expected = planned(setup, capacity), cut_of(like, Assignment(0, 0, capacity))
         small, reference = build_module(setup.module, cut), build_module(like.module, expected)
@@ -152,7 +152,7 @@ def test_rows_of_absent_labels_are_cut() -> None:
 
 def test_rounds_and_runs_work_and_say_what_a_client_of_capacity_one_has() -> None:
     setup = aligned("independent")
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     state, report = step(setup, initial_state(setup), SerialEngine(setup), costs)
     assert report.clients == 4
     assert 0 < report.units_covered == report.weights_covered <= 1

@@ -66,7 +66,7 @@ def linear(sequence: str, capacity: float = 0.5) -> Setup:
 @pytest.mark.parametrize("sequence", ["random", "rolling", "static"])
 def test_iterates_and_alignment_are_the_definitions(sequence: str) -> None:
     setup = linear(sequence)
-    own = setup.federation.examples(0)
+    own = setup.clients.examples(0)
     x, y = own.x.numpy(), own.y.numpy()
 
     def gradient(w: Vector, rows: Any = slice(None)) -> Vector:
@@ -97,7 +97,7 @@ def test_the_full_mask_is_sgd_with_alignment_one() -> None:
     plain = replace(setup, scheme=Rolling(D))
     states = []
     for own in (setup, plain):
-        engine, costs = SerialEngine(own), CostModel(own.module, own.federation.dataset.example)
+        engine, costs = SerialEngine(own), CostModel(own.module, own.clients.dataset.example)
         state = initial_state(own)
         for _ in range(3):
             state, report = step(own, state, engine, costs)
@@ -120,9 +120,9 @@ def test_alignment_of_sub_models_of_a_net(engine: Any) -> None:
     setup = prepare(parse(config), Joined().double(), six())
     state = initial_state(setup)
     _, report = step(
-        setup, state, engine(setup), CostModel(setup.module, setup.federation.dataset.example)
+        setup, state, engine(setup), CostModel(setup.module, setup.clients.dataset.example)
     )
-    cut, own = cut_of(setup, Assignment(0, 0, 0.5)), setup.federation.examples(0)
+    cut, own = cut_of(setup, Assignment(0, 0, 0.5)), setup.clients.examples(0)
     masks = {n: torch.zeros_like(t) for n, t in state.tensors.items()}
     for name, mask in masks.items():
         cut.add(name, mask, 1.0)
@@ -198,7 +198,7 @@ def test_a_round_sends_what_a_round_of_the_sequence_does(name: str, granularity:
         return
     books = []
     for own in (plain, setup(masked)):
-        costs = CostModel(own.module, own.federation.dataset.example)
+        costs = CostModel(own.module, own.clients.dataset.example)
         state, report = step(own, initial_state(own), SerialEngine(own), costs)
         shapes = {key: tensor.shape for key, tensor in state.memory.items()}
         books.append((report.bytes_down, report.bytes_up, shapes))

@@ -251,11 +251,11 @@ def test_the_scaler_divides_by_the_width_of_the_step() -> None:
 @pytest.mark.parametrize("distill", [0.0, 0.5])
 def test_flops_are_those_of_the_widths_drawn(distill: float) -> None:
     setup = ordered(scheme={"distill": distill}, local={"epochs": 2})
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     expected = 0
     for task in tasks_of(setup):
         where = task.assignment
-        total = setup.federation.size(where.client)
+        total = setup.clients.size(where.client)
         order = batches(total, setup.work, setup.seed, 0, where.client)
         for number, batch in enumerate(order):
             taken = [drawn(setup, task, number)]

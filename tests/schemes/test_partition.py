@@ -178,7 +178,7 @@ def test_the_only_holder_of_a_weight_decides_it_under_selective() -> None:
                 made[update.assignment.place] = update
                 yield update
 
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     new, report = step(setup, state, Watched(setup), costs)
     assert report.weights_covered == 1
     for name, tensor in new.tensors.items():
@@ -188,7 +188,7 @@ def test_the_only_holder_of_a_weight_decides_it_under_selective() -> None:
 
 def test_the_output_step_takes_everyone_and_the_engines_agree() -> None:
     setup = divided("mlp", "1/4")
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     ends = []
     for engine in (SerialEngine(setup), BatchedEngine(setup, always=True)):
         state = initial_state(setup)

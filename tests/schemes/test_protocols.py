@@ -328,7 +328,7 @@ def one_machine(scheme: Scheme, granularity: str = "coordinate") -> Setup:
 def test_a_run_asks_the_sequence_for_all_of_it() -> None:
     plain, masked = one_machine(Kept()), one_machine(MaskedSgd(Kept()))
     states = [initial_state(plain), initial_state(masked)]
-    costs = CostModel(plain.module, plain.federation.dataset.example)
+    costs = CostModel(plain.module, plain.clients.dataset.example)
     for r in range(2):
         reports = []
         for i, setup in enumerate((plain, masked)):
@@ -358,7 +358,7 @@ def test_steps_and_work_of_an_own_scheme_are_taken_by_every_engine(engine: Any) 
     states = []
     for scheme in (Halving(), Cautious(), Static()):
         setup = replace(tiny_setup("mlp", local={"steps": 2}), scheme=scheme)
-        costs = CostModel(setup.module, setup.federation.dataset.example)
+        costs = CostModel(setup.module, setup.clients.dataset.example)
         states.append(step(setup, initial_state(setup), engine(setup), costs)[0].tensors)
     halved, cautious, plain = states
     close = 0 if engine is SerialEngine else 1e-6  # stacks sum in another order
@@ -400,7 +400,7 @@ def test_masks_of_those_that_look_are_sent_and_counted() -> None:
     extra = {}
     for scheme in (Static(), Told(), Declared(), MaskedSgd(Declared())):  # of the same masks
         setup = one_machine(scheme)
-        costs = CostModel(setup.module, setup.federation.dataset.example)
+        costs = CostModel(setup.module, setup.clients.dataset.example)
         _, report = step(setup, initial_state(setup), SerialEngine(setup), costs)
         extra[type(scheme)] = report.bytes_down - report.bytes_up
     cut = cut_of(one_machine(Static()), plan(setup, 0)[0])

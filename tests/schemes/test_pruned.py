@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from submodel.algorithm.adapting import squared_gradients
 from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.evaluation import evaluate, evaluate_capacities
+from submodel.algorithm.execution import ALONE, Engine
 from submodel.algorithm.packing import mask_bytes
 from submodel.algorithm.rounds import initial_state, plan, step
 from submodel.algorithm.tally import RoundReport, Tally
-from submodel.algorithm.types import ALONE, Engine, Setup, State
+from submodel.algorithm.types import Setup, State
 from submodel.config import parse
 from submodel.data import Dataset, dataset
 from submodel.engines.batched.engine import BatchedEngine
@@ -167,10 +168,10 @@ def by_autograd(setup: Setup, state: State) -> dict[str, Tensor]:
     for assignment in plan(setup, state.round):
         module = build_module(setup.module, WHOLE).double()
         load(module, {n: t.double() for n, t in state.tensors.items()})
-        own = setup.federation.examples(assignment.client)
+        own = setup.clients.examples(assignment.client)
         loss: Any = setup.loss
         if setup.absent_labels != "keep":
-            labels = torch.from_numpy(setup.federation.labels(assignment.client))
+            labels = torch.from_numpy(setup.clients.labels(assignment.client))
             loss = MaskedCrossEntropy(labels, 10, setup.absent_labels)
         torch.autograd.backward(loss(module.train()(own.x.double()), own.y))
         weight = len(own) if setup.weights == "examples" else 1.0
@@ -183,7 +184,7 @@ def by_autograd(setup: Setup, state: State) -> dict[str, Tensor]:
 
 
 def measured(setup: Setup, state: State, engine: Engine) -> tuple[dict[str, Tensor], Tally]:
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     tally = Tally(setup.axes, state.tensors, costs)
     found = squared_gradients(setup, state, engine, plan(setup, 0), ALONE, tally, {})
     return found, tally
@@ -250,7 +251,7 @@ def pruned_setup(model: str = "cnn", data: Dataset | None = None, **sections: An
 
 def run(setup: Setup, rounds: int, engine: Engine | None = None) -> list[tuple[State, RoundReport]]:
     states, state = [], initial_state(setup)
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     for _ in range(rounds):
         state, report = step(setup, state, engine or SerialEngine(setup), costs)
         states.append((state, report))
@@ -290,7 +291,7 @@ def test_weights_that_enter_the_mask_begin_at_zero() -> None:
     setup = pruned_setup()
     ((state, _),) = run(setup, 1)
     state = replace(state, round=2)
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     still = replace(setup, work=replace(setup.work, lr=0.0))
     new, _ = step(still, state, SerialEngine(setup), costs)
     entered = new.memory["scheme/mask"].bool() & ~state.memory["scheme/mask"].bool()
@@ -321,7 +322,7 @@ def test_weights_come_back_with_the_value_that_they_left_with() -> None:
     setup = pruned_setup("mlp", scheme={**scheme, "base_cost": 100.0})
     still = replace(setup, work=replace(setup.work, lr=0.0))  # what a round begins with stays
     names = [n for n, _ in setup.module.named_parameters()]
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
 
     def flat(state: State) -> Tensor:
         return torch.cat([state.tensors[n].flatten() for n in names])
@@ -359,7 +360,7 @@ def test_at_capacity_one_it_is_fedavg_bit_for_bit(rule: str) -> None:
 def test_an_adaptation_is_in_the_rounds_books() -> None:
     setup = pruned_setup(clients={"capacities": [0.2], "count": 5, "per_round": 3},
                          local={"absent_labels": "keep", "epochs": 1})  # fmt: skip
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     pass_of = BACKWARD * costs.forward_flops(WHOLE)
     start = initial_state(setup)
     total = sum(t.numel() for t in start.tensors.values())
@@ -371,7 +372,7 @@ def test_an_adaptation_is_in_the_rounds_books() -> None:
         held, bits = int(state.memory["scheme/mask"].sum()), mask_bytes(cut, shapes)
         large = [p.numel() for p in setup.module.parameters() if p.dim() > 1]
         assert bits == sum(-(-n // 8) for n in large)
-        examples = sum(setup.federation.size(a.client) for a in plan(setup, r))
+        examples = sum(setup.clients.size(a.client) for a in plan(setup, r))
         adapting = r % 2 == 0
         down = 4 * held + bits + adapting * (4 * mask_before + bits_before)
         assert report.bytes_down == 3 * down

@@ -121,7 +121,7 @@ def test_the_mean_output_of_a_linear_model_is_the_full_models() -> None:
     share = 0.3
     net = nn.Linear(3, 2, bias=False)
     setup = made(net, share, three(), scheme={"granularity": "coordinate"})
-    whole, x = initial_state(setup).tensors["weight"], setup.federation.dataset.train.x
+    whole, x = initial_state(setup).tensors["weight"], setup.clients.dataset.train.x
     (factor,) = setup_factors(setup, share).values()
     mean = torch.zeros(len(x), 2, dtype=torch.float64)
     for bits in product((0.0, 1.0), repeat=6):
@@ -145,7 +145,7 @@ def test_a_client_takes_the_steps_of_the_definition(net: type[nn.Module], granul
     setup = made(net(), 0.5, scheme={"granularity": granularity}, local=local)
     whole = initial_state(setup).tensors
     for task in tasks_of(setup):
-        factors, own = setup_factors(setup, 0.5), setup.federation.examples(task.assignment.client)
+        factors, own = setup_factors(setup, 0.5), setup.clients.examples(task.assignment.client)
         masks = {n: torch.zeros_like(t) for n, t in whole.items()}
         for name, mask in masks.items():
             task.cut.add(name, mask, 1.0)
@@ -188,7 +188,7 @@ def test_both_engines_agree(model: str | type[nn.Module], granularity: str) -> N
     torch.manual_seed(0)
     choice = {"name": "unbiased", "sampling": "fixed", "granularity": granularity}
     if isinstance(model, str):
-        images = doubled(setup_of("mlp").federation.dataset)
+        images = doubled(setup_of("mlp").clients.dataset)
         setup = setup_of(model, images, scheme=choice)
     else:
         setup = made(model(), 0.5, scheme=choice)
@@ -209,7 +209,7 @@ def test_capacities_are_evaluated_and_handed_out_scaled() -> None:
     small = build_module(setup.module, cut)
     held = factors_of_cut(cut, setup_factors(setup, 0.5))
     load(small, {n: t * held.get(n, torch.ones(())) for n, t in gather(cut, state.tensors).items()})
-    test = setup.federation.dataset.test
+    test = setup.clients.dataset.test
     by_hand = functional.cross_entropy(small(test.x), test.y).detach()
     assert found.loss == pytest.approx(float(by_hand), abs=EXACT)
     assert evaluate(setup, state, cut).loss != found.loss

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.algorithm.dispatch import Dispatcher
+from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, plan
-from submodel.algorithm.types import Engine, Setup, Task, Update
+from submodel.algorithm.types import Setup, Task, Update
 from submodel.config import parse
 from submodel.data import Dataset, dataset
 from submodel.engines.batched.engine import BatchedEngine

@@ -13,14 +13,14 @@ from submodel.model.norm import calibrate, needs_calibration
 
 def one_round(setup: Setup, rounds: int = 1) -> dict[str, bytes]:
     state = initial_state(setup)
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     for _ in range(rounds):
         state, _ = step(setup, state, SerialEngine(setup), costs)
     return {name: tensor.numpy().tobytes() for name, tensor in state.tensors.items()}
 
 
 def output(setup: Setup, module: torch.nn.Module) -> torch.Tensor:
-    data = setup.federation.dataset
+    data = setup.clients.dataset
     kind = next(module.parameters()).dtype
     if needs_calibration(module):
         calibrate(module, [data.train.x.to(kind)])

@@ -21,8 +21,9 @@ from torch.nn import functional
 import submodel
 from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.evaluation import score
+from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, output_step, step
-from submodel.algorithm.types import Assignment, Engine, Setup, Task, Update
+from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.config import parse
 from submodel.data import Dataset, Examples, dataset
 from submodel.engines.batched.engine import BatchedEngine
@@ -176,7 +177,7 @@ def test_a_score_is_the_loss_of_all_examples_in_one_piece(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     setup = make_setup(LOSSES[name])
-    module, test = setup.module.eval(), setup.federation.dataset.test
+    module, test = setup.module.eval(), setup.clients.dataset.test
     with torch.no_grad():
         expected = float(LOSSES[name](module(test.x), test.y))
     found = score(module, test, setup)
@@ -195,7 +196,7 @@ def test_plain_cross_entropy_of_sequences_leaves_out_what_it_ignores() -> None:
             return super().forward(x).transpose(1, 2)
 
     setup = replace(make_setup(), module=Turned().double(), loss=functional.cross_entropy)
-    test = setup.federation.dataset.test
+    test = setup.clients.dataset.test
     expected = functional.cross_entropy(setup.module(test.x), test.y).item()
     assert math.isclose(score(setup.module, test, setup).loss, expected, rel_tol=1e-12)
 
@@ -234,7 +235,7 @@ def test_a_loss_that_averages_unseen_is_asked_to_tell(caplog: pytest.LogCaptureF
 
     setup = make_setup(hidden)
     for _ in range(2):
-        score(setup.module, setup.federation.dataset.test, setup)
+        score(setup.module, setup.clients.dataset.test, setup)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "hidden" in record.message
@@ -260,11 +261,11 @@ def test_a_wrong_count_is_told(answer: Any) -> None:
             return answer
 
     with pytest.raises(SubmodelError, match=r"loss\.count\(targets\): .* given"):
-        score((setup := make_setup(Wrong())).module, setup.federation.dataset.test, setup)
+        score((setup := make_setup(Wrong())).module, setup.clients.dataset.test, setup)
 
 
 def run_round(setup: Setup, engine: Engine) -> tuple[dict[str, Tensor], Any]:
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     state, report = step(setup, initial_state(setup), engine, costs)
     return dict(state.tensors), report
 
@@ -318,7 +319,7 @@ def test_a_batch_in_which_nothing_counts_is_no_step_on_either_engine(clip: float
     dispatcher = Dispatcher(setup, initial_state(setup), setup.work)
     task = dispatcher.task(Assignment(0, 0, 1.0))
     (update,) = alone.run([task])
-    own = setup.federation.examples(0)
+    own = setup.clients.examples(0)
     order = list(batches(len(own), setup.work, setup.seed, 0, 0))
     counting = [b for b in order if bool((own.y[b] != IGNORED).any())]
     assert 0 < len(counting) < len(order)
@@ -341,7 +342,7 @@ def nothing_counts_for(client: int) -> Setup:
     data = some_ignored()
     setup = make_setup(data=data)
     data.train.y[:, 0] = data.train.x[:, 0]
-    data.train.y[torch.from_numpy(setup.federation.indices(client))] = IGNORED
+    data.train.y[torch.from_numpy(setup.clients.indices(client))] = IGNORED
     return setup
 
 
@@ -384,7 +385,7 @@ def test_what_counted_travels_with_an_update() -> None:
     task: Task = Dispatcher(setup, initial_state(setup), setup.work).task(Assignment(0, 1, 0.5))
     (update,) = SerialEngine(setup).run([task])
     assert isinstance(update, Update)
-    own = setup.federation.examples(1)
+    own = setup.clients.examples(1)
     assert update.counted == int((own.y != IGNORED).sum()) / LENGTH
     parcel = Parcel.from_bytes(update_parcel(update, task, "exact").to_bytes())
     assert read_update(parcel, task).counted == update.counted

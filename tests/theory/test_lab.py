@@ -247,7 +247,7 @@ def test_the_lab_is_training(scheme: str) -> None:
                   "batch_size": examples},
     }  # fmt: skip
     setup = prepare(parse(config), model, data, loss=loss)
-    parts = [setup.federation.examples(i) for i in range(n)]
+    parts = [setup.clients.examples(i) for i in range(n)]
     own_x = np.stack([p.x.numpy() for p in parts])[:, None]
     own_y = np.stack([p.y.numpy() for p in parts])[:, None]
     problem = Ridge(own_x, own_y).quadratic()

@@ -12,10 +12,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from submodel.algorithm.execution import Bundle, Engine, Group
 from submodel.algorithm.gradients import WORK, gradients
 from submodel.algorithm.merge import FILL_IN, Accumulator
 from submodel.algorithm.tally import Tally
-from submodel.algorithm.types import Assignment, Bundle, Engine, Failure, Group, Setup, State, Task
+from submodel.algorithm.types import Assignment, Failure, Setup, State, Task
 from submodel.errors import DivergedError, SilentRoundError
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, CoordinateCut, gather
@@ -78,7 +79,7 @@ def squared_gradients(
 
     def tasks(bundle: Bundle) -> Iterator[Task]:
         for assignment in bundle.assignments:
-            classes = setup.federation.labels(assignment.client) if restricted else None
+            classes = setup.clients.labels(assignment.client) if restricted else None
             yield Task(assignment, WHOLE, tensors, WORK, classes)
 
     for bundle in group.share(engine.bundles(whole)):

@@ -67,7 +67,7 @@ class Dispatcher:
         """What goes to this client."""
         setup = self._setup
         restricted = setup.absent_labels != "keep"
-        classes = setup.federation.labels(assignment.client) if restricted else None
+        classes = setup.clients.labels(assignment.client) if restricted else None
         cut = self.cut(assignment, classes)
         if self._last is None or self._last.same_key != cut.same_key:
             self._last = cut

@@ -14,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from submodel.algorithm.clients import Model
 from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.scaling import scale_model
-from submodel.algorithm.types import Assignment, Model, Setup, State
+from submodel.algorithm.types import Assignment, Setup, State
 from submodel.data import Examples
 from submodel.errors import DataError
 from submodel.model.build import build_module, load
@@ -90,7 +91,7 @@ def score(
 ) -> Score:
     """Evaluate a module as it is; ``batch`` matters only to norms that go by the batch."""
     module.eval()
-    labelled = setup.federation.dataset.classes is not None
+    labelled = setup.clients.dataset.classes is not None
     inputs, targets = _Inputs(examples.x, module, batch), torch.split(examples.y, batch)
 
     def of_batch(number: int) -> Tensor:
@@ -130,7 +131,7 @@ def assemble(
     module = _loaded(setup, tensors, cut, device)
     if needs_calibration(module):
         if rows is None:
-            (rows,) = setup.federation.moments([(tensors, cut)])
+            (rows,) = setup.clients.moments([(tensors, cut)])
         if rows is None:
             rows = moments_of(module, _statistics_inputs(setup), spread)
         settle(module, rows)
@@ -156,7 +157,7 @@ def _loaded(
 
 def _statistics_inputs(setup: Setup) -> Tensor:
     """The clients' examples that static batch norm takes its statistics from."""
-    return some(setup.federation.dataset.train, setup.statistics.examples, setup.seed).x
+    return some(setup.clients.dataset.train, setup.statistics.examples, setup.seed).x
 
 
 def some(examples: Examples, count: int | None, seed: int) -> Examples:
@@ -187,7 +188,7 @@ def evaluate(
     spread: Spread = in_order,
 ) -> Score:
     """The global model, or a cut of it, on the test part."""
-    test = setup.federation.dataset.test
+    test = setup.clients.dataset.test
     return evaluate_parts(setup, state, [test], cut, device, spread)[0]
 
 
@@ -229,7 +230,7 @@ def evaluate_capacities(
     channels of its layers are not aligned.
     """
     models = capacity_models(setup, state)
-    test = setup.federation.dataset.test
+    test = setup.clients.dataset.test
     scores = {}
     for capacity in sorted(set(setup.population.capacities), reverse=True):
         if capacity not in models:
@@ -260,4 +261,4 @@ def measured(setup: Setup, models: Sequence[Model]) -> list[Tensor | None]:
     """
     if setup.statistics.source != "clients" or not needs_calibration(setup.module):
         return [None for _ in models]
-    return setup.federation.moments(models)
+    return setup.clients.moments(models)

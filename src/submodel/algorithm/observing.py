@@ -12,9 +12,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from submodel.algorithm.execution import Engine
 from submodel.algorithm.gradients import WORK, gradients
 from submodel.algorithm.tally import Tally
-from submodel.algorithm.types import Engine, Failure, Setup, State, Task
+from submodel.algorithm.types import Failure, Setup, State, Task
 from submodel.errors import SilentRoundError
 from submodel.model.cut import WHOLE, gather
 from submodel.schemes import Observation, Observes, Scheme, roles

@@ -17,21 +17,13 @@ from torch import Tensor
 from submodel.algorithm.adapting import adapted
 from submodel.algorithm.cells import Cells
 from submodel.algorithm.cells import begin as begin_cells
+from submodel.algorithm.clients import Present
 from submodel.algorithm.dispatch import Dispatcher
+from submodel.algorithm.execution import ALONE, Engine, Group
 from submodel.algorithm.merge import FILL_IN, Accumulator, coverage, unsound
 from submodel.algorithm.observing import observe
 from submodel.algorithm.tally import RoundReport, Tally
-from submodel.algorithm.types import (
-    ALONE,
-    Assignment,
-    Engine,
-    Group,
-    Present,
-    Setup,
-    State,
-    Task,
-    Update,
-)
+from submodel.algorithm.types import Assignment, Setup, State, Task, Update
 from submodel.algorithm.workers import Workers
 from submodel.errors import DivergedError, SilentRoundError
 from submodel.model.build import tensors_of
@@ -93,7 +85,7 @@ def step(
     workers = Workers(engine, group, tally)
 
     # 1. Sample the clients and their capacities; some schemes then adapt the model to them.
-    present = setup.federation.present(state.round)
+    present = setup.clients.present(state.round)
     assignments = plan(setup, state.round, present)
     bundles = workers.share(assignments)
     state = adapted(setup, state, engine, costs, assignments, group, tally)
@@ -208,7 +200,7 @@ def output_step(
     tally = Tally(setup.axes, state.tensors, costs)
     workers = Workers(engine, group, tally)
     accumulator = Accumulator(state.tensors, FILL_IN)
-    present = setup.federation.present(None)
+    present = setup.clients.present(None)
     everyone = [
         Assignment(
             state.round,

@@ -1,28 +1,26 @@
-"""What a round is made of: setup, state, tasks, updates, and the protocols of those who run it."""
+"""What a round is made of: setup, state, assignments, tasks, and the updates that come back."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from submodel.algorithm.merge import SELECTIVE, Accumulator, MergeRule, exact_weight
+from submodel.algorithm.clients import Clients
+from submodel.algorithm.merge import SELECTIVE, MergeRule, exact_weight
 from submodel.algorithm.packing import Transport
 from submodel.algorithm.projection import NoProjection, Projection
 from submodel.algorithm.server import Plain, ServerStep
-from submodel.algorithm.tally import Tally
-from submodel.data import Dataset, Examples, Partition, Population
+from submodel.data import Population
 from submodel.local.schedule import Constant, Schedule
 from submodel.local.work import LocalWork
 from submodel.model.axes import Axes
-from submodel.model.cut import COORDINATES, Cut, Granularity, Tensors
+from submodel.model.cut import COORDINATES, Cut, Granularity
 from submodel.model.norm import Statistics
 from submodel.schemes import Scheme
 from submodel.schemes.protocols import Passes, StepRule
@@ -30,89 +28,6 @@ from submodel.schemes.random.independent import Alignment
 from submodel.tasks.classification import AbsentLabels
 from submodel.tasks.counting import NOTHING_COUNTS
 from submodel.tasks.loss import Loss
-
-_RECENT_CLIENTS = 256
-Model = tuple[Tensors, Cut]
-"""A whole model's tensors, and what is held of them."""
-Present = Mapping[int, float | None]
-"""The clients that are there, with the capacity that each told; None: as configured."""
-
-
-@dataclass(frozen=True)
-class Federation:
-    """The clients' data: asked for one client at a time."""
-
-    dataset: Dataset
-    partition: Partition
-
-    @cached_property
-    def _recent(self) -> Callable[[int], NDArray[np.int64]]:
-        """A round asks for the same clients several times."""
-        return lru_cache(maxsize=_RECENT_CLIENTS)(self.partition.indices)
-
-    def indices(self, client: int) -> NDArray[np.int64]:
-        """The positions of the client's examples in the training set; not to be changed."""
-        return self._recent(client)
-
-    def size(self, client: int) -> int:
-        """How many examples the client has."""
-        return self.partition.size(client)
-
-    def examples(self, client: int) -> Examples:
-        """The examples of one client."""
-        index = torch.from_numpy(self.indices(client))
-        return Examples(self.dataset.train.x[index], self.dataset.train.y[index])
-
-    def labels(self, client: int) -> NDArray[np.int64]:
-        """The class labels that the client has, ascending."""
-        index = torch.from_numpy(self.indices(client))
-        return np.unique(self.dataset.train.y[index].numpy())
-
-    def present(self, round_: int | None) -> None:
-        """None: everyone is there, always."""
-
-    def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
-        """None: whoever evaluates takes the statistics of static norms from the examples itself."""
-        return [None for _ in models]
-
-
-class Clients(Protocol):
-    """The clients' data, here or on their own devices."""
-
-    @property
-    def dataset(self) -> Dataset:
-        """What the server has of it: shapes, classes, the test part."""
-        ...
-
-    def indices(self, client: int) -> NDArray[np.int64]:
-        """The positions of the client's examples in the training set, where they are here."""
-        ...
-
-    def size(self, client: int) -> int:
-        """How many examples the client has."""
-        ...
-
-    def examples(self, client: int) -> Examples:
-        """The examples of one client, where they are here."""
-        ...
-
-    def labels(self, client: int) -> NDArray[np.int64]:
-        """The class labels that the client has, ascending."""
-        ...
-
-    def present(self, round_: int | None) -> Present | None:
-        """Who is there to take part in a round, or in the output step (None); may wait for them.
-
-        None where all clients are there.
-        """
-        ...
-
-    def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
-        """What the static norms of each model see of the clients' data: rows of `norm.moments`.
-
-        None where the data is here, or nobody can tell.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -123,7 +38,7 @@ class Setup:
     axes: Axes
     scheme: Scheme
     population: Population
-    federation: Clients
+    clients: Clients
     work: LocalWork
     loss: Loss
     seed: int = 0
@@ -234,77 +149,3 @@ class Failure:
 
 
 Outcome = Update | Failure
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """Assignments that are trained together: what processes share is whole bundles."""
-
-    assignments: Sequence[Assignment]
-    overhead: float = 0.0  # seconds, roughly, that do not grow with the number of assignments
-    estimate: Callable[[], float] = float  # seconds that do; asked where there is work to share
-
-    @cached_property
-    def work(self) -> float:
-        """The estimate."""
-        return self.estimate()
-
-    @property
-    def cost(self) -> float:
-        """Both together."""
-        return self.overhead + self.work
-
-    def split(self, parts: int) -> list[Bundle]:
-        """About equal parts, each with the overhead of the whole."""
-        if parts == 1:
-            return [self]
-        return [
-            Bundle([self.assignments[i] for i in part], self.overhead, lambda: self.work / parts)
-            for part in np.array_split(np.arange(len(self.assignments)), parts)
-        ]
-
-
-class Engine(Protocol):
-    """Where tasks run: updates, or the news that there is none, come back in any order."""
-
-    def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
-        """What to train together: a function of the round, not of who trains it."""
-        ...
-
-    def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
-        """Train the tasks of one bundle; their tensors are not to be changed."""
-        ...
-
-
-class Group(Protocol):
-    """The processes that share a run: each plans the same round and trains its part of it."""
-
-    def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
-        """The bundles of this process."""
-        ...
-
-    def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
-        """Let every process hold the sums and the books of all."""
-        ...
-
-    def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
-        """Compute work(0), work(1), ..., all of one shape, together; everyone gets all of it."""
-        ...
-
-
-class Alone:
-    """One process does everything."""
-
-    def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
-        """All of them."""
-        return bundles
-
-    def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
-        """There is nobody else."""
-
-    def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
-        """One after another."""
-        return [work(number) for number in range(count)]
-
-
-ALONE = Alone()

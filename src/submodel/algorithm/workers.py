@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from submodel.algorithm.execution import Bundle, Engine, Group
 from submodel.algorithm.merge import Accumulator
 from submodel.algorithm.tally import Tally
-from submodel.algorithm.types import Assignment, Bundle, Engine, Failure, Group, Task, Update
+from submodel.algorithm.types import Assignment, Failure, Task, Update
 
 
 class Workers:

@@ -112,8 +112,8 @@ def plan(
         raise ConfigError(["give a budget: --memory 2GB, --flops 1e9 or --traffic 10MB"])
     resolved = read(config, settings or [])
     setup = prepare(resolved)
-    batch = resolved.local.batch_size or len(setup.federation.examples(0))
-    example = setup.federation.dataset.example
+    batch = resolved.local.batch_size or len(setup.clients.examples(0))
+    example = setup.clients.dataset.example
     copies = setup.work.optimiser.copies
     budget = Budget(setup.module, setup.axes, example, batch, copies, setup.least)
     fit = budget.largest(lambda n: all(getattr(n, what) <= most for what, most in limits.items()))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
-from submodel.algorithm.types import Assignment, Bundle, Setup
+from submodel.algorithm.execution import Bundle
+from submodel.algorithm.types import Assignment, Setup
 from submodel.local.work import batch_length, batches_per_pass
 from submodel.model.budget import activation_bytes
 from submodel.model.build import build_module
@@ -32,7 +33,7 @@ class Estimate:
 
     @cached_property
     def _costs(self) -> CostModel:
-        return CostModel(self._setup.module, self._setup.federation.dataset.example)
+        return CostModel(self._setup.module, self._setup.clients.dataset.example)
 
     @cached_property
     def _overhead(self) -> float:
@@ -56,12 +57,12 @@ class Estimate:
 
     def steps(self, client: int) -> int:
         """How many steps a client takes in a round."""
-        work, examples = self._setup.work, self._setup.federation.size(client)
+        work, examples = self._setup.work, self._setup.clients.size(client)
         return work.steps or (work.epochs or 0) * batches_per_pass(examples, work)
 
     def batch(self, client: int) -> int:
         """How many examples a client's largest batch has."""
-        return batch_length(self._setup.federation.size(client), self._setup.work)
+        return batch_length(self._setup.clients.size(client), self._setup.work)
 
     def bundle(self, assignments: Sequence[Assignment]) -> Bundle:
         """Assignments that take their steps together."""

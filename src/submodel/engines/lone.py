@@ -92,7 +92,7 @@ def _leaving(inside: list[str]) -> Callable[[nn.Module, object, object], None]:
 
 def problems(setup: Setup, rounds: int) -> list[str]:
     """What a configuration must change that gives clients such batches; empty if none does."""
-    size, work = setup.federation.size, setup.work
+    size, work = setup.clients.size, setup.work
     lone = [client for client in _trained(setup, rounds) if gets_one(size(client), work)]
     why = {c: _why(setup, c) for c in set(setup.population.capacities)} if lone else {}
     failing = [c for c in lone if any(why[share] for share in _capacities(setup, c))]
@@ -136,7 +136,7 @@ def _capacities(setup: Setup, client: int) -> Iterable[float]:
 
 def _why(setup: Setup, capacity: float) -> str | None:
     """Why the sub-models of a capacity, or of its widths, cannot be trained on one example."""
-    cut, example = Estimate(setup).cut, setup.federation.dataset.example
+    cut, example = Estimate(setup).cut, setup.clients.dataset.example
     rule = step_rule(setup.scheme, capacity)
     widths = (capacity,) if rule is None else rule.widths
     found = (refusal(build_module(setup.module, cut(width)), example) for width in widths)
@@ -179,11 +179,11 @@ def explained(setup: Setup, tasks: Sequence[Task]) -> Iterator[None]:
     try:
         yield
     except (ValueError, RuntimeError, IndexError) as error:
-        size = setup.federation.size
+        size = setup.clients.size
         lone = [t for t in tasks if gets_one(size(t.assignment.client), t.work)]
         if not lone:
             raise
-        reason = refusal(build_module(setup.module, lone[0].cut), setup.federation.dataset.example)
+        reason = refusal(build_module(setup.module, lone[0].cut), setup.clients.dataset.example)
         if reason is None:
             raise
         raise DataError(

@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from submodel.algorithm.types import Engine, Setup
+from submodel.algorithm.execution import Engine
+from submodel.algorithm.types import Setup
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError

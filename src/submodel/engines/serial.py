@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import nn
 
-from submodel.algorithm.types import Assignment, Bundle, Setup, Task, Update
+from submodel.algorithm.execution import Bundle
+from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.data import Examples
 from submodel.engines.device import move
 from submodel.engines.estimate import Estimate
@@ -57,12 +58,12 @@ class SerialEngine:
 
     def _train(self, task: Task) -> Update:
         setup, where = self._setup, task.assignment
-        own = setup.federation.examples(where.client)
+        own = setup.clients.examples(where.client)
         examples = Examples(move(own.x, self._device), move(own.y, self._device))
         own_loss = setup.loss
-        if task.classes is not None and setup.federation.dataset.classes is not None:
+        if task.classes is not None and setup.clients.dataset.classes is not None:
             present = torch.from_numpy(task.classes).to(self._device)
-            classes = setup.federation.dataset.classes
+            classes = setup.clients.dataset.classes
             own_loss = MaskedCrossEntropy(present, classes, setup.absent_labels)
         loss = CountingLoss(own_loss)
         module = self._module(task.cut)

@@ -69,8 +69,8 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
     now, names = knowledge_of(setup, state), [name for name, _ in setup.module.named_parameters()]
     sent = 0
     for assignment in plan(setup, state.round):
-        client, size = assignment.client, setup.federation.size(assignment.client)
-        classes = setup.federation.labels(client) if setup.absent_labels != "keep" else None
+        client, size = assignment.client, setup.clients.size(assignment.client)
+        classes = setup.clients.labels(client) if setup.absent_labels != "keep" else None
         cut = cut_of(setup, assignment, classes, now)
         if adapting(setup.scheme, state.round):
             tally.measured(cut, names, size)
@@ -97,13 +97,13 @@ def round_costs(setup: Setup, kind: BudgetKind) -> Iterator[int]:
     are those of a scheme that ranks single weights of all layers, where clients lack labels.
     """
     from submodel.algorithm.adapting import adapted
+    from submodel.algorithm.execution import ALONE
     from submodel.algorithm.rounds import initial_state, plan
     from submodel.algorithm.tally import Tally
-    from submodel.algorithm.types import ALONE
     from submodel.engines.serial import SerialEngine
     from submodel.model.cost import CostModel
 
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     state = initial_state(setup)
     tally = Tally(setup.axes, state.tensors, costs)
     state = adapted(setup, state, SerialEngine(setup), costs, plan(setup, 0), ALONE, tally)

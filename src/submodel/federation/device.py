@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from submodel.algorithm.clients import Model
 from submodel.algorithm.evaluation import moments_of
-from submodel.algorithm.types import Model, Setup
+from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.data import Dataset, Examples
 from submodel.engines.device import own_device
@@ -197,7 +198,7 @@ class Device:
         elif means.memory is not None or means.data.part is None:
             capacity = self._fitting(setup)
         restricted = self.config.local.absent_labels != "keep"
-        labels = tuple(setup.federation.labels(0).tolist()) if restricted else ()
+        labels = tuple(setup.clients.labels(0).tolist()) if restricted else ()
         name = means.name or platform.node()
         part, axes = means.data.part, axes_fingerprint(setup.axes)
         return Parcel(Report(name, len(self.own), labels, capacity, part, axes).head(), {})

@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from submodel.algorithm.types import Assignment, Bundle, Failure, Outcome, Task
+from submodel.algorithm.execution import Bundle
+from submodel.algorithm.types import Assignment, Failure, Outcome, Task
 from submodel.config import Config
 from submodel.errors import plain
 from submodel.federation.post import Kind, Post, Reply

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from submodel.algorithm.types import Federation
+from submodel.algorithm.clients import PartitionedClients
 from submodel.amounts import si
 from submodel.config import Config
 from submodel.data import Examples
@@ -67,7 +67,7 @@ def _part(config: Config, client: int | None) -> Examples:
     data = load_data(config)
     if client is None or not 0 <= client < config.clients.count:
         raise DataError(f"part {client}: the run has clients 0 to {config.clients.count - 1}")
-    return Federation(data, split_data(config, data)).examples(client)
+    return PartitionedClients(data, split_data(config, data)).examples(client)
 
 
 def _files(path: Path) -> list[Path]:

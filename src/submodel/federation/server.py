@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from submodel.algorithm.types import Assignment, Failure, Model, Present, Setup, Task
+from submodel.algorithm.clients import Model, Present
+from submodel.algorithm.types import Assignment, Failure, Setup, Task
 from submodel.config import Config
 from submodel.data import Dataset, Examples
 from submodel.engines.lone import Singles
@@ -47,7 +48,7 @@ class DeviceFederation:
     @property
     def dataset(self) -> Dataset:
         """What the server has itself, to test on."""
-        return self._setup.federation.dataset
+        return self._setup.clients.dataset
 
     def size(self, client: int) -> int:
         """As its device said."""
@@ -135,8 +136,8 @@ def over_devices(training: Training, post: Post, file: Path | None = None) -> Tr
     problems = problems_over_devices(config)
     if problems:
         raise ConfigError(problems)
-    told = briefing(config, Facts.of(setup.federation.dataset))
-    fingerprint, classes = axes_fingerprint(setup.axes), setup.federation.dataset.classes
+    told = briefing(config, Facts.of(setup.clients.dataset))
+    fingerprint, classes = axes_fingerprint(setup.axes), setup.clients.dataset.classes
     singles = Singles(setup)
 
     def accepts(report: Report) -> str:
@@ -158,7 +159,7 @@ def over_devices(training: Training, post: Post, file: Path | None = None) -> Tr
     engine = DeviceEngine(config, setup.module, sends_masks(setup.scheme), told, post, roster)
     least = min(config.devices.least, config.clients.count)
     federation = DeviceFederation(setup, roster, engine, least, config.clients.sampled)
-    setup = replace(setup, federation=federation)
+    setup = replace(setup, clients=federation)
     return replace(training, setup=setup, engine=engine, checkpoint_every=1)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from submodel.algorithm.types import Engine, Setup
+from submodel.algorithm.execution import Engine
+from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.engines.device import own_device
 from submodel.engines.select import ENGINES, EngineContext

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from submodel.algorithm.clients import Clients, PartitionedClients
 from submodel.algorithm.merge import RULES
 from submodel.algorithm.projection import PROJECTIONS
 from submodel.algorithm.server import STEPS
-from submodel.algorithm.types import Clients, Federation, Setup
+from submodel.algorithm.types import Setup
 from submodel.config import Config, TaskSection
 from submodel.config.trackers import TRACKERS
 from submodel.data import Dataset, Partition, Population, limit
@@ -172,7 +173,7 @@ def prepare(
         problems += error.problems
     if problems or partition is None or scheme is None:
         raise ConfigError(problems)
-    setup = assemble_setup(config, module, found, scheme, Federation(data, partition), loss)
+    setup = assemble_setup(config, module, found, scheme, PartitionedClients(data, partition), loss)
     try_scheme(setup)
     _check_builds(module, found, scheme, config, data)
     if config.engine.name != "flower" and (problems := lone.problems(setup, config.train.rounds)):
@@ -204,7 +205,7 @@ def assemble_setup(
             sampling=config.clients.sampling,
             groups=config.clients.visited,
         ),
-        federation=federation,
+        clients=federation,
         work=LocalWork(
             lr=local.lr,
             epochs=(local.epochs or 1) if local.steps is None else None,

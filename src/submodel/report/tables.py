@@ -22,7 +22,7 @@ from submodel.schemes.draw import draw_coordinates
 
 def cost_rows(setup: Setup) -> list[dict[str, float]]:
     """What each capacity of a setup costs, by the nominal size of its cut."""
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     capacities = sorted({1.0, *setup.population.capacities}, reverse=True)
     draw = Draw(0, 0, 0)
     if setup.granularity == "unit":

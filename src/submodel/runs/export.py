@@ -57,13 +57,13 @@ def trained_module(
     config, setup = training.config, training.setup
     cut = training.cut(state, capacity)
     module = assemble(setup, scale_model(setup, state.tensors, capacity), cut)
-    measured = score(module, setup.federation.dataset.test, setup)
+    measured = score(module, setup.clients.dataset.test, setup)
     about = {
         "run": config.name,
         "capacity": capacity,
         "scheme": config.scheme.name,
         "score": asdict(measured),
-        "inputs": list(setup.federation.dataset.inputs),
+        "inputs": list(setup.clients.dataset.inputs),
         "units": {a: k.tolist() for a, k in cut.units.items()} if isinstance(cut, UnitCut) else {},
         "config": config.model_dump(exclude_none=True),
     }
@@ -75,7 +75,7 @@ def export(
 ) -> tuple[Path, Score]:
     """Write the model of a run; returns the file and its measured test score."""
     module, measured, about = trained_module(training, state, capacity)
-    example = training.setup.federation.dataset.test.x[:2]
+    example = training.setup.clients.dataset.test.x[:2]
     out.mkdir(parents=True, exist_ok=True)
     if kind == "safetensors":
         path = out / "model.safetensors"

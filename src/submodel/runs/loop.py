@@ -12,9 +12,10 @@ from itertools import count
 
 import torch
 
+from submodel.algorithm.execution import ALONE, Engine, Group
 from submodel.algorithm.rounds import output_step, step
 from submodel.algorithm.tally import RoundReport
-from submodel.algorithm.types import ALONE, Engine, Group, State
+from submodel.algorithm.types import State
 from submodel.engines.processes.group import ProcessGroup
 from submodel.errors import CallbackError, LostProcessError, SilentRoundError, SubmodelError
 from submodel.model.cost import CostModel
@@ -55,7 +56,7 @@ def train(
     torch.set_num_threads(training.config.engine.threads)
     setup, rounds, together = training.setup, training.rounds, group or ALONE
     engine = training.make_engine()
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     subject = {} if folder is None else subject_of(training)
     watchers = callbacks_of(training, folder, subject, group, callbacks)
     state, history = start(training, folder, subject, resume)

@@ -11,7 +11,8 @@ from submodel.algorithm.evaluation import (
     measured,
     some,
 )
-from submodel.algorithm.types import Group, State
+from submodel.algorithm.execution import Group
+from submodel.algorithm.types import State
 from submodel.errors import CallbackError
 from submodel.model.cut import WHOLE
 from submodel.runs.metrics import Metrics
@@ -21,7 +22,7 @@ from submodel.runs.training import Training
 def scores(training: Training, state: State, group: Group) -> Metrics:
     """Loss and accuracy by part and by capacity, as configured, and the user's own metrics."""
     setup, settings, device = training.setup, training.config.train, training.device
-    data = setup.federation.dataset
+    data = setup.clients.dataset
     parts = {"test": data.test}
     if settings.evaluate_train:
         parts["train_eval"] = some(data.train, settings.evaluate_train_examples, setup.seed)
@@ -51,7 +52,7 @@ def _own_metrics(training: Training, state: State) -> Metrics:
     values: Metrics = {}
     for name, metric in training.metrics.items():
         try:
-            value = float(metric(training.model(state), training.setup.federation.dataset))
+            value = float(metric(training.model(state), training.setup.clients.dataset))
         except Exception as error:
             raise CallbackError(
                 f"metric {name!r} fails after round {state.round}: {type(error).__name__}: {error}"

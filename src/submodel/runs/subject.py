@@ -33,7 +33,7 @@ _HASH = " sha256:"
 def subject_of(training: Training) -> Subject:
     """The fingerprints of a run; over devices, of what the server has and is sure to need."""
     config, setup = training.config, training.setup
-    data = setup.federation.dataset
+    data = setup.clients.dataset
     on_devices = config.engine.name == "flower"
     found = {"axes": f"{len(setup.axes.sizes)}{_HASH}{axes_fingerprint(setup.axes)}"}
     found |= _of_data(data, ("test",) if on_devices else ("train", "test"))
@@ -43,7 +43,7 @@ def subject_of(training: Training) -> Subject:
     if (selection := selection_of(setup.module)) is not None:
         outputs = selection.outputs
         found["outputs"] = getattr(outputs, "__name__", type(outputs).__name__)
-    if isinstance(partition := getattr(setup.federation, "partition", None), ClientLists):
+    if isinstance(partition := getattr(setup.clients, "partition", None), ClientLists):
         digest = hashlib.sha256()
         for positions in partition.lists:
             digest.update(f"{len(positions)}:".encode() + positions.tobytes())

@@ -11,8 +11,9 @@ from torch import nn
 
 from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.evaluation import EVALUATOR, assemble
+from submodel.algorithm.execution import Engine
 from submodel.algorithm.scaling import scale_model
-from submodel.algorithm.types import Assignment, Engine, Setup, State
+from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import Config
 from submodel.data import Dataset
 from submodel.engines.device import own_device

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from submodel.algorithm.execution import Bundle
 from submodel.algorithm.rounds import initial_state, step
-from submodel.algorithm.types import Assignment, Bundle, Setup, State
+from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import Config, parse
 from submodel.data import Dataset, dataset
 from submodel.engines.serial import SerialEngine

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from submodel.algorithm.types import Assignment, Bundle, Outcome, Task
+from submodel.algorithm.execution import Bundle
+from submodel.algorithm.types import Assignment, Outcome, Task
 from submodel.engines.select import EngineContext
 from submodel.engines.serial import SerialEngine
 

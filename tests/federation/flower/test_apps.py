@@ -152,7 +152,7 @@ def trained_here(config: Config, absent: int | None = None) -> State:
     setup = prepare(config)
     engine = Without(setup)
     engine.absent = absent
-    costs = CostModel(setup.module, setup.federation.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     state = initial_state(setup)
     for _ in range(config.train.rounds):
         state, _ = step(setup, state, engine, costs)
@@ -182,7 +182,7 @@ def test_a_device_looks_at_the_model_when_it_comes_and_not_for_every_message(
     assert looks == len(grid.contexts)
     assert len(grid.sent) > 2 * looks
     other = config_of(axes={"whole": ["4"]})  # the same tensors, cut otherwise
-    head = briefing(other, Facts.of(prepare(other).federation.dataset))
+    head = briefing(other, Facts.of(prepare(other).clients.dataset))
     for context in grid.contexts.values():
         assert client_app._kept(context, head) is None
     assert_same(folder.model_file, trained_here(config))

@@ -120,7 +120,7 @@ def test_a_client_of_capacity_1_trains_to_the_same_bits() -> None:
     setup = prepare(
         parse(config(clients={"count": 4, "per_round": 2, "capacities": [1]})), net, DATA
     )
-    examples, local = setup.federation.examples(1), copy.deepcopy(net).train()
+    examples, local = setup.clients.examples(1), copy.deepcopy(net).train()
     work = setup.work
     optimizer = torch.optim.SGD(local.parameters(), lr=work.lr, **vars(work.optimiser))
     for rows in batches(len(examples), setup.work, setup.seed, 0, 1):

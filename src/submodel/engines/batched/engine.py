@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from submodel.algorithm.types import Assignment, Bundle, Setup, Task, Update
+from submodel.algorithm.execution import Bundle
+from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.engines.batched.forward import Forward, MappedForward, UnstackableError, WideForward
 from submodel.engines.batched.stack import Stack, StackedLoss
 from submodel.engines.device import move
@@ -64,7 +65,7 @@ class BatchedEngine:
         self._tensors = tensors_of(setup.module)
         self._name = type(setup.module).__name__
         self._scaled = has_scaler(setup.module)
-        data = setup.federation.dataset.train
+        data = setup.clients.dataset.train
         self._x, self._y = data.x.to(self._device), data.y.to(self._device)
         self._mapped_shapes: dict[object, MappedForward] = {}
         self._refused: str | None = None  # why the module cannot be stacked at all
@@ -75,7 +76,7 @@ class BatchedEngine:
         bundles = []
         for capacity in dict.fromkeys(a.capacity for a in assignments):
             equal = [a for a in assignments if a.capacity == capacity]
-            equal.sort(key=lambda a: self._setup.federation.size(a.client))
+            equal.sort(key=lambda a: self._setup.clients.size(a.client))
             cut = self._estimate.cut(capacity)
             size = self._stack_size(cut, self._estimate.batch(equal[-1].client))
             if step_rule(self._setup.scheme, capacity) is not None:
@@ -196,7 +197,7 @@ class _Client:
     @classmethod
     def of(cls, setup: Setup, task: Task) -> _Client:
         where = task.assignment
-        own = setup.federation.indices(where.client)
+        own = setup.clients.indices(where.client)
         order = batches(len(own), task.work, setup.seed, where.round, where.client)
         per_pass = batches_per_pass(len(own), task.work)
         return cls(task, len(own), [own[b] for b in order], per_pass)

@@ -143,7 +143,7 @@ class StackedLoss:
         self._loss = setup.loss
         self._present: Tensor | None = None
         self._padding = 0
-        classes = setup.federation.dataset.classes
+        classes = setup.clients.dataset.classes
         own = [t.classes for t in tasks if t.classes is not None]
         if own and classes is not None:
             self._present = torch.stack([torch.from_numpy(c) for c in own]).to(device)

@@ -19,9 +19,10 @@ import torch.distributed as dist
 import torch.distributed.nn  # before there is a group, see `ProcessGroup.close`
 from torch import Tensor
 
+from submodel.algorithm.execution import Bundle
 from submodel.algorithm.merge import Accumulator
 from submodel.algorithm.tally import Tally
-from submodel.algorithm.types import Bundle, State
+from submodel.algorithm.types import State
 from submodel.engines.device import own_device
 from submodel.errors import LostProcessError, SubmodelError
 

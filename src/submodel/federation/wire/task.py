@@ -103,7 +103,7 @@ class _TaskHead:
 def read_task(parcel: Parcel, setup: Setup) -> Task:
     """The task of a parcel, for a setup whose module may be a skeleton; raises `WireError`."""
     head = read_as(_TaskHead, parcel.head)
-    class_count = setup.federation.dataset.classes
+    class_count = setup.clients.dataset.classes
     if head.classes is not None and max(head.classes, default=0) >= (class_count or 0):
         largest = max(head.classes, default=0)
         raise WireError(f"class {largest} is none of the {class_count} of the run")

@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from submodel.algorithm.types import ALONE, State
+from submodel.algorithm.execution import ALONE
+from submodel.algorithm.types import State
 from submodel.engines.processes.group import ProcessGroup
 from submodel.runs.callbacks.base import Callback
 from submodel.runs.metrics import SCORES, Metrics

@@ -1,0 +1,89 @@
+"""Who runs the tasks of a round: the protocols of engines, and of processes that share a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from submodel.algorithm.merge import Accumulator
+from submodel.algorithm.tally import Tally
+from submodel.algorithm.types import Assignment, Outcome, Task
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Assignments that are trained together: what processes share is whole bundles."""
+
+    assignments: Sequence[Assignment]
+    overhead: float = 0.0  # seconds, roughly, that do not grow with the number of assignments
+    estimate: Callable[[], float] = float  # seconds that do; asked where there is work to share
+
+    @cached_property
+    def work(self) -> float:
+        """The estimate."""
+        return self.estimate()
+
+    @property
+    def cost(self) -> float:
+        """Both together."""
+        return self.overhead + self.work
+
+    def split(self, parts: int) -> list[Bundle]:
+        """About equal parts, each with the overhead of the whole."""
+        if parts == 1:
+            return [self]
+        return [
+            Bundle([self.assignments[i] for i in part], self.overhead, lambda: self.work / parts)
+            for part in np.array_split(np.arange(len(self.assignments)), parts)
+        ]
+
+
+class Engine(Protocol):
+    """Where tasks run: updates, or the news that there is none, come back in any order."""
+
+    def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
+        """What to train together: a function of the round, not of who trains it."""
+        ...
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        """Train the tasks of one bundle; their tensors are not to be changed."""
+        ...
+
+
+class Group(Protocol):
+    """The processes that share a run: each plans the same round and trains its part of it."""
+
+    def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
+        """The bundles of this process."""
+        ...
+
+    def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
+        """Let every process hold the sums and the books of all."""
+        ...
+
+    def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
+        """Compute work(0), work(1), ..., all of one shape, together; everyone gets all of it."""
+        ...
+
+
+class Alone:
+    """One process does everything."""
+
+    def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
+        """All of them."""
+        return bundles
+
+    def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
+        """There is nobody else."""
+
+    def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
+        """One after another."""
+        return [work(number) for number in range(count)]
+
+
+ALONE = Alone()
