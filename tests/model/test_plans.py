@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import tracemalloc
@@ -11,7 +12,7 @@ import pytest
 
 from submodel.errors import PlanError
 from submodel.model.axes import trace
-from submodel.model.axes.axes_json import from_json, to_json
+from submodel.model.axes.axes_json import axes_fingerprint, from_json, to_json
 from submodel.model.axes.declare import Axes
 from submodel.model.axes.layout import Along, Concatenation, FixedPart, Product
 from submodel.model.cut import PlannedCut
@@ -97,6 +98,19 @@ BAD_AXES = {
     "other axis": TEXT.replace('{"h": 4}', '{"g": 4}'),
     "no layout": TEXT.replace('{"": "Fixed", "size": 2}', "7"),
     "an axis for a layout": TEXT.replace('{"": "Fixed", "size": 2}', TEXT),
+    "no kind of the axes": TEXT.replace('{"": "Axes", ', "{"),
+    "a field too many": TEXT.replace('"size": 2', '"size": 2, "unit": 1'),
+    "an operation that nobody knows": TEXT.replace(
+        '"stored": null',
+        '"stored": {"": "Stored", "made": [{"": "Made", "where": "", "dimension": '
+        '{"": "Fixed", "size": 2}, "number": {"": "Computed", "operation": "pow", "left": 2, '
+        '"right": 1}}]}',
+    ),
+    "a number for a truth": TEXT.replace(
+        '"stored": null',
+        '"stored": {"": "Stored", "compared": [{"": "Compared", "one": 1, "other": 1, '
+        '"equal": 1}]}',
+    ),
     "no set": TEXT.replace('{"": "Fixed", "size": 2}', '{"": "set", "items": [[1], {}]}'),
 }
 
@@ -107,3 +121,39 @@ def test_axes_that_cannot_be_any_are_refused(text: str) -> None:
     assert text != TEXT
     with pytest.raises(PlanError, match="not the axes of a model: "):
         from_json(text)
+
+
+def test_axes_with_many_mistakes_are_refused_in_little_time_and_memory() -> None:
+    text = TEXT.replace('"unused": []', f'"unused": [{", ".join(["7"] * 20_000)}]')
+    tracemalloc.start()
+    started = time.process_time()
+    try:
+        with pytest.raises(PlanError, match="not the axes of a model: ") as refusal:
+            from_json(text)
+        assert len(str(refusal.value)) < 300
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+        assert time.process_time() - started < 5
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_wrong_with_axes_is_named_with_its_place() -> None:
+    with pytest.raises(PlanError, match=r"layouts\.w\.1\..*parts\.0.*size: input should be"):
+        from_json(TEXT.replace('"size": 2', '"size": -2'))
+    with pytest.raises(PlanError, match=r"no axis 'h' of 4"):
+        from_json(TEXT.replace('{"h": 4}', '{"h": 5}'))
+
+
+def test_the_words_of_fingerprints_stay() -> None:
+    """Checkpoints and devices compare them: other words would make other models of the same."""
+    assert (
+        axes_fingerprint(RIGHT)
+        == hashlib.sha256(
+            b"([('h', 4)], [('w', (Along(axis='h', size=4), Concatenation(parts=(Fixed(size=2), "
+            b"Product(parts=(Along(axis='h', size=4), Fixed(size=3)))))))])"
+        ).hexdigest()[:16]
+    )
+    assert (
+        axes_fingerprint(Axes({}, {"b": (FixedPart(3),)}))
+        == hashlib.sha256(b"([], [('b', (Fixed(size=3),))])").hexdigest()[:16]
+    )
