@@ -42,7 +42,7 @@ def assert_round_trip(cut: Cut, whole: dict[str, Tensor], masks: bool) -> Packed
             else:
                 assert held is not None
                 assert torch.equal(held, mask)
-            assert sent.held(name, shape) == cut.held(name, shape)
+            assert sent.value_count(name, shape) == cut.value_count(name, shape)
     return packed
 
 

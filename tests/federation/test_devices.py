@@ -36,7 +36,7 @@ from submodel.federation.server import DeviceFederation, over_devices
 from submodel.federation.wire import Parcel, WireError, read_update, task_parcel, update_limits
 from submodel.model.budget import Budget
 from submodel.model.cost import CostModel
-from submodel.model.cut import held
+from submodel.model.cut import count_values
 from submodel.prepare.setup import prepare
 from submodel.report.tables import cost_rows
 from submodel.runs.callbacks import Tell
@@ -708,7 +708,7 @@ def test_static_norms_are_measured_where_the_data_is() -> None:
     evaluate(there, state, small)
     sent = Parcel.from_bytes(post.sent[-1][2])
     values = sum(t.numel() for n, t in sent.tensors.items() if n.startswith("values/"))
-    assert values == held(small, state.tensors)
+    assert values == count_values(small, state.tensors)
 
 
 def test_nobody_is_sent_more_than_it_can_hold_not_even_for_statistics(

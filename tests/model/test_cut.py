@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from submodel.model.axes import declare
-from submodel.model.cut import PlannedCut, UnitCut, copy_part, gather, held
+from submodel.model.cut import PlannedCut, UnitCut, copy_part, count_values, gather
 from submodel.schemes import Draw, Random, Rolling, Static
 from submodel.schemes.draw import draw_coordinates, draw_units
 
@@ -38,7 +38,7 @@ def test_unit_cuts_take_and_return_what_numpy_says(a: list[int], b: list[int]) -
         assert np.array_equal(taken.numpy(), tensor.numpy()[where[name]])
         assert taken.is_contiguous()
         assert taken.data_ptr() != tensor.data_ptr()
-        assert cut.held(name, tensor.shape) == taken.numel()
+        assert cut.value_count(name, tensor.shape) == taken.numel()
         target = torch.zeros_like(tensor)
         cut.add(name, target, taken + 1)
         expected = np.zeros(tensor.shape, np.float32)
@@ -80,7 +80,7 @@ def test_coordinate_masks_are_the_flat_vector_in_parameter_order() -> None:
     cut = draw_coordinates(Static(), declare(parameters, {}), parameters, 0.75, Draw(0, 0, 0))
     held_flat = torch.cat([gather(cut, parameters)[name].flatten() for name in parameters])
     assert held_flat.tolist() == [1.0] * 8 + [0.0] * 2
-    assert held(cut, parameters) == 8
+    assert count_values(cut, parameters) == 8
 
 
 def test_absent_labels_cut_the_classifier_rows_at_both_granularities() -> None:
@@ -103,4 +103,4 @@ def test_a_plan_is_plain_data_that_gathers_and_scatters_without_a_model() -> Non
         cut.add(name, ours, 1.0)
         sent.add(name, theirs, 1.0)
         assert torch.equal(ours, theirs)
-        assert sent.held(name, tensor.shape) == cut.held(name, tensor.shape)
+        assert sent.value_count(name, tensor.shape) == cut.value_count(name, tensor.shape)

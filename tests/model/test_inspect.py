@@ -170,6 +170,6 @@ def test_a_module_without_axes_is_told_so() -> None:
 
 def test_findings_tell_of_factors_that_are_kept() -> None:
     net = nn.Sequential(nn.Conv2d(1, 8, 1), nn.GroupNorm(4, 8), nn.Conv2d(8, 2, 1))
-    text = findings(trace(net, torch.randn(2, 1, 3, 3)), verified=True)
+    text = findings(trace(net, torch.randn(2, 1, 3, 3)), is_verified=True)
     assert "kept whole: " in text
     assert inspect(subject("mlp", {"width": 4})).exact

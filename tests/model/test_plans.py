@@ -61,7 +61,7 @@ def test_a_plan_is_read_as_it_was_written() -> None:
     assert read.to_json() == text
     assert read.plan["a"][0][1] is read.plan["b"][0][1]  # equal positions are held once
     large = '{"w": [[0, [[0, 1000]]], [1, [[0, 1000]]]]}'
-    assert PlannedCut.from_json(large, most=1000).held("w", (2000, 2000)) == 1000**2
+    assert PlannedCut.from_json(large, most=1000).value_count("w", (2000, 2000)) == 1000**2
     with pytest.raises(PlanError, match="1,000 positions; at most 999"):
         PlannedCut.from_json(large, most=999)
 

@@ -122,7 +122,7 @@ def test_what_was_gathered_goes_back_where_it_came_from(rule: str) -> None:
             cut.add(name, back, held[name])
             cut.add(name, count, 1.0)
             assert torch.equal(back, whole * count)
-            assert int(count.sum()) == cut.held(name, whole.shape) == held[name].numel()
+            assert int(count.sum()) == cut.value_count(name, whole.shape) == held[name].numel()
             assert count.max() == 1
         assert accumulator.refusal(cut, held) is None
         accumulator.add(cut, held)

@@ -28,7 +28,7 @@ from submodel.model.norm import (
     in_order,
     moments,
     needs_calibration,
-    settle,
+    set_statistics,
 )
 from submodel.randomness import generator
 from submodel.tasks.counting import batch_weights, check_unknown, value_of
@@ -134,7 +134,7 @@ def assemble(
             (rows,) = setup.clients.moments([(tensors, cut)])
         if rows is None:
             rows = moments_of(module, _statistics_inputs(setup), spread)
-        settle(module, rows)
+        set_statistics(module, rows)
     return module.eval()
 
 

@@ -162,7 +162,7 @@ def restored(small: Mapping[str, Tensor], scales: Mapping[str, float]) -> dict[s
 def _mask(cut: Cut, name: str, shape: Sequence[int]) -> Tensor | None:
     """The tensor's mask; None where the cut holds all of it, or a smaller tensor."""
     mask = cut.mask(name)
-    if mask is None or cut.held(name, shape) == math.prod(shape):
+    if mask is None or cut.value_count(name, shape) == math.prod(shape):
         return None
     return mask.bool()
 

@@ -70,7 +70,7 @@ class Tally:
         self._last = now
 
     def _count_bytes(self, cut: Cut) -> int:
-        return sum(cut.held(n, t.shape) * self._sizes[n] for n, t in self._tensors.items())
+        return sum(cut.value_count(n, t.shape) * self._sizes[n] for n, t in self._tensors.items())
 
     def upload(self, cut: Cut) -> int:
         """The bytes that come back from the client of a cut."""

@@ -72,7 +72,7 @@ def inspect(
         found = replace(found, module=low)
         axes = only_ranks(low, inspect_axes(found))
     print(axes.table())
-    print(findings(axes, verified=not meta))
+    print(findings(axes, is_verified=not meta))
     if axes.cut_by_capacity:
         shares = [parse_capacity(text) for text in capacities.split(",")]
         rows = module_cost_rows(found.module, axes, found.inputs, shares)

@@ -50,7 +50,7 @@ from submodel.federation.wire import (
 from submodel.model.axes import Axes
 from submodel.model.axes.axes_json import axes_fingerprint, from_json, to_json
 from submodel.model.build import build_module, fill_local, load, skeleton, tensors_of, to_device
-from submodel.model.norm import pooled
+from submodel.model.norm import pool_moments
 from submodel.model.zoo import factorised
 from submodel.prepare.setup import (
     assemble_setup,
@@ -232,7 +232,7 @@ class Device:
         load(module, {n: t.to(device) for n, t in task.tensors.items()})
         fill_local(module, task.local or {})
         rows = moments_of(module, self.own.x)
-        return moments_parcel(pooled(module, rows).cpu())
+        return moments_parcel(pool_moments(module, rows).cpu())
 
     def answer(self, kind: str, parcel: Parcel) -> Parcel:
         """The answer to a message of some kind; a problem is answered as a sentence."""

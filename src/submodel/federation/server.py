@@ -28,7 +28,7 @@ from submodel.federation.wire import WireError, read_moments
 from submodel.model.axes.axes_json import axes_fingerprint
 from submodel.model.build import tensors_of
 from submodel.model.capacity import prefix_cut
-from submodel.model.cut import Cut, gather, held
+from submodel.model.cut import Cut, count_values, gather
 from submodel.model.norm import StaticBatchNorm
 from submodel.runs.training import Training
 from submodel.schemes.roles import sends_masks
@@ -85,7 +85,7 @@ class DeviceFederation:
         free = sorted(self.roster.free(), key=self._values)
         tasks, number = [], {}
         for i, (tensors, cut) in enumerate(models):
-            able = [c for c in free if held(cut, tensors) <= self._values(c)][: self._most]
+            able = [c for c in free if count_values(cut, tensors) <= self._values(c)][: self._most]
             values = gather(cut, tensors)
             for client in able:
                 # the round tells the models apart: a device may be asked about several
@@ -108,7 +108,7 @@ class DeviceFederation:
                 _log.warning(
                     "no device measured for the static norms of a model of %d values (%d can hold "
                     "it): the server's own %d training examples do instead",
-                    held(models[i][1], models[i][0]), number[i], len(self.dataset.train),
+                    count_values(models[i][1], models[i][0]), number[i], len(self.dataset.train),
                 )  # fmt: skip
         return [torch.cat(found) if found else None for found in rows.values()]
 
@@ -116,7 +116,7 @@ class DeviceFederation:
         layers = self._setup.module.named_modules()
         names = [f"{n}.weight" for n, layer in layers if isinstance(layer, StaticBatchNorm)]
         parameters = dict(self._setup.module.named_parameters())
-        return sum(1 + 2 * cut.held(name, parameters[name].shape) for name in names)
+        return sum(1 + 2 * cut.value_count(name, parameters[name].shape) for name in names)
 
     def _values(self, client: int) -> int:
         """How many values a client's device can hold."""
@@ -124,7 +124,7 @@ class DeviceFederation:
         said = self.roster.entry(client).report.capacity
         capacity = setup.population.capacity(client, 0) if said is None else said
         own = prefix_cut(setup.axes, capacity, least=setup.least)
-        return held(own, tensors_of(setup.module))
+        return count_values(own, tensors_of(setup.module))
 
 
 def over_devices(training: Training, post: Post, file: Path | None = None) -> Training:

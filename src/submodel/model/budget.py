@@ -48,8 +48,8 @@ class Needs:
             "optimiser": self.optimizer,
             "activations": self.activations,
         }
-        shown = [f"{si(count, 'B')} {what}" for what, count in terms.items() if count]
-        return f"{' + '.join(shown)} = {si(self.memory, 'B')}"
+        summands = [f"{si(count, 'B')} {what}" for what, count in terms.items() if count]
+        return f"{' + '.join(summands)} = {si(self.memory, 'B')}"
 
 
 @dataclass(frozen=True)
@@ -120,15 +120,15 @@ class Budget:
 def _of_batch(inputs: Inputs, batch_size: int) -> Inputs:
     """Example inputs with the first dimension of every tensor repeated to the batch size."""
 
-    def resized(value: Any) -> Any:
+    def resize(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         times = -(-batch_size // len(value))
         return value.repeat(times, *(1 for _ in value.shape[1:]))[:batch_size]
 
     if isinstance(inputs, Mapping):
-        return {key: resized(value) for key, value in inputs.items()}
-    return tuple(map(resized, inputs)) if isinstance(inputs, tuple) else resized(inputs)
+        return {key: resize(value) for key, value in inputs.items()}
+    return tuple(map(resize, inputs)) if isinstance(inputs, tuple) else resize(inputs)
 
 
 def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
@@ -137,20 +137,20 @@ def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
     >>> activation_bytes(nn.Linear(4, 8, device="meta"), torch.empty(10, 4, device="meta"))
     160
     """
-    own = {p.untyped_storage()._cdata for p in module.parameters()}
-    kept: dict[int, int] = {}
-    held = []  # keeps the storages alive, so that no identity is used twice
+    parameter_storages = {p.untyped_storage()._cdata for p in module.parameters()}
+    bytes_by_storage: dict[int, int] = {}
+    storages = []  # keeps the storages alive, so that no identity is used twice
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in own:
-            kept[storage._cdata] = storage.nbytes()
-            held.append(storage)
+        if storage._cdata not in parameter_storages:
+            bytes_by_storage[storage._cdata] = storage.nbytes()
+            storages.append(storage)
         return tensor
 
     module.train()
     with Shapes(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = run(module, inputs)
-    total = sum(kept.values())
+    total = sum(bytes_by_storage.values())
     del result
     return total

@@ -66,7 +66,7 @@ class CostModel:
         >>> CostModel(net, torch.empty(1, 4)).of(WHOLE)
         Cost(parameters=58, bytes=232, forward_flops=96)
         """
-        counts = {n: cut.held(n, t.shape) for n, t in self._tensors.items()}
+        counts = {n: cut.value_count(n, t.shape) for n, t in self._tensors.items()}
         parameters = sum(counts[name] for name, _ in self.module.named_parameters())
         size = sum(count * self._tensors[name].element_size() for name, count in counts.items())
         return Cost(parameters, size, self.forward_flops(cut))
@@ -90,10 +90,10 @@ class CostModel:
             name.partition(".")[2]: sum(by_operator.values())
             for name, by_operator in counter.get_flop_counts().items()
         }
-        own = dict(counts)
+        own_flops = dict(counts)
         for layer, count in counts.items():
             if layer:
-                own[_around(layer, counts)] -= count
+                own_flops[_around(layer, counts)] -= count
         large = {name: p for name, p in small.named_parameters() if p.dim() > 1}
         sharing = Counter[str]()
         for name, parameter in large.items():
@@ -101,7 +101,7 @@ class CostModel:
         flops = {}
         for name in large:
             layer = name.rpartition(".")[0]
-            flops[name] = own.get(layer, 0) / sharing[layer] / self.examples
+            flops[name] = own_flops.get(layer, 0) / sharing[layer] / self.examples
         least = min((f for f in flops.values() if f > 0), default=1.0)
         return {name: flops.get(name) or least for name, _ in small.named_parameters()}
 
@@ -119,7 +119,7 @@ def _flops_of(small: nn.Module, inputs: Inputs) -> int:
         counter = _Flops()
         with counter:
             run(small, inputs)
-        if not counter.nested:
+        if not counter.has_nested:
             return counter.total
         with FlopCounterMode(display=False) as complete:
             run(small, inputs)
@@ -130,14 +130,14 @@ def _flops_of(small: nn.Module, inputs: Inputs) -> int:
 class _Flops(DispatchMode):
     """The total of `FlopCounterMode`, which loads PyTorch's compiler first: a second.
 
-    Operators with operators inside are left to that one, and noted (``nested``).
+    Operators with operators inside are left to that one, and noted (``has_nested``).
     """
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.total, self.nested = 0, False
+        self.total, self.has_nested = 0, False
 
     def __torch_dispatch__(
         self,
@@ -146,20 +146,20 @@ class _Flops(DispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        named = kwargs or {}
+        keywords = kwargs or {}
         if isinstance(func, HigherOrderOperator):
-            self.nested = True
-            return func(*args, **named)
+            self.has_nested = True
+            return func(*args, **keywords)
         result = shortcut(func, args)
         if result is NotImplemented:
             with self:
-                parts = func.decompose(*args, **named)
+                parts = func.decompose(*args, **keywords)
             if parts is not NotImplemented:
                 return parts
-            result = func(*args, **named)
+            result = func(*args, **keywords)
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
-            self.total += formula(*args, **named, out_val=result)
+            self.total += formula(*args, **keywords, out_val=result)
         return result
 
 

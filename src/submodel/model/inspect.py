@@ -50,12 +50,12 @@ def subject(
     with torch.device("meta") if on_meta_device else nullcontext():
         if not is_path(name) and shape is None:
             shape = _IMAGES if name.startswith("preresnet") else _SMALL_IMAGES
-        module = _made(name, options, shape or ())
+        module = _make_model(name, options, shape or ())
     inputs: Inputs
     if shape is not None:
         inputs = torch.randn(_BATCH, *shape, generator=torch.Generator().manual_seed(0))
-    elif isinstance(own := getattr(module, "dummy_inputs", None), Mapping):
-        inputs = dict(own)
+    elif isinstance(dummy_inputs := getattr(module, "dummy_inputs", None), Mapping):
+        inputs = dict(dummy_inputs)
     else:
         raise ConfigError([f"{name}: give the shape of one input, as in --input 3,32,32"])
     if on_meta_device:
@@ -70,20 +70,20 @@ def subject(
     return Subject(module, inputs, _main_output if config is not None else None)
 
 
-def _made(name: str, options: Mapping[str, Any], shape: Sequence[int]) -> nn.Module:
+def _make_model(name: str, options: Mapping[str, Any], shape: Sequence[int]) -> nn.Module:
     """The model, its options checked as those of a configuration are."""
     model = MODELS.find(name)
     keys = dict(options)
     classes = keys.pop("classes", 10) if model.options is not FreeOptions else 10
     try:
-        given = {"options": keys} if model.options is FreeOptions else keys
-        values = model.options(**given)
+        fields = {"options": keys} if model.options is FreeOptions else keys
+        values = model.options(**fields)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        taken = ", ".join([*model.options.model_fields, "classes"])
+        option_names = ", ".join([*model.options.model_fields, "classes"])
         raise ConfigError(
-            [f"model.{key}: {first['input']!r}: {first['msg']}; {name} takes {taken}"]
+            [f"model.{key}: {first['input']!r}: {first['msg']}; {name} takes {option_names}"]
         ) from None
     if not isinstance(classes, int) or classes < 1:
         raise ConfigError([f"--set classes: {classes!r} is not a whole number of at least 1"])
@@ -98,12 +98,12 @@ def _main_output(result: Any) -> Any:
     return result
 
 
-def inspect(found: Subject, **overrides: Any) -> Axes:
+def inspect(model: Subject, **overrides: Any) -> Axes:
     """The axes of a subject; overrides as for `submodel.trace`."""
-    return trace(found.module, found.inputs, outputs=found.outputs, **overrides)
+    return trace(model.module, model.inputs, outputs=model.outputs, **overrides)
 
 
-def findings(axes: Axes, verified: bool) -> str:
+def findings(axes: Axes, is_verified: bool) -> str:
     """What to know of the axes beyond their table, in words."""
     lines = []
     lines += [f"kept whole: {axis}: {reason}" for axis, reason in axes.kept_whole.items()]
@@ -114,12 +114,14 @@ def findings(axes: Axes, verified: bool) -> str:
     elif axes.exact is None:
         lines.append(f"sub-model = masked model: not known; {axes.doubt}")
     else:
-        mixed = {axis: why for axis, why in axes.inexact.items() if axis in axes.cut_by_capacity}
+        inexact_axes = {
+            axis: why for axis, why in axes.inexact.items() if axis in axes.cut_by_capacity
+        }
         lines.append("sub-model = masked model: no; statistics or sizes depend on the units kept:")
-        lines += [f"  {axis}: {', '.join(why)}" for axis, why in mixed.items()]
+        lines += [f"  {axis}: {', '.join(why)}" for axis, why in inexact_axes.items()]
     lines.append(
         "verified: permuting every axis leaves the outputs unchanged"
-        if verified
+        if is_verified
         else "not verified: the meta device holds no values"
     )
     return "\n".join(lines)

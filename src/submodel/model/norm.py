@@ -141,23 +141,23 @@ def calibrate(module: nn.Module, batches: Batches, spread: Spread = in_order) ->
     Each layer sees what it sees in training (batch-normalised inputs from the layers below) and
     keeps the mean over all examples and the matching total variance.
     """
-    settle(module, moments(module, batches, spread))
+    set_statistics(module, moments(module, batches, spread))
 
 
 @torch.no_grad()
 def moments(module: nn.Module, batches: Batches, spread: Spread = in_order) -> Tensor:
     """What every static batch norm sees of each batch: a row of counts, means and variances.
 
-    Rows of different clients, stacked, are what `settle` takes: no example leaves its owner.
+    `set_statistics` takes the stacked rows of all clients: no example leaves its owner.
     """
-    layers = _static(module)
+    layers = _static_norms(module)
     module.eval()
 
     def statistics(number: int) -> Tensor:
         for layer in layers:
             layer.collecting = []
         module(batches[number])
-        return torch.cat([_pooled(layer.collecting or []) for layer in layers])
+        return torch.cat([_batch_row(layer.collecting or []) for layer in layers])
 
     try:
         return torch.stack(spread(len(batches), statistics))
@@ -166,40 +166,40 @@ def moments(module: nn.Module, batches: Batches, spread: Spread = in_order) -> T
             layer.collecting = None
 
 
-def settle(module: nn.Module, rows: Tensor) -> None:
+def set_statistics(module: nn.Module, rows: Tensor) -> None:
     """Let static batch norms normalise by what all rows of `moments` come to together."""
-    layers = _static(module)
-    for layer, own in zip(layers, _by_layer(rows, layers), strict=True):
-        _, mean, variance = _pooled_rows(own)
+    layers = _static_norms(module)
+    for layer, layer_rows in zip(layers, _by_layer(rows, layers), strict=True):
+        _, mean, variance = _pool_rows(layer_rows)
         layer.statistics = (mean.to(layer.weight), variance.to(layer.weight))
 
 
-def pooled(module: nn.Module, rows: Tensor) -> Tensor:
-    """The rows of `moments` as one, which settles the module just as they do.
+def pool_moments(module: nn.Module, rows: Tensor) -> Tensor:
+    """The rows of `moments` as one, from which `set_statistics` sets the same.
 
     >>> net = nn.Sequential(StaticBatchNorm(1))
     >>> rows = moments(net, [torch.tensor([[1.0]]), torch.tensor([[3.0]])])
-    >>> pooled(net, rows).tolist()
+    >>> pool_moments(net, rows).tolist()
     [[2.0, 2.0, 1.0]]
     """
-    parts = [_pooled_rows(own) for own in _by_layer(rows, _static(module))]
+    parts = [_pool_rows(layer_rows) for layer_rows in _by_layer(rows, _static_norms(module))]
     return torch.cat([torch.cat([n.reshape(1), m, v]) for n, m, v in parts])[None]
 
 
-def _static(module: nn.Module) -> list[StaticBatchNorm]:
+def _static_norms(module: nn.Module) -> list[StaticBatchNorm]:
     return [layer for layer in module.modules() if isinstance(layer, StaticBatchNorm)]
 
 
-def _pooled(parts: list[tuple[int, Tensor, Tensor]]) -> Tensor:
+def _batch_row(parts: list[tuple[int, Tensor, Tensor]]) -> Tensor:
     """What one layer saw of one batch, as (count, mean ..., variance ...)."""
     if not parts:
         raise SubmodelError("a static batch norm saw no data: the forward pass leaves it out")
     rows = [torch.cat([m.new_tensor([n]), m, v]).double() for n, m, v in parts]
-    count, mean, variance = _pooled_rows(torch.stack(rows))
+    count, mean, variance = _pool_rows(torch.stack(rows))
     return torch.cat([count.reshape(1), mean, variance])
 
 
-def _pooled_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _pool_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Counts, means and variances of parts -> those of the whole."""
     counts, (means, variances) = rows[:, 0], rows[:, 1:].chunk(2, dim=1)
     share = (counts / counts.sum())[:, None]
@@ -207,8 +207,8 @@ def _pooled_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return counts.sum(), mean, (share * (variances + (means - mean) ** 2)).sum(0)
 
 
-def _by_layer(found: Tensor, layers: Sequence[StaticBatchNorm]) -> Sequence[Tensor]:
-    return torch.split(found, [1 + 2 * len(layer.weight) for layer in layers], dim=1)
+def _by_layer(rows: Tensor, layers: Sequence[StaticBatchNorm]) -> Sequence[Tensor]:
+    return torch.split(rows, [1 + 2 * len(layer.weight) for layer in layers], dim=1)
 
 
 def as_batch_norm(module: nn.Module) -> nn.Module:

@@ -17,12 +17,12 @@ def seed_torch(seed: int) -> None:
     >>> torch.initial_seed()
     3
     """
-    if _accelerated():
+    if _has_accelerator():
         torch.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
 
 
 @cache
-def _accelerated() -> bool:
+def _has_accelerator() -> bool:
     return torch.accelerator.is_available()

@@ -62,7 +62,7 @@ def draw_coordinates(
     for name, tensor in parameters.items():
         mask = flat[start : start + tensor.numel()].view(tensor.shape)
         start += tensor.numel()
-        if rows.held(name, tensor.shape) < tensor.numel():
+        if rows.value_count(name, tensor.shape) < tensor.numel():
             present = torch.zeros(tensor.shape)
             rows.add(name, present, 1.0)
             mask = mask & (present > 0)

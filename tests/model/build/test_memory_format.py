@@ -19,7 +19,7 @@ from submodel.engines.serial import SerialEngine
 from submodel.local.work import batches
 from submodel.model.axes import trace
 from submodel.model.build import build_module, load, skeleton, tensors_of, to_device
-from submodel.model.cut import WHOLE, CoordinateCut, UnitCut, gather, laid_out
+from submodel.model.cut import WHOLE, CoordinateCut, UnitCut, gather, lay_out
 from submodel.model.norm import StaticBatchNorm
 from submodel.prepare.setup import prepare
 from submodel.schemes import Draw, Random
@@ -97,7 +97,7 @@ def test_a_cut_keeps_the_order_of_the_dimensions() -> None:
     axes = trace(turned, X)
     smaller = build_module(turned, UnitCut(axes, {"1": np.array([1, 4, 7])}))
     assert smaller.get_parameter("1.weight").stride() == (1, 3)
-    assert laid_out(torch.ones(2, 2), torch.ones(1, 3).expand(2, 3)).stride() == (1, 2)
+    assert lay_out(torch.ones(2, 2), torch.ones(1, 3).expand(2, 3)).stride() == (1, 2)
 
 
 DATA = dataset((X.repeat(6, 1, 1, 1), torch.arange(24) % 5), (X, torch.arange(4)))

@@ -14,7 +14,7 @@ from submodel.algorithm.merge import FILL_IN, Accumulator, merge_rule
 from submodel.model.axes import Axes, trace
 from submodel.model.axes.axes_json import from_json, to_json
 from submodel.model.build import build_module, tensors_of
-from submodel.model.cut import UnitCut, gather, held
+from submodel.model.cut import UnitCut, count_values, gather
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
 from tests.model.zoo import MORE, ZOO, Entry
@@ -62,7 +62,7 @@ def test_every_further_net_goes_through_the_battery_and_is_cut(entry: Entry) -> 
     module, inputs = entry.make()
     half = draw_units(Random("fixed"), measured.axes, 0.5, Draw(0, 0, 0))
     parameters = {name: p.detach() for name, p in module.named_parameters()}
-    assert held(half, parameters) <= 0.6 * sum(p.numel() for p in parameters.values())
+    assert count_values(half, parameters) <= 0.6 * sum(p.numel() for p in parameters.values())
     some = draw_units(Random("bernoulli"), measured.axes, 0.5, Draw(0, 1, 0))
     trace(build_module(module, some), inputs, outputs=entry.outputs)
 
@@ -78,7 +78,7 @@ def test_half_of_every_axis_is_at_most_half_of_the_weights(entry: Entry) -> None
     """What the trace fixes without need shows here."""
     given = case(entry)
     parameters = {name: p.detach() for name, p in given.module.named_parameters()}
-    assert held(given.cut, parameters) <= 0.5 * sum(p.numel() for p in parameters.values())
+    assert count_values(given.cut, parameters) <= 0.5 * sum(p.numel() for p in parameters.values())
 
 
 def test_values_as_a_multiple_of_keys_are_cut_with_them() -> None:

@@ -58,11 +58,11 @@ class LayerCut:
         """
         if groups == 1:
             return 1
-        traced = self.traced_layout("groups" if tensor else "num_groups")
+        by_trace = self.traced_layout("groups" if tensor else "num_groups")
         is_stored = tensor and id(attrgetter(tensor)(self.original)) in self.names
-        if not is_stored and traced is None and self._is_whole():
+        if not is_stored and by_trace is None and self._is_whole():
             return groups
-        layout = self.layout(tensor, dimension) if is_stored or traced is None else traced
+        layout = self.layout(tensor, dimension) if is_stored or by_trace is None else by_trace
         groups_left = kept_groups(layout, layout.size // groups, self.sizes.kept_counts)
         if groups_left is None or len({units for _, units in groups_left}) > 1:
             raise self.error(
@@ -90,9 +90,9 @@ class LayerCut:
 
         As the trace saw it; without one, by the tensors nearest to the layer.
         """
-        traced = self.traced_layout(what)
-        if traced is not None:
-            return kept_size(traced, self.sizes.kept_counts)
+        by_trace = self.traced_layout(what)
+        if by_trace is not None:
+            return kept_size(by_trace, self.sizes.kept_counts)
         becomes = self.sizes.inside(self.path, size) or self.sizes.around(self.path, size)
         if len(becomes) > 1:
             raise self.error(f"{what} = {size} may become any of {sorted(becomes)}")

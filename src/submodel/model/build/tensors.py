@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from submodel.model.cut import Cut, laid_out
+from submodel.model.cut import Cut, lay_out
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -29,7 +29,7 @@ def load(module: nn.Module, tensors: dict[str, Tensor]) -> None:
         for name, parameter in module.named_parameters():
             tensor = tensors[name]
             same = tensor.stride() == parameter.stride() or tensor.dim() < 2
-            parameter.data = tensor if same else laid_out(tensor, parameter)
+            parameter.data = tensor if same else lay_out(tensor, parameter)
         for name, buffer in module.named_buffers():
             if name in tensors:
                 buffer.copy_(tensors[name])

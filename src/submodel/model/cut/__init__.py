@@ -5,10 +5,10 @@ A *unit* cut keeps whole units of every axis, so the client's tensors are really
 Both are immutable and know nothing of schemes, engines or rounds.
 """
 
-from submodel.model.cut.base import COORDINATES, Cut, Granularity, Plan, Tensors, held
+from submodel.model.cut.base import COORDINATES, Cut, Granularity, Plan, Tensors, count_values
 from submodel.model.cut.coordinates import WHOLE, CoordinateCut
-from submodel.model.cut.gather import LastCut, copy_part, gather, laid_out
-from submodel.model.cut.planned import PlannedCut, from_runs, read_runs, runs
+from submodel.model.cut.gather import LastCut, copy_part, gather, lay_out
+from submodel.model.cut.plan import PlannedCut, from_runs, read_runs, runs
 from submodel.model.cut.units import UnitCut
 
 __all__ = [
@@ -23,10 +23,10 @@ __all__ = [
     "Tensors",
     "UnitCut",
     "copy_part",
+    "count_values",
     "from_runs",
     "gather",
-    "held",
-    "laid_out",
+    "lay_out",
     "read_runs",
     "runs",
 ]

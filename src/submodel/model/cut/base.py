@@ -37,7 +37,7 @@ class Cut(Protocol):
         """The shape that a tensor of the shape ``whole`` has at the client."""
         ...
 
-    def held(self, name: str, shape: Sequence[int]) -> int:
+    def value_count(self, name: str, shape: Sequence[int]) -> int:
         """How many values of a tensor of this shape the client holds."""
         ...
 
@@ -52,6 +52,6 @@ class Cut(Protocol):
         ...
 
 
-def held(cut: Cut, whole: Tensors) -> int:
+def count_values(cut: Cut, whole: Tensors) -> int:
     """How many values ``cut`` holds in all."""
-    return sum(cut.held(name, tensor.shape) for name, tensor in whole.items())
+    return sum(cut.value_count(name, tensor.shape) for name, tensor in whole.items())

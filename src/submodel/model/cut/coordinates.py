@@ -35,7 +35,7 @@ class CoordinateCut:
         """That of the whole."""
         return tuple(whole)
 
-    def held(self, name: str, shape: Sequence[int]) -> int:
+    def value_count(self, name: str, shape: Sequence[int]) -> int:
         """The number of ones in the mask."""
         mask = self.mask(name)
         return math.prod(shape) if mask is None else int(mask.sum())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from submodel.model.cut.base import Cut, Tensors
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 def copy_part(cut: Cut, name: str, whole: Tensor) -> Tensor:
@@ -19,18 +19,18 @@ def copy_part(cut: Cut, name: str, whole: Tensor) -> Tensor:
         return whole.clone()  # sparse tensors are never cut
     part = cut.part(name, whole)
     if not _is_plain(whole):
-        return laid_out(part, whole)
-    shared = part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
-    return part.clone(memory_format=torch.contiguous_format) if shared else part.contiguous()
+        return lay_out(part, whole)
+    shares_memory = part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+    return part.clone(memory_format=torch.contiguous_format) if shares_memory else part.contiguous()
 
 
-def laid_out(values: Tensor, like: Tensor) -> Tensor:
+def lay_out(values: Tensor, like: Tensor) -> Tensor:
     """A copy of ``values`` whose dimensions follow each other in memory as those of ``like`` do.
 
     Kernels go by it: the same weights in channels-last order make other bits.
 
     >>> image = torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)
-    >>> laid_out(torch.ones(1, 2, 4, 4), image).stride()
+    >>> lay_out(torch.ones(1, 2, 4, 4), image).stride()
     (32, 1, 8, 2)
     """
     shape, strides = values.shape, like.stride()
@@ -75,19 +75,19 @@ def gather(cut: Cut, whole: Tensors) -> dict[str, Tensor]:
     return {name: copy_part(cut, name, tensor) for name, tensor in whole.items()}
 
 
-class LastCut(Generic[T]):
+class LastCut(Generic[_T]):
     """A function of a cut that remembers its last value: clients with equal cuts come in a row.
 
     >>> from submodel.model.cut import WHOLE
-    >>> LastCut(lambda cut: cut.held("w", (2, 3)))(WHOLE)
+    >>> LastCut(lambda cut: cut.value_count("w", (2, 3)))(WHOLE)
     6
     """
 
-    def __init__(self, compute: Callable[[Cut], T]) -> None:
+    def __init__(self, compute: Callable[[Cut], _T]) -> None:
         self._compute = compute
-        self._last: tuple[Cut, T] | None = None
+        self._last: tuple[Cut, _T] | None = None
 
-    def __call__(self, cut: Cut) -> T:
+    def __call__(self, cut: Cut) -> _T:
         """The value for ``cut``."""
         if self._last is None or self._last[0] is not cut:
             self._last = (cut, self._compute(cut))

@@ -9,7 +9,7 @@ from functools import cached_property
 from submodel.model.axes import Axes
 from submodel.model.axes.layout import FixedPart, Indices, Units
 from submodel.model.cut.base import Plan
-from submodel.model.cut.planned import ByPlan, PlannedCut
+from submodel.model.cut.plan import ByPlan, PlannedCut
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class UnitCut(ByPlan):
     @cached_property
     def same_key(self) -> Hashable:
         """The kept units, from which the plan follows."""
-        return tuple(sorted((axis, kept.tobytes()) for axis, kept in self.units.items()))
+        return tuple(sorted((axis, units.tobytes()) for axis, units in self.units.items()))
 
     @property
     def planned(self) -> PlannedCut:
@@ -49,4 +49,4 @@ class UnitCut(ByPlan):
     @property
     def shape_key(self) -> tuple[tuple[str, int], ...]:
         """The kept size of every cut axis."""
-        return tuple(sorted((axis, len(kept)) for axis, kept in self.units.items()))
+        return tuple(sorted((axis, len(units)) for axis, units in self.units.items()))

@@ -9,8 +9,8 @@ from torch import nn
 
 from submodel.errors import ConfigError
 from submodel.model.zoo.context import ModelContext
-from submodel.model.zoo.factorised import factorised, only_ranks
-from submodel.model.zoo.own import as_module
+from submodel.model.zoo.low_rank import factorised, only_ranks
+from submodel.model.zoo.own_model import as_module
 from submodel.plugins import Kind, Offer
 
 __all__ = ["MODELS", "ModelContext", "factorised", "make_model", "only_ranks"]
@@ -20,14 +20,14 @@ MODELS: Kind[nn.Module] = Kind(
     key="model.name",
     group="submodel.models",
     wants="an nn.Module",
-    is_one=lambda made: isinstance(made, nn.Module),
+    is_one=lambda component: isinstance(component, nn.Module),
     adapt=as_module,
     offers={
         "mlp": Offer("submodel.model.zoo.mlp:Mlp"),
         "cnn": Offer("submodel.model.zoo.cnn:Cnn"),
         "preresnet18": Offer("submodel.model.zoo.preresnet:PreResNet18"),
         "preresnet34": Offer("submodel.model.zoo.preresnet:PreResNet34"),
-        "own": Offer("submodel.model.zoo.own:Own", hidden=True),
+        "own": Offer("submodel.model.zoo.own_model:OwnModel", hidden=True),
     },
 )
 
@@ -43,6 +43,6 @@ def make_model(
     if not isinstance(classes, int) or classes < 1:
         raise ConfigError([f"model.classes: {classes!r} is not a whole number of at least 1"])
     model = MODELS.find(name)
-    given = {**keys, **({} if width is None else {"width": width})}
-    options = model.options.model_validate(given)
+    values = {**keys, **({} if width is None else {"width": width})}
+    options = model.options.model_validate(values)
     return model.make(options, ModelContext(inputs, classes))

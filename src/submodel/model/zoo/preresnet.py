@@ -25,22 +25,22 @@ BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 """The number of blocks in each of the four stages, by depth."""
 
 
-class _Scaled(nn.Module):
+class _WithScaler(nn.Module):
     """A module that divides what its convolutions put out, if it has a scaler."""
 
     def __init__(self, scaler: bool) -> None:
         super().__init__()
         self.scaler = Scaler() if scaler else None
 
-    def scaled(self, x: Tensor) -> Tensor:
-        """The output of a convolution, scaled."""
+    def scale(self, x: Tensor) -> Tensor:
+        """Divide the output of a convolution."""
         if self.scaler is None:
             return x
         out: Tensor = self.scaler(x)
         return out
 
 
-class Block(_Scaled):
+class Block(_WithScaler):
     """x + conv(relu(norm(conv(relu(norm(x))))))."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, scaler: bool = False) -> None:
@@ -56,12 +56,12 @@ class Block(_Scaled):
     def forward(self, x: Tensor) -> Tensor:
         """One residual step."""
         active = functional.relu(self.norm1(x))
-        skip = x if self.shortcut is None else self.scaled(self.shortcut(active))
-        inner = functional.relu(self.norm2(self.scaled(self.conv1(active))))
-        return self.scaled(self.conv2(inner)) + skip
+        skip = x if self.shortcut is None else self.scale(self.shortcut(active))
+        inner = functional.relu(self.norm2(self.scale(self.conv1(active))))
+        return self.scale(self.conv2(inner)) + skip
 
 
-class PreResNet(_Scaled):
+class PreResNet(_WithScaler):
     """Stem, four stages, final norm, mean over the image, linear classifier."""
 
     def __init__(
@@ -82,7 +82,7 @@ class PreResNet(_Scaled):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits."""
-        x = functional.relu(self.norm(self.stages(self.scaled(self.stem(x)))))
+        x = functional.relu(self.norm(self.stages(self.scale(self.stem(x)))))
         logits: Tensor = self.classifier(x.mean((2, 3)))
         return logits
 

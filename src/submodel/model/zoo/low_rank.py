@@ -75,21 +75,21 @@ def factorised(
     """
     if not 0 < rank_share <= 1:
         raise ConfigError([f"rank_share: {rank_share} is not in (0, 1]"])
-    made = copy.deepcopy(module)
-    layers = dict(_layers(made))
+    low_rank = copy.deepcopy(module)
+    layers = dict(_layers(low_rank))
     if unknown := [path for path in skip or () if path not in layers]:
         raise ConfigError(
             [f"skip: {path!r} is not one of the layers {', '.join(layers)}" for path in unknown]
         )
     first_and_last = [*layers][:1] + [*layers][-1:]
-    left = {id(layers[path]) for path in (first_and_last if skip is None else skip)}
-    uses = Counter(id(p) for layer in made.modules() for p in layer._parameters.values())
-    chosen = {
+    skipped_ids = {id(layers[path]) for path in (first_and_last if skip is None else skip)}
+    uses = Counter(id(p) for layer in low_rank.modules() for p in layer._parameters.values())
+    layers_to_split = {
         id(layer): layer
         for layer in layers.values()
-        if id(layer) not in left and _is_plain(layer, uses) and _saves(layer.weight)
+        if id(layer) not in skipped_ids and _is_plain(layer, uses) and _saves(layer.weight)
     }
-    if not chosen:
+    if not layers_to_split:
         raise ConfigError(
             [
                 f"model.factorised: {type(module).__name__} has no layer to factorise: of its "
@@ -97,12 +97,12 @@ def factorised(
                 "stay whole, and so do those that share weights or are too small to gain"
             ]
         )
-    pairs = {key: _split(layer, rank_share) for key, layer in chosen.items()}
-    for parent in list(made.modules()):
+    pairs = {key: _split(layer, rank_share) for key, layer in layers_to_split.items()}
+    for parent in list(low_rank.modules()):
         for name, child in parent._modules.items():
             if id(child) in pairs:
                 parent._modules[name] = pairs[id(child)]
-    return pairs.get(id(made), made)
+    return pairs.get(id(low_rank), low_rank)
 
 
 def only_ranks(module: nn.Module, axes: Axes) -> Axes:
@@ -137,12 +137,12 @@ def _layers(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Linear 
 
 def _is_plain(layer: nn.Linear | nn.Conv2d, uses: Counter[int]) -> bool:
     """Whether nobody else depends on what the layer is made of."""
-    own = layer._parameters
+    parameters = layer._parameters
     return (
-        own.keys() == {"weight", "bias"}
+        parameters.keys() == {"weight", "bias"}
         and not layer._forward_hooks
         and not layer._forward_pre_hooks
-        and all(uses[id(p)] == 1 for p in own.values() if p is not None)
+        and all(uses[id(p)] == 1 for p in parameters.values() if p is not None)
     )
 
 
@@ -178,8 +178,8 @@ def _split(layer: nn.Linear | nn.Conv2d, rank_share: float) -> Factors:
             device="meta",
         )
         up = nn.Conv2d(rank, layer.out_channels, 1, bias=bias, device="meta")
-    for made, factor in ((down, roots[:, None] * v[:rank]), (up, u[:, :rank] * roots)):
-        own = factor.to(weight.dtype).reshape(made.weight.shape).contiguous()
-        made.weight = nn.Parameter(own, requires_grad=weight.requires_grad)
+    for part, factor in ((down, roots[:, None] * v[:rank]), (up, u[:, :rank] * roots)):
+        entries = factor.to(weight.dtype).reshape(part.weight.shape).contiguous()
+        part.weight = nn.Parameter(entries, requires_grad=weight.requires_grad)
     up.bias = layer.bias
     return Factors(down, up).train(layer.training)

@@ -9,7 +9,7 @@ from torch import nn
 from submodel.errors import ConfigError
 
 
-class Own:
+class OwnModel:
     """Stands in a configuration for the model that `submodel.train` was given."""
 
     @classmethod
@@ -20,17 +20,17 @@ class Own:
         )
 
 
-def as_module(made: Any) -> Any:
+def as_module(component: Any) -> Any:
     """The model of a Hugging Face configuration: causal, or failing that plain; nothing is fetched.
 
     Anything else stays what it is.
     """
-    return _from_hugging_face(made) if _is_hugging_face_config(made) else made
+    return _from_hugging_face(component) if _is_hugging_face_config(component) else component
 
 
-def _is_hugging_face_config(made: object) -> bool:
+def _is_hugging_face_config(component: object) -> bool:
     return any(kind.__name__ == "PretrainedConfig" or kind.__name__ == "PreTrainedConfig"
-               for kind in type(made).__mro__)  # fmt: skip
+               for kind in type(component).__mro__)  # fmt: skip
 
 
 def _from_hugging_face(config: Any) -> nn.Module:

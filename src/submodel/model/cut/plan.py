@@ -31,15 +31,12 @@ class ByPlan:
     @cached_property
     def _where(self) -> dict[str, tuple[tuple[int, Where], ...]]:
         """The plan with runs as slices, which need no index arithmetic, and the rest as tensors."""
-        made: dict[int, Where] = {}
+        places: dict[int, Where] = {}  # many tensors share one array of positions
 
-        def where(kept: Indices) -> Where:
-            if id(kept) not in made:
-                run = len(kept) and bool((np.diff(kept) == 1).all())  # not so [0, 2, 1, 3]
-                made[id(kept)] = (
-                    slice(int(kept[0]), int(kept[-1]) + 1) if run else torch.from_numpy(kept)
-                )
-            return made[id(kept)]
+        def where(positions: Indices) -> Where:
+            if id(positions) not in places:
+                places[id(positions)] = _place(positions)
+            return places[id(positions)]
 
         return {name: tuple((d, where(k)) for d, k in e) for name, e in self.plan.items()}
 
@@ -55,8 +52,8 @@ class ByPlan:
     def add(self, name: str, whole: Tensor, value: Tensor | float, skip: int = 0) -> None:
         """Add ``value`` to the kept rows, columns, ... of ``whole``, in place."""
         view, lists = whole, {}
-        for own, where in self._where.get(name, ()):
-            d = own + skip
+        for dimension, where in self._where.get(name, ()):
+            d = dimension + skip
             if isinstance(where, slice):
                 view = view.narrow(d, where.start, where.stop - where.start)
             else:
@@ -67,16 +64,16 @@ class ByPlan:
         first, last = min(lists), max(lists)
         index: list[slice | Tensor] = [slice(None)] * first
         for d in range(first, last + 1):  # index lists that broadcast against each other
-            kept = lists.get(d)
-            if kept is None:
-                kept = torch.arange(view.shape[d], device=whole.device)
-            index.append(kept.view(-1, *(1 for _ in range(last - d))))
+            positions = lists.get(d)
+            if positions is None:
+                positions = torch.arange(view.shape[d], device=whole.device)
+            index.append(positions.view(-1, *(1 for _ in range(last - d))))
         view[tuple(index)] += value
 
     @cached_property
     def same_key(self) -> Hashable:
         """The plan itself."""
-        return tuple((n, d, kept.tobytes()) for n, e in self.plan.items() for d, kept in e)
+        return tuple((n, d, places.tobytes()) for n, e in self.plan.items() for d, places in e)
 
     def mask(self, name: str) -> Tensor | None:  # noqa: ARG002 - the tensors are really smaller
         """None: everything that the client has, it may train."""
@@ -85,11 +82,11 @@ class ByPlan:
     def shape(self, name: str, whole: Sequence[int]) -> tuple[int, ...]:
         """The kept sizes."""
         sizes = list(whole)
-        for d, kept in self.plan.get(name, ()):
-            sizes[d] = len(kept)
+        for d, positions in self.plan.get(name, ()):
+            sizes[d] = len(positions)
         return tuple(sizes)
 
-    def held(self, name: str, shape: Sequence[int]) -> int:
+    def value_count(self, name: str, shape: Sequence[int]) -> int:
         """The product of the kept sizes."""
         return math.prod(self.shape(name, shape))
 
@@ -110,7 +107,7 @@ class PlannedCut(ByPlan):
         """The kept size of every dimension that is cut, or of every axis."""
         if self.like is not None:
             return self.like.shape_key
-        return tuple((f"{n}[{d}]", len(kept)) for n, e in self.plan.items() for d, kept in e)
+        return tuple((f"{n}[{d}]", len(places)) for n, e in self.plan.items() for d, places in e)
 
     def to_json(self) -> str:
         """The plan as text: tensor -> [[dimension, runs of kept positions]].
@@ -131,31 +128,38 @@ class PlannedCut(ByPlan):
         array([0, 1, 2, 7])
         """
         try:
-            given = _plan_text().validate_json(text, strict=True)
+            entries_by_tensor = _plan_text().validate_json(text, strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))[:100]
             raise PlanError(f"not a plan: {where or 'it'}: {first['msg'][:100]}") from None
         except ValueError as error:
             raise PlanError(f"not a plan: {str(error)[:100]}") from None
-        made: dict[tuple[tuple[int, int], ...], Indices] = {}
+        positions_by_runs: dict[tuple[tuple[int, int], ...], Indices] = {}
         plan = {}
-        for name, entries in given.items():
+        for name, entries in entries_by_tensor.items():
             if len({d for d, _ in entries}) < len(entries):
                 raise PlanError(f"not a plan: {name[:100]!r} is cut twice along a dimension")
             for _, pairs in entries:
                 key = tuple((a, b) for a, b in pairs)
-                if key not in made:
+                if key not in positions_by_runs:
                     most -= _positions(key, most, f"{name[:100]!r}")
-                    made[key] = from_runs(key)
-            plan[name] = tuple((d, made[tuple((a, b) for a, b in own)]) for d, own in entries)
+                    positions_by_runs[key] = from_runs(key)
+            plan[name] = tuple(
+                (d, positions_by_runs[tuple((a, b) for a, b in spans)]) for d, spans in entries
+            )
         return cls(plan)
 
 
-_Place = Annotated[int, Field(ge=0, lt=1 << 53)]
+def _place(positions: Indices) -> Where:
+    """A slice for neighbours in their order, which [0, 2, 1, 3] are not; otherwise a tensor."""
+    if len(positions) and (np.diff(positions) == 1).all():
+        return slice(int(positions[0]), int(positions[-1]) + 1)
+    return torch.from_numpy(positions)
 
 
-_PlanText = dict[str, list[tuple[_Place, list[tuple[_Place, _Place]]]]]
+_Natural = Annotated[int, Field(ge=0, lt=1 << 53)]
+_PlanText = dict[str, list[tuple[_Natural, list[tuple[_Natural, _Natural]]]]]
 
 
 @cache
@@ -168,22 +172,22 @@ def _positions(pairs: Sequence[tuple[int, int]], most: int, where: str) -> int:
     count = sum(b - a for a, b in pairs)
     if any(a >= b for a, b in pairs) or count > most:
         raise PlanError(f"not a plan: {where} keeps {count:,} positions; at most {most:,} may be")
-    ordered = sorted(pairs)
-    if any(b > c for (_, b), (c, _) in pairwise(ordered)):
+    pairs_in_order = sorted(pairs)
+    if any(b > c for (_, b), (c, _) in pairwise(pairs_in_order)):
         raise PlanError(f"not a plan: {where} keeps a position twice")
     return count
 
 
-def runs(kept: Indices) -> list[list[int]]:
+def runs(positions: Indices) -> list[list[int]]:
     """Positions, in their order, as [start, stop) pairs of neighbours.
 
     >>> runs(np.array([0, 1, 2, 7])), from_runs([[0, 3], [7, 8]])
     ([[0, 3], [7, 8]], array([0, 1, 2, 7]))
     """
-    if not len(kept):
+    if not len(positions):
         return []
-    breaks = np.flatnonzero(np.diff(kept) != 1) + 1
-    return [[int(run[0]), int(run[-1]) + 1] for run in np.split(kept, breaks)]
+    breaks = np.flatnonzero(np.diff(positions) != 1) + 1
+    return [[int(run[0]), int(run[-1]) + 1] for run in np.split(positions, breaks)]
 
 
 def read_runs(pairs: Sequence[tuple[int, int]], size: int, where: str) -> Indices:

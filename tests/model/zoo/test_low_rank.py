@@ -22,9 +22,9 @@ from submodel.engines.batched.forward import WideForward
 from submodel.errors import ConfigError
 from submodel.model.axes import CLASSES, declare, trace
 from submodel.model.build import build_module, load, tensors_of
-from submodel.model.cut import WHOLE, UnitCut, gather, held
+from submodel.model.cut import WHOLE, UnitCut, count_values, gather
 from submodel.model.zoo import factorised, make_model, only_ranks
-from submodel.model.zoo.factorised import Factors
+from submodel.model.zoo.low_rank import Factors
 from submodel.prepare.setup import prepare
 from submodel.report.tables import cost_rows
 from submodel.runs.export import trained_module, trained_state
@@ -218,7 +218,7 @@ def test_only_ranks_are_cut_and_parameters_are_linear_in_the_capacity(name: str)
     for capacity in (1.0, 0.5, 0.25):  # all ranks are multiples of four
         for scheme in (Static(), setup.scheme):
             cut = draw_units(scheme, setup.axes, capacity, Draw(0, 3, 1))
-            assert held(cut, tensors) == total - (1 - capacity) * ranked
+            assert count_values(cut, tensors) == total - (1 - capacity) * ranked
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -287,7 +287,9 @@ def test_it_trains_on_digits_and_resumes_and_is_exported(scheme: str, tmp_path: 
     for line in folder.metrics():
         clients = plan(setup, line["round"] - 1)
         assert {a.capacity for a in clients} <= {1.0, 0.5, 0.25}
-        assert line["bytes_down"] == 4 * sum(held(cut_of(setup, a), tensors) for a in clients)
+        assert line["bytes_down"] == 4 * sum(
+            count_values(cut_of(setup, a), tensors) for a in clients
+        )
     path, _ = Run(folder.path).export(0.5, "program", tmp_path / "out")
     program: Any = torch.export.load(path).module()
     training = Training(folder.config(), setup)
