@@ -21,7 +21,9 @@ from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines.batched import engine as batched
 from submodel.engines.batched.engine import BatchedEngine
-from submodel.engines.batched.forward import MappedForward, UnstackableError, WideForward
+from submodel.engines.batched.forward import UnstackableError
+from submodel.engines.batched.vmap import MappedForward
+from submodel.engines.batched.wide import WideForward
 from submodel.engines.serial import SerialEngine
 from submodel.model.norm import StaticBatchNorm
 from submodel.prepare.setup import prepare
@@ -219,7 +221,7 @@ def test_what_has_no_wide_form_goes_through_vmap() -> None:
     assert engine._wide is None
     assert_equal_updates(setup)
     updates(engine, setup)
-    assert engine._refused is None
+    assert engine._refusal is None
 
 
 def test_a_buffer_that_is_cut_but_not_exchanged_keeps_clients_apart() -> None:

@@ -27,7 +27,7 @@ _MOST_PER_CORE = 16  # processes: each takes hundreds of megabytes
 
 def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     """Train in the folder, show progress, end with the result."""
-    from submodel.engines.processes.group import ProcessGroup, launched
+    from submodel.engines.processes.group import ProcessGroup, in_process_group
     from submodel.prepare.processes import choose
     from submodel.prepare.setup import prepare
     from submodel.runs.loop import Interrupted
@@ -40,7 +40,7 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     config = choose(config, setup)
     training = Training(config, setup)
     together = config.engine.name == "torchrun"
-    if together and not launched():
+    if together and not in_process_group():
         cores = os.cpu_count() or 1
         processes = config.engine.processes or cores
         if processes > _MOST_PER_CORE * cores:

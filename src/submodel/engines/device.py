@@ -27,15 +27,15 @@ def device_problems(name: str) -> list[str]:
     >>> device_problems("auto"), device_problems("tpu")
     ([], ["engine.device: 'tpu' is not a device; use auto, cpu, cuda or cuda:1, ..."])
     """
-    allowed = "use auto, cpu, cuda or cuda:1, ..."
+    choices = "use auto, cpu, cuda or cuda:1, ..."
     try:
         device = torch.device("cpu" if name == "auto" else name)
     except RuntimeError:
-        return [f"engine.device: {name!r} is not a device; {allowed}"]
+        return [f"engine.device: {name!r} is not a device; {choices}"]
     if device.type == "cpu":
         return []
     if device.type != "cuda":
-        return [f"engine.device: {name!r}: nothing is trained on devices of this kind; {allowed}"]
+        return [f"engine.device: {name!r}: nothing is trained on devices of this kind; {choices}"]
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) < count:
         return []

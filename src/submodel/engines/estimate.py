@@ -52,8 +52,9 @@ class Estimate:
         """What one example costs in a step that is taken anyway."""
         cut, costs = self.cut(capacity), self._costs
         flops = BACKWARD * costs.forward_flops(cut)
-        kept = activation_bytes(build_module(costs.module, cut), costs.inputs) / costs.examples
-        return flops * _SECONDS_PER_FLOP + kept * _SECONDS_PER_BYTE
+        small = build_module(costs.module, cut)
+        kept_bytes = activation_bytes(small, costs.inputs) / costs.examples
+        return flops * _SECONDS_PER_FLOP + kept_bytes * _SECONDS_PER_BYTE
 
     def steps(self, client: int) -> int:
         """How many steps a client takes in a round."""

@@ -1,7 +1,7 @@
 """Batches of a single example, on which norms over the batch cannot be trained.
 
-Where the clients' numbers of examples are known, this is told before the first round; elsewhere
-when the batch comes.
+Where the server knows how many examples each client has, such batches are refused before the first
+round; elsewhere the training that fails on one says why.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from submodel.schemes.roles import step_rule
 
 _MOST_CLIENTS = 10_000
 """So many are looked at before the first round: everyone, or those who will train first."""
-_SHOWN = 5
+_MOST_NAMED = 5
 _CANNOT = "the model cannot be trained on one example"
 
 
@@ -40,8 +40,8 @@ def gets_one(total: int, work: LocalWork) -> bool:
     size = batch_length(total, work)
     if size == 1:
         return True
-    reached = work.steps is None or work.steps >= batches_per_pass(total, work)
-    return total % size == 1 and not work.drop_last and reached
+    reaches_last = work.steps is None or work.steps >= batches_per_pass(total, work)
+    return total % size == 1 and not work.drop_last and reaches_last
 
 
 def refusal(module: nn.Module, example: Tensor) -> str | None:
@@ -93,7 +93,7 @@ def _leaving(inside: list[str]) -> Callable[[nn.Module, object, object], None]:
 def problems(setup: Setup, rounds: int) -> list[str]:
     """What a configuration must change that gives clients such batches; empty if none does."""
     size, work = setup.clients.size, setup.work
-    lone = [client for client in _trained(setup, rounds) if gets_one(size(client), work)]
+    lone = [client for client in _training_clients(setup, rounds) if gets_one(size(client), work)]
     why = {c: _why(setup, c) for c in set(setup.population.capacities)} if lone else {}
     failing = [c for c in lone if any(why[share] for share in _capacities(setup, c))]
     if not failing:
@@ -103,28 +103,28 @@ def problems(setup: Setup, rounds: int) -> list[str]:
         return [f"local.batch_size: 1 given, but {_CANNOT}: {reason}"]
     several = [client for client in failing if size(client) > 1]
     single = [client for client in failing if size(client) == 1]
-    found = []
+    problem_lines = []
     if several:
-        found.append(
+        problem_lines.append(
             f"local.batch_size: {work.batch_size} leaves a last batch of one example to "
-            f"{_named(several)}, but {_CANNOT}: {reason}; set local.drop_last = true, or another "
-            "batch size"
+            f"{_name_clients(several)}, but {_CANNOT}: {reason}; set local.drop_last = true, or "
+            "another batch size"
         )
     if single:
-        found.append(
-            f"clients.count: a single example is all of {_named(single)}, but {_CANNOT}: {reason}; "
-            "give everyone at least two"
+        problem_lines.append(
+            f"clients.count: a single example is all of {_name_clients(single)}, but {_CANNOT}: "
+            f"{reason}; give everyone at least two"
         )
-    return found
+    return problem_lines
 
 
-def _trained(setup: Setup, rounds: int) -> Iterable[int]:
+def _training_clients(setup: Setup, rounds: int) -> Iterable[int]:
     """The clients that will train: all, or, of very many, those of the first rounds."""
     population = setup.population
     if population.count <= _MOST_CLIENTS:
         return range(population.count)
-    drawn = chain.from_iterable(population.sample(round_) for round_ in range(rounds))
-    return dict.fromkeys(islice(drawn, _MOST_CLIENTS))
+    sampled_clients = chain.from_iterable(population.sample(round_) for round_ in range(rounds))
+    return dict.fromkeys(islice(sampled_clients, _MOST_CLIENTS))
 
 
 def _capacities(setup: Setup, client: int) -> Iterable[float]:
@@ -139,20 +139,20 @@ def _why(setup: Setup, capacity: float) -> str | None:
     cut, example = Estimate(setup).cut, setup.clients.dataset.example
     rule = step_rule(setup.scheme, capacity)
     widths = (capacity,) if rule is None else rule.widths
-    found = (refusal(build_module(setup.module, cut(width)), example) for width in widths)
-    return next((reason for reason in found if reason), None)
+    reasons = (refusal(build_module(setup.module, cut(width)), example) for width in widths)
+    return next((reason for reason in reasons if reason), None)
 
 
-def _named(clients: Sequence[int]) -> str:
+def _name_clients(clients: Sequence[int]) -> str:
     """Clients, as many as one reads.
 
-    >>> _named([3]), _named(range(7))
+    >>> _name_clients([3]), _name_clients(range(7))
     ('client 3', 'clients 0, 1, 2, 3, 4 and 2 more')
     """
     if len(clients) == 1:
         return f"client {clients[0]}"
-    rest = f" and {len(clients) - _SHOWN} more" if len(clients) > _SHOWN else ""
-    return f"clients {', '.join(map(str, clients[:_SHOWN]))}{rest}"
+    rest = f" and {len(clients) - _MOST_NAMED} more" if len(clients) > _MOST_NAMED else ""
+    return f"clients {', '.join(map(str, clients[:_MOST_NAMED]))}{rest}"
 
 
 class Singles:
@@ -174,7 +174,7 @@ class Singles:
 
 
 @contextmanager
-def explained(setup: Setup, tasks: Sequence[Task]) -> Iterator[None]:
+def explain_lone_batches(setup: Setup, tasks: Sequence[Task]) -> Iterator[None]:
     """Let training that fails on a single example say so, whose it is, and what helps."""
     try:
         yield
@@ -187,7 +187,7 @@ def explained(setup: Setup, tasks: Sequence[Task]) -> Iterator[None]:
         if reason is None:
             raise
         raise DataError(
-            f"{_named([t.assignment.client for t in lone])}: a batch of one example came up, but "
-            f"{_CANNOT}: {reason}; local.drop_last = true leaves it out, unless a client has no "
-            "other"
+            f"{_name_clients([t.assignment.client for t in lone])}: a batch of one example came "
+            f"up, but {_CANNOT}: {reason}; local.drop_last = true leaves it out, unless a client "
+            "has no other"
         ) from error

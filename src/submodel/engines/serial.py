@@ -13,7 +13,7 @@ from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.data import Examples
 from submodel.engines.device import move
 from submodel.engines.estimate import Estimate
-from submodel.engines.lone import explained
+from submodel.engines.lone import explain_lone_batches
 from submodel.local.training import Step, plain_step, train_module
 from submodel.local.work import batches
 from submodel.model.build import build_module, fill_local, load, load_local, tensors_of, to_device
@@ -58,14 +58,15 @@ class SerialEngine:
 
     def _train(self, task: Task) -> Update:
         setup, where = self._setup, task.assignment
-        own = setup.clients.examples(where.client)
-        examples = Examples(move(own.x, self._device), move(own.y, self._device))
-        own_loss = setup.loss
+        client_examples = setup.clients.examples(where.client)
+        x, y = move(client_examples.x, self._device), move(client_examples.y, self._device)
+        examples = Examples(x, y)
+        client_loss = setup.loss
         if task.classes is not None and setup.clients.dataset.classes is not None:
             present = torch.from_numpy(task.classes).to(self._device)
             classes = setup.clients.dataset.classes
-            own_loss = MaskedCrossEntropy(present, classes, setup.absent_labels)
-        loss = CountingLoss(own_loss)
+            client_loss = MaskedCrossEntropy(present, classes, setup.absent_labels)
+        loss = CountingLoss(client_loss)
         module = self._module(task.cut)
         load(module, {n: move(t, self._device, copy=True) for n, t in task.tensors.items()})
         if task.local is None:
@@ -90,15 +91,15 @@ class SerialEngine:
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from this task's key
             seed_torch(key(setup.seed, "torch", where.round, where.client) % 2**63)
             order = batches(len(examples), task.work, setup.seed, where.round, where.client)
-            with explained(setup, [task]):
+            with explain_lone_batches(setup, [task]):
                 result = train_module(module, examples, order, task.work, loss, masks, step)
         own_memory = dict(module.named_parameters()).keys()  # buffers are the next task's as well
-        trained = {
+        tensors = {
             name: tensor.to("cpu", copy=name not in own_memory)
             for name, tensor in tensors_of(module).items()
         }
         passes = () if client_step is None else client_step.passes
         counts = len(examples), result.examples_used
         return Update(
-            where, task.cut, trained, *counts, result.loss, passes, result.examples_counted
+            where, task.cut, tensors, *counts, result.loss, passes, result.examples_counted
         )

@@ -12,7 +12,7 @@ from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.engines.device import own_device
 from submodel.engines.estimate import Estimate
-from submodel.engines.processes.group import launched
+from submodel.engines.processes.group import in_process_group
 from submodel.engines.select import ENGINES
 from submodel.errors import ConfigError
 
@@ -28,7 +28,7 @@ def choose(config: Config, setup: Setup) -> Config:
     cores = os.cpu_count() or 1
     on_cpu = own_device(config.engine.device).type == "cpu"
     settled: dict[str, object]
-    if launched():
+    if in_process_group():
         if not ENGINES.is_ours(config.engine.name):
             raise ConfigError(
                 [

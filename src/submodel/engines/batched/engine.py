@@ -23,11 +23,13 @@ from numpy.typing import NDArray
 
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup, Task, Update
-from submodel.engines.batched.forward import Forward, MappedForward, UnstackableError, WideForward
+from submodel.engines.batched.forward import Forward, UnstackableError
 from submodel.engines.batched.stack import Stack, StackedLoss
+from submodel.engines.batched.vmap import MappedForward
+from submodel.engines.batched.wide import WideForward
 from submodel.engines.device import move
 from submodel.engines.estimate import Estimate
-from submodel.engines.lone import explained
+from submodel.engines.lone import explain_lone_batches
 from submodel.engines.serial import SerialEngine
 from submodel.local.training import forward_context
 from submodel.local.work import batches, batches_per_pass
@@ -64,11 +66,11 @@ class BatchedEngine:
         self._estimate = Estimate(setup)
         self._tensors = tensors_of(setup.module)
         self._name = type(setup.module).__name__
-        self._scaled = has_scaler(setup.module)
+        self._has_scaler = has_scaler(setup.module)
         data = setup.clients.dataset.train
         self._x, self._y = data.x.to(self._device), data.y.to(self._device)
         self._mapped_shapes: dict[object, MappedForward] = {}
-        self._refused: str | None = None  # why the module cannot be stacked at all
+        self._refusal: str | None = None  # why the module cannot be stacked at all
         self._wide = self._make_wide()
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
@@ -87,7 +89,7 @@ class BatchedEngine:
 
     def _stack_size(self, cut: Cut, batch: int) -> int:
         """How many clients of one shape train together."""
-        forward = self._wide or self._mapped(cut)
+        forward = self._wide or self._mapped_forward(cut)
         if forward is None:
             return 1
         shapes = {n: cut.shape(n, t.shape) for n, t in self._tensors.items()}
@@ -109,13 +111,13 @@ class BatchedEngine:
     def _key(self, task: Task) -> tuple[object, ...]:
         """Equal for tasks that may share a stack."""
         classes = None if task.classes is None else len(task.classes)
-        capacity = task.assignment.capacity if self._scaled else None
+        capacity = task.assignment.capacity if self._has_scaler else None
         plain = task.step_rule is None
         return task.cut.shape_key, classes, task.work, capacity, tuple(task.scales), plain
 
     def _train_equal(self, tasks: Sequence[Task]) -> Iterator[Update]:
         """Tasks of one shape, as stacks of bounded size."""
-        forward = self._wide or self._mapped(tasks[0].cut)
+        forward = self._wide or self._mapped_forward(tasks[0].cut)
         if forward is None or tasks[0].step_rule is not None:
             yield from self._serial.run(tasks)
             return
@@ -139,19 +141,19 @@ class BatchedEngine:
         module.to("meta")  # the graph needs its layers' settings, not their weights
         return forward
 
-    def _mapped(self, cut: Cut) -> MappedForward | None:
+    def _mapped_forward(self, cut: Cut) -> MappedForward | None:
         """How vmap computes a stack of this shape; None if its clients must go one by one."""
         key = cut.shape_key
-        if self._refused is None and key not in self._mapped_shapes:
+        if self._refusal is None and key not in self._mapped_shapes:
             while len(self._mapped_shapes) >= _KEPT_SHAPES:
                 self._mapped_shapes.pop(next(iter(self._mapped_shapes)))
             module = build_module(self._setup.module, cut).to(self._device).train()
             try:
                 self._mapped_shapes[key] = MappedForward(module, self._setup.module, self._x[:2])
             except UnstackableError as error:
-                self._refused = str(error)
+                self._refusal = str(error)
                 _log.warning("%s is trained one client after another: %s", self._name, error)
-        return None if self._refused is not None else self._mapped_shapes[key]
+        return None if self._refusal is not None else self._mapped_shapes[key]
 
     def _train_stack(self, forward: Forward, clients: Sequence[_Client]) -> Iterator[Update]:
         tasks = [client.task for client in clients]
@@ -164,15 +166,19 @@ class BatchedEngine:
             x = self._x.index_select(0, rows).view(-1, stop - start, *self._x.shape[1:])
             y = self._y.index_select(0, rows).view(-1, stop - start, *self._y.shape[1:])
             share = stack.share(start, stop)
-            with explained(self._setup, tasks), forward_context(x.device, tasks[0].work.precision):
-                values, counts = loss(forward(share.used(), stop - start, x), y, start, stop)
+            with (
+                explain_lone_batches(self._setup, tasks),
+                forward_context(x.device, tasks[0].work.precision),
+            ):
+                outputs = forward(share.effective_tensors(), stop - start, x)
+                values, counts = loss(outputs, y, start, stop)
             share.step(values, counts, tasks[0].work)
             book.add(values, counts, start)
         losses = zip(book.means(), book.counts, strict=True)
-        for client, (mean, counted), tensors in zip(clients, losses, stack.unstack(), strict=True):
+        for client, (mean, weight), tensors in zip(clients, losses, stack.unstack(), strict=True):
             where, cut, total = client.task.assignment, client.task.cut, client.total
-            processed = sum(map(len, client.batches))
-            yield Update(where, cut, tensors, total, processed, mean, counted=counted)
+            example_count = sum(map(len, client.batches))
+            yield Update(where, cut, tensors, total, example_count, mean, counted=weight)
 
 
 def _collect(tasks: Iterator[Task]) -> Iterator[Task]:
@@ -197,10 +203,10 @@ class _Client:
     @classmethod
     def of(cls, setup: Setup, task: Task) -> _Client:
         where = task.assignment
-        own = setup.clients.indices(where.client)
-        order = batches(len(own), task.work, setup.seed, where.round, where.client)
-        per_pass = batches_per_pass(len(own), task.work)
-        return cls(task, len(own), [own[b] for b in order], per_pass)
+        indices = setup.clients.indices(where.client)
+        order = batches(len(indices), task.work, setup.seed, where.round, where.client)
+        per_pass = batches_per_pass(len(indices), task.work)
+        return cls(task, len(indices), [indices[b] for b in order], per_pass)
 
     @property
     def largest_batch(self) -> int:
@@ -218,15 +224,15 @@ def _schedule(clients: Sequence[_Client]) -> Iterator[tuple[int, int, NDArray[np
     """(start, stop, positions): neighbours with batches of one size, example by example."""
     longest = max(client.per_pass for client in clients)
     for number in count():
-        begun = False
+        has_batches = False
         for step in range(longest):
             now = [client.batch(number, step) for client in clients]
             sizes = [0 if batch is None else len(batch) for batch in now]
             for size, members in groupby(range(len(clients)), key=sizes.__getitem__):
                 if size:
-                    begun = True
+                    has_batches = True
                     group = list(members)
                     together = np.stack([b for i in group if (b := now[i]) is not None], 1)
                     yield group[0], group[-1] + 1, together.ravel()
-        if not begun:
+        if not has_batches:
             return

@@ -43,7 +43,7 @@ class Share:
     masks: list[Tensor]  # empty without masks
     scales: dict[str, Tensor]  # of unbiased sub-models
 
-    def used(self) -> dict[str, Tensor]:
+    def effective_tensors(self) -> dict[str, Tensor]:
         """The tensors that clients compute with: s (.) w where there are scales."""
         if not self.scales:
             return self.tensors
@@ -58,21 +58,22 @@ class Share:
         if len(still) == self.clients:
             return
         moving = losses[[i for i, count in enumerate(counts) if count]] if still else losses
-        found: Gradients = torch.autograd.grad(moving.sum(), self.parameters, allow_unused=True)
+        gradients: Gradients = torch.autograd.grad(moving.sum(), self.parameters, allow_unused=True)
         if self.masks:
-            found = [
-                None if g is None else g * mask for g, mask in zip(found, self.masks, strict=True)
+            gradients = [
+                None if g is None else g * mask
+                for g, mask in zip(gradients, self.masks, strict=True)
             ]
         if work.clip is not None:
-            found = clip_gradients(found, work.clip, self.clients)
-        kept = [
+            gradients = clip_gradients(gradients, work.clip, self.clients)
+        still_parts = [
             tensor.detach()[client * (rows := len(tensor) // self.clients) :][:rows]
             for tensor in (*self.parameters, *chain.from_iterable(self.slots))
             for client in still
         ]
-        before = [part.clone() for part in kept]
-        work.optimiser.step(self.parameters, found, self.slots, work.lr)
-        for part, value in zip(kept, before, strict=True):
+        before = [part.clone() for part in still_parts]
+        work.optimiser.step(self.parameters, gradients, self.slots, work.lr)
+        for part, value in zip(still_parts, before, strict=True):
             part.copy_(value)
 
 
@@ -82,9 +83,9 @@ class Stack:
     def __init__(self, module: nn.Module, tasks: Sequence[Task], device: torch.device) -> None:
         self._clients = len(tasks)
         self._shapes = {name: tensor.shape for name, tensor in tasks[0].tensors.items()}
-        self._trained = [n for n, p in module.named_parameters() if p.requires_grad]
+        self._trainable = [n for n, p in module.named_parameters() if p.requires_grad]
         self._tensors = {n: widen([t.tensors[n] for t in tasks], device) for n in self._shapes}
-        self._slots = tasks[0].work.optimiser.begin([self._tensors[n] for n in self._trained])
+        self._slots = tasks[0].work.optimiser.begin([self._tensors[n] for n in self._trainable])
         self._masks = self._widen_masks(tasks, device)
         self._scales = {
             name: widen([t.scales[name].expand_as(t.tensors[name]) for t in tasks], device)
@@ -94,21 +95,21 @@ class Stack:
 
     def _widen_masks(self, tasks: Sequence[Task], device: torch.device) -> list[Tensor]:
         """The masks as factors; none at all where the tensors themselves are smaller."""
-        if all(task.cut.mask(name) is None for task in tasks for name in self._trained):
+        if all(task.cut.mask(name) is None for task in tasks for name in self._trainable):
             return []
 
         def factor(task: Task, name: str) -> Tensor:
             mask, tensor = task.cut.mask(name), task.tensors[name]
             return torch.ones_like(tensor) if mask is None else mask.to(tensor)
 
-        return [widen([factor(t, name) for t in tasks], device) for name in self._trained]
+        return [widen([factor(t, name) for t in tasks], device) for name in self._trainable]
 
     def share(self, start: int, stop: int) -> Share:
         """The clients from ``start`` up to ``stop``."""
         if (start, stop) not in self._shares:
             tensors = {n: self._rows(t, start, stop) for n, t in self._tensors.items()}
-            parameters = [tensors[n].detach().requires_grad_() for n in self._trained]
-            tensors |= dict(zip(self._trained, parameters, strict=True))
+            parameters = [tensors[n].detach().requires_grad_() for n in self._trainable]
+            tensors |= dict(zip(self._trainable, parameters, strict=True))
             self._shares[start, stop] = Share(
                 stop - start,
                 tensors,
@@ -144,9 +145,9 @@ class StackedLoss:
         self._present: Tensor | None = None
         self._padding = 0
         classes = setup.clients.dataset.classes
-        own = [t.classes for t in tasks if t.classes is not None]
-        if own and classes is not None:
-            self._present = torch.stack([torch.from_numpy(c) for c in own]).to(device)
+        class_lists = [t.classes for t in tasks if t.classes is not None]
+        if class_lists and classes is not None:
+            self._present = torch.stack([torch.from_numpy(c) for c in class_lists]).to(device)
             if setup.absent_labels == "zero":
                 self._padding = classes - self._present.shape[1]
 
@@ -168,8 +169,8 @@ class StackedLoss:
             or targets.is_floating_point()
         ):
             apart = zip(outputs.unbind(1), targets.unbind(1), strict=True)
-            found = [value_of(self._loss, o, t) for o, t in apart]
-            return torch.stack([value.mean for value in found]), [v.count for v in found]
+            values = [value_of(self._loss, o, t) for o, t in apart]
+            return torch.stack([value.mean for value in values]), [value.count for value in values]
         flat = functional.cross_entropy(
             outputs.flatten(0, 1), targets.reshape(-1), reduction="none"
         )

@@ -29,10 +29,10 @@ from submodel.errors import LostProcessError, SubmodelError
 _PATIENCE = timedelta(minutes=30)  # others wait while one process evaluates
 
 
-def launched() -> bool:
+def in_process_group() -> bool:
     """Whether this process is one of a group: torchrun, or our own launcher, says so.
 
-    >>> launched()
+    >>> in_process_group()
     False
     """
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
@@ -46,22 +46,15 @@ def deal(bundles: Sequence[Bundle], processes: int) -> list[list[Bundle]]:
     total = sum(bundle.cost for bundle in bundles)
     best: list[list[Bundle]] = []
     shortest = math.inf
-    for pieces in (
-        0,
-        1,
-        2,
-        4,
-        8,
-        16,
-    ):  # the largest bundle is this part of a process's share; 0: any
-        hands: list[list[Bundle]] = [[] for _ in range(processes)]
+    for pieces in (0, 1, 2, 4, 8, 16):  # a bundle is at most 1/pieces of a share; 0: any
+        shares: list[list[Bundle]] = [[] for _ in range(processes)]
         loads = [0.0] * processes
         for bundle in sorted(_split(bundles, total, pieces * processes), key=_by_cost):
             least = loads.index(min(loads))
             loads[least] += bundle.cost
-            hands[least].append(bundle)
+            shares[least].append(bundle)
         if max(loads) < shortest:
-            best, shortest = hands, max(loads)
+            best, shortest = shares, max(loads)
     return best
 
 
@@ -76,7 +69,7 @@ def _by_cost(bundle: Bundle) -> float:
 
 
 class ProcessGroup:
-    """The own process among the others."""
+    """The processes that train one run together, as this one sees them."""
 
     def __init__(self, device: str) -> None:
         self._device = own_device(device)
@@ -102,22 +95,22 @@ class ProcessGroup:
 
     def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
         """One all-reduce of all sums, one exchange of the books."""
-        own = [accumulator.sums() for accumulator in accumulators]
-        sums = [s for part in own for s in part]
+        local_sums = [accumulator.sums() for accumulator in accumulators]
+        sums = [s for part in local_sums for s in part]
         flat = torch.cat([s.reshape(-1) for s in sums]).to(self._device)
         self._together(lambda: dist.all_reduce(flat))
         parts = torch.split(flat.to(sums[0].device), [s.numel() for s in sums])
-        shaped = iter([p.view(s.shape) for p, s in zip(parts, sums, strict=True)])
-        for accumulator, part in zip(accumulators, own, strict=True):
-            accumulator.set_sums([next(shaped) for _ in part])
+        views = iter([p.view(s.shape) for p, s in zip(parts, sums, strict=True)])
+        for accumulator, part in zip(accumulators, local_sums, strict=True):
+            accumulator.set_sums([next(views) for _ in part])
         tally.merge(self._gather(tally.books()))
 
     def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
         """Every process does every so-many-th piece, and all get all."""
-        own = [work(number).to(self._device) for number in range(self.rank, count, self.size)]
-        like = own[0] if own else work(0).to(self._device)  # more processes than pieces
+        results = [work(number).to(self._device) for number in range(self.rank, count, self.size)]
+        like = results[0] if results else work(0).to(self._device)  # more processes than pieces
         rows = -(-count // self.size)
-        mine = torch.stack(own + [torch.zeros_like(like)] * (rows - len(own)))
+        mine = torch.stack(results + [torch.zeros_like(like)] * (rows - len(results)))
         parts = [torch.zeros_like(mine) for _ in range(self.size)]
         self._together(lambda: dist.all_gather(parts, mine))
         return [parts[number % self.size][number // self.size] for number in range(count)]
@@ -129,10 +122,10 @@ class ProcessGroup:
         lengths = [torch.zeros_like(length) for _ in range(self.size)]
         self._together(lambda: dist.all_gather(lengths, length))
         longest = max(int(n) for n in lengths)
-        padded = torch.zeros(longest, dtype=torch.uint8, device=self._device)
-        padded[: len(text)] = text.to(self._device)
-        texts = [torch.zeros_like(padded) for _ in range(self.size)]
-        self._together(lambda: dist.all_gather(texts, padded))
+        buffer = torch.zeros(longest, dtype=torch.uint8, device=self._device)
+        buffer[: len(text)] = text.to(self._device)
+        texts = [torch.zeros_like(buffer) for _ in range(self.size)]
+        self._together(lambda: dist.all_gather(texts, buffer))
         return [
             json.loads(bytes(t[: int(n)].cpu().numpy()))
             for t, n in zip(texts, lengths, strict=True)
@@ -146,16 +139,16 @@ class ProcessGroup:
 
     def first(self, value: bool) -> bool:
         """What the first process says, everywhere."""
-        said = torch.tensor([int(value)], device=self._device)
-        self._together(lambda: dist.broadcast(said, 0))
-        return bool(said)
+        answer = torch.tensor([int(value)], device=self._device)
+        self._together(lambda: dist.broadcast(answer, 0))
+        return bool(answer)
 
     def _same(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of the first process."""
-        own = {name: tensor.to(self._device) for name, tensor in tensors.items()}
-        for tensor in own.values():
+        device_tensors = {name: tensor.to(self._device) for name, tensor in tensors.items()}
+        for tensor in device_tensors.values():
             self._together(lambda tensor=tensor: dist.broadcast(tensor, 0))  # type: ignore[misc]
-        return {name: tensor.to("cpu") for name, tensor in own.items()}
+        return {name: tensor.to("cpu") for name, tensor in device_tensors.items()}
 
     @staticmethod
     def _together(exchange: Callable[[], Any]) -> None:

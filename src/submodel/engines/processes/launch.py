@@ -41,8 +41,8 @@ def free_port() -> int:
 
 def endings() -> list[signal.Signals]:
     """The signals that end a command: Ctrl-C, kill, a closed terminal unless `nohup` is used."""
-    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
+    ignores_hangup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignores_hangup else [signal.SIGHUP])]
 
 
 def follow_launcher() -> None:
@@ -113,9 +113,9 @@ def launch(arguments: Sequence[str], processes: int) -> int:
     before = {n: signal.signal(n, pass_on) for n in endings()}
     try:
         for rank in range(processes):
-            own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            environment = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             out = None if rank == 0 else subprocess.DEVNULL
-            children.append(start_follower(arguments, own, out, out))
+            children.append(start_follower(arguments, environment, out, out))
         return _wait(children)
     except OSError as error:
         raise SubmodelError(f"cannot start {processes} processes: {error}") from None
@@ -134,14 +134,14 @@ def _wait(children: Sequence[subprocess.Popen[bytes]]) -> int:
 
     It may wait for the lost one in a place where no signal reaches it.
     """
-    first, lost_at, told = children[0], 0.0, False
+    first, lost_at, has_signalled = children[0], 0.0, False
     while first.poll() is None:
         time.sleep(0.05)
         if any(child.poll() for child in children[1:]):
             lost_at = lost_at or time.monotonic()
-            if time.monotonic() - lost_at > _GRACE and not told:
+            if time.monotonic() - lost_at > _GRACE and not has_signalled:
                 first.send_signal(signal.SIGTERM)
-                told = True
+                has_signalled = True
             elif time.monotonic() - lost_at > 2 * _GRACE:
                 print("another process of the run was lost: 'submodel resume' goes on", flush=True)
                 first.kill()
