@@ -15,7 +15,7 @@ from typing import Any
 
 from submodel.config import parse
 from submodel.prepare.setup import prepare
-from submodel.runs.loop import train
+from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 
 CASES: dict[str, dict[str, Any]] = {
@@ -45,7 +45,7 @@ def main() -> None:
                     {**sections, "seed": seed, "merge": {"rule": rule},
                      "train": {"evaluate_every": 1000}, "engine": {"batching": "never"}}
                 )  # fmt: skip
-                _, history = train(Training(config, prepare(config)))
+                _, history = run_rounds(Training(config, prepare(config)))
                 accuracies.append(history[-1]["test_accuracy"])
                 traffic = sum(line["bytes_down"] + line["bytes_up"] for line in history)
             results[f"{case}, {rule}"] = {"test_accuracy": accuracies, "bytes": traffic}

@@ -43,7 +43,7 @@ def _components(kind: Kind[Any]) -> str:
     """The components of a kind, and the keys that each adds to its section."""
     lines = [f"| `{kind.key}` | | its keys |", "| --- | --- | --- |"]
     for name, offer in kind.offers.items():
-        if offer.hidden:
+        if offer.is_hidden:
             continue
         title = f"{name}:{offer.argument}" if offer.argument else name
         component = kind.find(f"{name}:x" if offer.argument else name)

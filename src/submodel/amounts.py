@@ -45,17 +45,19 @@ def fraction(value: object) -> object:
     return value
 
 
-def parse_capacity(given: object) -> float:
+def parse_capacity(capacity: object) -> float:
     """A capacity as people write it.
 
     >>> parse_capacity("1/4"), parse_capacity(1)
     (0.25, 1.0)
     """
-    value = fraction(given.strip() if isinstance(given, str) else given)
+    value = fraction(capacity.strip() if isinstance(capacity, str) else capacity)
     if isinstance(value, bool) or not isinstance(value, Real | str):
-        raise ConfigError([f"capacity: {given!r} is not a number in (0, 1]"])
+        raise ConfigError([f"capacity: {capacity!r} is not a number in (0, 1]"])
     if isinstance(value, str) or not 0 < float(value) <= 1:
-        raise ConfigError([f"capacity: {given if given != '' else repr(given)} is not in (0, 1]"])
+        raise ConfigError(
+            [f"capacity: {capacity if capacity != '' else repr(capacity)} is not in (0, 1]"]
+        )
     return float(value)
 
 

@@ -28,12 +28,12 @@ from submodel.model.build import build_module
 from submodel.model.build.cut_check import check_cut
 from submodel.model.build.module import Factory, Resize
 from submodel.model.cut import UnitCut
-from submodel.prepare.own import as_own
+from submodel.prepare.from_python import as_own
 from submodel.prepare.selection import Selector
-from submodel.runs.callbacks import Callback, Guarded, OnRound, Tell
+from submodel.runs.callbacks import Callback, CallbackGuard, OnRound, Tell
 from submodel.runs.callbacks.progress import Progress
 from submodel.runs.folder import RunFolder
-from submodel.runs.loop import train as train_run
+from submodel.runs.loop import run_rounds
 from submodel.runs.material import Material
 from submodel.runs.metrics import RESERVED, Metrics
 from submodel.runs.training import Metric, Training
@@ -160,26 +160,26 @@ def train(
     2
     """
     _check_additions(callbacks, metrics)
-    resolved = _own(_checked(config, out, resume, on_round), data, clients)
+    full_config = _complete_config(_check_arguments(config, out, resume, on_round), data, clients)
     material = Material(model, data, axes, loss, outputs, clients, metrics)
-    shown = [Progress(Console(stderr=True))] if progress else []
-    watchers = [*shown, Tell(on_round), *map(Guarded, callbacks)]
+    progress_bars = [Progress(Console(stderr=True))] if progress else []
+    watchers = [*progress_bars, Tell(on_round), *map(CallbackGuard, callbacks)]
     with torch.inference_mode(False), torch.enable_grad():  # wherever it is called
-        training = material.training(resolved)
+        training = material.training(full_config)
         if out is None:
-            state, history = train_run(training, None, watchers)
+            state, history = run_rounds(training, None, watchers)
         else:
             folder = RunFolder(Path(out))
             if resume:
                 folder.config()  # or it is no run
             else:
-                folder.create(resolved)
-            with folder.locked():
-                state, history = train_run(training, folder, watchers, resume=resume)
+                folder.create(full_config)
+            with folder.lock():
+                state, history = run_rounds(training, folder, watchers, resume=resume)
         return Result(training.model(state), history, training, state)
 
 
-def _own(config: Config, data: object, clients: object) -> Config:
+def _complete_config(config: Config, data: object, clients: object) -> Config:
     """The configuration of a run with own module, data and perhaps lists of clients' examples."""
     partition = PARTITIONS.find(config.data.partition).options.model_fields
     config = as_own(config)
@@ -188,21 +188,23 @@ def _own(config: Config, data: object, clients: object) -> Config:
     count = len(parse_lists(clients, len(data.train)).lists)
     keys = {f"data.{key}" for key in ("examples", "partition", *partition)}
     problems = [
-        f"{key}: clients= lists who has which examples" for key in sorted(keys & _given(config))
+        f"{key}: clients= lists who has which examples" for key in sorted(keys & _set_keys(config))
     ]
-    if "clients.count" in _given(config) and config.clients.count != count:
+    if "clients.count" in _set_keys(config) and config.clients.count != count:
         problems.append(f"clients.count: {config.clients.count}, but clients= lists {count}")
     if problems:
         raise ConfigError(problems)
     values = {"count": count}
-    if "clients.per_round" not in _given(config):
-        values["per_round"] = min(count, config.clients.sampled)
-    chosen = parse({"clients": {**config.clients.model_dump(exclude_unset=True), **values}}).clients
-    sections = {"data": config.data.changed(partition="own"), "clients": chosen}
+    if "clients.per_round" not in _set_keys(config):
+        values["per_round"] = min(count, config.clients.sample_size)
+    clients_section = parse(
+        {"clients": {**config.clients.model_dump(exclude_unset=True), **values}}
+    ).clients
+    sections = {"data": config.data.with_values(partition="own"), "clients": clients_section}
     return config.model_copy(update=sections)
 
 
-def _given(config: Config) -> set[str]:
+def _set_keys(config: Config) -> set[str]:
     """The keys of data and clients that somebody set."""
     return {
         f"{name}.{key}"
@@ -211,7 +213,7 @@ def _given(config: Config) -> set[str]:
     }
 
 
-def _checked(
+def _check_arguments(
     config: Config | Mapping[str, Any] | None, out: object, resume: bool, on_round: object
 ) -> Config:
     """The configuration, if it is one, and if a run in this process can follow it all."""
@@ -236,16 +238,17 @@ def _checked(
         problems.append("resume: goes with out, the folder of the run to go on with")
     if problems:
         raise ConfigError(problems)
-    given = config if isinstance(config, Config) else parse(config or {})
-    if given.engine.name in ("torchrun", "flower") or getattr(given.engine, "processes", None):
-        command = "serve" if given.engine.name == "flower" else "train"
+    full_config = config if isinstance(config, Config) else parse(config or {})
+    engine = full_config.engine
+    if engine.name in ("torchrun", "flower") or getattr(engine, "processes", None):
+        command = "serve" if engine.name == "flower" else "train"
         raise ConfigError(
             [
                 "engine: submodel.train computes in this process (name 'auto' or 'local', no "
                 f"processes); 'submodel {command} CONFIG.toml' computes in others"
             ]
         )
-    return given
+    return full_config
 
 
 def _check_additions(callbacks: object, metrics: object) -> None:

@@ -11,10 +11,10 @@ def plain(text: object, longest: int = 500) -> str:
     >>> plain("a\n\x1b[31mred", 7)
     'a [31m…'
     """
-    given = str(text)
-    some = given[: 8 * longest]  # it may be endless
+    whole_text = str(text)
+    some = whole_text[: 8 * longest]  # it may be endless
     line = "".join(c for c in " ".join(some.split()) if c.isprintable())
-    whole = len(line) <= longest and len(some) == len(given)
+    whole = len(line) <= longest and len(some) == len(whole_text)
     return line if whole else line[: longest - 1] + "…"
 
 

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from submodel.errors import SubmodelError, plain
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 JsonNumber = int | float
 """A number as JSON has it: a whole one stays whole."""
 
@@ -32,7 +32,7 @@ def read_text(path: Path, most: int) -> str:
         raise UnreadableError(getattr(error, "strerror", None) or str(error)) from None
 
 
-def parse_typed(kind: TypeAdapter[T], text: str | bytes) -> T:
+def parse_typed(kind: TypeAdapter[_T], text: str | bytes) -> _T:
     """What a JSON text says, as typed values; numbers in quotes are not numbers.
 
     Args:
@@ -49,7 +49,7 @@ def parse_typed(kind: TypeAdapter[T], text: str | bytes) -> T:
         raise UnreadableError(_first(error)) from None
 
 
-def read_typed(kind: TypeAdapter[T], path: Path, most: int) -> T:
+def read_typed(kind: TypeAdapter[_T], path: Path, most: int) -> _T:
     """What a file of JSON says, as typed values.
 
     Args:
@@ -66,8 +66,8 @@ def _first(error: ValidationError) -> str:
     where, why = ".".join(map(str, problem["loc"])), problem["msg"]
     if problem["type"] == "json_invalid":
         return f"not JSON ({plain(why.removeprefix('Invalid JSON: '), 200)})"
-    said = plain(why[:1].lower() + why[1:], 200)
-    return f"{plain(where, 200)}: {said}" if where else said
+    reason = plain(why[:1].lower() + why[1:], 200)
+    return f"{plain(where, 200)}: {reason}" if where else reason
 
 
 def write_text(path: Path, text: str) -> None:

@@ -17,9 +17,9 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
     def get(name: str) -> Any:
         if name in homes:
-            found = getattr(importlib.import_module(homes[name]), name)
-            setattr(sys.modules[package], name, found)
-            return found
+            value = getattr(importlib.import_module(homes[name]), name)
+            setattr(sys.modules[package], name, value)
+            return value
         path = f"{package}.{name}"
         if not name.startswith("_"):
             try:

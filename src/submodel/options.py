@@ -54,7 +54,7 @@ class Section(BaseModel):
 
     base: ClassVar[type[Section] | None] = None  # of a composed class: the section that chooses
 
-    def changed(self, **values: Any) -> Self:
+    def with_values(self, **values: Any) -> Self:
         """The section with other values; keys that go with another choice are left out.
 
         Args:
@@ -73,8 +73,8 @@ class Section(BaseModel):
     def _one_of_the_choices(cls, value: Any, info: ValidationInfo) -> Any:
         kind = cls.choices.get(info.field_name or "")
         if kind is not None and not kind.knows(value):
-            expected = f"{', '.join(kind.names())} and not package.module:Name"
-            raise PydanticCustomError("not_a_choice", "is not one of {it}", {"it": expected})
+            choices = f"{', '.join(kind.names())} and not package.module:Name"
+            raise PydanticCustomError("not_a_choice", "is not one of {it}", {"it": choices})
         return value
 
 
@@ -98,10 +98,10 @@ class UnknownOptions(Section):
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
-S = TypeVar("S", bound=Section)
+_S = TypeVar("_S", bound=Section)
 
 
-def compose(base: type[S], values: Mapping[str, Any]) -> type[S]:
+def compose(base: type[_S], values: Mapping[str, Any]) -> type[_S]:
     """The class of a section with these values: ``base``, and the components that it chooses."""
     if not base.choices:
         return base
@@ -121,7 +121,7 @@ def compose(base: type[S], values: Mapping[str, Any]) -> type[S]:
         if not any(issubclass(part, options) for part in parts):
             parts.append(options)
             waiting += options.choices
-    return _composed(base, tuple(parts[1:]))
+    return _compose_class(base, tuple(parts[1:]))
 
 
 def _subclass(name: str, bases: Any) -> Any:
@@ -129,16 +129,16 @@ def _subclass(name: str, bases: Any) -> Any:
 
 
 @cache
-def _composed(base: type[Any], parts: tuple[type[Section], ...]) -> type[Any]:
-    made = _subclass(base.__name__, (*reversed(parts), base))
-    made.__doc__, made.__module__ = base.__doc__, base.__module__
-    made.choices = {key: kind for part in (base, *parts) for key, kind in part.choices.items()}
-    made.base = base
+def _compose_class(base: type[Any], parts: tuple[type[Section], ...]) -> type[Any]:
+    section = _subclass(base.__name__, (*reversed(parts), base))
+    section.__doc__, section.__module__ = base.__doc__, base.__module__
+    section.choices = {key: kind for part in (base, *parts) for key, kind in part.choices.items()}
+    section.base = base
     if UnknownOptions in parts:
-        made.model_config["extra"] = "allow"
-        made.model_rebuild(force=True)
-    composed: type[Any] = made
-    return composed
+        section.model_config["extra"] = "allow"
+        section.model_rebuild(force=True)
+    kind: type[Any] = section
+    return kind
 
 
 def is_composed(section: type[Section]) -> bool:
@@ -146,9 +146,7 @@ def is_composed(section: type[Section]) -> bool:
     return not section.choices or section.base is not None
 
 
-def _validated(
-    base: type[Section], value: object, handler: ValidatorFunctionWrapHandler
-) -> Section:
+def _validate(base: type[Section], value: object, handler: ValidatorFunctionWrapHandler) -> Section:
     if isinstance(value, base) or not isinstance(value, Mapping):
         whole: Section = handler(value)
         return whole
@@ -156,14 +154,14 @@ def _validated(
 
 
 if TYPE_CHECKING:
-    Chosen = Annotated[S, None]
+    WithChoices = Annotated[_S, None]
 else:
 
-    class Chosen:
-        """``Chosen[SchemeSection]``: a section of that class, with the keys of what it chooses."""
+    class WithChoices:
+        """``WithChoices[SchemeSection]``: such a section, with the keys of what it chooses."""
 
         def __class_getitem__(cls, base: type[Section]) -> Any:
-            def validated(value: object, handler: ValidatorFunctionWrapHandler) -> Section:
-                return _validated(base, value, handler)
+            def validate(value: object, handler: ValidatorFunctionWrapHandler) -> Section:
+                return _validate(base, value, handler)
 
-            return Annotated[SerializeAsAny[base], WrapValidator(validated)]
+            return Annotated[SerializeAsAny[base], WrapValidator(validate)]

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 from submodel.errors import ConfigError, SubmodelError
 from submodel.options import FreeOptions, Section
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Offer:
     path: str
     about: str = ""
     argument: str = ""  # what a name takes after a colon: "NAME" for hf:NAME
-    hidden: bool = False  # from lists of what to choose from
+    is_hidden: bool = False  # from lists of what to choose from
 
 
 @dataclass(frozen=True)
-class Component(Generic[T]):
+class Component(Generic[_T]):
     """A class or function that was found for a name."""
 
-    kind: Kind[T]
+    kind: Kind[_T]
     name: str
     target: Callable[..., Any]
     argument: str = ""  # what follows the colon, of a name such as hf:NAME
@@ -49,32 +49,36 @@ class Component(Generic[T]):
     @property
     def options(self) -> type[Section]:
         """The keys that it adds to its section."""
-        declared: type[Section] | None = _declared(self.target, "Options")
-        return declared or (Section if self.kind.is_ours(self.name) else FreeOptions)
+        options_class: type[Section] | None = _declaration(self.target, "Options")
+        return options_class or (Section if self.kind.is_ours(self.name) else FreeOptions)
 
-    def make(self, options: Any, context: object = None) -> T:
+    def make(self, options: Any, context: object = None) -> _T:
         """The thing itself; raises `ConfigError` where it cannot be made, or is something else."""
         section, _, key = self.kind.key.partition(".")
         try:
-            if _declared(self.target, "configured") is not None:
-                made = self.target.configured(options, context)  # type: ignore[attr-defined]
+            if _declaration(self.target, "configured") is not None:
+                thing = self.target.configured(options, context)  # type: ignore[attr-defined]
             elif self.options is FreeOptions:
-                made = self._called(dict(options.options), context)
+                thing = self._call(dict(options.options), context)
             else:
                 keys = {n: getattr(options, n) for n in self.options.model_fields}
-                made = self._called(keys, context)
+                thing = self._call(keys, context)
         except SubmodelError:
             raise
         except TypeError as error:
-            given = self.options is FreeOptions and options.options
-            wrong = "options: {!r} does not take them" if given else f"{key}: {{!r}} cannot be made"
+            has_arguments = self.options is FreeOptions and options.options
+            wrong = (
+                "options: {!r} does not take them"
+                if has_arguments
+                else f"{key}: {{!r}} cannot be made"
+            )
             raise ConfigError([f"{section}.{wrong.format(self.name)} ({error})"]) from None
         except Exception as error:  # whatever the component's own code raises
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError([f"{self.kind.key}: {self.name!r} fails: {reason}"]) from error
-        return self.kind.checked(self.kind.adapt(made), self.name)
+        return self.kind.check(self.kind.adapt(thing), self.name)
 
-    def _called(self, arguments: Mapping[str, Any], context: object) -> Any:
+    def _call(self, arguments: Mapping[str, Any], context: object) -> Any:
         """A class or a factory is called; a function that is the thing itself is left alone."""
         if not arguments and self.kind.is_function and inspect.isfunction(self.target):
             return self.target
@@ -84,7 +88,7 @@ class Component(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Kind(Generic[T]):
+class Kind(Generic[_T]):
     """A kind of component, such as schemes: the key that names one, and the names there are."""
 
     noun: str
@@ -93,7 +97,7 @@ class Kind(Generic[T]):
     offers: Mapping[str, Offer]
     wants: str = ""  # what a component must be, in words
     is_one: Callable[[object], bool] = field(default=lambda _: True)
-    adapt: Callable[[Any], Any] = field(default=lambda made: made)  # before it is looked at
+    adapt: Callable[[Any], Any] = field(default=lambda thing: thing)  # before it is looked at
     with_context: bool = False  # functions without `configured` are given the context first
     is_function: bool = False  # whether a plain function is one, as losses are
 
@@ -104,15 +108,15 @@ class Kind(Generic[T]):
 
     def names(self) -> list[str]:
         """Every name that can be given, but for paths."""
-        public = {name: offer for name, offer in self.offers.items() if not offer.hidden}
-        shown = [f"{n}:{o.argument}" if o.argument else n for n, o in public.items()]
-        return [*shown, *(e.name for e in self._entries() if e.name not in self.offers)]
+        public = {name: offer for name, offer in self.offers.items() if not offer.is_hidden}
+        titles = [f"{n}:{o.argument}" if o.argument else n for n, o in public.items()]
+        return [*titles, *(e.name for e in self._entries() if e.name not in self.offers)]
 
     def describe(self) -> str:
         """The names and what they mean, for the description of the key."""
         parts = []
         for name, offer in self.offers.items():
-            if not offer.hidden:
+            if not offer.is_hidden:
                 title = f"{name}:{offer.argument}" if offer.argument else name
                 parts.append(f"{title}: {offer.about}" if offer.about else title)
         return "; ".join([*parts, "or package.module:Name"])
@@ -131,7 +135,7 @@ class Kind(Generic[T]):
         prefix = name.partition(":")[0]
         return name in self.offers or prefix in self.prefixes
 
-    def find(self, name: str) -> Component[T]:
+    def find(self, name: str) -> Component[_T]:
         """The component of a name; raises `ConfigError` where there is none."""
         prefix, _, argument = name.partition(":")
         if prefix in self.prefixes:
@@ -152,13 +156,13 @@ class Kind(Generic[T]):
             if key in self.find(f"{name}:x" if name in self.prefixes else name).options.model_fields
         ]
 
-    def checked(self, made: Any, name: str) -> T:
+    def check(self, thing: Any, name: str) -> _T:
         """What was made, if it is one of this kind."""
-        if not self.is_one(made):
-            kind = type(made).__name__
+        if not self.is_one(thing):
+            kind = type(thing).__name__
             raise ConfigError([f"{self.key}: {name!r} made a {kind}, which is not {self.wants}"])
-        found: T = made
-        return found
+        component: _T = thing
+        return component
 
     def _entries(self) -> list[EntryPoint]:
         return list(entry_points(group=self.group))
@@ -167,7 +171,7 @@ class Kind(Generic[T]):
         return next((entry for entry in self._entries() if entry.name == name), None)
 
 
-def _declared(target: object, name: str) -> Any:
+def _declaration(target: object, name: str) -> Any:
     """What a class declares itself, not what it inherits from a component of other people's."""
     home = getattr(target, "__module__", "").partition(".")[0]
     for kind in getattr(target, "__mro__", ()):
@@ -190,27 +194,32 @@ def _is_dotted(path: str) -> bool:
     return all(part.isidentifier() for part in path.replace(":", ".").split("."))
 
 
-def find(path: str, key: str, called: str = "") -> Callable[..., Any]:
+def find(path: str, key: str, entry: str = "") -> Callable[..., Any]:
     """What ``package.module:name`` names; modules of the working folder count too.
 
-    ``key`` is where the configuration names it and ``called`` how, if not so: for errors.
+    Args:
+        path: the path.
+        key: where the configuration names it, for errors.
+        entry: the name of the entry point that stands for the path there, if one does.
     """
-    given = called or path
+    spelling = entry or path
     module_name, _, name = path.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: object = importlib.import_module(module_name)
+        target: object = importlib.import_module(module_name)
     except ImportError as error:
-        raise ConfigError([f"{key}: {given!r}: cannot import {module_name!r}: {error}"]) from None
+        raise ConfigError(
+            [f"{key}: {spelling!r}: cannot import {module_name!r}: {error}"]
+        ) from None
     except Exception as error:  # whatever the module's own code raises
         reason = f"{type(error).__name__}: {error}"
-        raise ConfigError([f"{key}: {given!r}: {module_name!r} fails: {reason}"]) from error
+        raise ConfigError([f"{key}: {spelling!r}: {module_name!r} fails: {reason}"]) from error
     for part in name.split("."):
-        if not hasattr(found, part):
-            raise ConfigError([f"{key}: {given!r}: {module_name!r} has no {part!r}"])
-        found = getattr(found, part)
-    if not callable(found):
-        raise ConfigError([f"{key}: {given!r} is a {type(found).__name__}, not a factory"])
-    return found
+        if not hasattr(target, part):
+            raise ConfigError([f"{key}: {spelling!r}: {module_name!r} has no {part!r}"])
+        target = getattr(target, part)
+    if not callable(target):
+        raise ConfigError([f"{key}: {spelling!r} is a {type(target).__name__}, not a factory"])
+    return target

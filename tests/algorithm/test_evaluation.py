@@ -23,7 +23,7 @@ from submodel.model.cut import WHOLE, Cut, gather
 from submodel.model.norm import StaticBatchNorm
 from submodel.prepare.setup import prepare
 from submodel.runs.export import trained_module
-from submodel.runs.loop import RunFolder, train
+from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training
 from tests.support.common import tiny_images, tiny_setup
 
@@ -132,7 +132,7 @@ def test_the_training_part_is_scored_on_request(tmp_path: Path) -> None:
     setup = prepare(config, data=images())
     folder = RunFolder(tmp_path / "run")
     folder.create(config)
-    state, history = train(Training(config, setup), folder)
+    state, history = run_rounds(Training(config, setup), folder)
     assert ["train_eval_loss" in line for line in history] == [False, True, True]
     expected = direct(module_of(setup, state, WHOLE), setup.clients.dataset.train, batch=50)
     last = history[-1]
@@ -142,7 +142,9 @@ def test_the_training_part_is_scored_on_request(tmp_path: Path) -> None:
     for key in ("test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy"):
         assert summary[key] == last[key]
     plain = run_config()
-    assert "train_eval_loss" not in train(Training(plain, prepare(plain, data=images())))[1][-1]
+    assert (
+        "train_eval_loss" not in run_rounds(Training(plain, prepare(plain, data=images())))[1][-1]
+    )
 
 
 def test_exports_keep_the_statistics_of_the_clients(tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_exports_keep_the_statistics_of_the_clients(tmp_path: Path) -> None:
         folder = RunFolder(tmp_path / source)
         folder.create(config)
         training = Training(config, setup)
-        state, _ = train(training, folder)
+        state, _ = run_rounds(training, folder)
         module, score, _ = trained_module(training, state, 1.0)
         exported.append((module(setup.clients.dataset.test.x), score))
     assert torch.equal(exported[0][0], exported[1][0])

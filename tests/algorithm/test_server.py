@@ -25,7 +25,7 @@ from submodel.model.cut import gather
 from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.runs.callbacks import Tell
-from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 from tests.support.common import RULES, tiny_images, tiny_setup
 
@@ -296,10 +296,10 @@ def test_a_stopped_and_resumed_run_is_the_run_never_stopped(tmp_path: Path) -> N
     whole, stopped = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "stopped")
     for folder in (whole, stopped):
         folder.create(config)
-    train(Training(config, setup), whole)
-    with pytest.raises(Interrupted):
-        train(Training(config, setup), stopped, [Tell(interrupt)])
-    train(Training(config, setup), stopped, resume=True)
+    run_rounds(Training(config, setup), whole)
+    with pytest.raises(Interruption):
+        run_rounds(Training(config, setup), stopped, [Tell(interrupt)])
+    run_rounds(Training(config, setup), stopped, resume=True)
     assert stopped.model_file.read_bytes() == whole.model_file.read_bytes()
     assert stopped.memory_file.read_bytes() == whole.memory_file.read_bytes()
 

@@ -25,7 +25,7 @@ from submodel.plugins import Kind
 from submodel.prepare.setup import prepare
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.folder import RunFolder
-from submodel.runs.loop import train
+from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.support.commands import Command
 
@@ -98,7 +98,7 @@ def from_python(change: dict[str, Any]) -> Trained:
     if config.train.trackers:
         folder = RunFolder(RUN)
         folder.create(config)
-    _, history = train(training, folder, [states])
+    _, history = run_rounds(training, folder, [states])
     return Trained(training, states.seen, history)
 
 

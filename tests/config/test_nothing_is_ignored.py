@@ -14,7 +14,7 @@ from submodel.config.mistakes import section_class
 from submodel.errors import ConfigError
 from submodel.options import compose
 from submodel.plugins import Kind
-from submodel.prepare.processes import choose
+from submodel.prepare.processes import choose_engine
 from submodel.prepare.setup import prepare
 from tests.support.commands import Command
 
@@ -239,8 +239,11 @@ def test_an_own_engine_is_not_replaced_by_the_processes_of_torchrun(
     monkeypatch.setenv("WORLD_SIZE", "2")
     config = parse({"model": SMALL, "engine": {"name": "my_engines:Engine"}})
     with pytest.raises(ConfigError, match=r"engine\.name: 'my_engines:Engine' computes in one"):
-        choose(config, prepare(config))
-    assert choose(parse({"model": SMALL}), prepare(parse({"model": SMALL}))).engine.processes == 2
+        choose_engine(config, prepare(config))
+    assert (
+        choose_engine(parse({"model": SMALL}), prepare(parse({"model": SMALL}))).engine.processes
+        == 2
+    )
 
 
 def test_what_is_set_to_its_default_is_no_mistake() -> None:

@@ -278,12 +278,12 @@ import resource, sys
 import submodel
 from submodel.config import parse
 from submodel.prepare.setup import prepare
-from submodel.runs.loop import train
+from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 config = parse({"clients": {"count": int(sys.argv[1]), "per_round": 5},
                 "data": {"examples_per_client": 20},
                 "model": {"name": "mlp", "width": 32}, "train": {"rounds": 3}})
-train(Training(config, prepare(config)))
+run_rounds(Training(config, prepare(config)))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

@@ -20,7 +20,7 @@ from submodel.data import Population
 from submodel.errors import ConfigError
 from submodel.prepare.setup import prepare
 from submodel.randomness import permute_index
-from submodel.runs.loop import Interrupted
+from submodel.runs.loop import Interruption
 from tests.support.runs import SMALL, run
 
 CYCLIC = ("cyclic", "shuffled-cyclic")
@@ -165,7 +165,7 @@ def test_a_cyclic_run_trains_and_resumes_to_the_same_bytes(tmp_path: Path) -> No
             raise KeyboardInterrupt
 
     whole = run(tmp_path / "whole", config)
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interruption):
         run(tmp_path / "resumed", config, on_round=interrupt)
     assert run(tmp_path / "resumed", config, resume=True)["model_sha256"] == whole["model_sha256"]
     assert run(tmp_path / "uniform", parse(SMALL))["model_sha256"] != whole["model_sha256"]

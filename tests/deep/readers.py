@@ -108,7 +108,7 @@ def _configuration(path: Path) -> None:
     config = read(path)
     fingerprint(config)
     assert parse(_toml(to_toml(config))) == config
-    assert config.clients.sampled > 0
+    assert config.clients.sample_size > 0
 
 
 def _toml(text: str) -> dict[str, object]:
@@ -128,7 +128,7 @@ def _settings() -> tuple[bytes, ...]:
 
 def _setting(path: Path) -> None:
     config = read(None, [path.read_bytes().decode("utf-8", "surrogateescape")])
-    assert config.clients.sampled > 0
+    assert config.clients.sample_size > 0
 
 
 # A run's folder
@@ -176,7 +176,7 @@ def _written(name: str) -> bytes:
 
 def _checkpoint(path: Path) -> None:
     state = initial_state(_setup())
-    checkpoint.read(path.parent, CONFIG, state)
+    checkpoint.read_checkpoint(path.parent, CONFIG, state)
 
 
 def _metrics(path: Path) -> None:

@@ -27,7 +27,7 @@ from submodel.engines.batched.wide import WideForward
 from submodel.engines.serial import SerialEngine
 from submodel.model.norm import StaticBatchNorm
 from submodel.prepare.setup import prepare
-from submodel.runs.loop import train
+from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.support.common import tiny_images
 from tests.support.engines import (
@@ -336,9 +336,11 @@ def test_a_run_takes_the_engine_that_its_configuration_names(batching: str) -> N
             "engine": {"batching": batching},
         }
     )
-    state, history = train(Training(config, prepare(config)))
+    state, history = run_rounds(Training(config, prepare(config)))
     never = config.engine.model_copy(update={"batching": "never"})
-    reference, _ = train(Training(config.model_copy(update={"engine": never}), prepare(config)))
+    reference, _ = run_rounds(
+        Training(config.model_copy(update={"engine": never}), prepare(config))
+    )
     assert len(history) == 2
     for name, tensor in reference.tensors.items():
         torch.testing.assert_close(state.tensors[name], tensor, rtol=TOLERANCE, atol=TOLERANCE)

@@ -25,7 +25,7 @@ from submodel.errors import SubmodelError
 from submodel.federation.flower.family import relatives, runs
 from submodel.prepare.setup import prepare
 from submodel.runs.checkpoint import model_sha256, saved_round
-from submodel.runs.loop import RunFolder, train
+from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training
 from tests.support.commands import Command
 from tests.support.ranks import run_group
@@ -86,14 +86,16 @@ def arrays(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 def together(group: ProcessGroup, cases: dict[str, dict[str, Any]]) -> dict[str, Result]:
     """Every case, trained by a group."""
     configs = {name: parse(case) for name, case in cases.items()}
-    return {n: result_of(*train(Training(c, prepare(c)), group=group)) for n, c in configs.items()}
+    return {
+        n: result_of(*run_rounds(Training(c, prepare(c)), group=group)) for n, c in configs.items()
+    }
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Result]:
     """Every case, trained by this process."""
     configs = {name: parse(joined(SMALL, case)) for name, case in CASES.items()}
-    return {name: result_of(*train(Training(c, prepare(c)))) for name, c in configs.items()}
+    return {name: result_of(*run_rounds(Training(c, prepare(c)))) for name, c in configs.items()}
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
@@ -174,7 +176,7 @@ def test_a_process_that_dies_ends_the_run_and_leaves_it_resumable(
 
 def stacked(group: ProcessGroup, rounds: int) -> str:
     config = read(None, settings(rounds, "auto"))
-    state, _ = train(Training(config, prepare(config)), group=group)
+    state, _ = run_rounds(Training(config, prepare(config)), group=group)
     return model_sha256(state.tensors)
 
 

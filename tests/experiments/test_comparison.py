@@ -44,7 +44,7 @@ from submodel.experiments.paper.variants import Scale
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import Tell
-from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -210,7 +210,7 @@ def test_counted_rounds_cost_what_a_run_books(case: str) -> None:
         **COUNTED[case], train={"rounds": 3, "evaluate_every": 3, "evaluate_capacities": False}
     )
     setup = prepare(config)
-    _, history = train(Training(config, setup))
+    _, history = run_rounds(Training(config, setup))
     assert not any(line["refused"] for line in history)
     sent = [line["bytes_down"] + line["bytes_up"] for line in history]
     flops = [line["flops"] for line in history]
@@ -377,11 +377,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
 
     finished = [begun(own[0]) for own in made.values()]
     for folder in finished:
-        train(Training(folder.config(), prepare(folder.config())), folder)
+        run_rounds(Training(folder.config(), prepare(folder.config())), folder)
     stopped = begun(made["static"][1])
     setup = prepare(made["static"][1])
-    with pytest.raises(Interrupted):
-        train(Training(made["static"][1], setup), stopped, [Tell(stop)])
+    with pytest.raises(Interruption):
+        run_rounds(Training(made["static"][1], setup), stopped, [Tell(stop)])
     before = [folder.summary_file.stat().st_mtime_ns for folder in finished]
     findings = compare(ways, TINY, out=out, budget="bytes", seeds=2, jobs=2)
     untouched = [folder.summary_file.stat().st_mtime_ns for folder in finished] == before
@@ -398,7 +398,7 @@ def test_what_was_stopped_goes_on_and_every_run_can_be_repeated(done: Done) -> N
         for run, rounds in zip(way.record.runs, way.rounds, strict=True):
             config = read(done.out / "runs" / way.record.slug / f"seed-{run.seed}/config.toml")
             assert (config.seed, config.train.rounds) == (run.seed, rounds)
-            state, history = train(Training(config, prepare(config)))
+            state, history = run_rounds(Training(config, prepare(config)))
             folder = RunFolder(done.out / "runs" / way.record.slug / f"seed-{run.seed}")
             assert run.lines[-1]["test_loss"] == history[-1]["test_loss"]
             assert len(folder.metrics()) == state.round == rounds

@@ -24,7 +24,7 @@ from submodel.experiments.runner import Runner
 from submodel.experiments.wording import number
 from submodel.federation.flower.family import relatives, runs
 from submodel.prepare.setup import prepare
-from submodel.runs.loop import train
+from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.support.commands import Command
 
@@ -40,7 +40,9 @@ def test_every_configuration_is_valid_and_claims_speak_of_what_is_run(scale: Sca
         config = parse(variant.settings(scale, seed=3))
         assert config.seed == 3
         assert config.local.momentum == 0.9
-        assert config.clients.sampled == config.clients.count * (0.2 if scale == "smoke" else 0.1)
+        assert config.clients.sample_size == config.clients.count * (
+            0.2 if scale == "smoke" else 0.1
+        )
     for experiment in EXPERIMENTS.values():
         own = experiment.variants(scale)
         for claim in experiment.claims:
@@ -70,7 +72,7 @@ def test_the_settings_are_those_of_the_paper() -> None:
                       ("cifar100", "high"): 20, ("cifar100", "low"): 50}  # fmt: skip
     config = parse(Variant("cifar100", "high", "rolling").settings(Scale.PAPER, 0))
     assert (config.model.name, config.model.width) == ("preresnet18", 64)
-    assert (config.clients.count, config.clients.sampled) == (100, 10)
+    assert (config.clients.count, config.clients.sample_size) == (100, 10)
     assert config.clients.capacities == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16]
     assert (config.local.batch_size, config.local.clip, config.local.weight_decay) == (10, 1, 1e-3)
 
@@ -82,7 +84,7 @@ def test_every_way_trains(way: str) -> None:
     settings["train"] |= {"rounds": 2}
     settings["local"] |= {"milestones": [1]}
     config = parse(settings)
-    _, history = train(Training(config, prepare(config)))
+    _, history = run_rounds(Training(config, prepare(config)))
     line = history[-1]
     assert not line["refused"]
     assert 0 <= line["test_accuracy"] <= 1

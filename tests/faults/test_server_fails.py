@@ -9,7 +9,7 @@ import pytest
 from submodel.config import read
 from submodel.federation.flower.family import runs
 from submodel.prepare.setup import prepare
-from submodel.runs.loop import train
+from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.faults.setting import SOON, Saboteur, assert_equal, configured, final
 from tests.support.devices import alone
@@ -32,7 +32,7 @@ def in_the_second_round(house: House) -> Saboteur:
 def assert_as_if_undisturbed(house: House, held: Saboteur) -> None:
     """The run has ended with the model of one that nothing happened to, and trained no more."""
     config = alone(read(house.run / "config.toml"))
-    expected, _ = train(Training(config, prepare(config)))
+    expected, _ = run_rounds(Training(config, prepare(config)))
     assert_equal(final(house), expected.tensors)
     lines = house.metrics()
     assert [line["round"] for line in lines] == [1, 2, 3]

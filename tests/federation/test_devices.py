@@ -40,7 +40,7 @@ from submodel.model.cut import count_values
 from submodel.prepare.setup import prepare
 from submodel.report.tables import cost_rows
 from submodel.runs.callbacks import Tell
-from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 from submodel.schemes.roles import output_passes
 from tests.support.devices import Neighbours, alone
@@ -587,11 +587,13 @@ def test_a_round_that_nobody_answers_is_tried_again_and_then_stops_resumably(
             setup.clients.dataset).example))  # fmt: skip
     folder = RunFolder(tmp_path / "run")
     folder.create(config)
-    with pytest.raises(Interrupted, match="stopped after round 0 of 2: round 1: no update"):
-        train(Training(config, setup, engine, checkpoint_every=1), folder)
+    with pytest.raises(Interruption, match="stopped after round 0 of 2: round 1: no update"):
+        run_rounds(Training(config, setup, engine, checkpoint_every=1), folder)
     assert len([1 for _, kind, _ in post.sent if kind == "train"]) == 3
     post.spoil.clear()
-    state, history = train(Training(config, setup, engine, checkpoint_every=1), folder, resume=True)
+    state, history = run_rounds(
+        Training(config, setup, engine, checkpoint_every=1), folder, resume=True
+    )
     assert state.round == 2
     assert [line["clients"] for line in history] == [1, 1]
 
@@ -612,11 +614,13 @@ def test_a_run_over_devices_keeps_every_round_and_numbers_devices_as_before(tmp_
             raise Killed
 
     with pytest.raises(Killed):
-        train(Training(config, setup, engine, checkpoint_every=1), folder, [Tell(kill)])
+        run_rounds(Training(config, setup, engine, checkpoint_every=1), folder, [Tell(kill)])
     assert sorted(entry["client"] for entry in json.loads(file.read_text())) == [0, 1, 2, 3]
     setup, engine = over(config, Neighbours(parts()), file)
-    state, history = train(Training(config, setup, engine, checkpoint_every=1), folder, resume=True)
-    expected, _ = train(Training(alone(config), prepare(alone(config))))
+    state, history = run_rounds(
+        Training(config, setup, engine, checkpoint_every=1), folder, resume=True
+    )
+    expected, _ = run_rounds(Training(alone(config), prepare(alone(config))))
     assert [line["round"] for line in history] == [1, 2, 3]
     for name, tensor in expected.tensors.items():
         assert torch.equal(tensor, state.tensors[name]), name

@@ -25,7 +25,7 @@ from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import Tell
 from submodel.runs.checkpoint import model_sha256
-from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 from tests.golden.cases import CASES
 from tests.support.devices import Neighbours
@@ -79,7 +79,7 @@ def take(names: Iterable[str]) -> dict[str, End]:
 def _here(config: Config) -> End:
     plain = config.engine.model_copy(update={"batching": "never"})
     key = config.model_copy(update={"engine": plain}).model_dump_json()
-    state, _ = train(Training(config, _setup(key)))
+    state, _ = run_rounds(Training(config, _setup(key)))
     return end(state.tensors, state.memory)
 
 
@@ -115,10 +115,10 @@ def _resumed(config: Config) -> End:
         folder = RunFolder(Path(path) / "run")
         folder.create(config)
         try:
-            train(Training(config, prepare(config, data=_data(config))), folder, [Tell(stop)])
-        except Interrupted:
+            run_rounds(Training(config, prepare(config, data=_data(config))), folder, [Tell(stop)])
+        except Interruption:
             setup = prepare(config, data=_data(config))
-            state, _ = train(Training(config, setup), folder, resume=True)
+            state, _ = run_rounds(Training(config, setup), folder, resume=True)
             return end(state.tensors, state.memory)
     raise AssertionError("it was not stopped")
 
@@ -134,7 +134,7 @@ def _of_a_group(group: ProcessGroup, cases: Mapping[str, Sections]) -> dict[str,
     ends = {}
     for name, values in cases.items():
         config = parse(values)
-        state, _ = train(Training(config, prepare(config, data=_data(config))), group=group)
+        state, _ = run_rounds(Training(config, prepare(config, data=_data(config))), group=group)
         ends[name] = end(state.tensors, state.memory)
     return ends
 

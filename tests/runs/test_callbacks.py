@@ -176,7 +176,7 @@ def test_ctrl_c_in_a_callback_is_ctrl_c(tmp_path: Path, plain: submodel.Result) 
                 raise KeyboardInterrupt
 
     watcher = Watcher()
-    with pytest.raises(loop.Interrupted, match="stopped after round 2 of 4"):
+    with pytest.raises(loop.Interruption, match="stopped after round 2 of 4"):
         train(Impatient(), watcher, out=tmp_path / "run")
     assert watcher.told[-2:] == [("stop", 2, 2), "close"]
     result = train(out=tmp_path / "run", resume=True)
@@ -263,7 +263,7 @@ def note_rounds(group: ProcessGroup, folder: str) -> None:
             file.write(f"{line['round']} ")
 
     config = parse({"model": {"name": "mlp", "width": 8}, **CONFIG})
-    loop.train(Training(config, prepare(config)), callbacks=[Tell(note)], group=group)
+    loop.run_rounds(Training(config, prepare(config)), callbacks=[Tell(note)], group=group)
 
 
 def test_of_a_group_of_processes_the_first_alone_calls_them(tmp_path: Path) -> None:

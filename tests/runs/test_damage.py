@@ -19,7 +19,7 @@ from submodel.errors import CheckpointError, ConfigError, SubmodelError
 from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.runs.export import trained_state
-from submodel.runs.loop import RunFolder, train
+from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training
 from tests.support.commands import Command
 from tests.support.configurations import KEYS, nested
@@ -37,7 +37,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("finished") / "run"
     folder = RunFolder(path)
     folder.create(parse(SMALL))
-    train(Training(parse(SMALL), prepare(parse(SMALL))), folder)
+    run_rounds(Training(parse(SMALL), prepare(parse(SMALL))), folder)
     return path
 
 
@@ -173,7 +173,7 @@ def test_no_bytes_of_a_checkpoint_bring_another_error(run: RunFolder) -> None:
                 content[start : start + chance.randrange(3)] = chance.randbytes(chance.randrange(4))
             file.write_bytes(content[: chance.choice([len(content), chance.randrange(3000)])])
             try:
-                assert checkpoint.read(path, config, like).round == 6
+                assert checkpoint.read_checkpoint(path, config, like).round == 6
                 assert name == "state.json" or bytes(content) == whole
             except CheckpointError:
                 pass
@@ -183,7 +183,7 @@ def test_no_bytes_of_a_checkpoint_bring_another_error(run: RunFolder) -> None:
 def test_the_millionth_round_is_newer_than_the_one_before(tmp_path: Path) -> None:
     for name in ("round-999999", "round-1000000", "round-000001", "round-x", "round-000002.old"):
         (tmp_path / name).mkdir()
-    found = [path.name for path in checkpoint.saved(tmp_path)]
+    found = [path.name for path in checkpoint.checkpoint_folders(tmp_path)]
     assert found == ["round-1000000", "round-999999", "round-000001"]
     assert checkpoint.saved_round(tmp_path) == 10**6
 
@@ -257,7 +257,7 @@ def test_what_is_lost_of_the_metrics_is_said(
     assert shown.returncode == 0, shown.stderr
     run.summary_file.unlink()
     config = parse(SMALL)
-    _, history = train(Training(config, prepare(config)), run, resume=True)
+    _, history = run_rounds(Training(config, prepare(config)), run, resume=True)
     assert message in caplog.text
     assert bool(message) == bool(caplog.text)
     assert [line["round"] for line in history] == left
@@ -275,7 +275,7 @@ def test_what_is_lost_of_the_metrics_is_said(
 def test_a_last_line_cut_short_is_no_damage(run: RunFolder) -> None:
     with run.metrics_file.open("a") as file:
         file.write('{"round": 7, "train_l')
-    assert run.lost() == ""
+    assert run.describe_damage() == ""
     assert run.rounds() == 6
 
 
@@ -289,5 +289,5 @@ def test_a_damaged_config_is_a_sentence(run: RunFolder, submodel: Command) -> No
             assert "Traceback" not in result.stderr
     config = parse(SMALL)  # in Python it is given
     run.summary_file.unlink()
-    train(Training(config, prepare(config)), run, resume=True)
+    run_rounds(Training(config, prepare(config)), run, resume=True)
     assert run.config() == config

@@ -17,7 +17,7 @@ from submodel.data import digits
 from submodel.errors import SubmodelError
 from submodel.prepare.setup import prepare
 from submodel.runs.export import trained_module, trained_state
-from submodel.runs.loop import RunFolder, train
+from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.open import Run
 from submodel.runs.training import Training
 from tests.support.commands import Command
@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     config = parse({"model": {"width": 8}, "train": {"rounds": 4}})
     folder = RunFolder(tmp_path_factory.mktemp("run") / "run")
     folder.create(config)
-    train(Training(config, prepare(config)), folder)
+    run_rounds(Training(config, prepare(config)), folder)
     return folder
 
 

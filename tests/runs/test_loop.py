@@ -18,7 +18,7 @@ from submodel.config import parse
 from submodel.errors import CheckpointError, DivergedError, SubmodelError
 from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
-from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 from tests.support.commands import Command
 from tests.support.forked import start_command
@@ -79,7 +79,7 @@ def test_interrupted_and_resumed_is_the_same_run(finished: Path, tmp_path: Path,
             raise KeyboardInterrupt
 
     config = parse(SMALL)
-    with pytest.raises(Interrupted, match=f"stopped after round {stop} of 6"):
+    with pytest.raises(Interruption, match=f"stopped after round {stop} of 6"):
         run(tmp_path / "run", config, on_round=interrupt)
     resumed = run(tmp_path / "run", config, resume=True)
     assert resumed["model_sha256"] == (RunFolder(finished).summary() or {})["model_sha256"]
@@ -138,7 +138,7 @@ def test_a_truncated_checkpoint_falls_back_to_the_one_before(
     expected = RunFolder(finished).summary()
     assert expected is not None
     config = parse(SMALL)
-    train(Training(config, prepare(config)), folder, resume=True)
+    run_rounds(Training(config, prepare(config)), folder, resume=True)
     assert (folder.summary() or {})["model_sha256"] == expected["model_sha256"]
     assert "round-000006: damaged" in caplog.text
 
@@ -167,10 +167,10 @@ def test_a_foreign_checkpoint_is_refused(finished: Path, tmp_path: Path) -> None
     folder = damaged_copy(finished, tmp_path / "run")
     other = parse({**SMALL, "seed": 9})
     with pytest.raises(CheckpointError, match=r"another config\.toml"):
-        train(Training(other, prepare(other)), folder, resume=True)
+        run_rounds(Training(other, prepare(other)), folder, resume=True)
     wider = prepare(parse({**SMALL, "model": {"name": "mlp", "width": 32}}))
     with pytest.raises(CheckpointError, match="not those of this model"):
-        train(Training(parse(SMALL), wider), folder, resume=True)
+        run_rounds(Training(parse(SMALL), wider), folder, resume=True)
     assert (folder.checkpoints / "round-000006").is_dir()  # nothing lost
 
 
@@ -183,7 +183,7 @@ def test_what_a_kill_left_half_written_is_ignored(finished: Path, tmp_path: Path
     with folder.metrics_file.open("a") as file:
         file.write('{"round": 7, "train_lo')
     config = parse(SMALL)
-    train(Training(config, prepare(config)), folder, resume=True)
+    run_rounds(Training(config, prepare(config)), folder, resume=True)
     assert without_times(folder.path) == without_times(finished)
 
 
@@ -192,9 +192,9 @@ def test_a_folder_in_use_or_not_empty_is_refused(finished: Path, tmp_path: Path)
         RunFolder(finished).create(parse(SMALL))
     folder = RunFolder(finished)
     with (
-        folder.locked(),
+        folder.lock(),
         pytest.raises(SubmodelError, match="another process"),
-        folder.locked(),
+        folder.lock(),
     ):
         pass
     with pytest.raises(SubmodelError, match="not a run"):
@@ -205,7 +205,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from submodel.runs.folder import RunFolder
-with RunFolder(Path(sys.argv[1])).locked():
+with RunFolder(Path(sys.argv[1])).lock():
     print("held", flush=True)
     time.sleep(600)
 """
@@ -218,11 +218,11 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: P
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(SubmodelError, match="another process is training"), folder.locked():
+        with pytest.raises(SubmodelError, match="another process is training"), folder.lock():
             pass
         other.kill()
     for _ in range(2):  # and again after it was given back
-        with folder.locked():
+        with folder.lock():
             pass
 
 

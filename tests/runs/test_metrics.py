@@ -41,5 +41,5 @@ def test_a_line_that_nobody_could_use_is_told_and_left_out(case: str, tmp_path: 
     file = tmp_path / "metrics.jsonl"
     file.write_text(f"{json.dumps({**LINE, 'round': 3})}\n{json.dumps({**LINE, **WRONG[case]})}\n")
     found = Lines.read(file)
-    assert [line["round"] for line in found.kept] == [3]
+    assert [line["round"] for line in found.entries] == [3]
     assert found.damage == ["line 2 is not that of a round"]

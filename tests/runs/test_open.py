@@ -16,7 +16,7 @@ from submodel.config import parse, read
 from submodel.errors import CheckpointError, ConfigError, SubmodelError
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.folder import RunFolder
-from submodel.runs.loop import Interrupted
+from submodel.runs.loop import Interruption
 from tests.support.commands import Command
 
 CONFIG: dict[str, Any] = {
@@ -109,7 +109,7 @@ def test_an_own_model_is_exported(finished: tuple[Path, package.Result], tmp_pat
 def test_an_own_run_is_resumed_and_extended(
     finished: tuple[Path, package.Result], tmp_path: Path
 ) -> None:
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interruption):
         package.train(**material(), config=CONFIG, out=tmp_path / "run", on_round=stop)
     run = package.open(tmp_path / "run", **material())
     assert not run.finished
@@ -181,10 +181,10 @@ def test_another_engine_takes_its_keys_along(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.create(parse({"engine": {"name": "torchrun", "processes": 2}}))
     by_command = read(folder.config_file, ["engine.name=local"], of_run=True)
-    in_python = package.open(folder.path).changed({"engine": {"name": "local"}})
+    in_python = package.open(folder.path).with_changes({"engine": {"name": "local"}})
     assert by_command == in_python
     assert in_python.engine.name == "local"
     with pytest.raises(ConfigError, match=r"engine\.processes"):
-        package.open(folder.path).changed({"engine": {"name": "local", "processes": 2}})
+        package.open(folder.path).with_changes({"engine": {"name": "local", "processes": 2}})
     with pytest.raises(ConfigError, match=r"engine\.processes"):
         read(folder.config_file, ["engine.name=local", "engine.processes=2"], of_run=True)

@@ -19,7 +19,7 @@ from submodel.errors import CallbackError, ConfigError
 from submodel.options import Section
 from submodel.prepare.setup import prepare
 from submodel.runs import loop
-from submodel.runs.loop import Interrupted
+from submodel.runs.loop import Interruption
 from submodel.runs.metrics import Metrics
 from submodel.runs.training import Training
 from tests.support.common import tiny_images
@@ -82,7 +82,7 @@ class StopsIn(submodel.Callback):
 def test_a_resumed_run_has_the_table_of_one_that_was_never_stopped(
     stopped_in: int, tmp_path: Path
 ) -> None:
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interruption):
         train(tmp_path / "stopped", StopsIn(stopped_in))
     assert len(rows(tmp_path / "stopped")) == stopped_in - 1
     with (tmp_path / "stopped/metrics.csv").open("a") as file:
@@ -140,7 +140,7 @@ def train_in_a_group(group: ProcessGroup, folder: str) -> None:
     os.environ["NOTES"] = f"{folder}/rank-{group.rank}"
     sections = config(trackers=[f"{__name__}:Noting"], rounds=2)
     chosen = parse({"model": {"name": "mlp", "width": 8}, **sections})
-    loop.train(Training(chosen, prepare(chosen, data=tiny_images())), group=group)
+    loop.run_rounds(Training(chosen, prepare(chosen, data=tiny_images())), group=group)
 
 
 def test_of_a_group_of_processes_the_first_alone_has_trackers(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from submodel.model.cut import UnitCut, gather
 from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.runs.callbacks import Tell
-from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 from submodel.schemes import Draw, Hierarchical, RunFacts
 from tests.support.common import RULES, tiny_images, tiny_setup
@@ -314,14 +314,14 @@ def test_a_run_stopped_within_a_period_goes_on_to_the_same_bytes(tmp_path: Path)
     resumed: list[int] = []
     whole = RunFolder(tmp_path / "whole")
     whole.create(config)
-    state, _ = train(Training(config, prepare(config)), whole)
+    state, _ = run_rounds(Training(config, prepare(config)), whole)
     broken = RunFolder(tmp_path / "broken")
     broken.create(config)
     for again in (False, True):
-        with pytest.raises(Interrupted):
-            train(Training(config, prepare(config)), broken, [Tell(stop)], resume=again)
+        with pytest.raises(Interruption):
+            run_rounds(Training(config, prepare(config)), broken, [Tell(stop)], resume=again)
     assert resumed == [1, 5]
-    end, _ = train(Training(config, prepare(config)), broken, resume=True)
+    end, _ = run_rounds(Training(config, prepare(config)), broken, resume=True)
     assert checkpoint.model_sha256(end.tensors) == checkpoint.model_sha256(state.tensors)
     assert checkpoint.model_sha256(end.memory) == checkpoint.model_sha256(state.memory)
     assert whole.memory_file.read_bytes() == broken.memory_file.read_bytes()

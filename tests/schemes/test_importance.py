@@ -30,7 +30,7 @@ from submodel.local.work import batches
 from submodel.model.cost import CostModel
 from submodel.model.cut import CoordinateCut, UnitCut
 from submodel.prepare.setup import prepare
-from submodel.runs.loop import train
+from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from submodel.schemes import Draw, Importance, SchemeMemory, units_held
 from submodel.schemes.importance import Scope
@@ -145,7 +145,7 @@ def test_a_small_sub_model_of_single_weights_learns() -> None:
         "train": {"rounds": 3, "evaluate_every": 3},
     }
     config = parse(settings)
-    _, history = train(Training(config, prepare(config)))
+    _, history = run_rounds(Training(config, prepare(config)))
     assert history[-1]["capacity_accuracy"]["0.0625"] > 0.3
 
 

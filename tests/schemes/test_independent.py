@@ -20,7 +20,7 @@ from submodel.model.build import build_module, load
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, Cut, PlannedCut, UnitCut, gather
 from submodel.prepare.setup import prepare
-from submodel.runs.loop import train
+from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.support.common import RULES, tiny_images, tiny_setup
 from tests.support.engines import EXACT_TOLERANCE, assert_equal_updates, doubled, setup_of
@@ -166,7 +166,7 @@ def test_rounds_and_runs_work_and_say_what_a_client_of_capacity_one_has() -> Non
             "train": {"rounds": 2, "evaluate_every": 2},
         }
     )
-    _, history = train(Training(config, prepare(config, data=tiny_images())))
+    _, history = run_rounds(Training(config, prepare(config, data=tiny_images())))
     last = history[-1]
     assert set(last["capacity_accuracy"]) == {"1", "0.5"}
 

@@ -26,8 +26,7 @@ from submodel.local.work import batches
 from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
 from submodel.report.tables import history_table
-from submodel.runs.loop import RunFolder
-from submodel.runs.loop import train as train_run
+from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training
 from submodel.schemes import (
     MaskedSgd,
@@ -157,7 +156,7 @@ def test_measuring_is_in_the_metrics_and_costs_no_traffic(tmp_path: Path) -> Non
         folder = RunFolder(tmp_path / scheme["name"])
         folder.create(config)
         setup = prepare(config, data=tiny_images())
-        state, _ = train_run(Training(config, setup), folder)
+        state, _ = run_rounds(Training(config, setup), folder)
         lines[scheme["name"]] = folder.metrics(), state.tensors
     (masked, ours), (plain, theirs) = lines.values()
     for a, b in zip(masked, plain, strict=True):

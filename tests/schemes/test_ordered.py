@@ -30,8 +30,7 @@ from submodel.model.norm import Scaler, set_rate
 from submodel.prepare.setup import prepare
 from submodel.randomness import generator
 from submodel.runs.callbacks import Tell
-from submodel.runs.loop import RunFolder
-from submodel.runs.loop import train as train_run
+from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training
 from submodel.schemes import Client, Draw, Static
 from submodel.schemes.draw import draw_units
@@ -298,7 +297,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
          "train": {"rounds": 4, "checkpoint_every": 2, "evaluate_every": 4}}
     )  # fmt: skip
     setup = prepare(config, data=tiny_images())
-    whole, _ = train_run(Training(config, setup))
+    whole, _ = run_rounds(Training(config, setup))
     folder = RunFolder(tmp_path / "run")
     folder.create(config)
 
@@ -307,8 +306,8 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
             raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
-        train_run(Training(config, setup), folder, [Tell(stop)])
-    resumed, _ = train_run(Training(config, setup), folder, resume=True)
+        run_rounds(Training(config, setup), folder, [Tell(stop)])
+    resumed, _ = run_rounds(Training(config, setup), folder, resume=True)
     for name, tensor in whole.tensors.items():
         assert torch.equal(tensor, resumed.tensors[name])
 

@@ -20,7 +20,7 @@ from submodel.errors import ConfigError
 from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import Tell
-from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 from submodel.schemes import Draw, PartitionScheme, RunFacts, units_held
 from tests.support.common import tiny_images, tiny_setup
@@ -213,11 +213,13 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Any) -> None:
         if line["round"] == 3:
             raise KeyboardInterrupt
 
-    whole, _ = train(Training(config, prepare(config, data=tiny_images())))
+    whole, _ = run_rounds(Training(config, prepare(config, data=tiny_images())))
     folder = RunFolder(tmp_path / "run")
     folder.create(config)
-    with pytest.raises(Interrupted):
-        train(Training(config, prepare(config, data=tiny_images())), folder, [Tell(stop)])
-    resumed, _ = train(Training(config, prepare(config, data=tiny_images())), folder, resume=True)
+    with pytest.raises(Interruption):
+        run_rounds(Training(config, prepare(config, data=tiny_images())), folder, [Tell(stop)])
+    resumed, _ = run_rounds(
+        Training(config, prepare(config, data=tiny_images())), folder, resume=True
+    )
     for name, tensor in whole.tensors.items():
         assert torch.equal(tensor, resumed.tensors[name])

@@ -34,7 +34,7 @@ from submodel.model.cut import WHOLE
 from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.runs.callbacks import Tell
-from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 from submodel.schemes import NOTHING, Adaptation, Draw, Pruned, RunFacts
 from submodel.schemes.pruned import choose_weights
@@ -420,11 +420,11 @@ def test_a_stopped_run_goes_on_with_its_mask(tmp_path: Path) -> None:
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     for folder in (whole, broken):
         folder.create(config)
-    state, history = train(Training(config, prepare(config)), whole)
+    state, history = run_rounds(Training(config, prepare(config)), whole)
     for again in (False, True):
-        with pytest.raises(Interrupted):
-            train(Training(config, prepare(config)), broken, [Tell(stop)], resume=again)
-    end, lines = train(Training(config, prepare(config)), broken, resume=True)
+        with pytest.raises(Interruption):
+            run_rounds(Training(config, prepare(config)), broken, [Tell(stop)], resume=again)
+    end, lines = run_rounds(Training(config, prepare(config)), broken, resume=True)
     assert stopped == [1, 2]
     assert checkpoint.model_sha256(end.tensors) == checkpoint.model_sha256(state.tensors)
     assert torch.equal(end.memory["scheme/mask"], state.memory["scheme/mask"])

@@ -28,8 +28,7 @@ from submodel.local.work import batches
 from submodel.model.build import build_module, load
 from submodel.model.cut import CoordinateCut, UnitCut, gather
 from submodel.prepare.setup import prepare
-from submodel.runs.loop import RunFolder
-from submodel.runs.loop import train as train_run
+from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.open import Run
 from submodel.runs.training import Training
 from submodel.schemes.unbiased.factors import factors_of_cut
@@ -244,7 +243,7 @@ def test_exports_are_scaled(tmp_path: Path) -> None:
     )  # fmt: skip
     setup, folder = prepare(config), RunFolder(tmp_path / "run")
     folder.create(config)
-    state, history = train_run(Training(config, setup), folder)
+    state, history = run_rounds(Training(config, setup), folder)
     path, score = Run(folder.path).export(0.5, "safetensors", tmp_path / "out")
     weights = load_file(path)["1.weight"]
     assert {float(v) for v in weights.view(-1)} <= {

@@ -12,7 +12,7 @@ from submodel.federation.wire import Parcel
 
 def alone(config: Config) -> Config:
     """The configuration of a run over devices for one process, task after task."""
-    engine = config.engine.changed(name="local", batching="never")
+    engine = config.engine.with_values(name="local", batching="never")
     return config.model_copy(update={"engine": engine, "devices": DevicesSection()})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from submodel.config import Config
 from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import OnRound, Tell
-from submodel.runs.loop import RunFolder, train
+from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training
 
 SMALL: dict[str, Any] = {
@@ -24,7 +24,7 @@ def run(
     folder = RunFolder(path)
     if not resume:
         folder.create(config)
-    train(Training(config, prepare(config)), folder, [Tell(on_round)], resume=resume)
+    run_rounds(Training(config, prepare(config)), folder, [Tell(on_round)], resume=resume)
     summary = folder.summary()
     assert summary is not None
     return summary

@@ -57,7 +57,7 @@ def compare(
     from submodel.experiments.comparison.findings import Findings
     from submodel.experiments.comparison.plan import base_of, plan_comparison, run_plan, scale_base
     from submodel.experiments.comparison.ways import parse_ways
-    from submodel.runs.loop import Interrupted
+    from submodel.runs.loop import Interruption
 
     if records is not None:
         findings = Findings.read(records)
@@ -93,7 +93,7 @@ def compare(
     command = shlex.join(["submodel", "compare", ways, *given])
     try:
         findings = run_plan(plan, folder, jobs, console, command)
-    except Interrupted as stop:
+    except Interruption as stop:
         print(stop)
         raise typer.Exit(130) from None
     _show(findings, report.write(findings, folder))

@@ -86,7 +86,7 @@ def follow(config: Config, folder: RunFolder, place: Place) -> None:
     from submodel.federation.flower.serving import Served
     from submodel.federation.flower.superlink import Superlink
     from submodel.runs.callbacks.progress import show_progress
-    from submodel.runs.loop import Interrupted
+    from submodel.runs.loop import Interruption
 
     def keys() -> Mapping[str, bytes]:
         return load(Path(place.federation)).public_keys() if place.federation else {}
@@ -106,7 +106,7 @@ def follow(config: Config, folder: RunFolder, place: Place) -> None:
         address = link.address
     console.print(
         f"serving {folder.path}: {config.model.name}, scheme {config.scheme.name}, "
-        f"{config.clients.sampled} of at most {config.clients.count} devices per round, "
+        f"{config.clients.sample_size} of at most {config.clients.count} devices per round, "
         f"{config.train.rounds} rounds, on port {place.port} of {place.host}"
         + ", insecure"
         * (ca is None)
@@ -114,7 +114,7 @@ def follow(config: Config, folder: RunFolder, place: Place) -> None:
     try:
         with show_progress(config.train.rounds, console) as on_round:
             Served(folder, link, address, ca, keys, console.print).follow(on_round)
-    except Interrupted as stop:
+    except Interruption as stop:
         print(f"{stop}; continue with: submodel resume {folder.path}")
         raise typer.Exit(130) from None
     summary = folder.summary() or {}

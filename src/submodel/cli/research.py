@@ -106,7 +106,7 @@ def reproduce(
     from submodel.experiments.paper import report
     from submodel.experiments.records import VariantRecord
     from submodel.experiments.runner import Runner
-    from submodel.runs.loop import Interrupted
+    from submodel.runs.loop import Interruption
 
     if name != "all" and name not in EXPERIMENTS:
         raise ConfigError([f"{name!r} is not one of {', '.join(EXPERIMENTS)}, all"])
@@ -125,7 +125,7 @@ def reproduce(
         }
         try:
             found = Runner(folder, jobs or os.cpu_count() or 1, console).run(configs)
-        except Interrupted as stop:
+        except Interruption as stop:
             print(stop)
             raise typer.Exit(130) from None
         for record in found:

@@ -28,16 +28,15 @@ _MOST_PER_CORE = 16  # processes: each takes hundreds of megabytes
 def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     """Train in the folder, show progress, end with the result."""
     from submodel.engines.processes.group import ProcessGroup, in_process_group
-    from submodel.prepare.processes import choose
+    from submodel.prepare.processes import choose_engine
     from submodel.prepare.setup import prepare
-    from submodel.runs.loop import Interrupted
-    from submodel.runs.loop import train as train_run
+    from submodel.runs.loop import Interruption, run_rounds
     from submodel.runs.training import Training
 
     if config.engine.name == "flower":
         raise ConfigError(["engine.name: real devices are served: 'submodel serve CONFIG.toml'"])
     setup = prepare(config)
-    config = choose(config, setup)
+    config = choose_engine(config, setup)
     training = Training(config, setup)
     together = config.engine.name == "torchrun"
     if together and not in_process_group():
@@ -51,10 +50,10 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     group = ProcessGroup(config.engine.device) if together else None
     try:
         if group is not None and group.rank > 0:
-            train_run(training, group=group)
+            run_rounds(training, group=group)
         else:
             _train_and_show(training, folder, resume, group)
-    except Interrupted as stop:
+    except Interruption as stop:
         with contextlib.suppress(OSError):  # the terminal may be gone
             print(f"{stop}; continue with: submodel resume {folder.path}", flush=True)
         raise typer.Exit(130) from None
@@ -68,20 +67,20 @@ def _train_and_show(
 ) -> None:
     from submodel.report.tables import cost_rows, cost_table
     from submodel.runs.callbacks.progress import Progress
-    from submodel.runs.loop import train as train_run
+    from submodel.runs.loop import run_rounds
 
     config = training.config
     if not resume:
         folder.create(config)
     console.print(
         f"{'resuming' if resume else 'training'} {folder.path}: {config.model.name} on "
-        f"{config.data.name}, scheme {config.scheme.name}, {config.clients.sampled} of "
+        f"{config.data.name}, scheme {config.scheme.name}, {config.clients.sample_size} of "
         f"{config.clients.count} clients per round, {config.train.rounds} rounds, "
         f"{1 if group is None else group.size} process(es) with {config.engine.threads} thread(s) "
         f"on {training.device}, engine {config.engine.name}"
     )
-    with folder.locked():
-        train_run(training, folder, [Progress(console)], resume=resume, group=group)
+    with folder.lock():
+        run_rounds(training, folder, [Progress(console)], resume=resume, group=group)
     console.print(cost_table(cost_rows(training.setup)))
     summary = folder.summary() or {}
     if "test_accuracy" in summary:
@@ -125,7 +124,7 @@ def resume(run: RunPath, settings: Settings = None) -> None:
 
     opened = Run(run)
     folder = opened.folder
-    config = opened.changed(read(folder.config_file, settings or [], of_run=True))
+    config = opened.with_changes(read(folder.config_file, settings or [], of_run=True))
     changed = bool(differences(opened.config, config))
     if opened.finished and not changed:
         console.print(f"{run} is finished; 'submodel show {run}' shows it")
@@ -135,7 +134,7 @@ def resume(run: RunPath, settings: Settings = None) -> None:
 
         place = Place.load(folder)
         if changed:
-            with folder.locked():
+            with folder.lock():
                 folder.go_on_as(config)
         devices.follow(config, folder, place)
         return
@@ -152,7 +151,7 @@ def show(run: RunPath) -> None:
     folder, config, history = opened.folder, opened.config, opened.history
     scheme = f"{config.scheme.name}, {config.merge.rule}"
     console.print(history_table(history, f"{config.name}: {config.model.name}, {scheme}"))
-    if lost := folder.lost():
+    if lost := folder.describe_damage():
         console.print(f"{folder.metrics_file}: {lost}")
     summary = opened.summary
     if summary is None or not opened.finished:

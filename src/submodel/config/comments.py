@@ -29,50 +29,51 @@ class _Comments:
     beside: str = ""
 
 
-def keep_comments(text: str, written: str) -> str:
+def keep_comments(text: str, users_text: str) -> str:
     r"""A configuration that we wrote, with the comments of one that somebody else wrote.
 
     Comments above a key or beside it stay there; those of keys that are no more go to the end, with
-    the key's name. Where ``written`` is not TOML, there are none.
+    the key's name. Where ``users_text`` is not TOML, there are none.
 
     Args:
         text: What `to_toml` or `describe` made, a key or a section in each line.
-        written: What somebody wrote, in any order and any spelling of TOML.
+        users_text: What somebody wrote, in any order and any spelling of TOML.
 
     >>> print(keep_comments("seed = 1\n", "# mine\nseed = 0  # try 1\n"), end="")
     # mine
     seed = 1  # try 1
     """
-    comments = {one.path: one for one in _comments(written)}
+    comments = {one.path: one for one in _comments(users_text)}
     lines = text.splitlines()
-    known = {line.strip() for line in lines}
-    known |= {note for line in lines if (note := _split(line)[1])}
+    our_notes = {line.strip() for line in lines}
+    our_notes |= {note for line in lines if (note := _split(line)[1])}
     result: list[str] = []
     for path, line in _paths(lines):
-        found = comments.pop(path, None) if path else None
-        if found is None:
+        comment = comments.pop(path, None) if path else None
+        if comment is None:
             result.append(line)
         else:
-            result += [*_foreign(found.above, known), _joined(line, found.beside)]
-    for path, left in comments.items():
+            result += [*_foreign(comment.above, our_notes), _join_comments(line, comment.beside)]
+    for path, comment in comments.items():
         name = f"{'.'.join(path)}: " if path else ""
-        rest = _foreign([*left.above, *([left.beside] if left.beside else [])], known)
+        rest = _foreign([*comment.above, *([comment.beside] if comment.beside else [])], our_notes)
         result += [f"# {name}{note.lstrip('# ')}" if name else note for note in rest]
     return "\n".join(result) + "\n"
 
 
-def _foreign(notes: Sequence[str], known: set[str]) -> list[str]:
+def _foreign(notes: Sequence[str], our_notes: set[str]) -> list[str]:
     """Those that we did not write ourselves: a user may have begun with what we printed."""
-    unset = {note: found[1] for note in notes if (found := _UNSET.fullmatch(note))}
-    return [note for note in notes if note not in known and unset.get(note) not in known]
+    unset = {note: match[1] for note in notes if (match := _UNSET.fullmatch(note))}
+    return [note for note in notes if note not in our_notes and unset.get(note) not in our_notes]
 
 
-def _joined(line: str, beside: str) -> str:
+def _join_comments(line: str, beside: str) -> str:
     """A line with somebody's comment before our own."""
-    content, own = _split(line)
-    if not beside or beside == own:
+    content, our_comment = _split(line)
+    if not beside or beside == our_comment:
         return line
-    return f"{content}  {beside}" if beside.endswith(own) else f"{content}  {beside} {own}"
+    rest = "" if beside.endswith(our_comment) else f" {our_comment}"
+    return f"{content}  {beside}{rest}"
 
 
 def _split(line: str) -> tuple[str, str]:
@@ -117,8 +118,8 @@ def _comments(text: str) -> list[_Comments]:
     except (TOMLKitError, ValueError, RecursionError):
         return []
     waiting: list[str] = []
-    found = list(_in_table(body, (), waiting))
-    return [*found, _Comments((), waiting)] if waiting else found
+    comments = list(_in_table(body, (), waiting))
+    return [*comments, _Comments((), waiting)] if waiting else comments
 
 
 def _in_table(table: Container, path: KeyPath, waiting: list[str]) -> Iterator[_Comments]:
@@ -130,13 +131,13 @@ def _in_table(table: Container, path: KeyPath, waiting: list[str]) -> Iterator[_
             waiting.append(item.trivia.comment)
         if key is None or isinstance(item, Whitespace | Comment):
             continue
-        own = (*path, key.key)
+        item_path = (*path, key.key)
         inside = _inside(item.as_string()) if isinstance(item, Array) else []
         beside = item.trivia.comment
         if isinstance(item, Table) and item.is_super_table():
             beside = ""  # of a name with dots: it has no line
         elif waiting or beside or inside:
-            yield _Comments(own, [*waiting, *inside], beside)
+            yield _Comments(item_path, [*waiting, *inside], beside)
             waiting.clear()
         if isinstance(item, Table):
-            yield from _in_table(item.value, own, waiting)
+            yield from _in_table(item.value, item_path, waiting)

@@ -23,7 +23,7 @@ from submodel.config.subject import (
     ModelSection,
     TaskSection,
 )
-from submodel.options import Chosen, Section
+from submodel.options import Section, WithChoices
 
 
 class Config(Section):
@@ -35,17 +35,17 @@ class Config(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         0, description="all randomness follows from it"
     )
-    model: Chosen[ModelSection] = Field(default_factory=ModelSection)
+    model: WithChoices[ModelSection] = Field(default_factory=ModelSection)
     axes: AxesSection = AxesSection()
-    task: Chosen[TaskSection] = Field(default_factory=TaskSection)
-    data: Chosen[DataSection] = Field(default_factory=DataSection)
+    task: WithChoices[TaskSection] = Field(default_factory=TaskSection)
+    data: WithChoices[DataSection] = Field(default_factory=DataSection)
     clients: ClientsSection = ClientsSection()
-    scheme: Chosen[SchemeSection] = Field(default_factory=SchemeSection)
-    merge: Chosen[MergeSection] = Field(default_factory=MergeSection)
-    server: Chosen[ServerSection] = Field(default_factory=ServerSection)
-    local: Chosen[LocalSection] = Field(default_factory=LocalSection)
+    scheme: WithChoices[SchemeSection] = Field(default_factory=SchemeSection)
+    merge: WithChoices[MergeSection] = Field(default_factory=MergeSection)
+    server: WithChoices[ServerSection] = Field(default_factory=ServerSection)
+    local: WithChoices[LocalSection] = Field(default_factory=LocalSection)
     train: TrainSection = TrainSection()
-    engine: Chosen[EngineSection] = Field(default_factory=EngineSection)
+    engine: WithChoices[EngineSection] = Field(default_factory=EngineSection)
     devices: DevicesSection = DevicesSection()
 
     @field_validator("name")

@@ -11,7 +11,7 @@ import hashlib
 import json
 
 from submodel.config.config import Config
-from submodel.config.plain import shortened
+from submodel.config.plain import shorten
 from submodel.local.schedule import SCHEDULES
 from submodel.options import Section
 
@@ -39,22 +39,22 @@ def meaning(config: Config) -> dict[str, str]:
     >>> meaning(parse({"clients": {"per_round": 10}})) == meaning(Config())
     True
     """
-    checked = Config.model_validate(config.model_dump())
-    found = {}
+    config_in_full = Config.model_validate(config.model_dump())
+    values = {}
     for name in Config.model_fields:
-        value = getattr(checked, name)
+        value = getattr(config_in_full, name)
         if isinstance(value, Section):
             for key in type(value).model_fields:
-                found[f"{name}.{key}"] = _spelt(getattr(value, key))
+                values[f"{name}.{key}"] = _spell(getattr(value, key))
         else:
-            found[name] = _spelt(value)
-    return found
+            values[name] = _spell(value)
+    return values
 
 
 def fingerprint(config: Config) -> str:
     """A hash of all that must stay the same over a run."""
-    kept = {key: value for key, value in meaning(config).items() if key not in CHANGEABLE}
-    return hashlib.sha256(_spelt(kept).encode()).hexdigest()
+    unchangeable = {key: value for key, value in meaning(config).items() if key not in CHANGEABLE}
+    return hashlib.sha256(_spell(unchangeable).encode()).hexdigest()
 
 
 def differences(then: Config, now: Config) -> dict[str, tuple[str, str]]:
@@ -66,14 +66,19 @@ def differences(then: Config, now: Config) -> dict[str, tuple[str, str]]:
     """
     before, after = meaning(then), meaning(now)
     return {
-        key: (_shown(before.get(key, _UNSET)), _shown(after.get(key, _UNSET)))
+        key: (_show(before.get(key, _UNSET)), _show(after.get(key, _UNSET)))
         for key in {**before, **after}
         if before.get(key, _UNSET) != after.get(key, _UNSET)
     }
 
 
-def refusals(then: Config, now: Config, done: int) -> list[str]:
-    """Why a run with ``done`` rounds, begun as ``then``, cannot go on as ``now``; empty if it can.
+def refusals(then: Config, now: Config, rounds_behind: int) -> list[str]:
+    """Why a run, begun as ``then``, cannot go on as ``now``; empty if it can.
+
+    Args:
+        then: the configuration that it began with.
+        now: the one that it is to go on with.
+        rounds_behind: how many rounds it has already.
 
     >>> from submodel.config import parse
     >>> refusals(Config(), parse({"train": {"rounds": 300}}), 200)
@@ -82,27 +87,30 @@ def refusals(then: Config, now: Config, done: int) -> list[str]:
     'seed: 0 then, 1 now: it shapes every round'
     """
     problems = []
-    changed = differences(then, now)
-    for key, (old, new) in changed.items():
-        if why := _reason(key, then, now, done):
+    changes = differences(then, now)
+    for key, (old, new) in changes.items():
+        if why := _reason(key, then, now, rounds_behind):
             problems.append(f"{key}: {old} then, {new} now: {why}")
-    if now.train.rounds < done and "train.rounds" not in changed:
-        problems.append(f"train.rounds: {now.train.rounds}, but the run has {done} already")
+    if now.train.rounds < rounds_behind and "train.rounds" not in changes:
+        problems.append(
+            f"train.rounds: {now.train.rounds}, but the run has {rounds_behind} already"
+        )
     return problems
 
 
-def _reason(key: str, then: Config, now: Config, done: int) -> str:
+def _reason(key: str, then: Config, now: Config, rounds_behind: int) -> str:
     """Why a key may not change so; empty if it may."""
     if key in _SCORED:
         return "the rounds so far were scored the other way"
     if key not in CHANGEABLE:
         return "it shapes every round"
     if key == "train.rounds":
-        if now.train.rounds < done:
-            return f"the run has {done} already"
-        if now.local.schedule == "cosine" and done:
+        if now.train.rounds < rounds_behind:
+            return f"the run has {rounds_behind} already"
+        if now.local.schedule == "cosine" and rounds_behind:
             return "the learning rates of a cosine schedule follow from it, also those so far"
-        if not SCHEDULES.is_ours(now.local.schedule) and _rates(then, done) != _rates(now, done):
+        others = not SCHEDULES.is_ours(now.local.schedule)
+        if others and _rates(then, rounds_behind) != _rates(now, rounds_behind):
             return f"the learning rates of {now.local.schedule!r} follow from it, also those so far"
     if key == "engine.name" and "flower" in (then.engine.name, now.engine.name):
         return "a run's data is either here or on devices"
@@ -115,10 +123,10 @@ def _rates(config: Config, rounds: int) -> list[float]:
     return [schedule.factor(round_) for round_ in range(rounds)]
 
 
-def _spelt(value: object) -> str:
+def _spell(value: object) -> str:
     """One text for values that mean the same; whole numbers and fractions are kept apart."""
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def _shown(spelt: str) -> str:
-    return "unset" if spelt == _UNSET else shortened(spelt)
+def _show(spelling: str) -> str:
+    return "unset" if spelling == _UNSET else shorten(spelling)

@@ -125,10 +125,10 @@ class TrainSection(Section):
     def _known_trackers(cls, names: list[str]) -> list[str]:
         for name in names:
             if not TRACKERS.knows(name):
-                known = f"{', '.join(TRACKERS.names())} and not package.module:Name"
+                names_there = f"{', '.join(TRACKERS.names())} and not package.module:Name"
                 raise PydanticCustomError(
                     "not_a_choice", "holds {name}, which is not one of {it}",
-                    {"name": repr(name), "it": known},
+                    {"name": repr(name), "it": names_there},
                 )  # fmt: skip
         return names
 

@@ -7,11 +7,11 @@ from difflib import get_close_matches
 from typing import Any, get_args
 
 from submodel.config.config import Config
-from submodel.config.plain import shortened, shown
+from submodel.config.plain import shorten, show_value
 from submodel.errors import ConfigError
 from submodel.options import Section, compose
 
-MOST = 50
+MOST_MISTAKES = 50
 """So many mistakes are told; nobody reads more."""
 _ALLOWED = {
     "greater_than": "is not greater than {gt}",
@@ -37,15 +37,15 @@ _ALLOWED = {
 def sentences(errors: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> list[str]:
     """The mistakes that pydantic found in ``values``."""
     problems = [_sentence(error, values) for error in errors]
-    if more := problems[MOST:]:
-        problems[MOST:] = [f"and {len(more):,} more mistakes"]
+    if more := problems[MOST_MISTAKES:]:
+        problems[MOST_MISTAKES:] = [f"and {len(more):,} more mistakes"]
     return problems
 
 
 def _sentence(error: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     """One mistake as ``key.path: what was given, what is allowed``."""
     path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error["loc"]).lstrip(".")
-    path, given = shortened(path), shown(error["input"])
+    path, text = shorten(path), show_value(error["input"])
     kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         return f"{path}: {_no_such_key(error['loc'], values)}"
@@ -55,9 +55,9 @@ def _sentence(error: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     if kind == "value_error":  # from a validator of a section: begins with the key it is about
         return f"{path}.{context['error']}".lstrip(".")
     if path.startswith("clients.capacities") and kind in ("greater_than", "less_than_equal"):
-        return f"{path}: {shortened(str(error['input']))} is not in (0, 1]"
+        return f"{path}: {shorten(str(error['input']))} is not in (0, 1]"
     why = _ALLOWED[kind].format(**context) if kind in _ALLOWED else error["msg"]
-    return f"{path}: {given} {why}{whose}"
+    return f"{path}: {text} {why}{whose}"
 
 
 def _no_such_key(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
@@ -66,32 +66,32 @@ def _no_such_key(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
     if not outer:
         return _nearest(key, list(Config.model_fields))
     base = section_class(outer[0])
-    given = values.get(outer[0], {})
-    if base is None or not isinstance(given, Mapping):
+    section_values = values.get(outer[0], {})
+    if base is None or not isinstance(section_values, Mapping):
         return "no such key"
-    section = compose(base, given)
+    section = compose(base, section_values)
     for choice, kind in section.choices.items():
         if owners := kind.having(key):
-            chosen = given.get(choice, section.model_fields[choice].default)
+            component = section_values.get(choice, section.model_fields[choice].default)
             return (
-                f"{chosen!r} has no such key; it goes with {outer[0]}.{choice} = "
+                f"{component!r} has no such key; it goes with {outer[0]}.{choice} = "
                 f"{' or '.join(owners)}"
             )
     if key == "options":
-        names = [given.get(c, section.model_fields[c].default) for c in section.choices]
+        names = [section_values.get(c, section.model_fields[c].default) for c in section.choices]
         take = "takes" if len(names) == 1 else "take"
         return f"{' and '.join(map(repr, names))} {take} keys, not options, which are for own code"
-    return _nearest(key, list(section.model_fields), _foreign(section, given))
+    return _nearest(key, list(section.model_fields), _foreign(section, section_values))
 
 
-def _nearest(key: str, allowed: Sequence[str], components: Sequence[str] = ()) -> str:
+def _nearest(key: str, keys: Sequence[str], components: Sequence[str] = ()) -> str:
     """The nearest key of the section, or the same key of others; ``components`` are named."""
     wrong = "no such key"
     if components:
         has = "have" if components[1:] else "has"
         wrong = f"{' and '.join(map(repr, components))} {has} no such key"
-    allowed_here = f"allowed here: {', '.join(allowed)}"
-    if near := get_close_matches(key, allowed, 1):
+    allowed_here = f"allowed here: {', '.join(keys)}"
+    if near := get_close_matches(key, keys, 1):
         return f"{wrong}; did you mean {near[0]!r}? {allowed_here}"
     if others := [place for name in Config.model_fields for place in _places(name, key)]:
         there = "there are" if others[1:] else "there is"
@@ -114,9 +114,12 @@ def _places(name: str, key: str) -> list[str]:
     ]
 
 
-def _foreign(section: type[Section], given: Mapping[str, Any]) -> list[str]:
+def _foreign(section: type[Section], section_values: Mapping[str, Any]) -> list[str]:
     """The components of others that a section chooses."""
-    names = [(k, given.get(c, section.model_fields[c].default)) for c, k in section.choices.items()]
+    names = [
+        (k, section_values.get(c, section.model_fields[c].default))
+        for c, k in section.choices.items()
+    ]
     return [name for kind, name in names if kind.knows(name) and not kind.is_ours(name)]
 
 
@@ -124,12 +127,12 @@ def _whose(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
     """Which component of others declares a key; empty where it is one of ours."""
     if len(where) < 2:
         return ""
-    base, given = section_class(str(where[0])), values.get(str(where[0]))
-    if base is None or not isinstance(given, Mapping) or where[1] in base.model_fields:
+    base, section_values = section_class(str(where[0])), values.get(str(where[0]))
+    if base is None or not isinstance(section_values, Mapping) or where[1] in base.model_fields:
         return ""
-    section = compose(base, given)
+    section = compose(base, section_values)
     for choice, kind in section.choices.items():
-        name = given.get(choice, section.model_fields[choice].default)
+        name = section_values.get(choice, section.model_fields[choice].default)
         if kind.knows(name) and not kind.is_ours(name):
             try:
                 if where[1] in kind.find(name).options.model_fields:

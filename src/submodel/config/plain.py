@@ -15,7 +15,7 @@ _DEEPEST = 50  # tables and lists within each other
 _MOST_VALUES = 20_000
 _LONGEST_NAME = 100  # parts joined by dots; tomllib takes time quadratic in their number
 _MOST_BITS = 1024  # of a whole number; Python does not even print what is much longer
-_SHOWN = 200
+_LONGEST_TEXT = 200
 # A string of any of TOML's four kinds, closed or not; a comment; one character.
 _TOKEN = re.compile(
     r'"""(?:\\.|[^\\])*?(?:"""|\Z)|\'\'\'.*?(?:\'\'\'|\Z)|"(?:\\.|[^"\\\n])*"?|\'[^\'\n]*\'?'
@@ -41,7 +41,7 @@ def read_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # of TOML, and of numbers that are too long
-        raise ConfigError([f"not valid TOML: {shortened(str(error))}"]) from None
+        raise ConfigError([f"not valid TOML: {shorten(str(error))}"]) from None
 
 
 def check_bounds(values: object) -> None:
@@ -53,15 +53,15 @@ def check_bounds(values: object) -> None:
         count += 1
         if depth > _DEEPEST or count > _MOST_VALUES:
             what = "nested too deeply" if depth > _DEEPEST else f"more than {_MOST_VALUES:,} values"
-            raise ConfigError([f"{shortened(path)}: {what}"])
+            raise ConfigError([f"{shorten(path)}: {what}"])
         if isinstance(value, str) and not _is_text(value):
-            raise ConfigError([f"{shortened(path)}: {shown(value)} is not text"])
+            raise ConfigError([f"{shorten(path)}: {show_value(value)} is not text"])
         if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-            raise ConfigError([f"{shortened(path)}: a number of {value.bit_length():,} bits"])
+            raise ConfigError([f"{shorten(path)}: a number of {value.bit_length():,} bits"])
         for name, inner in _items(value):
             if isinstance(name, str) and not _is_text(name):
-                raise ConfigError([f"{shortened(path)}: {shown(name)} is not text"])
-            step = f"[{name}]" if isinstance(name, int) else f".{shortened(str(name))}"
+                raise ConfigError([f"{shorten(path)}: {show_value(name)} is not text"])
+            step = f"[{name}]" if isinstance(name, int) else f".{shorten(str(name))}"
             waiting.append((f"{path}{step}".lstrip("."), depth + 1, inner))
 
 
@@ -74,31 +74,31 @@ def unwritable(values: object, path: str = "") -> str:
     if isinstance(values, Mapping | list | tuple):
         for name, inner in _items(values):
             if isinstance(values, Mapping) and not isinstance(name, str):
-                return f"{path}: the key {shown(name)}"
+                return f"{path}: the key {show_value(name)}"
             step = f"[{name}]" if isinstance(name, int) else f".{name}"
-            if found := unwritable(inner, f"{path}{step}".lstrip(".")):
-                return found
+            if place := unwritable(inner, f"{path}{step}".lstrip(".")):
+                return place
         return ""
     if isinstance(values, str | bool | int | float | date | time):
         return ""
-    return f"{path}: {shown(values)}"
+    return f"{path}: {show_value(values)}"
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """A value for a message, not too long.
 
-    >>> shown("a" * 1000)[-12:]
+    >>> show_value("a" * 1000)[-12:]
     'aaaaaaaa ...'
     """
     try:
-        return shortened(repr(value))
+        return shorten(repr(value))
     except (ValueError, RecursionError):  # a number with too many digits, a list within itself
         return f"a {type(value).__name__}"
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """The beginning of a long text."""
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ..."
 
 
 def _items(value: object) -> Iterator[tuple[object, object]]:

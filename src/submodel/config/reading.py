@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from submodel.config.config import Config
 from submodel.config.mistakes import section_class, sentences
-from submodel.config.plain import MOST_BYTES, check_bounds, read_toml, shortened
+from submodel.config.plain import MOST_BYTES, check_bounds, read_toml, shorten
 from submodel.errors import ConfigError
 from submodel.files import UnreadableError, read_text
 from submodel.options import compose
@@ -39,12 +39,12 @@ def _setting(text: str) -> tuple[list[str], Any]:
     """Read one ``key.path=value``; the value is TOML, or a plain word."""
     path, sign, value = text.partition("=")
     if not sign or not path.strip():
-        raise ConfigError([f"--set {shortened(text)}: want key.path=value"])
+        raise ConfigError([f"--set {shorten(text)}: want key.path=value"])
     try:
-        found = read_toml(f"x = {value}")
+        table = read_toml(f"x = {value}")
     except ConfigError:
-        found = {}
-    return path.strip().split("."), found["x"] if found.keys() == {"x"} else value.strip()
+        table = {}
+    return path.strip().split("."), table["x"] if table.keys() == {"x"} else value.strip()
 
 
 def override(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def override(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
         for depth, part in enumerate(path[:-1]):
             inner = table.get(part, {})
             if not isinstance(inner, dict):
-                what = shortened(".".join(path[: depth + 1]))
-                raise ConfigError([f"--set {shortened(text)}: {what} is not a table"])
+                what = shorten(".".join(path[: depth + 1]))
+                raise ConfigError([f"--set {shorten(text)}: {what} is not a table"])
             table[part] = dict(inner)
             table = table[part]
         table[path[-1]] = value
@@ -92,13 +92,13 @@ def without_unused(values: Mapping[str, Any]) -> dict[str, Any]:
     >>> without_unused({"scheme": {"name": "full", "windows": 3}, "seed": 1})
     {'scheme': {'name': 'full'}, 'seed': 1}
     """
-    cleared = dict(values)
+    result = dict(values)
     for name, section in values.items():
         base = section_class(name)
         if base is None or not isinstance(section, Mapping):
             continue
         kind = compose(base, section)
-        cleared[name] = {
+        result[name] = {
             key: value
             for key, value in section.items()
             if key in kind.model_fields
@@ -107,7 +107,7 @@ def without_unused(values: Mapping[str, Any]) -> dict[str, Any]:
                 and key not in _FORMER
             )
         }
-    return cleared
+    return result
 
 
 _FORMER = ("options",)  # of components of ours, which have keys instead

@@ -109,31 +109,32 @@ class ClientsSection(Section):
             raise ValueError(
                 f"per_round: {self.per_round} is neither a count nor a fraction below 1"
             )
-        if self.sampled > self.count:
-            raise ValueError(f"per_round: {self.sampled} is more than the {self.count} clients")
+        if self.sample_size > self.count:
+            raise ValueError(f"per_round: {self.sample_size} is more than the {self.count} clients")
         if self.groups is None:
             return self
         if self.sampling == "uniform":
             raise ValueError("groups: go with sampling = cyclic or shuffled-cyclic")
         if self.groups > self.count:
             raise ValueError(f"groups: {self.groups} are more than the {self.count} clients")
-        if (least := self.count // self.groups) < self.sampled:
+        if (least := self.count // self.groups) < self.sample_size:
             raise ValueError(
                 f"groups: {self.groups} groups of {self.count} clients have only {least} each, "
-                f"less than the {self.sampled} per round; at most {self.count // self.sampled} do"
+                f"less than the {self.sample_size} per round; at most "
+                f"{self.count // self.sample_size} do"
             )
         return self
 
     @property
-    def sampled(self) -> int:
+    def sample_size(self) -> int:
         """The number of clients per round."""
         if self.per_round >= 1:
             return int(self.per_round)
         return max(1, round(self.per_round * self.count))
 
     @property
-    def visited(self) -> int:
+    def group_count(self) -> int:
         """The number of groups that rounds visit in turn; one if sampling is uniform."""
         if self.sampling == "uniform":
             return 1
-        return self.groups or self.count // self.sampled
+        return self.groups or self.count // self.sample_size

@@ -10,9 +10,9 @@ from submodel.plugins import Kind, Offer, find
 KEY = "train.trackers"
 
 
-def _is_callback(made: object) -> bool:
+def _is_callback(thing: object) -> bool:
     kind = find("submodel.runs.callbacks.base:Callback", KEY)
-    return isinstance(kind, type) and isinstance(made, kind)
+    return isinstance(kind, type) and isinstance(thing, kind)
 
 
 TRACKERS: Kind[object] = Kind(

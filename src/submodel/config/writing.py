@@ -25,15 +25,17 @@ def describe(config: Config) -> str:
         if isinstance(value, Section):
             sections += ["", f"[{name}]  # {(type(value).__doc__ or '').rstrip('.')}"]
             for key, leaf in type(value).model_fields.items():
-                sections.append(_described(key, getattr(value, key), leaf.description))
-            for key, given in (value.model_extra or {}).items():
-                sections.append(_described(key, given, "of a component whose code is not here"))
+                sections.append(_describe_key(key, getattr(value, key), leaf.description))
+            for key, setting in (value.model_extra or {}).items():
+                sections.append(
+                    _describe_key(key, setting, "of a component whose code is not here")
+                )
         else:
-            top.append(_described(name, value, field.description))
+            top.append(_describe_key(name, value, field.description))
     return "\n".join([*top, *sections]) + "\n"
 
 
-def _described(key: str, value: object, description: str | None) -> str:
+def _describe_key(key: str, value: object, description: str | None) -> str:
     return f"{f'# {key} =' if value is None else _line(key, value)}  # {description}"
 
 

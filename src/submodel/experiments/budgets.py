@@ -157,5 +157,7 @@ def with_rounds(config: Config, rounds: int) -> Config:
     share = Fraction(rounds, config.train.rounds)
     local = config.local
     if former := getattr(local, "milestones", None):
-        local = local.changed(milestones=[max(1, round(m * share)) for m in former])
-    return config.model_copy(update={"train": config.train.changed(rounds=rounds), "local": local})
+        local = local.with_values(milestones=[max(1, round(m * share)) for m in former])
+    return config.model_copy(
+        update={"train": config.train.with_values(rounds=rounds), "local": local}
+    )

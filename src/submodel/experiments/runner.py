@@ -19,7 +19,7 @@ from submodel.errors import SubmodelError
 from submodel.experiments.records import VariantRecord
 from submodel.extras import needs_extra
 from submodel.runs.folder import RunFolder
-from submodel.runs.loop import Interrupted
+from submodel.runs.loop import Interruption
 
 _POLL = 0.5  # seconds
 
@@ -93,7 +93,7 @@ class Runner:
                             failed.append(f"{job.folder.path}: {_reason(job)}")
                     update()
         except KeyboardInterrupt:
-            raise Interrupted("stopped; the same command goes on from here") from None
+            raise Interruption("stopped; the same command goes on from here") from None
         finally:
             for process in running:
                 process.terminate()  # saves its last round

@@ -158,7 +158,7 @@ def over_devices(training: Training, post: Post, file: Path | None = None) -> Tr
     roster = Roster(post, told, accepts, config.clients.count, file)
     engine = DeviceEngine(config, setup.module, sends_masks(setup.scheme), told, post, roster)
     least = min(config.devices.least, config.clients.count)
-    federation = DeviceFederation(setup, roster, engine, least, config.clients.sampled)
+    federation = DeviceFederation(setup, roster, engine, least, config.clients.sample_size)
     setup = replace(setup, clients=federation)
     return replace(training, setup=setup, engine=engine, checkpoint_every=1)
 

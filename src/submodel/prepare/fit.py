@@ -30,9 +30,9 @@ def check_kinds(module: object, data: object, loss: object) -> None:
     elif module is not None and not isinstance(module, nn.Module):
         problems.append(f"model: a {type(module).__name__} is not an nn.Module")
     if data is not None and not isinstance(data, Dataset):
-        given = repr(data) if isinstance(data, str) else f"a {type(data).__name__}"
+        description = repr(data) if isinstance(data, str) else f"a {type(data).__name__}"
         problems.append(
-            f"data: {given} is not a dataset; make one by submodel.dataset((x, y), (test_x, "
+            f"data: {description} is not a dataset; make one by submodel.dataset((x, y), (test_x, "
             "test_y)), or take submodel.digits()"
         )
     if isinstance(loss, type) and issubclass(loss, nn.Module):
@@ -48,11 +48,11 @@ def check_kinds(module: object, data: object, loss: object) -> None:
         raise ConfigError(problems)
 
 
-def simplified(loss: Loss, data: Dataset) -> Loss:
+def simplify(loss: Loss, data: Dataset) -> Loss:
     """The plain cross-entropy where ``loss`` is nothing else.
 
     >>> from submodel.data import digits
-    >>> simplified(nn.CrossEntropyLoss(), digits()) is functional.cross_entropy
+    >>> simplify(nn.CrossEntropyLoss(), digits()) is functional.cross_entropy
     True
     """
     return functional.cross_entropy if not cross_entropy_options(loss, data) else loss
@@ -123,8 +123,8 @@ def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, na
         _check_labels(outputs, part.y, data, name)
     value = _loss(loss, outputs, y, name)
     if not bool(value.isfinite()):
-        found = value_of(loss, outputs, y)
-        if found.is_count_known and found.count > 0:  # else other targets may count
+        counting = value_of(loss, outputs, y)
+        if counting.is_count_known and counting.count > 0:  # else other targets may count
             raise DataError(
                 f"{name} data: the loss of the first {len(y)} examples is {value.item()} before "
                 "anything is trained"
@@ -168,11 +168,11 @@ def _check_labels(outputs: Tensor, y: Tensor, data: Dataset, name: str) -> None:
         )
     if y.is_floating_point() or outputs.dim() < 2:
         return  # probabilities, or something that the loss itself will refuse
-    ignored = -100  # as functional.cross_entropy
-    told = y[y != ignored]
-    if not told.numel():
+    no_label = -100  # as functional.cross_entropy
+    labels = y[y != no_label]
+    if not labels.numel():
         return
-    least, most, count = int(told.min()), int(told.max()), outputs.shape[1]
+    least, most, count = int(labels.min()), int(labels.max()), outputs.shape[1]
     if least >= 0 and most < count:
         return
     begin = "; the labels begin at 1: give y - 1" if least == 1 and most == count else ""
@@ -198,16 +198,18 @@ def _loss(loss: Loss, outputs: Tensor, y: Tensor, name: str) -> Tensor:
             f"{tuple(y.shape)} and type {str(y.dtype).removeprefix('torch.')} ({name} data): "
             f"{type(error).__name__}: {reason.partition(' This will likely')[0]}"
         )
-        for change, changed in _changes(outputs, y):
-            if _is_taken(loss, outputs, changed):
+        for change, targets in _changes(outputs, y):
+            if _is_taken(loss, outputs, targets):
                 text += f"; it would take {change}"
                 break
         raise ConfigError([text]) from error
     if not isinstance(value, Tensor) or value.dim():
-        given = f"a {type(value).__name__}"
+        description = f"a {type(value).__name__}"
         if isinstance(value, Tensor):
-            given = f"a tensor of shape {tuple(value.shape)}"
-        raise ConfigError([f"loss: it returns {given}; want a tensor of one number, the mean"])
+            description = f"a tensor of shape {tuple(value.shape)}"
+        raise ConfigError(
+            [f"loss: it returns {description}; want a tensor of one number, the mean"]
+        )
     return value
 
 

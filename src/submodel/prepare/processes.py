@@ -19,7 +19,7 @@ from submodel.errors import ConfigError
 _WORTH_PROCESSES = 60.0  # seconds of work that starting more processes is worth
 
 
-def choose(config: Config, setup: Setup) -> Config:
+def choose_engine(config: Config, setup: Setup) -> Config:
     """The configuration with ``engine.name = "auto"`` settled.
 
     A group that torchrun has started is used; more than a minute of work is shared among one
@@ -27,7 +27,7 @@ def choose(config: Config, setup: Setup) -> Config:
     """
     cores = os.cpu_count() or 1
     on_cpu = own_device(config.engine.device).type == "cpu"
-    settled: dict[str, object]
+    choice: dict[str, object]
     if in_process_group():
         if not ENGINES.is_ours(config.engine.name):
             raise ConfigError(
@@ -36,13 +36,13 @@ def choose(config: Config, setup: Setup) -> Config:
                     "has started several; leave out one of them"
                 ]
             )
-        settled = {"name": "torchrun", "processes": int(os.environ["WORLD_SIZE"])}
+        choice = {"name": "torchrun", "processes": int(os.environ["WORLD_SIZE"])}
     elif config.engine.name != "auto":
         return config
     elif not on_cpu:
-        settled = {"name": "local"}
+        choice = {"name": "local"}
     elif cores > 1 and Estimate(setup).seconds(config.train.rounds) > _WORTH_PROCESSES:
-        settled = {"name": "torchrun", "processes": cores}
+        choice = {"name": "torchrun", "processes": cores}
     else:
-        settled = {"name": "local"}
-    return config.model_copy(update={"engine": config.engine.changed(**settled)})
+        choice = {"name": "local"}
+    return config.model_copy(update={"engine": config.engine.with_values(**choice)})

@@ -21,23 +21,23 @@ class Selection:
 
     outputs: Selector
 
-    def __call__(self, module: nn.Module, inputs: object, returned: Any) -> Tensor:  # noqa: ARG002
+    def __call__(self, module: nn.Module, inputs: object, result: Any) -> Tensor:  # noqa: ARG002
         """The selected tensor."""
-        kind = type(returned).__name__
+        kind = type(result).__name__
         try:
-            chosen = self.outputs(returned)
+            tensor = self.outputs(result)
         except Exception as error:  # whatever the user's own code raises
             raise ConfigError(
                 [f"outputs: fails on what the model returns, a {kind}: {error!r}"]
             ) from error
-        if not isinstance(chosen, Tensor):
+        if not isinstance(tensor, Tensor):
             raise ConfigError(
                 [
-                    f"outputs: returns a {type(chosen).__name__} of what the model returns, a "
+                    f"outputs: returns a {type(tensor).__name__} of what the model returns, a "
                     f"{kind}; want one tensor, as lambda returned: returned.logits"
                 ]
             )
-        return chosen
+        return tensor
 
 
 def select_outputs(module: nn.Module, outputs: Selector) -> nn.Module:
@@ -48,9 +48,9 @@ def select_outputs(module: nn.Module, outputs: Selector) -> nn.Module:
     >>> select_outputs(pair, lambda returned: returned[0])(torch.ones(1, 2)).shape
     torch.Size([1, 3])
     """
-    copied = copy_module(module, dict(module.named_parameters()), dict(module.named_buffers()))
-    copied.register_forward_hook(Selection(outputs))
-    return copied
+    copy = copy_module(module, dict(module.named_parameters()), dict(module.named_buffers()))
+    copy.register_forward_hook(Selection(outputs))
+    return copy
 
 
 def selection_of(module: nn.Module) -> Selection | None:

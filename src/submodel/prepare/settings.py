@@ -94,7 +94,7 @@ def alignment_problems(config: Config, module: nn.Module, own_axes: bool) -> lis
             "the traced axes unchanged, as it draws by layers",
         ),
     ]
-    return [f"scheme.alignment: 'independent' needs {need}" for met, need in needs if not met]
+    return [f"scheme.alignment: 'independent' needs {need}" for holds, need in needs if not holds]
 
 
 def factorised_problems(config: Config, own_axes: bool) -> list[str]:

@@ -33,7 +33,7 @@ from submodel.model.cut import COORDINATES, WHOLE
 from submodel.model.norm import Statistics
 from submodel.model.seeding import seed_torch
 from submodel.model.zoo import MODELS, ModelContext, factorised, only_ranks
-from submodel.prepare.fit import check_fit, check_kinds, check_model, simplified
+from submodel.prepare.fit import check_fit, check_kinds, check_model, simplify
 from submodel.prepare.settings import (
     alignment_of,
     alignment_problems,
@@ -66,25 +66,25 @@ def split_data(config: Config, data: Dataset) -> Partition:
     return PARTITIONS.find(config.data.partition).make(config.data, context)
 
 
-def make_scheme(config: Config, module: nn.Module, axes: Axes, labelled: bool) -> Scheme:
+def make_scheme(config: Config, module: nn.Module, axes: Axes, has_labels: bool) -> Scheme:
     """The scheme of a configuration, for these axes, if it is defined for the run."""
     sizes = _sizes(config, module, axes)
     context = SchemeContext(sizes, config.clients.capacities)
     scheme = SCHEMES.find(config.scheme.name).make(config.scheme, context)
-    given = RunFacts(
+    facts = RunFacts(
         sizes=sizes,
         capacities=config.clients.capacities,
         clients=config.clients.count,
-        per_round=config.clients.sampled,
+        per_round=config.clients.sample_size,
         granularity=config.scheme.granularity,
         output_step=config.train.output_step is not None,
         shapes={name: parameter.shape for name, parameter in module.named_parameters()},
         least=config.axes.least,
         rounds=config.train.rounds,
         is_aligned=alignment_of(config) == "residual",
-        has_labels=labelled,
+        has_labels=has_labels,
     )
-    if problems := scheme.problems(given):
+    if problems := scheme.problems(facts):
         raise ConfigError(problems)
     return scheme
 
@@ -119,8 +119,8 @@ def prepare(
     check_kinds(module, data, loss)
     problems = [
         f"{section}.name: 'own' stands for what submodel.train(model, data) is given in Python"
-        for section, given in (("model", module), ("data", data))
-        if given is None and getattr(config, section).name == "own"
+        for section, part in (("model", module), ("data", data))
+        if part is None and getattr(config, section).name == "own"
     ]
     if problems:
         raise ConfigError(problems)
@@ -143,7 +143,7 @@ def prepare(
     check_model(module)
     if config.model.factorised:
         module = factorised(module, config.model.rank_share)
-    loss = simplified(loss, data)
+    loss = simplify(loss, data)
     check_fit(module, data, loss)
     problems += target_problems(config, data, loss)
     problems += alignment_problems(config, module, own_axes=axes is not None)
@@ -151,12 +151,12 @@ def prepare(
         raise ConfigError(problems)
     if problems := axes_problems(config, own_axes=axes is not None):
         raise ConfigError(problems)
-    found = find_axes(config, module, data, axes)
-    found = only_cut_ranks(config, module, found)
+    cut_axes = find_axes(config, module, data, axes)
+    cut_axes = only_cut_ranks(config, module, cut_axes)
     problems += [
         f"axes.least: {axis!r} is not an axis that capacities cut; those are "
-        f"{', '.join(found.cut_by_capacity) or 'none'}"
-        for axis in config.axes.least.keys() - found.cut_by_capacity.keys()
+        f"{', '.join(cut_axes.cut_by_capacity) or 'none'}"
+        for axis in config.axes.least.keys() - cut_axes.cut_by_capacity.keys()
     ]
     scheme: Scheme | None = None
     try:
@@ -167,15 +167,17 @@ def prepare(
         else:
             problems += error.problems
     try:
-        labelled = data.classes is not None and loss is functional.cross_entropy
-        scheme = make_scheme(config, module, found, labelled)
+        has_labels = data.classes is not None and loss is functional.cross_entropy
+        scheme = make_scheme(config, module, cut_axes, has_labels)
     except ConfigError as error:
         problems += error.problems
     if problems or partition is None or scheme is None:
         raise ConfigError(problems)
-    setup = assemble_setup(config, module, found, scheme, PartitionedClients(data, partition), loss)
+    setup = assemble_setup(
+        config, module, cut_axes, scheme, PartitionedClients(data, partition), loss
+    )
     try_scheme(setup)
-    _check_builds(module, found, scheme, config, data)
+    _check_builds(module, cut_axes, scheme, config, data)
     if config.engine.name != "flower" and (problems := lone.problems(setup, config.train.rounds)):
         raise ConfigError(problems)  # a device tells itself, when it knows what it has
     return setup
@@ -197,13 +199,13 @@ def assemble_setup(
         scheme=scheme,
         population=Population(
             count=config.clients.count,
-            per_round=config.clients.sampled,
+            per_round=config.clients.sample_size,
             capacities=config.clients.capacities,
             proportions=config.clients.proportions or [1.0] * len(config.clients.capacities),
             capacity_mode=config.clients.capacity_mode,
             seed=config.seed,
             sampling=config.clients.sampling,
-            groups=config.clients.visited,
+            groups=config.clients.group_count,
         ),
         clients=federation,
         work=LocalWork(
@@ -241,14 +243,14 @@ def find_axes(
     config: Config,
     module: nn.Module,
     data: Dataset,
-    given: Axes | Mapping[str, tuple[Dimension, ...]] | None,
+    own_axes: Axes | Mapping[str, tuple[Dimension, ...]] | None,
 ) -> Axes:
     """The axes as given, or traced where anything is cut along them."""
-    if isinstance(given, Axes):
-        check_axes(module, given)
-        return given
-    if given is not None:
-        return declare(tensors_of(module), given)
+    if isinstance(own_axes, Axes):
+        check_axes(module, own_axes)
+        return own_axes
+    if own_axes is not None:
+        return declare(tensors_of(module), own_axes)
     by_label = config.local.absent_labels != "keep"
     by_capacity = config.scheme.granularity == "unit" and min(_shares(config)) < 1
     if not by_label and not by_capacity:
@@ -284,7 +286,7 @@ def _check_builds(
     shares = sorted(_shares(config) - {1.0})
     if config.scheme.granularity != "unit" or not shares:
         return
-    tried = set()
+    shape_keys = set()
     plain = [(Static(), capacity, 0) for capacity in shares]
     for rule, capacity, client in [*plain, *((scheme, shares[0], n) for n in range(3))]:
         draw = Draw(config.seed, 0, client)
@@ -292,8 +294,8 @@ def _check_builds(
             cut = draw_units(rule, axes, capacity, draw, least=config.axes.least)
         except LookupError:  # it looks at the model; then it may draw anything
             cut = draw_units(Random("bernoulli"), axes, capacity, draw, least=config.axes.least)
-        if cut.shape_key not in tried:
-            tried.add(cut.shape_key)
+        if cut.shape_key not in shape_keys:
+            shape_keys.add(cut.shape_key)
             outputs.check(build_module(module, cut), cut)
 
 

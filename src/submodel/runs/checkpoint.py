@@ -32,11 +32,22 @@ from submodel.config.plain import MOST_BYTES, read_toml
 from submodel.config.reading import without_unused
 from submodel.errors import CheckpointError, ConfigError, plain
 from submodel.files import UnreadableError, read_text, read_typed, write_text
-from submodel.runs.subject import Subject, differing
+from submodel.runs.subject import Fingerprints, describe_differences
 
-__all__ = ["DamagedError", "check_subject", "fingerprint", "flush", "latest", "model_sha256",
-           "read", "renew", "save", "saved", "saved_round"]  # fmt: skip
-_KEPT = 2
+__all__ = [
+    "DamagedError",
+    "check_subject",
+    "checkpoint_folders",
+    "fingerprint",
+    "flush",
+    "latest",
+    "model_sha256",
+    "read_checkpoint",
+    "renew",
+    "save",
+    "saved_round",
+]
+_FOLDERS_TO_KEEP = 2
 _TENSORS, _MEMORY, _STATE = "model.safetensors", "memory.safetensors", "state.json"
 _MOST_STATE = 2**23  # bytes; a tenth of it describes two thousand layers
 _NAME = re.compile(r"round-(\d{6,15})")
@@ -65,7 +76,7 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
-def save(folder: Path, state: State, config: Config, subject: Subject | None = None) -> Path:
+def save(folder: Path, state: State, config: Config, subject: Fingerprints | None = None) -> Path:
     """Write the checkpoint of a state; returns its folder."""
     final = folder / f"round-{state.round:06d}"
     if final.exists():
@@ -85,24 +96,28 @@ def save(folder: Path, state: State, config: Config, subject: Subject | None = N
         flush(path)
     partial.rename(final)
     flush(folder)
-    for old in saved(folder)[_KEPT:]:
+    for old in checkpoint_folders(folder)[_FOLDERS_TO_KEEP:]:
         shutil.rmtree(old)
     return final
 
 
-def saved(folder: Path) -> list[Path]:
+def checkpoint_folders(folder: Path) -> list[Path]:
     """The checkpoints' folders, newest first."""
-    found = {path: _NAME.fullmatch(path.name) for path in folder.glob("round-*")}
-    named = [(int(match[1]), path) for path, match in found.items() if match]
-    return [path for _, path in sorted(named, reverse=True)]
+    matches = {path: _NAME.fullmatch(path.name) for path in folder.glob("round-*")}
+    folders = [(int(match[1]), path) for path, match in matches.items() if match]
+    return [path for _, path in sorted(folders, reverse=True)]
 
 
 def saved_round(folder: Path) -> int:
     """The round of the newest checkpoint, whole or not; 0 if there is none."""
-    return max((int(path.name.partition("-")[2]) for path in saved(folder)[:1]), default=0)
+    return max(
+        (int(path.name.partition("-")[2]) for path in checkpoint_folders(folder)[:1]), default=0
+    )
 
 
-def read(path: Path, config: Config, like: State, subject: Subject | None = None) -> State:
+def read_checkpoint(
+    path: Path, config: Config, like: State, subject: Fingerprints | None = None
+) -> State:
     """One checkpoint, checked; ``like`` gives the names and shapes that it must have.
 
     Raises `DamagedError` where it is not whole, `CheckpointError` where it is another run's.
@@ -125,45 +140,45 @@ def read(path: Path, config: Config, like: State, subject: Subject | None = None
 
 
 def latest(
-    folder: Path, config: Config, like: State, subject: Subject | None = None
+    folder: Path, config: Config, like: State, subject: Fingerprints | None = None
 ) -> tuple[State, list[str]]:
     """The newest checkpoint that is whole, and what was wrong with newer ones, which are removed.
 
     Raises `CheckpointError` where there is none, or the newest is another run's.
     """
-    damaged: dict[Path, str] = {}
-    for path in saved(folder):
+    damage: dict[Path, str] = {}
+    for path in checkpoint_folders(folder):
         try:
-            state = read(path, config, like, subject)
+            state = read_checkpoint(path, config, like, subject)
         except DamagedError as error:
-            damaged[path] = str(error)
+            damage[path] = str(error)
             continue
-        for old in damaged:
+        for old in damage:
             shutil.rmtree(old, ignore_errors=True)  # its round will be saved again
-        return state, list(damaged.values())
-    raise CheckpointError("\n".join([f"{folder}: no usable checkpoint", *damaged.values()]))
+        return state, list(damage.values())
+    raise CheckpointError("\n".join([f"{folder}: no usable checkpoint", *damage.values()]))
 
 
-def check_subject(folder: Path, subject: Subject) -> None:
+def check_subject(folder: Path, subject: Fingerprints) -> None:
     """Raise `CheckpointError` where the newest checkpoint is of another model or other data."""
-    for path in saved(folder)[:1]:
+    for path in checkpoint_folders(folder)[:1]:
         _check_subject(path, _meta(path), subject)
 
 
-def _check_subject(path: Path, meta: Mapping[str, Any], subject: Subject) -> None:
-    known = meta.get("subject")
-    if known and subject and (problems := differing(known, subject)):
+def _check_subject(path: Path, meta: Mapping[str, Any], subject: Fingerprints) -> None:
+    then = meta.get("subject")
+    if then and subject and (problems := describe_differences(then, subject)):
         raise CheckpointError(
             "\n".join([f"{path}: belongs to a run with another model or other data", *problems])
         )
 
 
-def renew(folder: Path, config: Config, subject: Subject) -> None:
+def renew(folder: Path, config: Config, subject: Fingerprints) -> None:
     """Let checkpoints that earlier versions wrote say whose they are.
 
     They hold no more than a hash of the run's config.toml, which may be about to change.
     """
-    for path in saved(folder):
+    for path in checkpoint_folders(folder):
         try:
             meta = _meta(path)
             if _is_old(meta):
@@ -173,7 +188,7 @@ def renew(folder: Path, config: Config, subject: Subject) -> None:
             continue  # it stays what it is
 
 
-def _state(meta: Mapping[str, Any], config: Config, subject: Subject | None) -> str:
+def _state(meta: Mapping[str, Any], config: Config, subject: Fingerprints | None) -> str:
     """The JSON part of a checkpoint."""
     content = {
         **meta,

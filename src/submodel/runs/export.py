@@ -57,24 +57,24 @@ def trained_module(
     config, setup = training.config, training.setup
     cut = training.cut(state, capacity)
     module = assemble(setup, scale_model(setup, state.tensors, capacity), cut)
-    measured = score(module, setup.clients.dataset.test, setup)
+    test_score = score(module, setup.clients.dataset.test, setup)
     about = {
         "run": config.name,
         "capacity": capacity,
         "scheme": config.scheme.name,
-        "score": asdict(measured),
+        "score": asdict(test_score),
         "inputs": list(setup.clients.dataset.inputs),
         "units": {a: k.tolist() for a, k in cut.units.items()} if isinstance(cut, UnitCut) else {},
         "config": config.model_dump(exclude_none=True),
     }
-    return as_batch_norm(module).eval(), measured, about
+    return as_batch_norm(module).eval(), test_score, about
 
 
 def export(
     training: Training, state: State, capacity: float, kind: Format, out: Path
 ) -> tuple[Path, Score]:
     """Write the model of a run; returns the file and its measured test score."""
-    module, measured, about = trained_module(training, state, capacity)
+    module, test_score, about = trained_module(training, state, capacity)
     example = training.setup.clients.dataset.test.x[:2]
     out.mkdir(parents=True, exist_ok=True)
     if kind == "safetensors":
@@ -89,7 +89,7 @@ def export(
         path = out / "model.onnx"
         _to_onnx(module, example, path)
     (out / "model.json").write_text(json.dumps(about, indent=2) + "\n")
-    return path, measured
+    return path, test_score
 
 
 def _to_onnx(module: nn.Module, example: Tensor, path: Path) -> None:

@@ -19,7 +19,7 @@ from submodel.config.plain import MOST_BYTES
 from submodel.errors import SubmodelError
 from submodel.files import JsonNumber, UnreadableError, read_text, read_typed, write_text
 from submodel.runs import checkpoint
-from submodel.runs.metrics import Lines, Metrics, said
+from submodel.runs.metrics import Lines, Metrics, describe_damage
 
 _MOST_SUMMARY = 2**20  # bytes
 
@@ -83,30 +83,30 @@ class RunFolder:
             config: What it goes on with. Comments that somebody wrote into the file stay there.
         """
         try:
-            changed = bool(differences(self.config(), config))
+            is_changed = bool(differences(self.config(), config))
         except SubmodelError:  # damaged, but a checkpoint says that it belongs to this one
-            changed = True
-        if changed:  # in this order: a kill in between leaves an unfinished run
+            is_changed = True
+        if is_changed:  # in this order: a kill in between leaves an unfinished run
             self.summary_file.unlink(missing_ok=True)
             try:
-                written = read_text(self.config_file, MOST_BYTES)
+                users_text = read_text(self.config_file, MOST_BYTES)
             except UnreadableError:
-                written = ""
-            write_text(self.config_file, keep_comments(to_toml(config), written))
+                users_text = ""
+            write_text(self.config_file, keep_comments(to_toml(config), users_text))
 
     def metrics(self) -> list[Metrics]:
         """One entry per completed round, ascending; what is damaged is left out."""
-        return list(Lines.read(self.metrics_file).kept)
+        return list(Lines.read(self.metrics_file).entries)
 
     def rounds(self) -> int:
         """How many rounds are behind the run, by its metrics."""
-        lines = Lines.read(self.metrics_file).kept
+        lines = Lines.read(self.metrics_file).entries
         return int(lines[-1]["round"]) if lines else 0
 
-    def lost(self) -> str:
+    def describe_damage(self) -> str:
         """What is damaged of the metrics, in words; empty if nothing is."""
         lines = Lines.read(self.metrics_file)
-        return said(lines.damage, lines.lost(self.rounds()))
+        return describe_damage(lines.damage, lines.gaps(self.rounds()))
 
     def summary(self) -> Metrics | None:
         """The summary of a finished run; raises `SubmodelError` where it is damaged."""
@@ -130,7 +130,7 @@ class RunFolder:
     def keep_metrics(self, rounds: int) -> str:
         """Forget the lines after ``rounds``: they will be written again. Says what is lost."""
         lines = Lines.read(self.metrics_file).until(rounds)
-        what = said(lines.damage, lines.lost(rounds))
+        what = describe_damage(lines.damage, lines.gaps(rounds))
         if lines.damage:
             shutil.copyfile(self.metrics_file, self.damaged_metrics_file)
         write_text(self.metrics_file, lines.text())
@@ -151,7 +151,7 @@ class RunFolder:
             file.write(json.dumps(line) + "\n")
 
     @contextmanager
-    def locked(self, patience: float = 0.0) -> Iterator[None]:
+    def lock(self, patience: float = 0.0) -> Iterator[None]:
         """Keep a second process out of the folder; a killed process leaves no lock behind.
 
         Args:

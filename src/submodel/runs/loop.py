@@ -21,21 +21,21 @@ from submodel.errors import CallbackError, LostProcessError, SilentRoundError, S
 from submodel.model.cost import CostModel
 from submodel.runs.callbacks import Callback, callbacks_of
 from submodel.runs.folder import RunFolder
-from submodel.runs.metrics import Metrics, line_of
+from submodel.runs.metrics import Metrics, round_line
 from submodel.runs.start import start
 from submodel.runs.subject import subject_of
 from submodel.runs.summary import write_result
 from submodel.runs.training import Training
 
-__all__ = ["Interrupted", "Metrics", "RunFolder", "train"]
+__all__ = ["Interruption", "Metrics", "RunFolder", "run_rounds"]
 _log = logging.getLogger(__name__)
 
 
-class Interrupted(SubmodelError):  # noqa: N818 - not an error, but it ends the command
+class Interruption(SubmodelError):  # noqa: N818 - not an error, but it ends the command
     """The user stopped the run; its last completed round is saved."""
 
 
-def train(
+def run_rounds(
     training: Training,
     folder: RunFolder | None = None,
     callbacks: Sequence[Callback] = (),
@@ -66,7 +66,7 @@ def train(
         watchers.begin(training, state, history)
         while state.round < rounds:
             after, report = _round(training, state, engine, costs, together)
-            line = watchers.complete(state, after, line_of(after.round, report))
+            line = watchers.complete(state, after, round_line(after.round, report))
             history.append(line)
             before, state = state, after  # from here on the round counts
             watchers.after_round(before, after, line)
@@ -106,4 +106,4 @@ def _ending(stop: BaseException, round_: int, rounds: int) -> SubmodelError:
     where = f"stopped after round {round_} of {rounds}"
     if isinstance(stop, CallbackError):
         return CallbackError(f"{stop}; {where}, which is saved: resume it to go on")
-    return Interrupted(f"{where}: {stop}" if isinstance(stop, SubmodelError) else where)
+    return Interruption(f"{where}: {stop}" if isinstance(stop, SubmodelError) else where)

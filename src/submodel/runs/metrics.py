@@ -65,7 +65,7 @@ RESERVED = frozenset((*_Line.__annotations__, "clients", "devices", *_SUMMARISED
 """What lines and summaries call their own entries; nobody else may."""
 
 
-def line_of(round_: int, report: RoundReport) -> Metrics:
+def round_line(round_: int, report: RoundReport) -> Metrics:
     """What is written of a round, before anything is added to it."""
     return {
         "round": round_,
@@ -117,13 +117,13 @@ def flat(line: Mapping[str, Any]) -> Metrics:
 class Lines:
     """What a file of lines holds: one per round, ascending, and what else stands there."""
 
-    kept: Sequence[Metrics]
+    entries: Sequence[Metrics]
     damage: Sequence[str]
 
     @classmethod
     def read(cls, path: Path) -> Lines:
         """Those of a file; there need not be one."""
-        found: dict[int, Metrics] = {}
+        line_of_round: dict[int, Metrics] = {}
         damage: list[str] = []
         for number, text in enumerate(_texts(path), start=1):
             try:
@@ -133,22 +133,26 @@ class Lines:
                     damage.append(f"line {number} is not that of a round")
                 continue
             line: Metrics = from_json(text)  # checked, and in the order it was written in
-            if found.setdefault(line["round"], line) is not line:
+            if line_of_round.setdefault(line["round"], line) is not line:
                 damage.append(f"line {number} is another one of round {line['round']}")
-        return cls([found[round_] for round_ in sorted(found)], damage)
+        return cls([line_of_round[round_] for round_ in sorted(line_of_round)], damage)
 
     def until(self, rounds: int) -> Lines:
         """The lines of the first so many rounds."""
-        return Lines([line for line in self.kept if line["round"] <= rounds], self.damage)
+        return Lines([line for line in self.entries if line["round"] <= rounds], self.damage)
 
-    def lost(self, rounds: int) -> list[tuple[int, int]]:
+    def gaps(self, rounds: int) -> list[tuple[int, int]]:
         """The stretches, first and last, of the first so many rounds that have no line."""
-        there = [0, *(line["round"] for line in self.kept if line["round"] <= rounds), rounds + 1]
+        there = [
+            0,
+            *(line["round"] for line in self.entries if line["round"] <= rounds),
+            rounds + 1,
+        ]
         return [(a + 1, b - 1) for a, b in pairwise(there) if b - a > 1]
 
     def text(self) -> str:
         """What a file of these lines holds."""
-        return "".join(json.dumps(line) + "\n" for line in self.kept)
+        return "".join(json.dumps(line) + "\n" for line in self.entries)
 
 
 def _texts(path: Path) -> Iterator[bytes]:
@@ -161,18 +165,18 @@ def _texts(path: Path) -> Iterator[bytes]:
         return
 
 
-def said(damage: Sequence[str], lost: Sequence[tuple[int, int]]) -> str:
+def describe_damage(damage: Sequence[str], gaps: Sequence[tuple[int, int]]) -> str:
     """What is wrong with a run's lines, for people.
 
-    >>> said(["line 3 is not that of a round"], [(3, 3), (7, 9)])
+    >>> describe_damage(["line 3 is not that of a round"], [(3, 3), (7, 9)])
     'line 3 is not that of a round; no line is left of rounds 3, 7 to 9'
     """
     parts = list(damage[:_MOST_SAID])
     if len(damage) > _MOST_SAID:
         parts.append(f"likewise {len(damage) - _MOST_SAID} more")
-    if lost:
-        spans = [f"{a}" if a == b else f"{a} to {b}" for a, b in lost[:_MOST_SAID]]
-        if len(lost) > _MOST_SAID:
-            spans.append(f"and {len(lost) - _MOST_SAID} more stretches")
+    if gaps:
+        spans = [f"{a}" if a == b else f"{a} to {b}" for a, b in gaps[:_MOST_SAID]]
+        if len(gaps) > _MOST_SAID:
+            spans.append(f"and {len(gaps) - _MOST_SAID} more stretches")
         parts.append(f"no line is left of rounds {', '.join(spans)}")
     return "; ".join(parts)

@@ -23,11 +23,11 @@ from submodel.errors import ConfigError, SubmodelError
 from submodel.model.axes import Axes, Dimension
 from submodel.prepare.selection import Selector
 from submodel.runs import checkpoint
-from submodel.runs.callbacks import Callback, Guarded
+from submodel.runs.callbacks import Callback, CallbackGuard
 from submodel.runs.callbacks.progress import Progress
 from submodel.runs.export import Format, export, trained_state
 from submodel.runs.folder import RunFolder
-from submodel.runs.loop import train
+from submodel.runs.loop import run_rounds
 from submodel.runs.material import Material
 from submodel.runs.metrics import Metrics, flat
 from submodel.runs.subject import subject_of
@@ -128,11 +128,11 @@ class Run:
             callbacks: told of every round, as in `submodel.train`.
             progress: show how it goes on the error output.
         """
-        resolved = self.changed(config or {})
-        if self.finished and not differences(self.config, resolved):
+        next_config = self.with_changes(config or {})
+        if self.finished and not differences(self.config, next_config):
             return self
-        name = resolved.engine.name
-        if name in ("torchrun", "flower") or getattr(resolved.engine, "processes", None):
+        name = next_config.engine.name
+        if name in ("torchrun", "flower") or getattr(next_config.engine, "processes", None):
             raise ConfigError(
                 [
                     "engine: resume computes in this process (name 'auto' or 'local', no "
@@ -140,15 +140,20 @@ class Run:
                 ]
             )
         self.need_material()
-        shown = [Progress(Console(stderr=True))] if progress else []
+        progress_bars = [Progress(Console(stderr=True))] if progress else []
         with torch.inference_mode(False), torch.enable_grad():
-            training = self._material.training(resolved)
-            with self.folder.locked():
-                train(training, self.folder, [*shown, *map(Guarded, callbacks)], resume=True)
+            training = self._material.training(next_config)
+            with self.folder.lock():
+                run_rounds(
+                    training,
+                    self.folder,
+                    [*progress_bars, *map(CallbackGuard, callbacks)],
+                    resume=True,
+                )
         self.__dict__.pop("_training", None)
         return self
 
-    def changed(self, config: Config | Mapping[str, Any]) -> Config:
+    def with_changes(self, config: Config | Mapping[str, Any]) -> Config:
         """The configuration to go on with; raises `ConfigError` where it is another run's.
 
         Args:
@@ -157,18 +162,18 @@ class Run:
         if not isinstance(config, Config):
             values = without_unused(_laid_over(read_toml(to_toml(self.config)), config))
             config = parse(_laid_over(values, config))
-        done = checkpoint.saved_round(self.folder.checkpoints)
-        if problems := refusals(self.config, config, done):
-            allowed = f"what may change in a run that has begun: {', '.join(CHANGEABLE)}"
-            raise ConfigError([*problems, allowed])
+        rounds_behind = checkpoint.saved_round(self.folder.checkpoints)
+        if problems := refusals(self.config, config, rounds_behind):
+            hint = f"what may change in a run that has begun: {', '.join(CHANGEABLE)}"
+            raise ConfigError([*problems, hint])
         return config
 
     def need_material(self) -> None:
         """Raise `ConfigError` where a model or data of the user's own is missing."""
-        given = {"model": self._material.model, "data": self._material.data}
+        material = {"model": self._material.model, "data": self._material.data}
         missing = [
             f"{section}=..."
-            for section, value in given.items()
+            for section, value in material.items()
             if value is None and getattr(self.config, section).name == "own"
         ]
         if missing:
@@ -199,9 +204,9 @@ class Run:
     def _check(self, config: Config) -> None:
         """Raise where model and data are given to a run that has its own."""
         problems = []
-        for section, given in (("model", self._material.model), ("data", self._material.data)):
+        for section, part in (("model", self._material.model), ("data", self._material.data)):
             name = getattr(config, section).name
-            if given is not None and name != "own":
+            if part is not None and name != "own":
                 problems.append(f"{section}: the run's configuration names its own, {name!r}")
         if problems:
             raise ConfigError(problems)
@@ -250,13 +255,13 @@ def _laid_over(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
     >>> _laid_over({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4, "c": None}})
     {'a': {'b': 4}, 'd': 3}
     """
-    merged = dict(values)
+    result = dict(values)
     for key, value in changes.items():
         old = values.get(key)
         if value is None:
-            merged.pop(key, None)
+            result.pop(key, None)
         elif isinstance(value, Mapping) and isinstance(old, Mapping):
-            merged[key] = _laid_over(old, value)
+            result[key] = _laid_over(old, value)
         else:
-            merged[key] = value
-    return merged
+            result[key] = value
+    return result

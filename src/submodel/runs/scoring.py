@@ -28,19 +28,24 @@ def scores(training: Training, state: State, group: Group) -> Metrics:
         parts["train_eval"] = some(data.train, settings.evaluate_train_examples, setup.seed)
     small = capacity_models(setup, state) if settings.evaluate_capacities else {}
     rows = measured(setup, [(state.tensors, WHOLE), *small.values()])
-    found = evaluate_parts(
+    part_scores = evaluate_parts(
         setup, state, list(parts.values()), device=device, spread=group.spread, rows=rows[0]
     )
     values: Metrics = {}
-    for name, score in zip(parts, found, strict=True):
+    for name, score in zip(parts, part_scores, strict=True):
         values[f"{name}_loss"] = score.loss
         if score.accuracy is not None:
             values[f"{name}_accuracy"] = score.accuracy
     if settings.evaluate_capacities:
         by_capacity = evaluate_capacities(
-            setup, state, found[0], device, group.spread, dict(zip(small, rows[1:], strict=True))
+            setup,
+            state,
+            part_scores[0],
+            device,
+            group.spread,
+            dict(zip(small, rows[1:], strict=True)),
         )
-        if found[0].accuracy is not None:
+        if part_scores[0].accuracy is not None:
             values["capacity_accuracy"] = {f"{c:g}": s.accuracy for c, s in by_capacity.items()}
         else:
             values["capacity_loss"] = {f"{c:g}": s.loss for c, s in by_capacity.items()}

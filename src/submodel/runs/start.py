@@ -9,14 +9,14 @@ from submodel.algorithm.types import State
 from submodel.runs import checkpoint
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics
-from submodel.runs.subject import Subject
+from submodel.runs.subject import Fingerprints
 from submodel.runs.training import Training
 
 _log = logging.getLogger(__name__)
 
 
 def start(
-    training: Training, folder: RunFolder | None, subject: Subject, resume: bool
+    training: Training, folder: RunFolder | None, subject: Fingerprints, resume: bool
 ) -> tuple[State, list[Metrics]]:
     """The state to go on from, and the lines of the rounds behind it.
 
@@ -26,7 +26,7 @@ def start(
     state, config = initial_state(training.setup), training.config
     if folder is None:
         return state, []
-    if resume and checkpoint.saved(folder.checkpoints):
+    if resume and checkpoint.checkpoint_folders(folder.checkpoints):
         state, problems = checkpoint.latest(folder.checkpoints, config, state, subject)
         for problem in problems:
             _log.warning("passed over %s", problem)
@@ -35,10 +35,10 @@ def start(
     else:
         folder.go_on_as(config)
         checkpoint.save(folder.checkpoints, state, config, subject)
-    if lost := folder.keep_metrics(state.round):
+    if damage := folder.keep_metrics(state.round):
         _log.warning(
             "%s: %s; the model is not affected, but totals and curves are",
             folder.metrics_file,
-            lost,
+            damage,
         )
     return state, folder.metrics()

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from submodel.config.plain import shortened
+from submodel.config.plain import shorten
 from submodel.data import Dataset
 from submodel.data.partitions.lists import ClientLists
 from submodel.model.axes.axes_json import axes_fingerprint
@@ -23,38 +23,38 @@ from submodel.plugins import is_path
 from submodel.prepare.selection import selection_of
 from submodel.runs.training import Training
 
-Subject = Mapping[str, str]
+Fingerprints = Mapping[str, str]
 """Fingerprints by what they are of, each a text for people, those of values with a hash."""
 _PIECE = 2**24  # values to hash at a time, where they are not contiguous in memory
 _MOST_LAYERS, _MOST_SHOWN = 2000, 8
 _HASH = " sha256:"
 
 
-def subject_of(training: Training) -> Subject:
+def subject_of(training: Training) -> Fingerprints:
     """The fingerprints of a run; over devices, of what the server has and is sure to need."""
     config, setup = training.config, training.setup
     data = setup.clients.dataset
     on_devices = config.engine.name == "flower"
-    found = {"axes": f"{len(setup.axes.sizes)}{_HASH}{axes_fingerprint(setup.axes)}"}
-    found |= _of_data(data, ("test",) if on_devices else ("train", "test"))
+    fingerprints = {"axes": f"{len(setup.axes.sizes)}{_HASH}{axes_fingerprint(setup.axes)}"}
+    fingerprints |= _of_data(data, ("test",) if on_devices else ("train", "test"))
     if config.model.name == "own" or is_path(config.model.name):
-        found["loss"] = getattr(setup.loss, "__name__", type(setup.loss).__name__)
-        found |= _of_module(setup.module)
+        fingerprints["loss"] = getattr(setup.loss, "__name__", type(setup.loss).__name__)
+        fingerprints |= _of_module(setup.module)
     if (selection := selection_of(setup.module)) is not None:
         outputs = selection.outputs
-        found["outputs"] = getattr(outputs, "__name__", type(outputs).__name__)
+        fingerprints["outputs"] = getattr(outputs, "__name__", type(outputs).__name__)
     if isinstance(partition := getattr(setup.clients, "partition", None), ClientLists):
         digest = hashlib.sha256()
         for positions in partition.lists:
             digest.update(f"{len(positions)}:".encode() + positions.tobytes())
-        found["clients"] = f"lists of {len(partition.lists)}{_HASH}{digest.hexdigest()}"
-    return found
+        fingerprints["clients"] = f"lists of {len(partition.lists)}{_HASH}{digest.hexdigest()}"
+    return fingerprints
 
 
-def differing(then: Subject, now: Subject) -> list[str]:
+def describe_differences(then: Fingerprints, now: Fingerprints) -> list[str]:
     """What is not as it was, a sentence each.
 
-    >>> differing({"loss": "cross_entropy"}, {"loss": "nll_loss"})
+    >>> describe_differences({"loss": "cross_entropy"}, {"loss": "nll_loss"})
     ['loss: cross_entropy then, nll_loss now']
     """
     problems = []
@@ -65,7 +65,7 @@ def differing(then: Subject, now: Subject) -> list[str]:
         if old.partition(_HASH)[0] == new.partition(_HASH)[0]:
             problems.append(f"{name}: {old.partition(_HASH)[0]} as then, but not the same ones")
         else:
-            old, new = (shortened(text.partition(_HASH)[0]) for text in (old, new))
+            old, new = (shorten(text.partition(_HASH)[0]) for text in (old, new))
             problems.append(f"{name}: {old} then, {new} now")
     if more := problems[_MOST_SHOWN:]:
         problems[_MOST_SHOWN:] = [f"and {len(more)} more"]
@@ -96,45 +96,52 @@ def _pieces(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _of_data(data: Dataset, parts: tuple[str, ...]) -> dict[str, str]:
-    found = {"classes": str(data.classes)}
+    fingerprints = {"classes": str(data.classes)}
     for name in parts:
         part = getattr(data, name)
-        found |= {f"{name} inputs": _described(part.x), f"{name} targets": _described(part.y)}
-    return found
+        fingerprints |= {
+            f"{name} inputs": _describe_tensor(part.x),
+            f"{name} targets": _describe_tensor(part.y),
+        }
+    return fingerprints
 
 
-def _described(tensor: Tensor, values: bool = True) -> str:
+def _describe_tensor(tensor: Tensor, values: bool = True) -> str:
     kind = str(tensor.dtype).removeprefix("torch.")
     text = f"{kind} {' x '.join(map(str, tensor.shape))}"
     return f"{text}{_HASH}{hash_of(tensor)}" if values else text
 
 
 def _of_module(module: nn.Module) -> dict[str, str]:
-    found = {f"module {name}".rstrip(): _layer(layer) for name, layer in module.named_modules()}
-    exchanged = tensors_of(module)
+    fingerprints = {
+        f"module {name}".rstrip(): _layer(layer) for name, layer in module.named_modules()
+    }
+    tensors = tensors_of(module)
     for name, buffer in module.named_buffers():
-        if name not in exchanged and buffer.dim():  # those of no dimension count batches
+        if name not in tensors and buffer.dim():  # those of no dimension count batches
             # fractions, say of a table of sines, may differ in the last digit between machines
-            found[f"buffer {name}"] = _described(buffer, not buffer.is_floating_point())
-    if len(found) > _MOST_LAYERS:
-        digest = hashlib.sha256("\n".join(f"{k}={v}" for k, v in found.items()).encode())
-        return {"module": f"{len(found)} layers{_HASH}{digest.hexdigest()}"}
-    return found
+            fingerprints[f"buffer {name}"] = _describe_tensor(
+                buffer, not buffer.is_floating_point()
+            )
+    if len(fingerprints) > _MOST_LAYERS:
+        digest = hashlib.sha256("\n".join(f"{k}={v}" for k, v in fingerprints.items()).encode())
+        return {"module": f"{len(fingerprints)} layers{_HASH}{digest.hexdigest()}"}
+    return fingerprints
 
 
 def _layer(layer: nn.Module) -> str:
     """Its class and its settings: what it says of itself, and its plain attributes."""
     try:
-        said = layer.extra_repr()
+        own_words = layer.extra_repr()
     except Exception:  # somebody else's code, which nothing else here needs
-        said = ""
+        own_words = ""
     settings = {
         name: value
         for name, value in sorted(vars(layer).items())
         if type(value) in (bool, int, float, str)
         and not name.startswith("_")
         and name != "training"
-        and f"{name}=" not in said
+        and f"{name}=" not in own_words
     }
-    text = f"{type(layer).__name__}({said})"
+    text = f"{type(layer).__name__}({own_words})"
     return text + "".join(f" {name}={value!r}" for name, value in settings.items())

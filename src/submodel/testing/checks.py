@@ -153,7 +153,7 @@ def resume(bench: Bench) -> list[str]:
                 shape = tuple(state.memory[name].shape)
                 require(shape == tensor.shape, f"memory {name!r} changed its shape to {shape}")
             path = checkpoint.save(Path(folder), state, config)
-            state = checkpoint.read(path, config, begun)
+            state = checkpoint.read_checkpoint(path, config, begun)
     same(state, bench.later, "a run that is saved and resumed at every round ends elsewhere")
     return ["a resumed run ends with the same bits, memory included (contract 7)"]
 

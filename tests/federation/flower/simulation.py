@@ -26,7 +26,7 @@ from submodel.config import read
 from submodel.federation.flower.control import thin_app
 from submodel.federation.flower.environment import environment
 from submodel.prepare.setup import prepare
-from submodel.runs.loop import RunFolder, train
+from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training
 from tests.support.devices import alone
 
@@ -122,7 +122,7 @@ def test_ten_nodes_in_rays_actors_train_what_one_process_trains(home: Path) -> N
     assert run["status"] == "finished:completed", out.read_text()[-5000:]
 
     resolved = alone(read(folder.config_file))
-    expected, _ = train(Training(resolved, prepare(resolved)))
+    expected, _ = run_rounds(Training(resolved, prepare(resolved)))
     found = load_file(folder.model_file)
     assert found.keys() == expected.tensors.keys()
     for name, tensor in expected.tensors.items():

@@ -335,7 +335,7 @@ def test_a_run_that_gives_up_says_why_in_its_folder(tmp_path: Path) -> None:
 def test_a_run_that_is_trained_already_is_left_alone(tmp_path: Path) -> None:
     config, folder = config_of(), RunFolder(tmp_path / "run")
     folder.create(config)
-    with folder.locked(), pytest.raises(SubmodelError, match="another process is training"):
+    with folder.lock(), pytest.raises(SubmodelError, match="another process is training"):
         run(folder.path, config, Village())
     assert not folder.stopped_file.exists()
 

@@ -13,7 +13,7 @@ from submodel.federation.flower.credentials import create
 from submodel.federation.flower.process import Child
 from submodel.federation.flower.supernode import explain
 from submodel.prepare.setup import prepare
-from submodel.runs.loop import train
+from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.support.devices import alone
 from tests.support.processes import House
@@ -97,7 +97,7 @@ def test_two_devices_train_over_tls_what_one_process_trains(house: House) -> Non
     assert "test accuracy" in house.said("serve")
 
     config = alone(read(house.run / "config.toml"))
-    expected, _ = train(Training(config, prepare(config)))
+    expected, _ = run_rounds(Training(config, prepare(config)))
     found = load_file(house.run / "model.safetensors")
     assert found.keys() == expected.tensors.keys()
     for name, tensor in expected.tensors.items():

@@ -20,7 +20,7 @@ from submodel.federation.flower.control import UnreachableError
 from submodel.federation.flower.serving import Place, Served
 from submodel.federation.flower.superlink import Superlink
 from submodel.federation.roster import Entry
-from submodel.runs.loop import Interrupted, RunFolder
+from submodel.runs.loop import Interruption, RunFolder
 from tests.support.commands import Command
 
 
@@ -179,7 +179,7 @@ def test_what_stopped_a_run_the_last_time_does_not_stop_it_again(
 
     made = scene(asked)
     made.folder.stopped_file.write_text("of an earlier time\n")
-    with pytest.raises(Interrupted, match="nobody answered"):
+    with pytest.raises(Interruption, match="nobody answered"):
         made.follow()
     assert len(made.submitted) == 2
     made.follow()
@@ -194,7 +194,7 @@ def test_ctrl_c_while_it_starts_says_where_the_run_stands(scene: Callable[..., S
         raise KeyboardInterrupt
 
     made.link.start = interrupted  # type: ignore[method-assign]
-    with pytest.raises(Interrupted, match="stopped after round 0"):
+    with pytest.raises(Interruption, match="stopped after round 0"):
         made.follow()
     assert not made.link.lives
 

@@ -28,7 +28,7 @@ from submodel.model.zoo.low_rank import Factors
 from submodel.prepare.setup import prepare
 from submodel.report.tables import cost_rows
 from submodel.runs.export import trained_module, trained_state
-from submodel.runs.loop import Interrupted, RunFolder, train
+from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.open import Run
 from submodel.runs.training import Training
 from submodel.schemes import Draw, Random, Static
@@ -277,7 +277,7 @@ def test_it_trains_on_digits_and_resumes_and_is_exported(scheme: str, tmp_path: 
             raise KeyboardInterrupt
 
     whole = run(tmp_path / "whole", config)
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interruption):
         run(tmp_path / "resumed", config, on_round=interrupt)
     assert run(tmp_path / "resumed", config, resume=True)["model_sha256"] == whole["model_sha256"]
     assert whole["test_accuracy"] > 0.8  # a tenth would be chance
@@ -320,7 +320,7 @@ def test_a_module_of_ones_own_is_factorised_by_the_config() -> None:
     config = parse({"model": {**LOW, "name": "own", "rank_share": "1/2"}, "train": {"rounds": 1}})
     setup = prepare(config, net, digits())
     assert setup.axes.cut_by_capacity == {"3.down": 6}
-    state, _ = train(Training(config, setup))
+    state, _ = run_rounds(Training(config, setup))
     assert state.tensors["3.down.weight"].shape == (6, 16)
 
 

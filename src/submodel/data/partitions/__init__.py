@@ -38,7 +38,7 @@ PARTITIONS: Kind[Partition] = Kind(
         "dirichlet": Offer(
             "submodel.data.partitions.dirichlet:Dirichlet", "each label split by Dir(alpha)"
         ),
-        "own": Offer("submodel.data.partitions.lists:ClientLists", hidden=True),
+        "own": Offer("submodel.data.partitions.lists:ClientLists", is_hidden=True),
         "flwr": Offer("submodel.data.partitions.flower:Flower", "a partitioner of flwr-datasets"),
     },
 )

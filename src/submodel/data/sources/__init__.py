@@ -28,7 +28,7 @@ SOURCES: Kind[Dataset] = Kind(
             "train/CLASS/*.png, test/CLASS/*.png",
             "PATH",
         ),
-        "own": Offer("submodel.data.sources.stand_in:DataStandIn", hidden=True),
+        "own": Offer("submodel.data.sources.stand_in:DataStandIn", is_hidden=True),
     },
 )
 

@@ -104,7 +104,7 @@ def _of_run(config: Config, way: Way, seed: int) -> Config:
     """One run: alone on its core, as others run beside it, unless the configuration says more."""
     engine = config.engine
     if engine.name == "auto":
-        engine = engine.changed(name="local")
+        engine = engine.with_values(name="local")
     return config.model_copy(update={"name": way.slug, "seed": seed, "engine": engine})
 
 

@@ -21,9 +21,9 @@ from submodel.federation.flower.messages import GridPost, wait_no_longer
 from submodel.federation.server import over_devices
 from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import Tell
-from submodel.runs.callbacks.progress import scores
+from submodel.runs.callbacks.progress import describe_scores
 from submodel.runs.folder import RunFolder, new_folder
-from submodel.runs.loop import train
+from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 
 app = ServerApp()
@@ -55,7 +55,7 @@ def folder_of(run_config: Mapping[str, object]) -> RunFolder:
 def main(grid: Grid, context: Context) -> None:
     """Train the run of a folder over the nodes of the grid."""
     folder = folder_of(context.run_config)
-    with _logged(folder), folder.locked():
+    with _logged(folder), folder.lock():
         folder.stopped_file.unlink(missing_ok=True)
         try:
             _train(folder, grid)
@@ -70,12 +70,14 @@ def _train(folder: RunFolder, grid: Grid) -> None:
 
     def tell(line: dict[str, Any]) -> None:
         if line["round"] > done:
-            _log.info("round %d of %d: %s", line["round"], config.train.rounds, scores(line))
+            _log.info(
+                "round %d of %d: %s", line["round"], config.train.rounds, describe_scores(line)
+            )
 
     wait_no_longer(config.devices.deadline)
     training = Training(config, prepare(config))
     training = over_devices(training, GridPost(grid), folder.devices_file)
-    train(training, folder, [Tell(tell)], resume=True)
+    run_rounds(training, folder, [Tell(tell)], resume=True)
 
 
 @contextmanager

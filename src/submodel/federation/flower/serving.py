@@ -24,7 +24,7 @@ from submodel.federation.flower.superlink import Superlink
 from submodel.files import UnreadableError, read_typed
 from submodel.runs.callbacks import OnRound
 from submodel.runs.folder import RunFolder
-from submodel.runs.loop import Interrupted
+from submodel.runs.loop import Interruption
 
 Say = Callable[[str], None]
 _PAUSE, _ASK_EVERY = 0.5, 2.0
@@ -104,7 +104,7 @@ class Served:
         self._trouble = ""
 
     def follow(self, on_round: OnRound) -> None:
-        """Until the run is finished; raises `Interrupted` if it stops before."""
+        """Until the run is finished; raises `Interruption` if it stops before."""
         try:
             self._begin()
             asked = answered = time.monotonic()
@@ -128,7 +128,7 @@ class Served:
                 time.sleep(_PAUSE)
         except KeyboardInterrupt:
             self._tell(on_round)
-            raise Interrupted(f"stopped after round {self._rounds}") from None
+            raise Interruption(f"stopped after round {self._rounds}") from None
         finally:
             self._end()
 
@@ -195,9 +195,9 @@ class Served:
         if status == "finished:completed" and self._folder.summary_file.is_file():
             return True
         if self._folder.stopped_file.is_file():
-            raise Interrupted(self._folder.stopped_file.read_text("utf-8").strip())
+            raise Interruption(self._folder.stopped_file.read_text("utf-8").strip())
         if status == "finished:stopped":
-            raise Interrupted(f"stopped after round {self._rounds}")
+            raise Interruption(f"stopped after round {self._rounds}")
         self._again("the server's app died")
         return False
 
@@ -219,7 +219,7 @@ class Served:
 
     def _wait_for_lock(self) -> None:
         """An app that was stopped, or whose SuperLink died, notices it later: it must be gone."""
-        with self._folder.locked(_LOCK_PATIENCE):
+        with self._folder.lock(_LOCK_PATIENCE):
             pass  # and leave it to the app that follows
 
     def _end(self) -> None:

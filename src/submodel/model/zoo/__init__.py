@@ -27,7 +27,7 @@ MODELS: Kind[nn.Module] = Kind(
         "cnn": Offer("submodel.model.zoo.cnn:Cnn"),
         "preresnet18": Offer("submodel.model.zoo.preresnet:PreResNet18"),
         "preresnet34": Offer("submodel.model.zoo.preresnet:PreResNet34"),
-        "own": Offer("submodel.model.zoo.own_model:OwnModel", hidden=True),
+        "own": Offer("submodel.model.zoo.own_model:OwnModel", is_hidden=True),
     },
 )
 

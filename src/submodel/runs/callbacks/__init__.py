@@ -11,24 +11,24 @@ from submodel.runs.callbacks.books import DeviceBooks, KeepsBooks
 from submodel.runs.callbacks.checkpoint import Checkpoint
 from submodel.runs.callbacks.curves import Curves
 from submodel.runs.callbacks.evaluate import Evaluate
-from submodel.runs.callbacks.guard import Guarded
+from submodel.runs.callbacks.guard import CallbackGuard
 from submodel.runs.callbacks.metrics_file import MetricsFile
 from submodel.runs.callbacks.several import Several
 from submodel.runs.callbacks.tell import OnRound, Tell
 from submodel.runs.callbacks.trackers import trackers_of
 from submodel.runs.folder import RunFolder
-from submodel.runs.subject import Subject
+from submodel.runs.subject import Fingerprints
 
 if TYPE_CHECKING:
     from submodel.runs.training import Training
 
-__all__ = ["Callback", "Guarded", "OnRound", "Several", "Tell", "callbacks_of"]
+__all__ = ["Callback", "CallbackGuard", "OnRound", "Several", "Tell", "callbacks_of"]
 
 
 def callbacks_of(
     training: Training,
     folder: RunFolder | None,
-    subject: Subject,
+    subject: Fingerprints,
     group: ProcessGroup | None = None,
     more: Sequence[Callback] = (),
 ) -> Several:

@@ -10,7 +10,7 @@ from submodel.runs import checkpoint
 from submodel.runs.callbacks.base import Callback
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics
-from submodel.runs.subject import Subject
+from submodel.runs.subject import Fingerprints
 
 if TYPE_CHECKING:
     from submodel.runs.training import Training
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Checkpoint(Callback):
     """Saves states, once the lines that lead to them are safe: after `MetricsFile`."""
 
-    def __init__(self, training: Training, folder: RunFolder, subject: Subject) -> None:
+    def __init__(self, training: Training, folder: RunFolder, subject: Fingerprints) -> None:
         self._config, self._rounds = training.config, training.rounds
         self._every = training.checkpoint_every or training.config.train.checkpoint_every
         self._folder, self._subject = folder, subject

@@ -41,26 +41,28 @@ def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> No
     figure = new_figure(12, 3.6)
     scores, loss, traffic = figure.subplots(1, 3)
     figure.suptitle(title)
-    measured = [line for line in history if "test_loss" in line]
-    rounds = [line["round"] for line in measured]
-    _draw_scores(scores, measured, rounds)
+    scored_lines = [line for line in history if "test_loss" in line]
+    rounds = [line["round"] for line in scored_lines]
+    _draw_scores(scores, scored_lines, rounds)
 
     loss.plot([line["round"] for line in history], [line["train_loss"] for line in history],
               label="train (clients)", alpha=0.5, linewidth=1)  # fmt: skip
-    seen = _marker(rounds)
-    loss.plot(rounds, [line["test_loss"] for line in measured], marker=seen, label="test (global)")
+    marker = _marker(rounds)
+    loss.plot(
+        rounds, [line["test_loss"] for line in scored_lines], marker=marker, label="test (global)"
+    )
     loss.set(xlabel="round", ylabel="loss", yscale="log")
     loss.legend(fontsize=8)
 
-    sent = list(accumulate(line["bytes_down"] + line["bytes_up"] for line in history))
-    position = {line["round"]: total for line, total in zip(history, sent, strict=True)}
+    traffic_so_far = list(accumulate(line["bytes_down"] + line["bytes_up"] for line in history))
+    position = {line["round"]: total for line, total in zip(history, traffic_so_far, strict=True)}
     traffic.plot(
         [position[r] / 1e6 for r in rounds],
-        [line.get("test_accuracy", line["test_loss"]) for line in measured],
-        marker=seen,
+        [line.get("test_accuracy", line["test_loss"]) for line in scored_lines],
+        marker=marker,
     )
-    traffic.set(xlabel="traffic, MB (down + up)", ylabel=f"test {_score(measured)}")
-    ends = (len(history), len(history), sent[-1] / 1e6 if sent else 0)
+    traffic.set(xlabel="traffic, MB (down + up)", ylabel=f"test {_score(scored_lines)}")
+    ends = (len(history), len(history), traffic_so_far[-1] / 1e6 if traffic_so_far else 0)
     for plot, end in zip((scores, loss, traffic), ends, strict=True):
         plot.grid(alpha=0.3)
         plot.set_xlim(0, 1.02 * end or 1)
@@ -73,22 +75,22 @@ def _marker(rounds: Sequence[int]) -> str | None:
     return "o" if len(rounds) == 1 else None
 
 
-def _draw_scores(plot: Plot, measured: Sequence[dict[str, Any]], rounds: Sequence[int]) -> None:
+def _draw_scores(plot: Plot, scored_lines: Sequence[dict[str, Any]], rounds: Sequence[int]) -> None:
     """Accuracy, or the loss where targets are not labels: of the global model and by capacity."""
-    score = _score(measured)
+    score = _score(scored_lines)
     by_capacity = f"capacity_{score}"
     plot.set(xlabel="round", ylabel=f"test {score}")
-    for capacity in measured[0].get(by_capacity, {}) if measured else ():
+    for capacity in scored_lines[0].get(by_capacity, {}) if scored_lines else ():
         if float(capacity) < 1:
-            values = [line[by_capacity][capacity] for line in measured]
+            values = [line[by_capacity][capacity] for line in scored_lines]
             plot.plot(rounds, values, alpha=0.7, linewidth=1, marker=_marker(rounds),
                       label=f"capacity {capacity}")  # fmt: skip
-    plot.plot(rounds, [line[f"test_{score}"] for line in measured], color="k",
+    plot.plot(rounds, [line[f"test_{score}"] for line in scored_lines], color="k",
               marker=_marker(rounds), label="global model")  # fmt: skip
     if score == "accuracy":
         plot.set_ylim(0, 1.02)  # a line at 100 % is not hidden by the frame
     plot.legend(fontsize=8)
 
 
-def _score(measured: Sequence[dict[str, Any]]) -> str:
-    return "accuracy" if measured and "test_accuracy" in measured[0] else "loss"
+def _score(scored_lines: Sequence[dict[str, Any]]) -> str:
+    return "accuracy" if scored_lines and "test_accuracy" in scored_lines[0] else "loss"

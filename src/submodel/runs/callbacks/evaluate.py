@@ -33,8 +33,8 @@ class Evaluate(Callback):
         self._scores = {key: last[key] for key in (*SCORES, *training.metrics) if key in last}
         if state.round < training.rounds:
             return
-        unscored = "test_loss" not in last
-        if unscored if self._group is None else self._group.first(unscored):
+        needs_scores = "test_loss" not in last
+        if needs_scores if self._group is None else self._group.first(needs_scores):
             self._scores = self._measure(state)
             if last:
                 history[-1] = last | self._scores

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from submodel.runs.training import Training
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-class Guarded(Callback):
+class CallbackGuard(Callback):
     """Calls another callback with copies, checks what it returns, and names it where it fails."""
 
     def __init__(self, callback: Callback) -> None:
@@ -30,8 +30,8 @@ class Guarded(Callback):
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
         """With copies of the state and the lines."""
         if self._does("begin"):
-            given = _copy(state), copy.deepcopy(history)
-            self._call("begin", lambda: self._callback.begin(training, *given))
+            copies = _copy(state), copy.deepcopy(history)
+            self._call("begin", lambda: self._callback.begin(training, *copies))
 
     def measure(self, before: State, after: State) -> Mapping[str, Any]:
         """Its entries, if they can stand in a line."""
@@ -42,8 +42,8 @@ class Guarded(Callback):
     def after_round(self, before: State, after: State, line: Metrics) -> None:
         """With copies of the states and the line."""
         if self._does("after_round"):
-            given = _copy(before), _copy(after), copy.deepcopy(line)
-            self._call("after_round", lambda: self._callback.after_round(*given))
+            copies = _copy(before), _copy(after), copy.deepcopy(line)
+            self._call("after_round", lambda: self._callback.after_round(*copies))
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
         """A failure is said and no more: the run ends already, for another reason."""
@@ -70,7 +70,7 @@ class Guarded(Callback):
         """Whether it has a method of its own, which is worth a copy of the model."""
         return getattr(type(self._callback), method) is not getattr(Callback, method)
 
-    def _call(self, method: str, call: Callable[[], T]) -> T:
+    def _call(self, method: str, call: Callable[[], _T]) -> _T:
         try:
             return call()
         except Exception as error:
@@ -78,18 +78,18 @@ class Guarded(Callback):
                 f"callback {self._name}: {method} fails: {type(error).__name__}: {error}"
             ) from error
 
-    def _entries(self, method: str, function: Callable[..., Any], *given: Any) -> Metrics:
-        entries = self._call(method, lambda: function(*given))
-        returned = f"callback {self._name}: {method} returns"
+    def _entries(self, method: str, function: Callable[..., Any], *arguments: Any) -> Metrics:
+        entries = self._call(method, lambda: function(*arguments))
+        subject = f"callback {self._name}: {method} returns"
         if not isinstance(entries, Mapping) or not all(isinstance(key, str) for key in entries):
-            raise CallbackError(f"{returned} {entries!r}; want a dictionary of names and numbers")
-        if known := sorted(entries.keys() & RESERVED):
-            raise CallbackError(f"{returned} {known[0]!r}, which the run itself writes")
+            raise CallbackError(f"{subject} {entries!r}; want a dictionary of names and numbers")
+        if reserved_names := sorted(entries.keys() & RESERVED):
+            raise CallbackError(f"{subject} {reserved_names[0]!r}, which the run itself writes")
         try:
             json.dumps(dict(entries), allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise CallbackError(
-                f"{returned} {entries!r}, which cannot be written as JSON ({error}); use finite "
+                f"{subject} {entries!r}, which cannot be written as JSON ({error}); use finite "
                 "numbers, texts, and tables of them"
             ) from None
         return dict(entries)

@@ -24,12 +24,12 @@ class Progress(Callback):
     """Shows on a console how a run goes."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._shown = console, ExitStack()
+        self._console, self._open_bars = console, ExitStack()
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
         """Show the rounds that are done."""
-        shown = show_progress(training.rounds, self._console)
-        self._tell = self._shown.enter_context(shown)
+        bar = show_progress(training.rounds, self._console)
+        self._tell = self._open_bars.enter_context(bar)
         for line in history:
             self._tell(line)
 
@@ -39,13 +39,13 @@ class Progress(Callback):
 
     def close(self) -> None:
         """Leave the bar as it is."""
-        self._shown.close()
+        self._open_bars.close()
 
 
-def scores(line: dict[str, Any]) -> str:
+def describe_scores(line: dict[str, Any]) -> str:
     """What a round's line says of the model.
 
-    >>> scores({"train_loss": 1.25, "test_loss": 1.5, "test_accuracy": 0.5})
+    >>> describe_scores({"train_loss": 1.25, "test_loss": 1.5, "test_accuracy": 0.5})
     'train loss 1.2500, test loss 1.5000, test accuracy 50.0%'
     """
     text = f"train loss {line['train_loss']:.4f}"
@@ -63,7 +63,7 @@ def show_progress(rounds: int, console: Console) -> Iterator[OnRound]:
 
         def say(line: dict[str, Any]) -> None:
             if "test_loss" in line:
-                console.print(f"round {line['round']}/{rounds}: {scores(line)}")
+                console.print(f"round {line['round']}/{rounds}: {describe_scores(line)}")
 
         yield say
         return
@@ -76,13 +76,13 @@ def show_progress(rounds: int, console: Console) -> Iterator[OnRound]:
     )
     with Bar(*columns, console=console) as progress:
         task = progress.add_task("", total=rounds)
-        shown = ""
+        description = ""
 
         def advance(line: dict[str, Any]) -> None:
-            nonlocal shown
+            nonlocal description
             if "test_loss" in line:
-                shown = scores(line)
-            progress.update(task, completed=line["round"], description=shown)
+                description = describe_scores(line)
+            progress.update(task, completed=line["round"], description=description)
 
         yield advance
 

@@ -15,7 +15,7 @@ from submodel.config import Config
 from submodel.config.trackers import TRACKERS
 from submodel.errors import ConfigError
 from submodel.runs.callbacks.base import Callback
-from submodel.runs.callbacks.guard import Guarded
+from submodel.runs.callbacks.guard import CallbackGuard
 
 __all__ = ["TRACKERS", "TrackerContext", "trackers_of"]
 
@@ -52,16 +52,19 @@ def trackers_of(config: Config, folder: Path | None) -> list[Callback]:
         config: of the run.
         folder: where the run writes, if it does.
     """
-    return [Guarded(_made(name, TrackerContext(config, folder))) for name in config.train.trackers]
+    return [
+        CallbackGuard(_make_tracker(name, TrackerContext(config, folder)))
+        for name in config.train.trackers
+    ]
 
 
-def _made(name: str, context: TrackerContext) -> Callback:
+def _make_tracker(name: str, context: TrackerContext) -> Callback:
     """One tracker; a list of names leaves no place for keys, so all of its keys have defaults."""
     component = TRACKERS.find(name)
     try:
         options = component.options()
     except ValidationError as error:
-        keys = ", ".join(str(part) for found in error.errors() for part in found["loc"])
+        keys = ", ".join(str(part) for problem in error.errors() for part in problem["loc"])
         raise ConfigError(
             [f"{TRACKERS.key}: {name!r} cannot be made: {keys} is missing, and has no default"]
         ) from None

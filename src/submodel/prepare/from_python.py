@@ -21,18 +21,21 @@ def as_own(config: Config) -> Config:
     model.width: goes with the models of a configuration, not with one that is given in Python
     """
     problems = [
-        *_ignored("model", "models", config.model),
-        *_ignored("data", "data sources", config.data),
+        *_unused_settings("model", "models", config.model),
+        *_unused_settings("data", "data sources", config.data),
     ]
     if problems:
         raise ConfigError(problems)
-    own = {"model": config.model.changed(name="own"), "data": config.data.changed(name="own")}
-    return config.model_copy(update=own)
+    sections = {
+        "model": config.model.with_values(name="own"),
+        "data": config.data.with_values(name="own"),
+    }
+    return config.model_copy(update=sections)
 
 
-def _ignored(name: str, kinds: str, section: Section) -> list[str]:
+def _unused_settings(name: str, kinds: str, section: Section) -> list[str]:
     """What was set of a section that means nothing for what is given."""
-    after = type(section.changed(name="own")).model_fields
+    after = type(section.with_values(name="own")).model_fields
     problems = []
     for key in type(section).model_fields:
         if key not in section.model_fields_set:
