@@ -150,7 +150,7 @@ class _Flops(DispatchMode):
         if isinstance(func, HigherOrderOperator):
             self.has_nested = True
             return func(*args, **keywords)
-        result = shortcut(func, args)
+        result = shortcut(func, args, keywords)
         if result is NotImplemented:
             with self:
                 parts = func.decompose(*args, **keywords)

@@ -1,13 +1,13 @@
 """Operators on tensors without values: only the shapes of what they give count.
 
-PyTorch finds the shapes of most operators at once. Those of products with a bias, activations and
-batch norms it finds by Python code for its compiler, which takes a second to load, and milliseconds
-per layer.
+PyTorch finds the shapes of many operators at once. Those of convolutions, pools, products with a
+bias, sums, means, activations and batch norms it finds by Python code for its compiler, which takes
+a second to load, and milliseconds per layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,14 +18,20 @@ from submodel.model.axes.keep import DispatchMode
 
 _aten = torch.ops.aten
 _ALIKE = {_aten.relu.default, _aten.gelu.default, _aten.silu.default, _aten.tanh.default}
+_NONE: list[int] = []
 _NORMS = (_aten.native_batch_norm.default, _aten._native_batch_norm_legit.default)
 
 
-def shortcut(func: OpOverload, args: tuple[Any, ...]) -> Any:
+def shortcut(func: OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     """What an operator gives on the meta device; NotImplemented where there is no quicker way.
 
+    Args:
+        func: The operator.
+        args: Its arguments by position.
+        keywords: Its arguments by name.
+
     >>> x, w = torch.empty(2, 3, device="meta"), torch.empty(3, 4, device="meta")
-    >>> shortcut(torch.ops.aten.addmm.default, (w[0], x, w)).shape
+    >>> shortcut(torch.ops.aten.addmm.default, (w[0], x, w), {}).shape
     torch.Size([2, 4])
     """
     if func is _aten.addmm.default:
@@ -33,12 +39,105 @@ def shortcut(func: OpOverload, args: tuple[Any, ...]) -> Any:
         if one.is_meta and other.is_meta and one.dtype == other.dtype:
             return one.new_empty((one.shape[0], other.shape[1]))
     elif func in _ALIKE and args[0].is_meta:
-        return torch.empty_like(args[0])
+        return _empty_like(args[0])
     elif func in _NORMS and _trains_on_shapes(args):
         x: Tensor = args[0]
         channels = x.shape[1]
-        return torch.empty_like(x), x.new_empty(channels), x.new_empty(channels)
+        return _empty_like(x), x.new_empty(channels), x.new_empty(channels)
+    elif func in _SHAPES and not keywords:
+        return _SHAPES[func](*args)
     return NotImplemented
+
+
+def _empty_like(x: Tensor) -> Tensor:
+    """Another such tensor: what `torch.empty_like` gives, which asks the compiler."""
+    return x.new_empty(x.shape) if x.is_contiguous() else torch.empty_like(x)
+
+
+def _sum(one: Any, other: Any) -> Any:
+    """Of two tensors that are alike, as where a skip ends."""
+    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+        return NotImplemented
+    if not (one.is_meta and other.is_meta and one.is_contiguous() and other.is_contiguous()):
+        return NotImplemented
+    alike = (one.shape, one.dtype) == (other.shape, other.dtype)
+    return _empty_like(one) if alike else NotImplemented
+
+
+def _mean(x: Tensor, over: list[int] | None, keep: bool = False) -> Any:
+    """Over some dimensions, of floating-point numbers."""
+    if not (x.is_meta and over and x.is_floating_point()):
+        return NotImplemented
+    if not all(-x.dim() <= dimension < x.dim() for dimension in over):
+        return NotImplemented
+    gone = {dimension % x.dim() for dimension in over}
+    sizes = [1 if i in gone else n for i, n in enumerate(x.shape) if keep or i not in gone]
+    return x.new_empty(sizes) if len(gone) == len(over) else NotImplemented
+
+
+def _convolution(
+    x: Tensor,
+    weight: Tensor,
+    _bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    _output_padding: list[int],
+    groups: int,
+) -> Any:
+    """Of tensors that fit, and not transposed."""
+    if transposed or not (x.is_meta and weight.is_meta and x.dtype == weight.dtype):
+        return NotImplemented
+    if x.shape[1] != groups * weight.shape[1] or weight.shape[0] % groups or x.numel() == 0:
+        return NotImplemented
+    places = _places(x.shape[2:], weight.shape[2:], stride, padding, dilation)
+    return x.new_empty((x.shape[0], weight.shape[0], *places)) if places else NotImplemented
+
+
+def _pool(
+    x: Tensor,
+    window: list[int],
+    stride: list[int] = _NONE,
+    padding: list[int] = _NONE,
+    dilation: list[int] = _NONE,
+    ceil: bool = False,
+) -> Any:
+    """The largest of every window of a batch of images, and where it was."""
+    if ceil or not (x.is_meta and x.dim() == 4 and x.numel() and x.is_contiguous()):
+        return NotImplemented
+    places = _places(x.shape[2:], window, stride or window, padding or [0, 0], dilation or [1, 1])
+    if not places or any(2 * pad > width for pad, width in zip(padding, window, strict=False)):
+        return NotImplemented
+    result = x.new_empty((*x.shape[:2], *places))
+    return result, x.new_empty(result.shape, dtype=torch.int64)
+
+
+def _places(
+    sizes: Sequence[int],
+    windows: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> list[int]:
+    """How often a window fits into each dimension; nothing where PyTorch is to say why not."""
+    if not len(sizes) == len(windows) == len(stride) == len(padding) == len(dilation):
+        return []
+    places = [
+        (size + 2 * pad - spread * (window - 1) - 1) // step + 1
+        for size, window, step, pad, spread in zip(
+            sizes, windows, stride, padding, dilation, strict=True
+        )
+    ]
+    return places if min(places) > 0 else []
+
+
+_SHAPES: dict[OpOverload, Callable[..., Any]] = {
+    _aten.add.Tensor: _sum,
+    _aten.mean.dim: _mean,
+    _aten.convolution.default: _convolution,
+    _aten.max_pool2d_with_indices.default: _pool,
+}
 
 
 def _trains_on_shapes(args: tuple[Any, ...]) -> bool:
@@ -65,5 +164,6 @@ class Shapes(DispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        result = shortcut(func, args)
-        return func(*args, **(kwargs or {})) if result is NotImplemented else result
+        keywords = kwargs or {}
+        result = shortcut(func, args, keywords)
+        return func(*args, **keywords) if result is NotImplemented else result

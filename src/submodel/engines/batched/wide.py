@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -50,6 +49,20 @@ class _Tracer(fx.Tracer):
         return is_ours or super().is_leaf_module(m, module_qualified_name)
 
 
+class _Measuring(fx.Interpreter):
+    """Notes the shape of every tensor; torch's own `ShapeProp` loads the compiler to do so."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.extra_traceback = False  # an error's own words are enough
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            n.meta["shape"] = tuple(result.shape)
+        return result
+
+
 class WideForward:
     """The module's graph, every operator of which acts on each client's channels alone.
 
@@ -64,7 +77,7 @@ class WideForward:
         try:
             graph_module = fx.GraphModule(module, _Tracer().trace(module))
             with torch.no_grad():
-                ShapeProp(graph_module).propagate(example)
+                _Measuring(graph_module).run(example)
         except Exception as error:
             raise UnstackableError(f"its graph cannot be traced: {error}") from error
         self._nodes: dict[fx.Node, int] = {}
@@ -145,10 +158,10 @@ class WideForward:
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
-    meta = node.meta.get("tensor_meta")
-    if meta is None or not hasattr(meta, "shape"):
+    shape: tuple[int, ...] | None = node.meta.get("shape")
+    if shape is None:
         raise UnstackableError(f"{node.name!r} is not a tensor")
-    return tuple(meta.shape)
+    return shape
 
 
 def _dims(node: fx.Node) -> list[int]:

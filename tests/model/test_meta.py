@@ -1,0 +1,87 @@
+"""Shapes found without PyTorch's compiler are those that PyTorch computes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from submodel.model.meta import Shapes
+
+IMAGES = (2, 3, 8, 9)
+OPERATORS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
+    "convolution": (nn.Conv2d(3, 4, 3), IMAGES),
+    "strided": (nn.Conv2d(3, 4, (3, 2), stride=(2, 3), padding=(1, 0)), IMAGES),
+    "spread, in groups": (nn.Conv2d(4, 6, 3, dilation=2, padding="same", groups=2), (1, 4, 8, 8)),
+    "one dimension": (nn.Conv1d(3, 4, 5, bias=False), (2, 3, 11)),
+    "three dimensions": (nn.Conv3d(1, 2, 2, stride=2), (2, 1, 4, 5, 6)),
+    "one image": (nn.Conv2d(3, 4, 3), IMAGES[1:]),
+    "no images": (nn.Conv2d(3, 4, 3), (0, 3, 8, 8)),
+    "transposed": (nn.ConvTranspose2d(3, 4, 3, stride=2, output_padding=1), IMAGES),
+    "pool": (nn.MaxPool2d(2), IMAGES),
+    "pool, strided": (nn.MaxPool2d((3, 2), stride=(2, 1), padding=(1, 0)), IMAGES),
+    "pool, spread": (nn.MaxPool2d(2, dilation=3), IMAGES),
+    "pool, rounded up": (nn.MaxPool2d(2, ceil_mode=True), IMAGES),
+    "pool of one image": (nn.MaxPool2d(2), IMAGES[1:]),
+    "where the largest are": (lambda x: nn.MaxPool2d(2, return_indices=True)(x)[1], IMAGES),
+    "mean": (lambda x: x.mean((2, -1)), IMAGES),
+    "mean that keeps dimensions": (lambda x: x.mean(1, keepdim=True), IMAGES),
+    "mean of everything": (lambda x: x.mean(), IMAGES),
+    "mean in double precision": (lambda x: x.mean(0, dtype=torch.float64), IMAGES),
+    "sum": (lambda x: x + x, IMAGES),
+    "sum of two sizes": (lambda x: x + x[:, :1], IMAGES),
+    "sum with a number": (lambda x: x + 1, IMAGES),
+    "sum of two kinds": (lambda x: x + x.double(), IMAGES),
+    "sum of views": (lambda x: x.mT + x.mT, IMAGES),
+    "activation of a view": (lambda x: x.mT.relu(), IMAGES),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_shapes_are_those_that_are_computed(name: str) -> None:
+    operator, shape = OPERATORS[name]
+    expected = operator(torch.zeros(shape))
+    if isinstance(operator, nn.Module):
+        operator = operator.to("meta")
+    with Shapes():
+        result = operator(torch.empty(shape, device="meta"))
+    assert (result.shape, result.stride()) == (expected.shape, expected.stride())
+    assert (result.dtype, result.device.type) == (expected.dtype, "meta")
+
+
+REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
+    "other channels": (nn.Conv2d(5, 4, 3, device="meta"), torch.empty(IMAGES)),
+    "too small": (nn.Conv2d(3, 4, 3, device="meta"), torch.empty(2, 3, 2, 2)),
+    "a pool that is too large": (nn.MaxPool2d(9), torch.empty(IMAGES)),
+    "a pool with too wide a border": (nn.MaxPool2d(2, padding=2), torch.empty(IMAGES)),
+    "mean of whole numbers": (lambda x: x.mean(1), torch.empty(2, 3, dtype=torch.int64)),
+    "mean of a dimension twice": (lambda x: x.mean((1, -1)), torch.empty(2, 3)),
+    "mean of a dimension that is not there": (lambda x: x.mean(3), torch.empty(2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_left_to_pytorch_to_refuse(name: str) -> None:
+    operator, x = REFUSED[name]
+    with Shapes(), pytest.raises((RuntimeError, IndexError)):
+        operator(x.to("meta"))
+
+
+def test_the_costs_of_our_models_are_counted_without_loading_the_compiler() -> None:
+    code = """
+import sys, torch
+from submodel.model.cost import CostModel
+from submodel.model.cut import WHOLE
+from submodel.model.zoo import make_model
+for name in ("mlp", "cnn", "preresnet18"):
+    CostModel(make_model(name, (1, 8, 8), 10, 4), torch.empty(2, 1, 8, 8)).of(WHOLE)
+print([name for name in ("sympy", "torch._dynamo") if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=240
+    )
+    assert done.stdout == "[]\n"
