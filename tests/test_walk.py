@@ -34,7 +34,7 @@ def test_the_walk_ends_where_a_round_does(walk: dict[str, Any]) -> None:
 
 
 def test_the_numbers_on_the_page_are_those_of_the_walk(walk: dict[str, Any]) -> None:
-    holders = walk["sums"].held(["1.weight"])["1.weight"].flatten()
+    holders = walk["sums"].holder_weights(["1.weight"])["1.weight"].flatten()
     merged = walk["sums"].merge()["1.weight"].flatten()
     assert f"{', '.join(f'{h:g}' for h in holders)}; coverage 3/4" in PAGE
     assert f"`1.weight` = {', '.join(f'{w:g}' for w in merged)}:" in PAGE

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.algorithm.dispatch import cut_of
-from submodel.algorithm.evaluation import evaluate, evaluate_capacities, evenly
+from submodel.algorithm.evaluation import evaluate_capacities, evaluate_model, evenly
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import Config, parse
@@ -55,17 +55,17 @@ def test_test_batches_are_normalised_by_themselves(model: str, capacity: float) 
     setup = tiny_setup(model, images(), train={"statistics": "test_batch"})
     state = initial_state(setup)
     cut = WHOLE if capacity == 1 else cut_of(setup, Assignment(0, 0, capacity))
-    found = evaluate(setup, state, cut)
+    found = evaluate_model(setup, state, cut)
     expected = direct(module_of(setup, state, cut), setup.clients.dataset.test, batch=50)
     assert (found.loss, found.accuracy) == pytest.approx(expected, rel=1e-4)
     other = tiny_setup(model, images())
-    assert abs(evaluate(other, state, cut).loss - found.loss) > 1e-3
+    assert abs(evaluate_model(other, state, cut).loss - found.loss) > 1e-3
 
 
 def test_capacities_are_evaluated_alike() -> None:
     setup = tiny_setup("cnn", images(), train={"statistics": "test_batch"})
     state = initial_state(setup)
-    scores = evaluate_capacities(setup, state, evaluate(setup, state))
+    scores = evaluate_capacities(setup, state, evaluate_model(setup, state))
     cut = cut_of(setup, Assignment(0, -1, 0.25))
     expected = direct(module_of(setup, state, cut), setup.clients.dataset.test, batch=50)
     assert scores[0.25].loss == pytest.approx(expected[0], rel=1e-4)
@@ -103,7 +103,9 @@ def test_statistics_of_some_of_the_clients_examples(count: int | None) -> None:
     if count is not None and count < len(x):
         x = x[evenly(len(x), count, seed=0)]
         assert len(x) == count
-    assert evaluate(setup, state).loss == pytest.approx(pooled_loss(setup, state, x), rel=1e-4)
+    assert evaluate_model(setup, state).loss == pytest.approx(
+        pooled_loss(setup, state, x), rel=1e-4
+    )
 
 
 def test_examples_for_statistics_are_spread_and_repeatable() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from submodel.algorithm.dispatch import cut_of
-from submodel.algorithm.packing import Packed, mask_bytes, pack, unpack
+from submodel.algorithm.packing import PackedTensors, mask_bytes, pack_cut, unpack_cut
 from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment
@@ -26,12 +26,12 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
 
 
-def assert_round_trip(cut: Cut, whole: dict[str, Tensor], masks: bool) -> Packed:
+def assert_round_trip(cut: Cut, whole: dict[str, Tensor], masks: bool) -> PackedTensors:
     tensors, shapes = gather(cut, whole), {n: t.shape for n, t in whole.items()}
-    packed = pack(cut, tensors, masks)
-    arrived = Packed.from_bytes(packed.to_bytes())
+    packed = pack_cut(cut, tensors, masks)
+    arrived = PackedTensors.from_bytes(packed.to_bytes())
     assert arrived.size == packed.size
-    sent, found = unpack(arrived, shapes, None if masks else cut)
+    sent, found = unpack_cut(arrived, shapes, None if masks else cut)
     assert found.keys() == tensors.keys()
     assert all(same_bits(found[n], t) for n, t in tensors.items())
     if masks:
@@ -64,7 +64,7 @@ def test_packed_cuts_come_back_bit_for_bit_and_are_as_large_as_the_books_say(
             tally.send(cut)
             counts: list[Any] = tally.books()["counts"]
             assert packed.size == counts[0]
-            assert packed.size - pack(cut, gather(cut, whole)).size == masks * mask_bytes(
+            assert packed.size - pack_cut(cut, gather(cut, whole)).size == masks * mask_bytes(
                 cut, shapes
             )
         assert packed.size <= sum(t.nbytes for t in whole.values()) * (1 + masks / 32) + len(whole)
@@ -86,7 +86,7 @@ def test_a_trained_update_comes_back_bit_for_bit() -> None:
 
         def run(self, tasks: Any) -> Any:
             for update in engine.run(tasks):
-                _, found = unpack(pack(update.cut, update.tensors), shapes, update.cut)
+                _, found = unpack_cut(pack_cut(update.cut, update.tensors), shapes, update.cut)
                 seen.append(all(same_bits(found[n], t) for n, t in update.tensors.items()))
                 yield update
 
@@ -110,8 +110,8 @@ def test_any_shape_dtype_and_mask(
     cut = CoordinateCut({"a.weight": mask})
     tensors = gather(cut, {"a.weight": tensor, "b": torch.ones(2)})
     shapes = {"a.weight": shape, "b": [2]}
-    packed = Packed.from_bytes(pack(cut, tensors, masks=True).to_bytes())
-    _, found = unpack(packed, shapes)
+    packed = PackedTensors.from_bytes(pack_cut(cut, tensors, masks=True).to_bytes())
+    _, found = unpack_cut(packed, shapes)
     for name, expected in tensors.items():
         assert found[name].dtype == expected.dtype
         assert torch.equal(found[name].view(expected.shape), expected)
@@ -121,7 +121,7 @@ def test_any_shape_dtype_and_mask(
 
 def test_the_whole_needs_no_mask_and_stays_as_it_is() -> None:
     tensors = {"w": torch.randn(2, 3)}
-    packed = pack(WHOLE, tensors, masks=True)
+    packed = pack_cut(WHOLE, tensors, masks=True)
     assert not packed.masks
     assert packed.size == 24
     assert packed.values["w"] is tensors["w"]

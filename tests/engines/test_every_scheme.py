@@ -34,7 +34,7 @@ def trained(setup: Setup, engine: Engine) -> State:
     state, costs = initial_state(setup), CostModel(setup.module, setup.clients.dataset.example)
     for _ in range(ROUNDS):
         state, report = step(setup, state, engine, costs)
-        assert not report.refused
+        assert not report.refusals
     return state
 
 

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from submodel.algorithm.dispatch import Dispatcher, cut_of
-from submodel.algorithm.evaluation import evaluate
+from submodel.algorithm.evaluation import evaluate_model
 from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, output_step, plan, step
 from submodel.algorithm.types import Assignment, Setup, State
@@ -478,7 +478,7 @@ def test_bad_answers_are_refused_by_name_and_the_rest_is_merged(fault: str) -> N
     post, bad = Neighbours(parts()), 2**63 + 17
     post.spoil[bad] = make(post, bad)
     found, reports = rounds_over(config, post, rounds=1)
-    why = {**reports[0].missing, **reports[0].refused}
+    why = {**reports[0].missing, **reports[0].refusals}
     assert list(why) == ["1"]
     assert reason in why["1"]
     assert len(why["1"]) < 600
@@ -705,11 +705,11 @@ def test_static_norms_are_measured_where_the_data_is() -> None:
     there, _ = over(config, post, setup=here)
     assert chosen(there) == [0]
     state = initial_state(here)
-    expected, found = evaluate(here, state), evaluate(there, state)
+    expected, found = evaluate_model(here, state), evaluate_model(there, state)
     assert [kind for _, kind, _ in post.sent] == ["report", "moments"]
     assert found.loss == pytest.approx(expected.loss, rel=1e-4)  # other batches, the same examples
     small = cut_of(here, Assignment(0, 0, 0.5))
-    evaluate(there, state, small)
+    evaluate_model(there, state, small)
     sent = Parcel.from_bytes(post.sent[-1][2])
     values = sum(t.numel() for n, t in sent.tensors.items() if n.startswith("values/"))
     assert values == count_values(small, state.tensors)
@@ -722,7 +722,7 @@ def test_nobody_is_sent_more_than_it_can_hold_not_even_for_statistics(
     post = Neighbours({7: Means(OwnData(part=0), capacity=0.25)})
     setup, _ = over(config, post)
     chosen(setup)
-    evaluate(setup, initial_state(setup))
+    evaluate_model(setup, initial_state(setup))
     assert [kind for _, kind, _ in post.sent] == ["report"]
     assert "no device measured" in caplog.text
 

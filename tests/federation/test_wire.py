@@ -79,7 +79,12 @@ def travelled(head: dict[str, Any], parts: dict[str, torch.Tensor]) -> Parcel:
 def test_an_honest_answer_is_read() -> None:
     read = read_update(travelled(dict(HONEST.head), dict(HONEST.tensors)), TASK)
     assert read.assignment == TASK.assignment
-    assert (read.examples, read.processed, read.loss, read.passes) == (5, 10, 0.25, ((0.5, 10),))
+    assert (read.examples, read.examples_used, read.loss, read.passes) == (
+        5,
+        10,
+        0.25,
+        ((0.5, 10),),
+    )
     assert read.tensors["w"].tolist() == [1.0, 0.0, 1.0]
 
 

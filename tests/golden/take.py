@@ -100,7 +100,7 @@ def _over_devices(config: Config) -> End:
     state = initial_state(setup)
     for _ in range(config.train.rounds):
         state, report = step(setup, state, engine, costs)
-        assert not report.refused
+        assert not report.refusals
     return end(state.tensors, state.memory)
 
 

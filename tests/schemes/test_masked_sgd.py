@@ -84,7 +84,7 @@ def test_iterates_and_alignment_are_the_definitions(sequence: str) -> None:
         state, report = step(setup, state, engine, costs)
         masked = m * gradient(m * w)
         alpha = (m * gradient(w)) @ masked / (masked @ masked)
-        assert report.observed["alignment"] == pytest.approx(alpha, rel=1e-9)  # by differences
+        assert report.observations["alignment"] == pytest.approx(alpha, rel=1e-9)  # by differences
         (rows,) = batches(EXAMPLES, setup.work, setup.seed, t, 0)
         w = w - ETA * m * gradient(m * w, rows)
         np.testing.assert_allclose(state.tensors["weight"].numpy().ravel(), w, rtol=0, atol=1e-12)
@@ -100,7 +100,7 @@ def test_the_full_mask_is_sgd_with_alignment_one() -> None:
         state = initial_state(own)
         for _ in range(3):
             state, report = step(own, state, engine, costs)
-            assert report.observed == ({"alignment": 1.0} if own is setup else {})
+            assert report.observations == ({"alignment": 1.0} if own is setup else {})
         states.append(state.tensors["weight"])
     assert torch.equal(*states)
     assert not torch.equal(states[0], torch.ones(1, D, dtype=torch.float64))
@@ -134,7 +134,7 @@ def test_alignment_of_sub_models_of_a_net(engine: Any) -> None:
 
     masked = gradients({n: masks[n] * t for n, t in state.tensors.items()})
     alpha = gradients(dict(state.tensors)) @ masked / (masked @ masked)
-    assert report.observed["alignment"] == pytest.approx(float(alpha), rel=1e-9)
+    assert report.observations["alignment"] == pytest.approx(float(alpha), rel=1e-9)
     assert abs(float(alpha) - 1) > 1e-3
 
 

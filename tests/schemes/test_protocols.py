@@ -15,7 +15,7 @@ from torch import Tensor
 
 from submodel.algorithm.cells import cells_of
 from submodel.algorithm.dispatch import cut_of, knowledge_of
-from submodel.algorithm.observing import observers_of
+from submodel.algorithm.observation import observers_of
 from submodel.algorithm.packing import mask_bytes
 from submodel.algorithm.rounds import initial_state, plan, step
 from submodel.algorithm.types import Setup
@@ -335,9 +335,9 @@ def test_a_run_asks_the_sequence_for_all_of_it() -> None:
             states[i], report = step(setup, states[i], SerialEngine(setup), costs)
             reports.append(report)
         assert reports[0].bytes_down == reports[1].bytes_down  # the masks are among them
-        assert reports[0].observed == ({"alignment": -1.0, "told": 3.0} if r else {})
-        assert reports[1].observed.keys() == ({"alignment", "told"} if r else {"alignment"})
-        assert reports[1].observed["alignment"] != -1.0  # its own counts
+        assert reports[0].observations == ({"alignment": -1.0, "told": 3.0} if r else {})
+        assert reports[1].observations.keys() == ({"alignment", "told"} if r else {"alignment"})
+        assert reports[1].observations["alignment"] != -1.0  # its own counts
     assert [s.memory["scheme/first"].tolist() for s in states] == [[2.0], [2.0]]
     assert all(torch.equal(states[1].tensors[n], t) for n, t in states[0].tensors.items())
 

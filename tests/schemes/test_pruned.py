@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from submodel.algorithm.adapting import squared_gradients
+from submodel.algorithm.adaptation import squared_gradients
 from submodel.algorithm.dispatch import cut_of, knowledge_of
-from submodel.algorithm.evaluation import evaluate, evaluate_capacities
+from submodel.algorithm.evaluation import evaluate_capacities, evaluate_model
 from submodel.algorithm.execution import ALONE, Engine
 from submodel.algorithm.packing import mask_bytes
 from submodel.algorithm.rounds import initial_state, plan, step
@@ -385,7 +385,7 @@ def test_an_adaptation_is_in_the_rounds_books() -> None:
 def test_the_pruned_model_scores_the_same_at_its_capacity() -> None:
     setup = pruned_setup(local={"absent_labels": "keep"})
     state, _ = run(setup, 2)[-1]
-    whole = evaluate(setup, state)
+    whole = evaluate_model(setup, state)
     assert evaluate_capacities(setup, state, whole) == {0.2: whole}
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.algorithm.dispatch import Dispatcher, cut_of
-from submodel.algorithm.evaluation import EVALUATOR, evaluate, evaluate_capacities
+from submodel.algorithm.evaluation import EVALUATOR, evaluate_capacities, evaluate_model
 from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.scaling import scale_model, setup_factors
 from submodel.algorithm.types import Assignment, Setup, Task
@@ -203,7 +203,7 @@ def test_capacities_are_evaluated_and_handed_out_scaled() -> None:
     torch.manual_seed(0)
     setup = made(Joined(), 0.5, scheme={"sampling": "fixed"})
     state = initial_state(setup)
-    found = evaluate_capacities(setup, state, evaluate(setup, state))[0.5]
+    found = evaluate_capacities(setup, state, evaluate_model(setup, state))[0.5]
     cut = cut_of(setup, Assignment(0, EVALUATOR, 0.5))
     small = build_module(setup.module, cut)
     held = factors_of_cut(cut, setup_factors(setup, 0.5))
@@ -211,7 +211,7 @@ def test_capacities_are_evaluated_and_handed_out_scaled() -> None:
     test = setup.clients.dataset.test
     by_hand = functional.cross_entropy(small(test.x), test.y).detach()
     assert found.loss == pytest.approx(float(by_hand), abs=EXACT)
-    assert evaluate(setup, state, cut).loss != found.loss
+    assert evaluate_model(setup, state, cut).loss != found.loss
     config: dict[str, Any] = {
         "data": {"partition": "iid"}, "train": {"rounds": 1}, "engine": {"name": "local"},
         "clients": {"count": 4, "per_round": 4, "capacities": [0.5]},

@@ -71,7 +71,7 @@ def assert_equal_updates(setup: Setup, tolerance: float = TOLERANCE) -> None:
     assert expected.keys() == found.keys()
     for client, update in expected.items():
         other = found[client]
-        assert (other.examples, other.processed) == (update.examples, update.processed)
+        assert (other.examples, other.examples_used) == (update.examples, update.examples_used)
         assert other.loss == pytest.approx(update.loss, rel=tolerance, abs=tolerance)
         assert other.tensors.keys() == update.tensors.keys()
         for name, tensor in update.tensors.items():

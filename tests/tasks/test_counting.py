@@ -285,7 +285,7 @@ def test_train_loss_is_the_mean_over_all_that_counts(batch: int) -> None:
     for engine in (SerialEngine(setup), BatchedEngine(setup, always=True)):
         _, report = run_round(setup, engine)
         assert math.isclose(report.train_loss, expected, rel_tol=1e-12)
-        assert not report.refused
+        assert not report.refusals
 
 
 def test_ragged_batches_weigh_their_examples_in_train_loss() -> None:
@@ -310,8 +310,8 @@ def test_a_batch_in_which_nothing_counts_is_no_step_on_either_engine(clip: float
     batched, alone = BatchedEngine(setup, always=True), SerialEngine(setup)
     one, of_one = run_round(setup, alone)
     many, of_many = run_round(setup, batched)
-    assert not of_one.refused
-    assert not of_many.refused
+    assert not of_one.refusals
+    assert not of_many.refusals
     assert math.isclose(of_one.train_loss, of_many.train_loss, rel_tol=1e-10)
     for name, tensor in one.items():
         torch.testing.assert_close(many[name], tensor, rtol=0, atol=1e-10)
@@ -334,7 +334,7 @@ def test_a_batch_in_which_nothing_counts_is_no_step_on_either_engine(clip: float
         sgd.step()
     for name, tensor in net.state_dict().items():
         torch.testing.assert_close(update.tensors[name], tensor, rtol=0, atol=1e-12)
-    assert update.processed == len(own)  # they were all passed through the model
+    assert update.examples_used == len(own)  # they were all passed through the model
 
 
 def nothing_counts_for(client: int) -> Setup:
@@ -350,7 +350,7 @@ def test_a_client_for_whom_nothing_counts_is_refused_by_name() -> None:
     setup = nothing_counts_for(2)
     for engine in (SerialEngine(setup), BatchedEngine(setup, always=True)):
         tensors, report = run_round(setup, engine)
-        assert report.refused == {"2": "none of its targets counts in the loss"}
+        assert report.refusals == {"2": "none of its targets counts in the loss"}
         assert report.clients == CLIENTS - 1
         assert math.isfinite(report.train_loss)
         assert all(bool(torch.isfinite(t).all()) for t in tensors.values())
@@ -376,7 +376,7 @@ def test_an_update_whose_loss_is_not_finite_is_refused() -> None:
     setup = replace(nothing_counts_for(1), loss=broken)
     for engine in (SerialEngine(setup), BatchedEngine(setup, always=True)):
         _, report = run_round(setup, engine)
-        assert report.refused == {"1": "its loss is not finite"}
+        assert report.refusals == {"1": "its loss is not finite"}
         assert math.isfinite(report.train_loss)
 
 
@@ -386,9 +386,9 @@ def test_what_counted_travels_with_an_update() -> None:
     (update,) = SerialEngine(setup).run([task])
     assert isinstance(update, Update)
     own = setup.clients.examples(1)
-    assert update.counted == int((own.y != IGNORED).sum()) / LENGTH
+    assert update.examples_counted == int((own.y != IGNORED).sum()) / LENGTH
     parcel = Parcel.from_bytes(update_parcel(update, task, "exact").to_bytes())
-    assert read_update(parcel, task).counted == update.counted
+    assert read_update(parcel, task).examples_counted == update.examples_counted
     for given in (-1.0, math.inf, "all"):
         with pytest.raises(WireError, match="counted"):
             read_update(replace(parcel, head={**parcel.head, "counted": given}), task)

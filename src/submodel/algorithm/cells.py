@@ -51,7 +51,7 @@ CutOfCell = Callable[[int], Cut]
 _OWNER = "cells"
 
 
-def _counted_by_row(axes: Axes) -> list[str]:
+def _row_counted_tensors(axes: Axes) -> list[str]:
     """The tensors that are also cut by the labels a client has."""
     return [
         name
@@ -69,7 +69,7 @@ def begin(setup: Setup, state: State) -> State:
     for cell in range(cells):  # copies: a file of tensors cannot hold one under two names
         memory |= {f"{cell}/model/{name}": t.clone() for name, t in tensors.items()}
         memory |= {f"{cell}/held/{name}": torch.zeros_like(tensors[name], dtype=torch.float64)
-                   for name in _counted_by_row(setup.axes)}  # fmt: skip
+                   for name in _row_counted_tensors(setup.axes)}  # fmt: skip
     return state.remember(_OWNER, memory)
 
 
@@ -97,12 +97,12 @@ class Cells:
         """The state with the merged tensors, what was held of them, and whether it is global."""
         if self._count == 1:
             (sums,) = self.accumulators
-            merged = State(self._state.round, sums.merge(), self._state.memory)
-            return merged, sums.covered(), True
+            state = State(self._state.round, sums.merge(), self._state.memory)
+            return state, sums.coverage_masks(), True
         memory = self._after_round()
         if self._of.joins(self._state.round):
-            tensors, covered = self._join(memory, cut_of_cell)
-            return State(self._state.round, tensors, self._state.memory), covered, True
+            tensors, coverage = self._join(memory, cut_of_cell)
+            return State(self._state.round, tensors, self._state.memory), coverage, True
         nothing = {n: torch.zeros_like(t, dtype=torch.bool) for n, t in self._state.tensors.items()}
         return self._state.remember(_OWNER, memory), nothing, False
 
@@ -111,9 +111,9 @@ class Cells:
         new = torch.tensor([sums.weight for sums in self.accumulators], dtype=torch.float64)
         memory = self._memory | {"weights": self._memory["weights"] + new}
         for cell, sums in enumerate(self.accumulators):
-            if sums.added:  # a cell may have no client in a round
+            if sums.count:  # a cell may have no client in a round
                 memory |= {f"{cell}/model/{name}": t for name, t in sums.merge().items()}
-                rows = sums.held(_counted_by_row(self._setup.axes))
+                rows = sums.holder_weights(_row_counted_tensors(self._setup.axes))
                 memory |= {f"{cell}/held/{n}": memory[f"{cell}/held/{n}"] + h
                            for n, h in rows.items()}  # fmt: skip
         return memory
@@ -124,16 +124,16 @@ class Cells:
         """The cells' models merged, and what any of them held."""
         weights = memory["weights"].tolist()
         cuts = {cell: cut_of_cell(cell) for cell, total in enumerate(weights) if total}
-        tensors, covered = {}, {}
+        tensors, coverage = {}, {}
         for name, whole in self._state.tensors.items():
-            moved, weight = (torch.zeros_like(whole, dtype=torch.float64) for _ in range(2))
+            move, weight = (torch.zeros_like(whole, dtype=torch.float64) for _ in range(2))
             for cell, cut in cuts.items():
-                counted = memory.get(f"{cell}/held/{name}")
-                if counted is None:
-                    counted = torch.zeros_like(weight)
-                    cut.add(name, counted, weights[cell])
-                moved += counted * (memory[f"{cell}/model/{name}"].double() - whole.double())
-                weight += counted
-            tensors[name] = average(whole, moved, weight, sum(weights), self._setup.rule)
-            covered[name] = weight > 0
-        return tensors, covered
+                holders = memory.get(f"{cell}/held/{name}")
+                if holders is None:
+                    holders = torch.zeros_like(weight)
+                    cut.add(name, holders, weights[cell])
+                move += holders * (memory[f"{cell}/model/{name}"].double() - whole.double())
+                weight += holders
+            tensors[name] = average(whole, move, weight, sum(weights), self._setup.rule)
+            coverage[name] = weight > 0
+        return tensors, coverage

@@ -66,8 +66,8 @@ class Dispatcher:
     def task(self, assignment: Assignment) -> Task:
         """What goes to this client."""
         setup = self._setup
-        restricted = setup.absent_labels != "keep"
-        classes = setup.clients.labels(assignment.client) if restricted else None
+        by_labels = setup.absent_labels != "keep"
+        classes = setup.clients.labels(assignment.client) if by_labels else None
         cut = self.cut(assignment, classes)
         if self._last is None or self._last.same_key != cut.same_key:
             self._last = cut

@@ -52,10 +52,10 @@ def _layout(module: nn.Module) -> torch.memory_format:
     """The order in memory that the module's kernels want; if it is channels-last, it stays so."""
     convs = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
     wide = convs and min(layer.out_channels for layer in convs) >= _FEW_CHANNELS
-    return torch.channels_last if wide else _given_layout(module)
+    return torch.channels_last if wide else _present_layout(module)
 
 
-def _given_layout(module: nn.Module) -> torch.memory_format:
+def _present_layout(module: nn.Module) -> torch.memory_format:
     """The order in memory that images have in the module as it is."""
     images = [p for p in module.parameters() if p.dim() == 4]
     last = any(not p.is_contiguous() and _is_channels_last(p) for p in images)
@@ -91,13 +91,13 @@ def score(
 ) -> Score:
     """Evaluate a module as it is; ``batch`` matters only to norms that go by the batch."""
     module.eval()
-    labelled = setup.clients.dataset.classes is not None
+    has_labels = setup.clients.dataset.classes is not None
     inputs, targets = _Inputs(examples.x, module, batch), torch.split(examples.y, batch)
 
     def of_batch(number: int) -> Tensor:
         outputs = module(inputs[number])
         y = targets[number].to(outputs.device)
-        right = float((outputs.argmax(1) == y).sum()) if labelled else 0.0
+        right = float((outputs.argmax(1) == y).sum()) if has_labels else 0.0
         value = value_of(setup.loss, outputs, y)
         if not value.is_count_known:
             check_unknown(setup.loss, outputs, y, value.mean)
@@ -112,10 +112,10 @@ def score(
         for mean, share, right in zip(means, shares, rights, strict=True)
     ]
     loss, right = torch.tensor(rows, dtype=torch.float64).sum(0).tolist()
-    return Score(loss / sum(shares), right / len(examples) if labelled else None)
+    return Score(loss / sum(shares), right / len(examples) if has_labels else None)
 
 
-def assemble(
+def assemble_module(
     setup: Setup,
     tensors: Mapping[str, Tensor],
     cut: Cut = WHOLE,
@@ -128,7 +128,7 @@ def assemble(
     Static batch norm takes its statistics from the clients' data, on their devices where it is
     there, whatever statistics the run itself evaluates with; ``rows``: they are known already.
     """
-    module = _loaded(setup, tensors, cut, device)
+    module = _load_cut(setup, tensors, cut, device)
     if needs_calibration(module):
         if rows is None:
             (rows,) = setup.clients.moments([(tensors, cut)])
@@ -140,14 +140,14 @@ def assemble(
 
 def moments_of(module: nn.Module, x: Tensor, spread: Spread = in_order) -> Tensor:
     """What the module's static norms see of these inputs, batch by batch."""
-    given = _given_layout(module)
+    layout_before = _present_layout(module)
     module.to(memory_format=_layout(module))  # type: ignore[call-overload]
     rows = moments(module, _Inputs(x, module), spread)
-    module.to(memory_format=given)  # type: ignore[call-overload]
+    module.to(memory_format=layout_before)  # type: ignore[call-overload]
     return rows
 
 
-def _loaded(
+def _load_cut(
     setup: Setup, tensors: Mapping[str, Tensor], cut: Cut, device: torch.device | str
 ) -> nn.Module:
     module = build_module(setup.module, cut).to(device)
@@ -180,7 +180,7 @@ def evenly(total: int, count: int, seed: int) -> NDArray[np.int64]:
     return generator(seed, "statistics").integers(borders[:-1], borders[1:])
 
 
-def evaluate(
+def evaluate_model(
     setup: Setup,
     state: State,
     cut: Cut = WHOLE,
@@ -203,16 +203,16 @@ def evaluate_parts(
 ) -> list[Score]:
     """The global model, or a cut of it, on each of some parts of the data.
 
-    Static batch norm goes by the statistics that the setup names; ``rows``: as `measured` them.
+    Static batch norm goes by the statistics that the setup names; ``rows``: of `measure_moments`.
     """
-    own = setup.statistics.source == "test_batch"
-    if own:
-        module = _loaded(setup, state.tensors, cut, device)
+    by_test_batch = setup.statistics.source == "test_batch"
+    if by_test_batch:
+        module = _load_cut(setup, state.tensors, cut, device)
         always_by_batch(module)
     else:
-        module = assemble(setup, state.tensors, cut, device, spread, rows)
+        module = assemble_module(setup, state.tensors, cut, device, spread, rows)
     module.to(memory_format=_layout(module))  # type: ignore[call-overload]
-    batch = _OWN_STATISTICS_BATCH if own else _BATCH
+    batch = _OWN_STATISTICS_BATCH if by_test_batch else _BATCH
     return [score(module, part, setup, spread, batch) for part in parts]
 
 
@@ -237,9 +237,11 @@ def evaluate_capacities(
             scores[capacity] = whole
             continue
         tensors, cut = models[capacity]
-        own = replace(state, tensors=tensors)
+        capacity_state = replace(state, tensors=tensors)
         known_rows = rows.get(capacity)
-        (scores[capacity],) = evaluate_parts(setup, own, [test], cut, device, spread, known_rows)
+        (scores[capacity],) = evaluate_parts(
+            setup, capacity_state, [test], cut, device, spread, known_rows
+        )
     return scores
 
 
@@ -254,7 +256,7 @@ def capacity_models(setup: Setup, state: State) -> dict[float, Model]:
     return models
 
 
-def measured(setup: Setup, models: Sequence[Model]) -> list[Tensor | None]:
+def measure_moments(setup: Setup, models: Sequence[Model]) -> list[Tensor | None]:
     """What clients on their own devices measure for the static norms of some models, all at once.
 
     None where there is nothing to measure, or nobody to ask.

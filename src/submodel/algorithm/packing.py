@@ -23,13 +23,13 @@ from submodel.model.cut import CoordinateCut, Cut
 
 Transport = Literal["exact", "half"]
 """Every bit, or float16 with one scale per tensor."""
-Shapes = Mapping[str, Sequence[int]]
+TensorShapes = Mapping[str, Sequence[int]]
 """Of the whole model's tensors, which both sides know."""
 _VALUES, _MASKS = "values/", "masks/"
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedTensors:
     """A cut's tensors as they travel."""
 
     values: Mapping[str, Tensor]
@@ -47,37 +47,37 @@ class Packed:
 
     def to_bytes(self) -> bytes:
         """As a safetensors file, whose header adds names and shapes."""
-        return save(self.named())
+        return save(self.to_tensors())
 
-    def named(self) -> dict[str, Tensor]:
+    def to_tensors(self) -> dict[str, Tensor]:
         """Values and masks under names that tell them apart."""
         values = {_VALUES + n: t for n, t in self.values.items()}
         return values | {_MASKS + n: t for n, t in self.masks.items()}
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Packed:
+    def from_bytes(cls, data: bytes) -> PackedTensors:
         """What `to_bytes` wrote.
 
-        >>> Packed.from_bytes(Packed({"w": torch.ones(2)}).to_bytes()).values
+        >>> PackedTensors.from_bytes(PackedTensors({"w": torch.ones(2)}).to_bytes()).values
         {'w': tensor([1., 1.])}
         """
-        return cls.from_named(load(data))
+        return cls.from_tensors(load(data))
 
     @classmethod
-    def from_named(cls, found: Mapping[str, Tensor]) -> Packed:
-        """What `named` gave, among others perhaps."""
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> PackedTensors:
+        """What `to_tensors` gave, among others perhaps."""
         values, masks = (
-            {n.removeprefix(start): t for n, t in found.items() if n.startswith(start)}
+            {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
             for start in (_VALUES, _MASKS)
         )
         return cls(values, masks)
 
 
-def pack(cut: Cut, tensors: Mapping[str, Tensor], masks: bool = False) -> Packed:
+def pack_cut(cut: Cut, tensors: Mapping[str, Tensor], masks: bool = False) -> PackedTensors:
     """The tensors of a cut, as `gather` or a client has them; with ``masks``, its masks as well.
 
     >>> cut = CoordinateCut({"w": torch.tensor([True, False, True])})
-    >>> packed = pack(cut, {"w": torch.tensor([1.0, 0.0, 2.0])}, masks=True)
+    >>> packed = pack_cut(cut, {"w": torch.tensor([1.0, 0.0, 2.0])}, masks=True)
     >>> packed.values["w"], packed.masks["w"], packed.size
     (tensor([1., 2.]), tensor([160], dtype=torch.uint8), 9)
     """
@@ -87,31 +87,34 @@ def pack(cut: Cut, tensors: Mapping[str, Tensor], masks: bool = False) -> Packed
         values[name] = (tensor if mask is None else tensor[mask]).contiguous()
         if mask is not None and masks:
             bits[name] = torch.from_numpy(np.packbits(mask.numpy()))
-    return Packed(values, bits)
+    return PackedTensors(values, bits)
 
 
-def unpack(packed: Packed, shapes: Shapes, cut: Cut | None = None) -> tuple[Cut, dict[str, Tensor]]:
+def unpack_cut(
+    package: PackedTensors, shapes: TensorShapes, cut: Cut | None = None
+) -> tuple[Cut, dict[str, Tensor]]:
     """The cut and its tensors; without a given cut, that of the masks that were sent.
 
-    >>> packed = Packed({"w": torch.ones(1)}, {"w": torch.tensor([64], dtype=torch.uint8)})
-    >>> unpack(packed, {"w": [2]})[1]
+    >>> package = PackedTensors({"w": torch.ones(1)}, {"w": torch.tensor([64], dtype=torch.uint8)})
+    >>> unpack_cut(package, {"w": [2]})[1]
     {'w': tensor([0., 1.])}
     """
-    known = cut if cut is not None else CoordinateCut(_unpacked(packed.masks, shapes))
+    if cut is None:
+        cut = CoordinateCut(_unpack_masks(package.masks, shapes))
     tensors = {}
-    for name, values in packed.values.items():
-        mask = _mask(known, name, shapes[name])
+    for name, values in package.values.items():
+        mask = _mask(cut, name, shapes[name])
         if mask is None:
             tensors[name] = values
-        elif values.shape != (held := int(mask.sum()),):
-            raise PlanError(f"{name}: values of shape {tuple(values.shape)} for {held:,} weights")
+        elif values.shape != (count := int(mask.sum()),):
+            raise PlanError(f"{name}: values of shape {tuple(values.shape)} for {count:,} weights")
         else:
             tensors[name] = values.new_zeros(tuple(shapes[name]))
             tensors[name][mask] = values
-    return known, tensors
+    return cut, tensors
 
 
-def mask_bytes(cut: Cut, shapes: Shapes) -> int:
+def mask_bytes(cut: Cut, shapes: TensorShapes) -> int:
     """How many bytes the masks of a cut take, sent along.
 
     >>> mask_bytes(CoordinateCut({"w": torch.arange(20) > 3}), {"w": [20], "b": [9]})
@@ -134,10 +137,10 @@ def element_size(tensor: Tensor, transport: Transport) -> int:
     return min(tensor.element_size(), 2) if halves else tensor.element_size()
 
 
-def halved(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
+def halve(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Floating-point tensors as float16 between -1 and 1, and the power of two each was divided by.
 
-    >>> halved({"w": torch.tensor([3.0, 0.5])})
+    >>> halve({"w": torch.tensor([3.0, 0.5])})
     ({'w': tensor([0.7500, 0.1250], dtype=torch.float16)}, {'w': 4.0})
     """
     small, scales = dict(tensors), {}
@@ -150,10 +153,10 @@ def halved(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, 
     return small, scales
 
 
-def restored(small: Mapping[str, Tensor], scales: Mapping[str, float]) -> dict[str, Tensor]:
-    """What `halved` made smaller, in float32.
+def restore(small: Mapping[str, Tensor], scales: Mapping[str, float]) -> dict[str, Tensor]:
+    """What `halve` made smaller, in float32.
 
-    >>> restored(*halved({"w": torch.tensor([3.0, 0.5])}))
+    >>> restore(*halve({"w": torch.tensor([3.0, 0.5])}))
     {'w': tensor([3.0000, 0.5000])}
     """
     return {n: t.float() * scales[n] if n in scales else t for n, t in small.items()}
@@ -167,8 +170,8 @@ def _mask(cut: Cut, name: str, shape: Sequence[int]) -> Tensor | None:
     return mask.bool()
 
 
-def _unpacked(masks: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
-    found = {}
+def _unpack_masks(masks: Mapping[str, Tensor], shapes: TensorShapes) -> dict[str, Tensor]:
+    mask_by_name = {}
     for name, bits in masks.items():
         size = -(-math.prod(shapes[name]) // 8)
         if bits.dtype != torch.uint8 or bits.shape != (size,):
@@ -176,5 +179,5 @@ def _unpacked(masks: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
                 f"{name}: a mask of {bits.dtype}, {tuple(bits.shape)}; want {size:,} bytes"
             )
         flat = np.unpackbits(bits.numpy(), count=math.prod(shapes[name])).astype(np.bool_)
-        found[name] = torch.from_numpy(flat).view(tuple(shapes[name]))
-    return found
+        mask_by_name[name] = torch.from_numpy(flat).view(tuple(shapes[name]))
+    return mask_by_name

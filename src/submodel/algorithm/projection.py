@@ -76,11 +76,11 @@ class Box:
         radius: Positive = Field(description="the bound of every weight")
 
     def __init__(self, radius: float) -> None:
-        self.bound = radius
+        self.radius = radius
 
     def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
         """Clamp every weight."""
-        return {name: t.clamp(-self.bound, self.bound) for name, t in parameters.items()}
+        return {name: t.clamp(-self.radius, self.radius) for name, t in parameters.items()}
 
 
 PROJECTIONS: Kind[Projection] = Kind(

@@ -14,14 +14,14 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from submodel.algorithm.adapting import adapted
+from submodel.algorithm.adaptation import adapt_state
 from submodel.algorithm.cells import Cells
 from submodel.algorithm.cells import begin as begin_cells
 from submodel.algorithm.clients import Present
 from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.execution import ALONE, Engine, Group
 from submodel.algorithm.merge import FILL_IN, Accumulator, coverage, unsound
-from submodel.algorithm.observing import observe
+from submodel.algorithm.observation import observe
 from submodel.algorithm.tally import RoundReport, Tally
 from submodel.algorithm.types import Assignment, Setup, State, Task, Update
 from submodel.algorithm.workers import Workers
@@ -62,8 +62,8 @@ def plan(setup: Setup, round_: int, present: Present | None = None) -> list[Assi
 
 def _capacity(setup: Setup, client: int, round_: int, present: Present | None) -> float:
     """What a client told that it can hold, or what is configured."""
-    told = None if present is None else present[client]
-    return setup.population.capacity(client, round_) if told is None else told
+    own_capacity = None if present is None else present[client]
+    return setup.population.capacity(client, round_) if own_capacity is None else own_capacity
 
 
 def step(
@@ -88,7 +88,7 @@ def step(
     present = setup.clients.present(state.round)
     assignments = plan(setup, state.round, present)
     bundles = workers.share(assignments)
-    state = adapted(setup, state, engine, costs, assignments, group, tally)
+    state = adapt_state(setup, state, engine, costs, assignments, group, tally)
 
     # 2. Client i trains its sub-model m_i (.) w_r. In a scheme with cells, w_r is its cell's.
     work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
@@ -114,15 +114,15 @@ def step(
 def _add(setup: Setup, cells: Cells, update: Update, tally: Tally) -> None:
     """Guard an update and add it, or refuse it by name."""
     accumulator = cells.accumulators[cells.number(update.assignment.client)]
-    if reason := _added(setup, accumulator, update):
+    if reason := _add_sound(setup, accumulator, update):
         tally.refuse(update.assignment.client, reason)
         return
     rule = step_rule(setup.scheme, update.assignment.capacity)
     passes = pass_cuts(rule, update.cut, update.passes, setup.least)
-    tally.accept(update.cut, update.processed, update.loss, passes, update.counted)
+    tally.accept(update.cut, update.examples_used, update.loss, passes, update.examples_counted)
 
 
-def _added(setup: Setup, accumulator: Accumulator, update: Update) -> str | None:
+def _add_sound(setup: Setup, accumulator: Accumulator, update: Update) -> str | None:
     """Add an update to the sums, or say why it must not be."""
     weight = setup.weight(update.examples)
     reason = accumulator.refusal(update.cut, update.tensors, weight) or update.unusable
@@ -133,45 +133,47 @@ def _added(setup: Setup, accumulator: Accumulator, update: Update) -> str | None
 
 def _require_updates(tally: Tally, round_: int) -> None:
     """Raise if a round has nothing to merge."""
-    if tally.accepted:
+    if tally.update_count:
         return
     if tally.missing:
         raise SilentRoundError(f"round {round_ + 1}: no update to merge ({tally.why()})")
-    client, reason = next(iter(tally.refused.items()))
+    client, reason = next(iter(tally.refusals.items()))
     hint = "" if reason == NOTHING_COUNTS else "; a smaller local.lr, or local.clip, may help"
     raise DivergedError(
-        f"round {round_ + 1}: all {len(tally.refused)} updates were refused "
+        f"round {round_ + 1}: all {len(tally.refusals)} updates were refused "
         f"(client {client}: {reason}){hint}"
     )
 
 
 def _next(setup: Setup, state: State, cells: Cells, dispatcher: Dispatcher) -> State:
     """The state after the merge: server step, projection, and a new start for the cells."""
-    merged, covered, together = cells.merge(
+    new, coverage_masks, together = cells.merge(
         lambda cell: dispatcher.cut(Assignment(state.round, cell, 1.0, cell))
     )
     if together:
-        merged = begin_cells(setup, _server_step(setup, state, merged, covered))
-    return replace(merged, round=state.round + 1)
+        new = begin_cells(setup, _server_step(setup, state, new, coverage_masks))
+    return replace(new, round=state.round + 1)
 
 
-def _server_step(setup: Setup, state: State, merged: State, covered: Mapping[str, Tensor]) -> State:
+def _server_step(
+    setup: Setup, state: State, merged_state: State, coverage_masks: Mapping[str, Tensor]
+) -> State:
     """The merged state after the server's own step from ``state`` and the projection."""
     names = [name for name, _ in setup.module.named_parameters()]
-    old, new = ({n: s.tensors[n] for n in names} for s in (state, merged))
-    stepped, memory = setup.server.step(old, new, covered, state.recall("server"))
-    if (reason := unsound(stepped)) is not None:
+    old, target = ({n: s.tensors[n] for n in names} for s in (state, merged_state))
+    parameters, memory = setup.server.step(old, target, coverage_masks, state.recall("server"))
+    if (reason := unsound(parameters)) is not None:
         raise DivergedError(
             f"round {state.round + 1}: after the server step {reason}; a smaller server.lr may help"
         )
-    tensors = _project(setup, {**merged.tensors, **stepped})
-    return replace(merged, tensors=tensors).remember("server", memory)
+    tensors = _project(setup, {**merged_state.tensors, **parameters})
+    return replace(merged_state, tensors=tensors).remember("server", memory)
 
 
-def _project(setup: Setup, merged: dict[str, Tensor]) -> dict[str, Tensor]:
+def _project(setup: Setup, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """P_W of the parameters; buffers are merged too, but W is a set of parameters."""
     names = {name for name, _ in setup.module.named_parameters()}
-    return merged | setup.projection({n: t for n, t in merged.items() if n in names})
+    return tensors | setup.projection({n: t for n, t in tensors.items() if n in names})
 
 
 def output_step(
@@ -215,14 +217,14 @@ def output_step(
         dispatcher = Dispatcher(replace(setup, scheme=scheme), state, work)
         for bundle in bundles:
             # whoever did not answer for one window is not waited for in each of the others
-            left = [a for a in bundle.assignments if str(a.client) not in tally.missing]
-            for update in workers.train(map(dispatcher.task, left)):
-                if reason := _added(setup, accumulator, update):
+            remaining = [a for a in bundle.assignments if str(a.client) not in tally.missing]
+            for update in workers.train(map(dispatcher.task, remaining)):
+                if reason := _add_sound(setup, accumulator, update):
                     tally.refuse(update.assignment.client, reason)
     workers.reduce([accumulator])
-    if not accumulator.added:
+    if not accumulator.count:
         kind = SilentRoundError if tally.missing else DivergedError
         raise kind(f"output step: no update to merge ({tally.why()})")
-    if tally.missing or tally.refused:
+    if tally.missing or tally.refusals:
         _log.warning("the output step was taken without %s", tally.why())
     return replace(state, tensors=_project(setup, accumulator.merge()))

@@ -20,7 +20,6 @@ Algorithm 2 begins with any v >= tau^2: we take the least.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,11 +27,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from submodel.model.cut import Tensors
 from submodel.options import Decay, Positive, Section
 from submodel.plugins import Kind, Offer
 
-Tensors = Mapping[str, Tensor]
-Stepped = tuple[dict[str, Tensor], dict[str, Tensor]]
+StepResult = tuple[dict[str, Tensor], dict[str, Tensor]]
 """The new parameters and the new memory."""
 
 
@@ -46,8 +45,11 @@ class ServerStep(Protocol):
         """The memory at the start; its names and shapes stay the same over the run."""
         ...
 
-    def step(self, old: Tensors, merged: Tensors, covered: Tensors, memory: Tensors) -> Stepped:
-        """The step from ``old``; what nobody held (``covered`` false) stays."""
+    def step(self, old: Tensors, target: Tensors, coverage: Tensors, memory: Tensors) -> StepResult:
+        """The step from ``old``, given the merged model as ``target``.
+
+        What nobody held (``coverage`` false) stays.
+        """
         ...
 
 
@@ -55,8 +57,8 @@ class ServerStep(Protocol):
 class Plain:
     """A share ``lr`` of the way to the merged model; all of it is FedAvg.
 
-    >>> w, merged = {"w": torch.tensor([1.0, 1.0])}, {"w": torch.tensor([2.0, 1.0])}
-    >>> Plain(lr=0.5).step(w, merged, {"w": torch.tensor([True, False])}, {})
+    >>> w, target = {"w": torch.tensor([1.0, 1.0])}, {"w": torch.tensor([2.0, 1.0])}
+    >>> Plain(lr=0.5).step(w, target, {"w": torch.tensor([True, False])}, {})
     ({'w': tensor([1.5000, 1.0000])}, {})
     """
 
@@ -74,15 +76,15 @@ class Plain:
     def step(
         self,
         old: Tensors,
-        merged: Tensors,
-        covered: Tensors,
+        target: Tensors,
+        coverage: Tensors,
         memory: Tensors,  # noqa: ARG002
-    ) -> Stepped:
+    ) -> StepResult:
         """The merged tensors, or a point before or behind them."""
         if self.lr == 1:
-            return dict(merged), {}
+            return dict(target), {}
         return {
-            n: _moved(w, merged[n], covered[n], self.lr * _change(w, merged[n]))
+            n: _move_covered(w, target[n], coverage[n], self.lr * _change(w, target[n]))
             for n, w in old.items()
         }, {}
 
@@ -91,8 +93,8 @@ class Plain:
 class Momentum:
     """FedAvgM: changes add up to a speed, and older ones fade.
 
-    >>> w, merged = {"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])}
-    >>> Momentum().step(w, merged, {"w": torch.tensor([True])}, {"speed/w": torch.tensor([1.0])})
+    >>> w, target = {"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])}
+    >>> Momentum().step(w, target, {"w": torch.tensor([True])}, {"speed/w": torch.tensor([1.0])})
     ({'w': tensor([2.9000])}, {'speed/w': tensor([1.9000])})
     """
 
@@ -107,17 +109,19 @@ class Momentum:
 
     def begin(self, parameters: Tensors) -> dict[str, Tensor]:
         """No speed."""
-        return {f"speed/{n}": torch.zeros_like(t, dtype=_kept(t)) for n, t in parameters.items()}
+        return {
+            f"speed/{n}": torch.zeros_like(t, dtype=_memory_dtype(t)) for n, t in parameters.items()
+        }
 
-    def step(self, old: Tensors, merged: Tensors, covered: Tensors, memory: Tensors) -> Stepped:
+    def step(self, old: Tensors, target: Tensors, coverage: Tensors, memory: Tensors) -> StepResult:
         """One step with the new speed."""
-        tensors, kept = {}, {}
+        tensors, memory_after = {}, {}
         for n, w in old.items():
             before = memory[f"speed/{n}"]
-            speed = self.momentum * before.double() + _change(w, merged[n])
-            tensors[n] = _moved(w, merged[n], covered[n], self.lr * speed)
-            kept[f"speed/{n}"] = torch.where(covered[n], speed.to(before.dtype), before)
-        return tensors, kept
+            speed = self.momentum * before.double() + _change(w, target[n])
+            tensors[n] = _move_covered(w, target[n], coverage[n], self.lr * speed)
+            memory_after[f"speed/{n}"] = torch.where(coverage[n], speed.to(before.dtype), before)
+        return tensors, memory_after
 
 
 @dataclass(frozen=True)
@@ -145,32 +149,32 @@ class _Adaptive(ABC):
         """No first moment, and tau^2 as the second."""
         memory = {}
         for n, t in parameters.items():
-            memory[f"first/{n}"] = torch.zeros_like(t, dtype=_kept(t))
-            memory[f"second/{n}"] = torch.full_like(t, self.tau**2, dtype=_kept(t))
+            memory[f"first/{n}"] = torch.zeros_like(t, dtype=_memory_dtype(t))
+            memory[f"second/{n}"] = torch.full_like(t, self.tau**2, dtype=_memory_dtype(t))
         return memory
 
-    def step(self, old: Tensors, merged: Tensors, covered: Tensors, memory: Tensors) -> Stepped:
+    def step(self, old: Tensors, target: Tensors, coverage: Tensors, memory: Tensors) -> StepResult:
         """One step with the new moments."""
-        tensors, kept = {}, {}
+        tensors, memory_after = {}, {}
         for n, w in old.items():
-            change = _change(w, merged[n])
+            change = _change(w, target[n])
             first, second = memory[f"first/{n}"], memory[f"second/{n}"]
             mean = self.beta1 * first.double() + (1 - self.beta1) * change
             scale = self._second(second.double(), change.square())
             move = self.lr * mean / (scale.sqrt() + self.tau)
-            tensors[n] = _moved(w, merged[n], covered[n], move)
-            kept[f"first/{n}"] = torch.where(covered[n], mean.to(first.dtype), first)
-            kept[f"second/{n}"] = torch.where(covered[n], scale.to(second.dtype), second)
-        return tensors, kept
+            tensors[n] = _move_covered(w, target[n], coverage[n], move)
+            memory_after[f"first/{n}"] = torch.where(coverage[n], mean.to(first.dtype), first)
+            memory_after[f"second/{n}"] = torch.where(coverage[n], scale.to(second.dtype), second)
+        return tensors, memory_after
 
 
 @dataclass(frozen=True)
 class Adam(_Adaptive):
     """FedAdam: the second moment is an average of squares.
 
-    >>> w, merged = {"w": torch.tensor([0.0])}, {"w": torch.tensor([7.0])}
+    >>> w, target = {"w": torch.tensor([0.0])}, {"w": torch.tensor([7.0])}
     >>> adam = Adam(lr=6.0, beta1=0.5, beta2=0.5, tau=1.0)  # m = 3.5, v = 0.5 + 24.5
-    >>> adam.step(w, merged, {"w": torch.tensor([True])}, adam.begin(w))
+    >>> adam.step(w, target, {"w": torch.tensor([True])}, adam.begin(w))
     ({'w': tensor([3.5000])}, {'first/w': tensor([3.5000]), 'second/w': tensor([25.])})
     """
 
@@ -182,9 +186,9 @@ class Adam(_Adaptive):
 class Yogi(_Adaptive):
     """FedYogi: the second moment moves towards the square by no more than a share of the square.
 
-    >>> w, merged = {"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}
+    >>> w, target = {"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}
     >>> yogi = Yogi(lr=1.0, beta1=0.5, beta2=0.5, tau=1.0)  # m = 2, v = 1 + 8
-    >>> yogi.step(w, merged, {"w": torch.tensor([True])}, yogi.begin(w))
+    >>> yogi.step(w, target, {"w": torch.tensor([True])}, yogi.begin(w))
     ({'w': tensor([0.5000])}, {'first/w': tensor([2.]), 'second/w': tensor([9.])})
     """
 
@@ -196,8 +200,8 @@ STEPS: Kind[ServerStep] = Kind(
     noun="server step",
     key="server.name",
     group="submodel.server_steps",
-    wants="a server step: an object with begin(parameters) and step(old, merged, covered, memory)",
-    is_one=lambda made: hasattr(made, "begin") and hasattr(made, "step"),
+    wants="a server step: an object with begin(parameters) and step(old, target, coverage, memory)",
+    is_one=lambda candidate: hasattr(candidate, "begin") and hasattr(candidate, "step"),
     offers={
         "plain": Offer("submodel.algorithm.server:Plain", "takes it (FedAvg)"),
         "momentum": Offer("submodel.algorithm.server:Momentum", "FedAvgM"),
@@ -207,21 +211,21 @@ STEPS: Kind[ServerStep] = Kind(
 )
 
 
-def _kept(parameter: Tensor) -> torch.dtype:
+def _memory_dtype(parameter: Tensor) -> torch.dtype:
     """How moments are kept: as the parameter is, but in half precision squares would vanish."""
     return torch.promote_types(parameter.dtype, torch.float32)
 
 
-def _change(old: Tensor, merged: Tensor) -> Tensor:
+def _change(old: Tensor, target: Tensor) -> Tensor:
     """Delta, in float64."""
-    return merged.double() - old.double()
+    return target.double() - old.double()
 
 
-def _moved(old: Tensor, merged: Tensor, held: Tensor, move: Tensor) -> Tensor:
+def _move_covered(old: Tensor, target: Tensor, coverage: Tensor, move: Tensor) -> Tensor:
     """The parameter after the move where somebody held it, rounded once.
 
     A move by Delta itself arrives at the merged value, bit for bit: adding Delta to w would not,
     not even in float64, as Delta has lost the last bits of a value far smaller than w.
     """
-    new = torch.where(move == _change(old, merged), merged, (old.double() + move).to(old.dtype))
-    return torch.where(held, new, old)
+    new = torch.where(move == _change(old, target), target, (old.double() + move).to(old.dtype))
+    return torch.where(coverage, new, old)

@@ -22,7 +22,7 @@ class RoundReport:
 
     train_loss: float  # the mean over all that counted in what clients trained on
     clients: int
-    refused: dict[str, str]  # client -> why its update was not merged
+    refusals: dict[str, str]  # client -> why its update was not merged
     missing: dict[str, str]  # client -> why there was none
     units_covered: float
     weights_covered: float
@@ -30,7 +30,7 @@ class RoundReport:
     bytes_up: int
     flops: int
     seconds: dict[str, float]  # by phase
-    observed: dict[str, float]  # what the scheme measured: means over the clients
+    observations: dict[str, float]  # what the scheme measured: means over the clients
 
 
 class Tally:
@@ -53,13 +53,13 @@ class Tally:
         )
         self.costs = costs
         self._bytes = LastCut(self._count_bytes)
-        self._covered = {a: np.zeros(n, np.bool_) for a, n in axes.cut_by_capacity.items()}
-        self._bytes_down = self._bytes_up = self._flops = self._processed = 0
+        self._unit_coverage = {a: np.zeros(n, np.bool_) for a, n in axes.cut_by_capacity.items()}
+        self._bytes_down = self._bytes_up = self._flops = self._examples_used = 0
         self._losses: list[tuple[float, float]] = []  # (what it counts, the loss) of every update
         self._seconds: dict[str, float] = {}
         self._last = time.perf_counter()
-        self.accepted = 0
-        self.refused: dict[str, str] = {}
+        self.update_count = 0
+        self.refusals: dict[str, str] = {}
         self.missing: dict[str, str] = {}
         self._notes: dict[str, list[float]] = {}
 
@@ -84,31 +84,31 @@ class Tally:
     def accept(
         self,
         cut: Cut,
-        processed: int,
+        examples_used: int,
         loss: float,
         passes: Sequence[tuple[Cut, int]] = (),
-        counted: float | None = None,
+        examples_counted: float | None = None,
     ) -> None:
         """An update was merged; ``passes`` (cut, examples) where not all were of the whole cut.
 
-        Its loss is the mean over ``counted`` examples, or over all that were processed.
+        Its loss is the mean over ``examples_counted`` examples, or over all that were processed.
         """
-        self.accepted += 1
+        self.update_count += 1
         self._bytes_up += self._bytes(cut)
-        for taken, examples in passes or [(cut, processed)]:
-            self._flops += BACKWARD * self.costs.forward_flops(taken) * examples
-        self._processed += processed
-        self._losses.append((processed if counted is None else counted, loss))
+        for pass_cut, examples in passes or [(cut, examples_used)]:
+            self._flops += BACKWARD * self.costs.forward_flops(pass_cut) * examples
+        self._examples_used += examples_used
+        self._losses.append((examples_used if examples_counted is None else examples_counted, loss))
         if isinstance(cut, UnitCut):
-            for axis, seen in self._covered.items():
-                seen[cut.units.get(axis, slice(None))] = True
+            for axis, mask in self._unit_coverage.items():
+                mask[cut.units.get(axis, slice(None))] = True
         self.lap("merge")
 
-    def measured(self, cut: Cut, names: Iterable[str], processed: int) -> None:
+    def book_gradients(self, cut: Cut, names: Iterable[str], examples_used: int) -> None:
         """A client got ``cut`` and sent the gradients of all of these parameters, untrained."""
         self._bytes_down += self._bytes(cut) + self._masks(cut)
         self._bytes_up += sum(self._tensors[n].numel() * self._sizes[n] for n in names)
-        self._flops += BACKWARD * self.costs.forward_flops(WHOLE) * processed
+        self._flops += BACKWARD * self.costs.forward_flops(WHOLE) * examples_used
 
     def note(self, values: Mapping[str, float]) -> None:
         """The scheme measured this of a client."""
@@ -117,7 +117,7 @@ class Tally:
 
     def refuse(self, client: int, reason: str) -> None:
         """An update was not merged."""
-        self.refused[str(client)] = reason
+        self.refusals[str(client)] = reason
         self.lap("merge")
 
     def miss(self, client: int, reason: str) -> None:
@@ -126,35 +126,37 @@ class Tally:
 
     def why(self) -> str:
         """Everyone whose update is not in the model, with the reason."""
-        everyone = {**self.missing, **self.refused}
+        everyone = {**self.missing, **self.refusals}
         return "; ".join(f"client {client}: {reason}" for client, reason in everyone.items())
 
     def books(self) -> dict[str, Any]:
         """What `merge` adds up over processes, as plain data."""
         return {
-            "counts": [self._bytes_down, self._bytes_up, self._flops, self._processed],
+            "counts": [self._bytes_down, self._bytes_up, self._flops, self._examples_used],
             "losses": self._losses,
-            "accepted": self.accepted,
-            "refused": self.refused,
+            "accepted": self.update_count,
+            "refused": self.refusals,
             "missing": self.missing,
             "notes": self._notes,
-            "covered": {a: np.flatnonzero(seen).tolist() for a, seen in self._covered.items()},
+            "covered": {
+                a: np.flatnonzero(mask).tolist() for a, mask in self._unit_coverage.items()
+            },
         }
 
     def merge(self, books: Sequence[Mapping[str, Any]]) -> None:
         """Take the books of all processes for one's own; times stay one's own."""
         counts = np.sum([b["counts"] for b in books], axis=0).tolist()
-        self._bytes_down, self._bytes_up, self._flops, self._processed = counts
+        self._bytes_down, self._bytes_up, self._flops, self._examples_used = counts
         self._losses = [(count, loss) for b in books for count, loss in b["losses"]]
-        self.accepted = sum(b["accepted"] for b in books)
-        self.refused = {client: why for b in books for client, why in b["refused"].items()}
+        self.update_count = sum(b["accepted"] for b in books)
+        self.refusals = {client: why for b in books for client, why in b["refused"].items()}
         self.missing = {client: why for b in books for client, why in b["missing"].items()}
         self._notes = {}
         for b in books:
             for name, values in b["notes"].items():
                 self._notes[name] = self._notes.get(name, []) + values
             for axis, units in b["covered"].items():
-                self._covered[axis][units] = True
+                self._unit_coverage[axis][units] = True
 
     def _train_loss(self) -> float:
         """The mean; the order in which updates came does not matter."""
@@ -164,18 +166,18 @@ class Tally:
     def report(self, weights_covered: float) -> RoundReport:
         """Close the books; at coordinate granularity the weights are the units."""
         self.lap("merge")
-        units = sum(len(seen) for seen in self._covered.values())
-        held = sum(int(seen.sum()) for seen in self._covered.values())
+        units = sum(len(mask) for mask in self._unit_coverage.values())
+        covered_units = sum(int(mask.sum()) for mask in self._unit_coverage.values())
         return RoundReport(
             train_loss=self._train_loss(),
-            clients=self.accepted,
-            refused=self.refused,
+            clients=self.update_count,
+            refusals=self.refusals,
             missing=self.missing,
-            units_covered=held / units if held else weights_covered,
+            units_covered=covered_units / units if covered_units else weights_covered,
             weights_covered=weights_covered,
             bytes_down=self._bytes_down,
             bytes_up=self._bytes_up,
             flops=self._flops,
             seconds=self._seconds,
-            observed={n: math.fsum(v) / len(v) for n, v in sorted(self._notes.items())},
+            observations={n: math.fsum(v) / len(v) for n, v in sorted(self._notes.items())},
         )

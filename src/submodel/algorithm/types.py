@@ -86,8 +86,8 @@ class State:
     def remember(self, owner: str, memory: Mapping[str, Tensor]) -> State:
         """The state in which ``owner`` remembers this instead."""
         others = {n: t for n, t in self.memory.items() if not n.startswith(f"{owner}/")}
-        owned = {f"{owner}/{name}": tensor for name, tensor in memory.items()}
-        return replace(self, memory=others | owned)
+        own_entries = {f"{owner}/{name}": tensor for name, tensor in memory.items()}
+        return replace(self, memory=others | own_entries)
 
 
 @dataclass(frozen=True)
@@ -122,15 +122,17 @@ class Update:
     cut: Cut
     tensors: dict[str, Tensor]
     examples: int
-    processed: int
+    examples_used: int
     loss: float
     passes: Passes = ()  # empty: all of the whole cut
-    counted: float | None = None  # examples that the loss is the mean of; None: all processed
+    examples_counted: float | None = (
+        None  # examples that the loss is the mean of; None: all processed
+    )
 
     @property
     def weight_of_loss(self) -> float:
         """What the loss counts among those of other clients."""
-        return self.processed if self.counted is None else self.counted
+        return self.examples_used if self.examples_counted is None else self.examples_counted
 
     @property
     def unusable(self) -> str | None:

@@ -33,7 +33,7 @@ class Workers:
 
         Tasks are made one at a time, as the engine asks for them.
         """
-        for outcome in self._engine.run(self._sent(tasks)):
+        for outcome in self._engine.run(self._send(tasks)):
             self._tally.lap("train")
             if isinstance(outcome, Failure):
                 self._tally.miss(outcome.assignment.client, outcome.reason)
@@ -41,7 +41,7 @@ class Workers:
                 yield outcome
         self._tally.lap("train")
 
-    def _sent(self, tasks: Iterable[Task]) -> Iterator[Task]:
+    def _send(self, tasks: Iterable[Task]) -> Iterator[Task]:
         waiting = iter(tasks)
         while True:
             self._tally.lap("train")

@@ -58,7 +58,7 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
     Where a run refuses an update it books less. FLOPs are counted only where they are asked for:
     every shape of a sub-model has to be built for them.
     """
-    from submodel.algorithm.adapting import adapting
+    from submodel.algorithm.adaptation import adapting_scheme
     from submodel.algorithm.dispatch import cut_of, knowledge_of
     from submodel.algorithm.rounds import plan
     from submodel.algorithm.tally import Tally
@@ -72,8 +72,8 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
         client, size = assignment.client, setup.clients.size(assignment.client)
         classes = setup.clients.labels(client) if setup.absent_labels != "keep" else None
         cut = cut_of(setup, assignment, classes, now)
-        if adapting(setup.scheme, state.round):
-            tally.measured(cut, names, size)
+        if adapting_scheme(setup.scheme, state.round):
+            tally.book_gradients(cut, names, size)
         if kind is BudgetKind.BYTES:
             tally.send(cut)
             sent += tally.upload(cut)
@@ -96,7 +96,7 @@ def round_costs(setup: Setup, kind: BudgetKind) -> Iterator[int]:
     known before the run, its rounds are an estimate, and the run's own books are what it cost. So
     are those of a scheme that ranks single weights of all layers, where clients lack labels.
     """
-    from submodel.algorithm.adapting import adapted
+    from submodel.algorithm.adaptation import adapt_state
     from submodel.algorithm.execution import ALONE
     from submodel.algorithm.rounds import initial_state, plan
     from submodel.algorithm.tally import Tally
@@ -106,7 +106,7 @@ def round_costs(setup: Setup, kind: BudgetKind) -> Iterator[int]:
     costs = CostModel(setup.module, setup.clients.dataset.example)
     state = initial_state(setup)
     tally = Tally(setup.axes, state.tensors, costs)
-    state = adapted(setup, state, SerialEngine(setup), costs, plan(setup, 0), ALONE, tally)
+    state = adapt_state(setup, state, SerialEngine(setup), costs, plan(setup, 0), ALONE, tally)
     for round_ in count():
         yield round_cost(setup, replace(state, round=round_), costs, kind)
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from submodel.algorithm.evaluation import Score, assemble, score
+from submodel.algorithm.evaluation import Score, assemble_module, score
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.scaling import scale_model
 from submodel.algorithm.types import State
@@ -56,7 +56,7 @@ def trained_module(
     """The sub-model of a capacity in torch's own layers, its test score, and what it is."""
     config, setup = training.config, training.setup
     cut = training.cut(state, capacity)
-    module = assemble(setup, scale_model(setup, state.tensors, capacity), cut)
+    module = assemble_module(setup, scale_model(setup, state.tensors, capacity), cut)
     test_score = score(module, setup.clients.dataset.test, setup)
     about = {
         "run": config.name,

@@ -71,14 +71,14 @@ def round_line(round_: int, report: RoundReport) -> Metrics:
         "round": round_,
         "train_loss": report.train_loss,
         "clients": report.clients,
-        "refused": report.refused,
+        "refused": report.refusals,
         **({"missing": report.missing} if report.missing else {}),
         "coverage": {"units": report.units_covered, "weights": report.weights_covered},
         "bytes_down": report.bytes_down,
         "bytes_up": report.bytes_up,
         "flops": report.flops,
         "seconds": {phase: round(s, 6) for phase, s in report.seconds.items()},
-        **({"observed": report.observed} if report.observed else {}),
+        **({"observed": report.observations} if report.observations else {}),
     }
 
 

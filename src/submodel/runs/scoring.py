@@ -8,7 +8,7 @@ from submodel.algorithm.evaluation import (
     capacity_models,
     evaluate_capacities,
     evaluate_parts,
-    measured,
+    measure_moments,
     some,
 )
 from submodel.algorithm.execution import Group
@@ -27,7 +27,7 @@ def scores(training: Training, state: State, group: Group) -> Metrics:
     if settings.evaluate_train:
         parts["train_eval"] = some(data.train, settings.evaluate_train_examples, setup.seed)
     small = capacity_models(setup, state) if settings.evaluate_capacities else {}
-    rows = measured(setup, [(state.tensors, WHOLE), *small.values()])
+    rows = measure_moments(setup, [(state.tensors, WHOLE), *small.values()])
     part_scores = evaluate_parts(
         setup, state, list(parts.values()), device=device, spread=group.spread, rows=rows[0]
     )

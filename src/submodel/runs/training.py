@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from submodel.algorithm.dispatch import cut_of, knowledge_of
-from submodel.algorithm.evaluation import EVALUATOR, assemble
+from submodel.algorithm.evaluation import EVALUATOR, assemble_module
 from submodel.algorithm.execution import Engine
 from submodel.algorithm.scaling import scale_model
 from submodel.algorithm.types import Assignment, Setup, State
@@ -67,4 +67,4 @@ class Training:
     def model(self, state: State, capacity: float = 1.0) -> nn.Module:
         """The global model of a state, or the sub-model of a capacity, ready to use."""
         tensors = scale_model(self.setup, state.tensors, capacity)
-        return without_selection(assemble(self.setup, tensors, self.cut(state, capacity)))
+        return without_selection(assemble_module(self.setup, tensors, self.cut(state, capacity)))

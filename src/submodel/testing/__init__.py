@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from submodel.errors import ConfigError, SubmodelError
-from submodel.testing.bench import Bench, Budget, require
+from submodel.testing.bench import BudgetScope, SchemeBench, require
 from submodel.testing.checks import CHECKS, everything
 
 __all__ = ["check_scheme"]
@@ -15,7 +15,7 @@ __all__ = ["check_scheme"]
 def check_scheme(
     scheme: str | Mapping[str, Any],
     *,
-    budget: Budget | None = "axis",
+    budget: BudgetScope | None = "axis",
     whole: bool = True,
     **sections: Mapping[str, Any],
 ) -> list[str]:
@@ -36,20 +36,20 @@ def check_scheme(
     ['unit: masks have the right form', 'unit: a draw depends on its arguments alone']
     """
     choice = {"name": scheme} if isinstance(scheme, str) else dict(scheme)
-    given = [choice["granularity"]] if "granularity" in choice else ["unit", "coordinate"]
-    checked: list[str] = []
-    refused: list[str] = []
-    for granularity in given:
-        bench = Bench({**choice, "granularity": granularity}, sections, budget)
+    granularities = [choice["granularity"]] if "granularity" in choice else ["unit", "coordinate"]
+    findings: list[str] = []
+    refusals: list[str] = []
+    for granularity in granularities:
+        bench = SchemeBench({**choice, "granularity": granularity}, sections, budget)
         bench.config()  # what is misspelt is no refusal
         try:
             bench.setup  # noqa: B018 - made on the first access
         except ConfigError as error:
-            refused.append(f"{granularity}: {error}")
+            refusals.append(f"{granularity}: {error}")
             continue
         except SubmodelError as error:  # what is not even asked in a run
             raise AssertionError(f"{granularity}: {error}") from error
         for check in (*CHECKS, everything) if whole else CHECKS:
-            checked += [f"{granularity}: {what}" for what in check(bench)]
-    require(bool(checked), "\n".join(["the scheme refuses the run", *refused]))
-    return checked
+            findings += [f"{granularity}: {what}" for what in check(bench)]
+    require(bool(findings), "\n".join(["the scheme refuses the run", *refusals]))
+    return findings

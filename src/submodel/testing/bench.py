@@ -22,7 +22,7 @@ from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
 from submodel.schemes import Scheme
 
-Budget = Literal["axis", "total"]
+BudgetScope = Literal["axis", "total"]
 ROUNDS = 4
 """How long the small run is."""
 _SECTIONS: dict[str, dict[str, Any]] = {
@@ -73,12 +73,12 @@ class OneByOne(SerialEngine):
 
 
 @dataclass(frozen=True)
-class Bench:
+class SchemeBench:
     """The small run, made as often as fresh schemes are needed."""
 
     choice: Mapping[str, Any]
     sections: Mapping[str, Mapping[str, Any]]
-    budget: Budget | None
+    budget: BudgetScope | None
 
     def config(self, **changes: Mapping[str, Any]) -> Config:
         """The configuration, with some sections changed."""
@@ -115,7 +115,7 @@ class Bench:
     @cached_property
     def later(self) -> State:
         """The model after some rounds, when a scheme that adapts has done so."""
-        return run(self.fresh(), self.engine)
+        return run_rounds(self.fresh(), self.engine)
 
     @cached_property
     def whole(self) -> dict[str, Any] | None:
@@ -129,7 +129,7 @@ class Bench:
         return None
 
 
-def run(setup: Setup, engine: OneByOne, rounds: int = ROUNDS, memory: bool = True) -> State:
+def run_rounds(setup: Setup, engine: OneByOne, rounds: int = ROUNDS, memory: bool = True) -> State:
     """Some rounds from the start; ``memory`` keeps what scheme and server remember."""
     state = initial_state(setup)
     for _ in range(rounds):
@@ -146,15 +146,15 @@ def bits(state: State) -> dict[str, bytes]:
     return {name: tensor.detach().numpy().tobytes() for name, tensor in parts.items()}
 
 
-def same(one: State, two: State, reason: str) -> None:
+def require_same(one: State, two: State, reason: str) -> None:
     """Require equal bits."""
-    left, right = bits(one), bits(two)
-    names = sorted(left.keys() | right.keys())
-    differ = [name for name in names if left.get(name) != right.get(name)]
+    bits_of_one, bits_of_two = bits(one), bits(two)
+    names = sorted(bits_of_one.keys() | bits_of_two.keys())
+    differ = [name for name in names if bits_of_one.get(name) != bits_of_two.get(name)]
     require(not differ, f"{reason}: {', '.join(differ)}")
 
 
-def require(met: bool, reason: str) -> None:
+def require(condition: bool, reason: str) -> None:
     """An assertion that holds in optimised code too."""
-    if not met:
+    if not condition:
         raise AssertionError(reason)

@@ -22,9 +22,18 @@ from submodel.runs import checkpoint
 from submodel.schemes import Draw, Mask, Scheme, units_held
 from submodel.schemes.masks import mask_problem, question
 from submodel.schemes.roles import output_passes
-from submodel.testing.bench import ROUNDS, Bench, Budget, bits, costs, require, run, same
+from submodel.testing.bench import (
+    ROUNDS,
+    BudgetScope,
+    SchemeBench,
+    bits,
+    costs,
+    require,
+    require_same,
+    run_rounds,
+)
 
-_LIMITS: dict[Budget, str] = {"axis": "axis by axis", "total": "in total"}
+_LIMITS: dict[BudgetScope, str] = {"axis": "axis by axis", "total": "in total"}
 _DRAWN_ROUNDS = 50
 _DEVIATIONS = 5  # of a mean, where masks have random sizes
 _SMOOTHNESS = 20.0
@@ -34,22 +43,22 @@ def _questions(setup: Setup, state: State) -> Iterator[tuple[str, int, float, Dr
     """What a run asks of a scheme: for its clients, and for evaluation."""
     model = knowledge_of(setup, state)
     for round_ in (0, 1, 5, 17):
-        asked = [
+        assignments = [
             *plan(setup, round_),
             *(Assignment(round_, EVALUATOR, c) for c in setup.population.capacities),
         ]
-        for a in asked:
+        for a in assignments:
             for axis, size in setup.sizes.items():
                 yield axis, size, a.capacity, Draw(setup.seed, round_, a.client, a.place, model)
 
 
-def form(bench: Bench) -> list[str]:
+def form(bench: SchemeBench) -> list[str]:
     """Masks are what they must be, and so are output passes and cells."""
     state = initial_state(bench.setup)
     for scheme in (bench.scheme, *_passes(bench)):
-        for asked in _questions(replace(bench.setup, scheme=scheme), state):
-            problem = mask_problem(scheme.select(*asked), asked[1])
-            require(problem is None, f"{question(*asked)}: {problem}")
+        for query in _questions(replace(bench.setup, scheme=scheme), state):
+            problem = mask_problem(scheme.select(*query), query[1])
+            require(problem is None, f"{question(*query)}: {problem}")
     cells = cells_of(bench.scheme)
     count = cells.cells
     require(count >= 1, f"there are {count} cells; there is one at least")
@@ -59,7 +68,7 @@ def form(bench: Bench) -> list[str]:
     return ["masks have the right form"]
 
 
-def purity(bench: Bench) -> list[str]:
+def purity(bench: SchemeBench) -> list[str]:
     """The same question has the same answer, whenever and of whomever it is asked."""
     state = bench.later
     before = bits(state)
@@ -77,20 +86,20 @@ def purity(bench: Bench) -> list[str]:
     }
     for how, masks in others.items():
         every = _questions(bench.setup, state)
-        for asked, one, two in zip(every, first, masks, strict=True):
+        for query, one, two in zip(every, first, masks, strict=True):
             if not np.array_equal(one, two):
-                raise AssertionError(f"{question(*asked)}: the mask is another one when {how}")
+                raise AssertionError(f"{question(*query)}: the mask is another one when {how}")
     require(bits(state) == before, "select changed the model or the memory")
     return ["a draw depends on its arguments alone"]
 
 
-def sizes(bench: Bench) -> list[str]:
+def sizes(bench: SchemeBench) -> list[str]:
     """What a capacity holds, on average over draws."""
     setup, population = bench.setup, bench.setup.population
     model = knowledge_of(setup, bench.later)
     places = [(r, k, c) for r in range(_DRAWN_ROUNDS) for k, c in enumerate(population.sample(r))]
     for capacity in sorted(set(population.capacities)):
-        found: dict[str, tuple[float, int, float]] = {}  # mean, share, variance of the mean
+        statistics: dict[str, tuple[float, int, float]] = {}  # mean, share, variance of the mean
         for axis, size in setup.sizes.items():
             masks = [
                 bench.scheme.select(axis, size, capacity, Draw(setup.seed, r, c, k, model))
@@ -99,11 +108,13 @@ def sizes(bench: Bench) -> list[str]:
             mean = float(np.mean([mask.sum() for mask in masks]))
             require(mean > 0, f"capacity {capacity:g} never holds anything of axis {axis!r}")
             variance = size * capacity * (1 - capacity) / len(places)
-            found[axis] = mean, units_held(capacity, size), variance
+            statistics[axis] = mean, units_held(capacity, size), variance
         if bench.budget == "total":
-            mean, share, variance = (sum(column) for column in zip(*found.values(), strict=True))
-            found = {"all together": (mean, int(share), variance)}
-        for axis, (mean, share, variance) in found.items() if bench.budget is not None else ():
+            mean, share, variance = (
+                sum(column) for column in zip(*statistics.values(), strict=True)
+            )
+            statistics = {"all together": (mean, int(share), variance)}
+        for axis, (mean, share, variance) in statistics.items() if bench.budget is not None else ():
             require(
                 mean <= share + _DEVIATIONS * math.sqrt(variance),
                 f"capacity {capacity:g} holds {mean:.4g} units of axis {axis!r} on average; "
@@ -114,7 +125,7 @@ def sizes(bench: Bench) -> list[str]:
     return [f"sizes are within the capacity, {_LIMITS[bench.budget]}"]
 
 
-def untouched(bench: Bench) -> list[str]:
+def round_trip(bench: SchemeBench) -> list[str]:
     """Contract 2: what comes back as it went leaves no trace, under either rule."""
     setup = bench.setup
     state = initial_state(setup)
@@ -122,43 +133,51 @@ def untouched(bench: Bench) -> list[str]:
         accumulator = Accumulator(state.tensors, merge_rule(rule))
         for assignment in plan(setup, 1):
             cut = cut_of(setup, assignment, knowledge=knowledge_of(setup, state))
-            held = gather(cut, state.tensors)
-            reason = accumulator.refusal(cut, held)
+            tensors = gather(cut, state.tensors)
+            reason = accumulator.refusal(cut, tensors)
             require(reason is None, f"client {assignment.client}: its update is refused: {reason}")
-            accumulator.add(cut, held)
-        same(State(0, accumulator.merge()), State(0, state.tensors),
-              f"merging ({rule}) what clients hold, untouched, changes the model")  # fmt: skip
+            accumulator.add(cut, tensors)
+        require_same(
+            State(0, accumulator.merge()),
+            State(0, state.tensors),
+            f"merging ({rule}) what clients hold, untouched, changes the model",
+        )
     return ["what is gathered and merged untouched changes no bit (contract 2)"]
 
 
-def order(bench: Bench) -> list[str]:
+def order(bench: SchemeBench) -> list[str]:
     """Contract 5: clients in the opposite order."""
-    same(bench.later, run(bench.fresh(), bench.backwards),
-          "the order of the clients in a round changes the result")  # fmt: skip
+    require_same(
+        bench.later,
+        run_rounds(bench.fresh(), bench.backwards),
+        "the order of the clients in a round changes the result",
+    )
     return ["the order of updates changes no bit (contract 5)"]
 
 
-def resume(bench: Bench) -> list[str]:
+def resumption(bench: SchemeBench) -> list[str]:
     """Contract 7: saved and taken up by a fresh scheme at every round, or never stopped."""
-    config, begun = bench.config(), initial_state(bench.setup)
-    state = begun
+    config, start = bench.config(), initial_state(bench.setup)
+    state = start
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(ROUNDS):
             state, _ = step(bench.fresh(), state, bench.engine, costs())
-            for name in begun.memory.keys() ^ state.memory.keys():
+            for name in start.memory.keys() ^ state.memory.keys():
                 raise AssertionError(
                     f"memory {name!r} is not there all the time; `begin` names all"
                 )
-            for name, tensor in begun.memory.items():
+            for name, tensor in start.memory.items():
                 shape = tuple(state.memory[name].shape)
                 require(shape == tensor.shape, f"memory {name!r} changed its shape to {shape}")
             path = checkpoint.save(Path(folder), state, config)
-            state = checkpoint.read_checkpoint(path, config, begun)
-    same(state, bench.later, "a run that is saved and resumed at every round ends elsewhere")
+            state = checkpoint.read_checkpoint(path, config, start)
+    require_same(
+        state, bench.later, "a run that is saved and resumed at every round ends elsewhere"
+    )
     return ["a resumed run ends with the same bits, memory included (contract 7)"]
 
 
-def _passes(bench: Bench) -> Sequence[Scheme]:
+def _passes(bench: SchemeBench) -> Sequence[Scheme]:
     passes = output_passes(bench.scheme)
     require(len(passes) > 0, "there is no output pass")
     for one in passes:
@@ -168,10 +187,10 @@ def _passes(bench: Bench) -> Sequence[Scheme]:
     return passes
 
 
-def output(bench: Bench) -> list[str]:
+def final_output(bench: SchemeBench) -> list[str]:
     """The output step over all the scheme's passes."""
     setup = bench.fresh()
-    state = run(setup, bench.engine, rounds=1)
+    state = run_rounds(setup, bench.engine, rounds=1)
     one, two = (
         output_step(setup, state, engine, costs(), _SMOOTHNESS)
         for engine in (bench.engine, bench.backwards)
@@ -180,12 +199,12 @@ def output(bench: Bench) -> list[str]:
         require(
             bool(tensor.isfinite().all()), f"the output step leaves {name} with values not finite"
         )
-    same(one, two, "the order of the clients changes the output step")
+    require_same(one, two, "the order of the clients changes the output step")
     require(bits(one) != bits(state), "the output step changes nothing")
     return ["the output step runs, in any order"]
 
 
-def everything(bench: Bench) -> list[str]:
+def everything(bench: SchemeBench) -> list[str]:
     """Contract 1: with capacity 1, FedAvg."""
     if bench.whole is None:
         return []
@@ -197,12 +216,17 @@ def everything(bench: Bench) -> list[str]:
         )
     full = replace(bench, choice={"name": "full", "granularity": bench.choice["granularity"]})
     for rule in RULES.offers:
-        own, fedavg = (b.fresh(clients=bench.whole, merge={"rule": rule}) for b in (bench, full))
-        same(run(own, bench.engine, 1, memory=False),
-              run(fedavg, bench.engine, 1, memory=False),
-              f"a round ({rule}) at capacity 1 is not a round of FedAvg")  # fmt: skip
+        scheme_setup, fedavg = (
+            b.fresh(clients=bench.whole, merge={"rule": rule}) for b in (bench, full)
+        )
+        require_same(
+            run_rounds(scheme_setup, bench.engine, 1, memory=False),
+            run_rounds(fedavg, bench.engine, 1, memory=False),
+            f"a round ({rule}) at capacity 1 is not a round of FedAvg",
+        )
     one, two = (
-        output_step(s, initial_state(s), bench.engine, costs(), _SMOOTHNESS) for s in (own, fedavg)
+        output_step(s, initial_state(s), bench.engine, costs(), _SMOOTHNESS)
+        for s in (scheme_setup, fedavg)
     )
     for name, tensor in one.tensors.items():  # sums over more passes are rounded otherwise
         close = torch.allclose(tensor, two.tensors[name], rtol=1e-5, atol=1e-6)
@@ -210,6 +234,6 @@ def everything(bench: Bench) -> list[str]:
     return ["at capacity 1 it is FedAvg, bit for bit (contract 1)"]
 
 
-Check = Callable[[Bench], list[str]]
+SchemeCheck = Callable[[SchemeBench], list[str]]
 """Raises AssertionError with the reason, or returns what holds."""
-CHECKS: tuple[Check, ...] = (form, purity, sizes, untouched, order, resume, output)
+CHECKS: tuple[SchemeCheck, ...] = (form, purity, sizes, round_trip, order, resumption, final_output)

@@ -4,5 +4,5 @@ from torch import Tensor
 
 
 class Cautious:
-    def divisor(self, held: Tensor, weight: float) -> Tensor:
-        return 2 * held
+    def divisor(self, holder_weight: Tensor, total_weight: float) -> Tensor:
+        return 2 * holder_weight

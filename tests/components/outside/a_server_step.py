@@ -23,8 +23,8 @@ class Slowing:
         return {"share": torch.ones((), dtype=torch.float64)}
 
     def step(
-        self, old: Tensors, merged: Tensors, covered: Tensors, memory: Tensors
+        self, old: Tensors, target: Tensors, coverage: Tensors, memory: Tensors
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         share = float(memory["share"])
-        new = {n: (w.double() + share * (merged[n].double() - w)).to(w) for n, w in old.items()}
+        new = {n: (w.double() + share * (target[n].double() - w)).to(w) for n, w in old.items()}
         return new, {"share": memory["share"] * self.keep}

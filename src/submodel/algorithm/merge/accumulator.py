@@ -47,21 +47,21 @@ class Accumulator:
         # per tensor: the coarse and the fine part of the sum, and the weight of those who held it
         self._sums = {n: t.new_zeros((3, *t.shape), dtype=torch.float64) for n, t in whole.items()}
         self._weight = 0.0
-        self._added = 0
+        self._count = 0
         self._waiting: dict[Hashable, tuple[Cut, list[tuple[Tensors, float]]]] = {}
         self._waiting_values = 0
         self._shapes = LastCut(lambda cut: {n: cut.shape(n, t.shape) for n, t in whole.items()})
 
     def refusal(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> str | None:
         """Why an update must not be merged, in words; None if it may."""
-        if max(self._weight + weight, self._added + 1) > LARGEST_WEIGHT_SUM:
+        if max(self._weight + weight, self._count + 1) > LARGEST_WEIGHT_SUM:
             return f"a round takes clients up to a total weight of {LARGEST_WEIGHT_SUM:g}"
         if missing := self._whole.keys() ^ tensors.keys():
             return f"tensors do not match: {sorted(missing)[0]!r} is missing or unknown"
         for name, shape in self._shapes(cut).items():
             if tensors[name].shape != shape:
-                given = tuple(tensors[name].shape)
-                return f"{name} has shape {given}, which does not fit the cut"
+                shape_sent = tuple(tensors[name].shape)
+                return f"{name} has shape {shape_sent}, which does not fit the cut"
         return unsound(tensors)
 
     def add(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> None:
@@ -70,7 +70,7 @@ class Accumulator:
         Clients that hold the same are gathered and added at once: sums without order allow it.
         """
         self._weight += weight
-        self._added += 1
+        self._count += 1
         _, waiting = self._waiting.setdefault(cut.same_key, (cut, []))
         waiting.append((tensors, weight))
         self._waiting_values += sum(t.numel() for t in tensors.values())
@@ -91,32 +91,32 @@ class Accumulator:
     def sums(self) -> list[Tensor]:
         """What adds up over processes: all of it adds without error."""
         self._flush()
-        counts = torch.tensor([self._weight, self._added], dtype=torch.float64)
+        counts = torch.tensor([self._weight, self._count], dtype=torch.float64)
         return [*self._sums.values(), counts]
 
     def set_sums(self, sums: Sequence[Tensor]) -> None:
         """Take the sums over all processes, in the order of `sums`."""
         self._sums = dict(zip(self._sums, sums[:-1], strict=True))
-        self._weight, self._added = float(sums[-1][0]), int(sums[-1][1])
+        self._weight, self._count = float(sums[-1][0]), int(sums[-1][1])
 
     @property
-    def added(self) -> int:
+    def count(self) -> int:
         """How many updates were added."""
-        return self._added
+        return self._count
 
     @property
     def weight(self) -> float:
         """Their total weight."""
         return self._weight
 
-    def held(self, names: Iterable[str]) -> dict[str, Tensor]:
+    def holder_weights(self, names: Iterable[str]) -> dict[str, Tensor]:
         """The weight of the clients who held each weight of these tensors."""
         self._flush()
         return {name: self._sums[name][2] for name in names}
 
-    def covered(self) -> dict[str, Tensor]:
+    def coverage_masks(self) -> dict[str, Tensor]:
         """Which weights at least one client held."""
-        return {name: held > 0 for name, held in self.held(self._sums).items()}
+        return {name: weight > 0 for name, weight in self.holder_weights(self._sums).items()}
 
     def coverage(self) -> float:
         """The share of the weights that at least one client held."""
@@ -125,20 +125,20 @@ class Accumulator:
     def merge(self) -> dict[str, Tensor]:
         """The new tensors; what nobody held, or nobody moved, keeps its bits."""
         self._flush()
-        merged = {}
+        tensors = {}
         for name, whole in self._whole.items():
-            coarse, fine, held = self._sums[name]
-            merged[name] = average(whole, coarse + fine, held, self._weight, self._rule)
-        return merged
+            coarse, fine, holder_weight = self._sums[name]
+            tensors[name] = average(whole, coarse + fine, holder_weight, self._weight, self._rule)
+        return tensors
 
 
 def coverage(accumulators: Sequence[Accumulator]) -> float:
     """The share of the weights that at least one client held, whichever sums it went into."""
-    held: dict[str, Tensor] = {}
+    union: dict[str, Tensor] = {}
     for accumulator in accumulators:
-        for name, covered in accumulator.covered().items():
-            held[name] = held[name] | covered if name in held else covered
-    return sum(int(t.sum()) for t in held.values()) / sum(t.numel() for t in held.values())
+        for name, mask in accumulator.coverage_masks().items():
+            union[name] = union[name] | mask if name in union else mask
+    return sum(int(t.sum()) for t in union.values()) / sum(t.numel() for t in union.values())
 
 
 def _terms(new: Tensor, old: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
@@ -155,17 +155,17 @@ def _terms(new: Tensor, old: Tensor, mask: Tensor | None, weights: Tensor) -> Te
     chunk = max(1, _CHUNK // len(new))
     uniform = bool((weights == 1).all())
     for start in range(0, clients.shape[1], chunk):
-        o, coarse, fine, *held = (t[start : start + chunk] for t in flat)
+        o, coarse, fine, *mask_part = (t[start : start + chunk] for t in flat)
         term = clients[:, start : start + chunk].to(torch.float64, copy=True).sub_(o)
-        if held:
-            term *= held[0]
+        if mask_part:
+            term *= mask_part[0]
         if not uniform:
             term *= weights[:, None]
-        rounded = term + _TO_COARSE
-        rounded -= _TO_COARSE
-        term -= rounded
+        coarse_term = term + _TO_COARSE
+        coarse_term -= _TO_COARSE
+        term -= coarse_term
         term += _TO_FINE
         term -= _TO_FINE
-        torch.sum(rounded, 0, out=coarse)
+        torch.sum(coarse_term, 0, out=coarse)
         torch.sum(term, 0, out=fine)
     return sums

@@ -15,10 +15,12 @@ from submodel.plugins import Kind, Offer
 class MergeRule(Protocol):
     """The denominator D of delta_j = sum_i a_i m_i[j] (w_i[j] - w[j]) / D_j."""
 
-    def divisor(self, held: Tensor, weight: float) -> Tensor | float:
-        """D, where ``held`` is the weight of those who held a coordinate, ``weight`` that of all.
+    def divisor(self, holder_weight: Tensor, total_weight: float) -> Tensor | float:
+        """D of every coordinate; what nobody held is not divided: it stays.
 
-        What nobody held is not divided: it stays.
+        Args:
+            holder_weight: of each coordinate, the weight of the clients who held it
+            total_weight: that of all clients
         """
         ...
 
@@ -27,18 +29,18 @@ class MergeRule(Protocol):
 class Selective:
     """D_j = sum_i a_i m_i[j]: the mean over those who held a weight (HeteroFL)."""
 
-    def divisor(self, held: Tensor, weight: float) -> Tensor:  # noqa: ARG002
+    def divisor(self, holder_weight: Tensor, total_weight: float) -> Tensor:  # noqa: ARG002
         """Those who held it."""
-        return held
+        return holder_weight
 
 
 @dataclass(frozen=True)
 class FillIn:
     """D_j = sum_i a_i: whoever did not hold a weight counts as one who did not move it (paper)."""
 
-    def divisor(self, held: Tensor, weight: float) -> float:  # noqa: ARG002
+    def divisor(self, holder_weight: Tensor, total_weight: float) -> float:  # noqa: ARG002
         """Everybody."""
-        return weight
+        return total_weight
 
 
 SELECTIVE, FILL_IN = Selective(), FillIn()
@@ -47,8 +49,8 @@ RULES: Kind[MergeRule] = Kind(
     noun="merge rule",
     key="merge.rule",
     group="submodel.merge_rules",
-    wants="a merge rule: an object with divisor(held, weight)",
-    is_one=lambda made: hasattr(made, "divisor"),
+    wants="a merge rule: an object with divisor(holder_weight, total_weight)",
+    is_one=lambda candidate: hasattr(candidate, "divisor"),
     offers={
         "selective": Offer(
             "submodel.algorithm.merge.rules:Selective", "divide by those who held a weight"
@@ -67,17 +69,20 @@ def merge_rule(name: str) -> MergeRule:
     return RULES.find(name).make(Section())
 
 
-def average(whole: Tensor, moved: Tensor, held: Tensor, weight: float, rule: MergeRule) -> Tensor:
-    """The merge rule: w + moved / D, where ``moved`` sums a_i m_i (w_i - w) over the clients.
+def average(
+    whole: Tensor, change: Tensor, holder_weight: Tensor, total_weight: float, rule: MergeRule
+) -> Tensor:
+    """The merge rule: w + change / D, where ``change`` sums a_i m_i (w_i - w) over the clients.
 
-    ``held`` is the weight of those who held a coordinate, ``weight`` that of all.
+    ``holder_weight`` is the weight of those who held a coordinate, ``total_weight`` that of all.
 
-    >>> whole, moved, held = torch.tensor([[0.0, 0.0, 0.0], [2.0, 2.0, 0.0], [2.0, 1.0, 0.0]])
-    >>> average(whole, moved, held, 4.0, FILL_IN)
+    >>> whole, change = torch.zeros(3), torch.tensor([2.0, 2.0, 0.0])
+    >>> holders = torch.tensor([2.0, 1.0, 0.0])
+    >>> average(whole, change, holders, 4.0, FILL_IN)
     tensor([0.5000, 0.5000, 0.0000])
-    >>> average(whole, moved, held, 4.0, SELECTIVE)
+    >>> average(whole, change, holders, 4.0, SELECTIVE)
     tensor([1., 2., 0.])
     """
-    divisor = rule.divisor(held, weight)
-    new = (whole.double() + moved / divisor).to(whole.dtype)
-    return torch.where(moved == 0, whole, new)
+    divisor = rule.divisor(holder_weight, total_weight)
+    new = (whole.double() + change / divisor).to(whole.dtype)
+    return torch.where(change == 0, whole, new)

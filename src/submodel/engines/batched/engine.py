@@ -178,7 +178,7 @@ class BatchedEngine:
         for client, (mean, weight), tensors in zip(clients, losses, stack.unstack(), strict=True):
             where, cut, total = client.task.assignment, client.task.cut, client.total
             example_count = sum(map(len, client.batches))
-            yield Update(where, cut, tensors, total, example_count, mean, counted=weight)
+            yield Update(where, cut, tensors, total, example_count, mean, examples_counted=weight)
 
 
 def _collect(tasks: Iterator[Task]) -> Iterator[Task]:

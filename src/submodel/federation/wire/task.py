@@ -15,7 +15,14 @@ from pydantic import Field, FiniteFloat
 from torch import Tensor, nn
 
 from submodel.algorithm.dispatch import cut_of
-from submodel.algorithm.packing import Packed, Transport, halved, pack, restored, unpack
+from submodel.algorithm.packing import (
+    PackedTensors,
+    Transport,
+    halve,
+    pack_cut,
+    restore,
+    unpack_cut,
+)
 from submodel.algorithm.types import Assignment, Setup, Task
 from submodel.errors import PlanError, plain
 from submodel.federation.wire.parcel import Parcel, WireError, read_as
@@ -35,10 +42,10 @@ def task_parcel(task: Task, module: nn.Module, masks: bool, transport: Transport
 
     ``masks``: send the masks of single weights; else the device draws them again.
     """
-    package = pack(task.cut, task.tensors, masks)
-    values, scales = halved(package.values) if transport == "half" else (dict(package.values), {})
+    package = pack_cut(task.cut, task.tensors, masks)
+    values, scales = halve(package.values) if transport == "half" else (dict(package.values), {})
     local = {_LOCAL + n: task.cut.part(n, t).contiguous() for n, t in local_of(module).items()}
-    tensors = dict(replace(package, values=values).named()) | local
+    tensors = dict(replace(package, values=values).to_tensors()) | local
     tensors |= {_SCALES + n: t.clone() for n, t in task.scales.items()}
     head = {
         "assignment": asdict(task.assignment),
@@ -122,12 +129,12 @@ def _cut_and_values(
     parcel: Parcel, head: _TaskHead, setup: Setup, classes: NDArray[np.int64] | None
 ) -> tuple[Cut, dict[str, Tensor]]:
     """The cut of a task, read or drawn again, and the values of the sub-model in its shapes."""
-    package = Packed.from_named(parcel.tensors)
+    package = PackedTensors.from_tensors(parcel.tensors)
     names = tensors_of(setup.module).keys()
     if odd := sorted(names ^ package.values.keys()) or sorted(package.masks.keys() - names):
         raise WireError(f"tensors do not match: {plain(odd[0], 100)!r} is missing or unknown")
     if head.halved is not None:
-        package = replace(package, values=restored(package.values, head.halved))
+        package = replace(package, values=restore(package.values, head.halved))
     shapes = {n: tuple(t.shape) for n, t in setup.module.state_dict().items()}
     cut: Cut | None = None
     try:
@@ -135,7 +142,7 @@ def _cut_and_values(
             cut = UnitCut(setup.axes, {a: _units_of(setup, a, r) for a, r in head.units.items()})
         elif head.drawn:
             cut = cut_of(setup, head.assignment, classes)
-        return unpack(package, shapes, cut)
+        return unpack_cut(package, shapes, cut)
     except PlanError as error:
         raise WireError(error) from None
 

@@ -15,13 +15,13 @@ from pydantic import Field, FiniteFloat
 from torch import Tensor
 
 from submodel.algorithm.packing import (
-    Packed,
+    PackedTensors,
     Transport,
     element_size,
-    halved,
-    pack,
-    restored,
-    unpack,
+    halve,
+    pack_cut,
+    restore,
+    unpack_cut,
 )
 from submodel.algorithm.types import Assignment, Task, Update
 from submodel.errors import plain
@@ -44,20 +44,20 @@ def update_parcel(update: Update, task: Task, transport: Transport) -> Parcel:
     scales: dict[str, float] = {}
     if transport == "half":
         values = {n: t - task.tensors[n].to(t) for n, t in values.items()}
-    package = pack(task.cut, values)
+    package = pack_cut(task.cut, values)
     if transport == "half":
-        small, scales = halved(package.values)
+        small, scales = halve(package.values)
         package = replace(package, values=small)
     head = {
         "assignment": asdict(update.assignment),
         "examples": update.examples,
-        "processed": update.processed,
+        "processed": update.examples_used,
         "loss": update.loss if math.isfinite(update.loss) else None,
-        "counted": update.counted,
+        "counted": update.examples_counted,
         "passes": list(update.passes),
         "halved": scales if transport == "half" else None,
     }
-    return Parcel(head, dict(package.named()))
+    return Parcel(head, dict(package.to_tensors()))
 
 
 @dataclass(frozen=True)
@@ -133,13 +133,13 @@ def read_update(parcel: Parcel, task: Task) -> Update:
 
 def _values(parcel: Parcel, task: Task, scales: Mapping[str, float] | None) -> dict[str, Tensor]:
     """The tensors of an update in the task's shapes and types."""
-    package = Packed.from_named(parcel.tensors)
-    task_values = pack(task.cut, task.tensors).values
+    package = PackedTensors.from_tensors(parcel.tensors)
+    task_values = pack_cut(task.cut, task.tensors).values
     if odd_names := sorted(task_values.keys() ^ package.values.keys()):
         raise WireError(f"tensors do not match: {plain(odd_names[0], 100)!r} is missing or unknown")
     values = dict(package.values)
     if scales is not None:
-        values = restored(values, scales)
+        values = restore(values, scales)
     for name, before in task_values.items():
         value = values[name]
         if value.shape != before.shape:
@@ -152,4 +152,4 @@ def _values(parcel: Parcel, task: Task, scales: Mapping[str, float] | None) -> d
         if scales is not None:
             values[name] = (before.double() + value.double()).to(before.dtype)
     shapes = {name: tuple(tensor.shape) for name, tensor in task.tensors.items()}
-    return unpack(Packed(values), shapes, task.cut)[1]
+    return unpack_cut(PackedTensors(values), shapes, task.cut)[1]

@@ -23,13 +23,13 @@ from submodel.model.cut import WHOLE, CoordinateCut, gather
 from submodel.schemes import Adaptation, Adapts, Scheme, role
 
 
-def adapting(scheme: Scheme, round_: int) -> Adapts | None:
+def adapting_scheme(scheme: Scheme, round_: int) -> Adapts | None:
     """The scheme, if it adapts before this round."""
     adapts = role(scheme, Adapts)
     return adapts if adapts is not None and adapts.adapts(round_) else None
 
 
-def adapted(
+def adapt_state(
     setup: Setup,
     state: State,
     engine: Engine,
@@ -39,7 +39,7 @@ def adapted(
     tally: Tally,
 ) -> State:
     """The state with which the round begins; what the clients did for it is in the tally."""
-    scheme = adapting(setup.scheme, state.round)
+    scheme = adapting_scheme(setup.scheme, state.round)
     if scheme is None:
         return state
     now = Adaptation(
@@ -74,12 +74,12 @@ def squared_gradients(
     whole = [replace(a, capacity=1.0) for a in assignments]
     zeros = {n: torch.zeros_like(state.tensors[n]) for n, _ in setup.module.named_parameters()}
     accumulator = Accumulator(zeros, FILL_IN)
-    tensors, sent = gather(WHOLE, state.tensors), CoordinateCut(masks)
-    restricted = setup.absent_labels != "keep"
+    tensors, cut_sent = gather(WHOLE, state.tensors), CoordinateCut(masks)
+    by_labels = setup.absent_labels != "keep"
 
     def tasks(bundle: Bundle) -> Iterator[Task]:
         for assignment in bundle.assignments:
-            classes = setup.clients.labels(assignment.client) if restricted else None
+            classes = setup.clients.labels(assignment.client) if by_labels else None
             yield Task(assignment, WHOLE, tensors, WORK, classes)
 
     for bundle in group.share(engine.bundles(whole)):
@@ -90,14 +90,14 @@ def squared_gradients(
             gradient = gradients(state.tensors, update.tensors, zeros)
             squares = {n: g.square() for n, g in gradient.items()}
             weight = setup.weight(update.examples)
-            tally.measured(sent, zeros, update.processed)
+            tally.book_gradients(cut_sent, zeros, update.examples_used)
             if reason := accumulator.refusal(WHOLE, squares, weight) or update.unusable:
                 tally.refuse(update.assignment.client, f"its gradient: {reason}")
             else:
                 accumulator.add(WHOLE, squares, weight)
     # only sums are exchanged here: the tally keeps its own part of the books until the round's end
     group.reduce([accumulator], Tally(setup.axes, state.tensors, tally.costs))
-    if not accumulator.added:
+    if not accumulator.count:
         if tally.missing:
             raise SilentRoundError(f"round {state.round + 1}: no gradient ({tally.why()})")
         raise DivergedError(f"round {state.round + 1}: no client has a finite gradient")

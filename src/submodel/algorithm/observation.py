@@ -48,7 +48,9 @@ def _notes(
         scales={},
     )
     now = Observation(
-        gradient(setup, state, engine, whole), gradient(setup, state, engine, task), state.round
+        client_gradient(setup, state, engine, whole),
+        client_gradient(setup, state, engine, task),
+        state.round,
     )
     notes: dict[str, float] = {}
     for observer in reversed(observers):
@@ -56,7 +58,7 @@ def _notes(
     return notes
 
 
-def gradient(setup: Setup, state: State, engine: Engine, task: Task) -> dict[str, Tensor]:
+def client_gradient(setup: Setup, state: State, engine: Engine, task: Task) -> dict[str, Tensor]:
     """The gradient m (.) grad f(m (.) w) over all examples of a client, in whole shapes."""
     (update,) = engine.run([replace(task, work=WORK, step_rule=None)])
     if isinstance(update, Failure):
