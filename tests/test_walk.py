@@ -28,7 +28,7 @@ def test_the_walk_ends_where_a_round_does(walk: dict[str, Any]) -> None:
     costs = CostModel(setup.module, setup.clients.dataset.example)
     after, report = step(setup, state, walk["engine"], costs)
     assert {n: t.tolist() for n, t in after.tensors.items()} == {
-        n: t.tolist() for n, t in setup.projection(walk["stepped"]).items()
+        n: t.tolist() for n, t in setup.projection(walk["parameters"]).items()
     }
     assert report.units_covered == 3 / 4
 

@@ -77,6 +77,7 @@ class State:
     def recall(self, owner: str) -> dict[str, Tensor]:
         """What ``owner`` remembers, by its own names.
 
+        >>> import torch
         >>> State(0, {}, {"server/speed/w": torch.zeros(1)}).recall("server")
         {'speed/w': tensor([0.])}
         """
