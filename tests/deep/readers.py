@@ -31,7 +31,7 @@ from submodel.data.sources.folder import read_folder
 from submodel.experiments.comparison import report
 from submodel.experiments.comparison.findings import Findings
 from submodel.federation.device import Report
-from submodel.federation.facts import Facts, briefed, briefing
+from submodel.federation.facts import Facts, briefing, read_briefing
 from submodel.federation.own_data import OwnData
 from submodel.federation.roster import read_roster
 from submodel.federation.wire import (
@@ -257,7 +257,7 @@ def _tasks() -> tuple[bytes, ...]:
 
 def _read_task(path: Path) -> None:
     parcel = Parcel.from_bytes(path.read_bytes())
-    briefed(parcel.head)
+    read_briefing(parcel.head)
     read_task(parcel, _setup())
 
 

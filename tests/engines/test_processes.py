@@ -22,7 +22,7 @@ from submodel.config import parse, read
 from submodel.engines.processes.group import ProcessGroup, deal
 from submodel.engines.processes.launch import free_port, launch
 from submodel.errors import SubmodelError
-from submodel.federation.flower.family import relatives, runs
+from submodel.federation.flower.family import is_running, relatives
 from submodel.prepare.setup import prepare
 from submodel.runs.checkpoint import model_sha256, saved_round
 from submodel.runs.loop import RunFolder, run_rounds
@@ -217,9 +217,9 @@ def test_processes_end_with_their_launcher_and_leave_a_resumable_run(
         assert len(workers) == 2
         launcher.send_signal(number)
     deadline = time.monotonic() + 240
-    while any(map(runs, workers)) and time.monotonic() < deadline:
+    while any(map(is_running, workers)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not any(map(runs, workers))
+    assert not any(map(is_running, workers))
     saved = saved_round(run / "checkpoints")
     assert saved >= 3  # not only every seventh round: they had time to save their last one
     local = "--set", f"train.rounds={saved + 1}", "--set", "engine.name=local"

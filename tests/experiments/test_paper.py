@@ -22,7 +22,7 @@ from submodel.experiments.paper.variants import HETEROGENEITY, WAYS, Scale, Spli
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.experiments.runner import Runner
 from submodel.experiments.wording import number
-from submodel.federation.flower.family import relatives, runs
+from submodel.federation.flower.family import is_running, relatives
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
@@ -225,9 +225,9 @@ def test_the_runs_of_a_killed_reproduction_save_their_last_round_and_end(tmp_pat
         first.kill()
     assert len(training) == 2
     deadline = time.monotonic() + 20
-    while any(map(runs, training)) and time.monotonic() < deadline:
+    while any(map(is_running, training)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(map(runs, training))
+    assert not any(map(is_running, training))
     assert len(list(out.glob("runs/*/*/summary.json"))) < 4
     for folder in (path.parent for path in out.glob("runs/*/*/metrics.jsonl")):
         assert list((folder / "checkpoints").iterdir())

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import save_file
 
 from submodel.config import read
-from submodel.federation.flower.family import runs
+from submodel.federation.flower.family import is_running
 from submodel.prepare.setup import prepare
 from tests.faults.setting import (
     DEADLINE,
@@ -104,7 +104,7 @@ def test_an_app_that_is_killed_and_one_that_hangs_are_named_and_come_back(house:
     frozen.resume()  # now it trains, for a round that is over
     house.wait("killed again", lambda: answered_after(house, 1, round_))
     house.wait("stopped again", lambda: answered_after(house, 2, round_))
-    house.wait("the end of the app that hung", lambda: not runs(frozen), SOON)
+    house.wait("the end of the app that hung", lambda: not is_running(frozen), SOON)
     kept, model = stop(house)
 
     assert first == {round_}

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from submodel.config import read
-from submodel.federation.flower.family import runs
+from submodel.federation.flower.family import is_running
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
@@ -62,7 +62,7 @@ def test_kill_9_of_the_superlink(house: House) -> None:
     held.release()
     assert house.finish("serve") == 0, house.everything()
     assert house.said("serve").count("the SuperLink died after round 1: starting it again") == 1
-    assert not runs(app)
+    assert not is_running(app)
     assert_as_if_undisturbed(house, held)
 
 
@@ -72,7 +72,7 @@ def test_kill_9_of_serve(house: House) -> None:
     assert below
     house.processes["serve"].kill()
     house.finish("serve", SOON)
-    house.wait("the end of all it started", lambda: not any(map(runs, below)), SOON)
+    house.wait("the end of all it started", lambda: not any(map(is_running, below)), SOON)
     held.release()
     house.start("resume", "resume", str(house.run))
     assert house.finish("resume") == 0, house.everything()
@@ -85,7 +85,7 @@ def test_ctrl_c_of_serve(house: House) -> None:
     below = house.below("serve")
     house.processes["serve"].send_signal(signal.SIGINT)
     assert house.finish("serve", SOON) == 130
-    assert not any(map(runs, below))
+    assert not any(map(is_running, below))
     resume = f"continue with: submodel resume {house.run}"
     assert f"stopped after round 1; {resume}" in house.said("serve")
     assert "Traceback" not in house.said("serve")

@@ -28,9 +28,9 @@ from submodel.engines.serial import SerialEngine
 from submodel.errors import CheckpointError, ConfigError, DataError, SilentRoundError
 from submodel.federation.device import Device, Means, Report, empty_module
 from submodel.federation.facts import Facts, briefing
-from submodel.federation.memory import fitting, offered
+from submodel.federation.memory import fitting_capacity, offered_capacity
 from submodel.federation.own_data import OwnData
-from submodel.federation.post import Kind, Reply
+from submodel.federation.post import MessageKind, Reply
 from submodel.federation.roster import Roster, read_roster
 from submodel.federation.server import DeviceFederation, over_devices
 from submodel.federation.wire import Parcel, WireError, read_update, task_parcel, update_limits
@@ -277,7 +277,7 @@ def test_a_device_gets_no_work_however_long_it_hangs() -> None:
     roster = roster_over(post, clock)
     assert roster.wait(2) == [0, 1]
     post.mute.add(node)
-    roster.missed(1, "no answer in 40 s", silent=True)
+    roster.note_failure(1, "no answer in 40 s", silent=True)
     for clock.now in (1.0, 119.0, 121.0, 170.0, 190.0, 1000.0):
         assert roster.wait(1) == [0], clock.now  # nor does anybody wait for it
     assert roster.entry(1).last_problem == "it did not say in 120 s who it is"
@@ -322,7 +322,7 @@ def test_a_device_that_says_it_cannot_gets_no_work() -> None:
     roster = roster_over(post, clock)
     assert roster.wait(2) == [0, 1]
     post.means[node] = Means(OwnData(Path("/nowhere/x.npz")), capacity=1.0)
-    roster.missed(1, "its app failed", silent=True)
+    roster.note_failure(1, "its app failed", silent=True)
     assert roster.wait(1) == [0]
     assert roster.wait(1) == [0]  # also when it has been turned away
     assert "/nowhere/x.npz" in roster.entry(1).last_problem
@@ -342,8 +342,8 @@ def test_a_server_that_starts_again_waits_for_the_devices_that_it_knew(tmp_path:
 def spoiled_by(edit: Callable[[dict[str, Any], dict[str, torch.Tensor]], None]) -> Any:
     """A node that changes its honest answer before it is sent."""
 
-    def make(post: Neighbours, node: int) -> Callable[[Kind, bytes], bytes]:
-        def answer(kind: Kind, payload: bytes) -> bytes:
+    def make(post: Neighbours, node: int) -> Callable[[MessageKind, bytes], bytes]:
+        def answer(kind: MessageKind, payload: bytes) -> bytes:
             parcel = Parcel.from_bytes(post.honest(node, kind, payload))
             head, tensors = dict(parcel.head), dict(parcel.tensors)
             edit(head, tensors)
@@ -527,7 +527,7 @@ def test_what_a_device_says_of_itself_is_bounded(caplog: pytest.LogCaptureFixtur
     config = config_of()
 
     class Boasting(Neighbours):
-        def honest(self, node: int, kind: Kind, payload: bytes) -> bytes:
+        def honest(self, node: int, kind: MessageKind, payload: bytes) -> bytes:
             head = Parcel.from_bytes(super().honest(1, kind, payload)).head
             return Parcel({**head, **list(said.values())[node - 1]}, {}).to_bytes()
 
@@ -544,7 +544,7 @@ def test_labels_that_nobody_asked_for_are_not_kept(caplog: pytest.LogCaptureFixt
     config = config_of(local={"absent_labels": "keep"})
 
     class Telling(Neighbours):
-        def honest(self, node: int, kind: Kind, payload: bytes) -> bytes:
+        def honest(self, node: int, kind: MessageKind, payload: bytes) -> bytes:
             head = Parcel.from_bytes(super().honest(node, kind, payload)).head
             assert head["labels"] == []
             return Parcel({**head, "labels": [7]}, {}).to_bytes()
@@ -758,7 +758,7 @@ def test_memory_becomes_the_largest_capacity_that_fits() -> None:
     setup = prepare(config)
     facts = Facts.of(setup.clients.dataset)
     fits = [
-        fitting(config, setup.module, setup.axes, facts, memory)
+        fitting_capacity(config, setup.module, setup.axes, facts, memory)
         for memory in (10**9, 4 * 10**6, 10**6)
     ]
     assert fits == [1.0, 0.5, 0.25]
@@ -767,10 +767,10 @@ def test_memory_becomes_the_largest_capacity_that_fits() -> None:
     for copies, memory in ((0, needs.memory), (4, needs.memory + 4 * whole)):
         for short, capacity in ((0, 1.0), (1, 0.5)):
             args = (config, setup.module, setup.axes, facts, memory - short)
-            assert fitting(*args, copies=copies) == capacity
+            assert fitting_capacity(*args, copies=copies) == capacity
     with pytest.raises(ConfigError, match=r"the smallest, 0.25, needs .* parameters"):
-        fitting(config, setup.module, setup.axes, facts, 10**9, taken=10**9 - 10**4)
-    assert [offered(config, c) for c in (1, 0.9, 0.5, 0.3)] == [1, 0.5, 0.5, 0.25]
+        fitting_capacity(config, setup.module, setup.axes, facts, 10**9, taken_bytes=10**9 - 10**4)
+    assert [offered_capacity(config, c) for c in (1, 0.9, 0.5, 0.3)] == [1, 0.5, 0.5, 0.25]
 
 
 def test_a_device_holds_no_more_than_its_cut() -> None:
@@ -794,13 +794,13 @@ def test_axes_that_were_kept_are_taken_if_they_are_of_the_model(
         told = briefing(config, Facts.of(prepare(config).clients.dataset))
         return Device(told, Means(OwnData(part=0)), known)
 
-    own, other = device(4).found, device(8).found
+    own, other = device(4).axes_json, device(8).axes_json
     marked = own.replace('"unused": []', '"unused": ["a mark"]')
     assert device(4, marked).setup.axes.unused_tensors == ("a mark",)
-    assert device(4, other).found == own
+    assert device(4, other).axes_json == own
     assert not caplog.text
     for broken in ("", "{}", "[1]", own[:-1], own.replace('"Axes"', '"Stored"')):
-        assert device(4, broken).found == own
+        assert device(4, broken).axes_json == own
     assert caplog.text.count("not the axes of a model") == 5
 
 
@@ -834,8 +834,8 @@ def test_reports_and_briefings_survive_the_journey() -> None:
     assert device.facts == facts
     report = Report.read(Parcel.from_bytes(device.report().to_bytes()).head)
     assert (report.name, report.part, report.capacity) == ("shed", 3, None)
-    assert report.examples == len(device.own)
-    assert isinstance(device.own, Examples)
+    assert report.examples == len(device.examples)
+    assert isinstance(device.examples, Examples)
 
 
 def test_what_makes_no_sense_over_devices_is_refused_at_once() -> None:

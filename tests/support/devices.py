@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from submodel.config import Config, DevicesSection
 from submodel.federation.device import Device, Means
-from submodel.federation.post import Kind, Reply
+from submodel.federation.post import MessageKind, Reply
 from submodel.federation.wire import Parcel
 
 
@@ -24,10 +24,10 @@ class Neighbours:
 
     def __init__(self, means: dict[int, Means]) -> None:
         self.means = means
-        self.spoil: dict[int, Callable[[Kind, bytes], bytes | None]] = {}
+        self.spoil: dict[int, Callable[[MessageKind, bytes], bytes | None]] = {}
         self.mute: set[int] = set()  # say nothing, not even who they are
-        self.sent: list[tuple[int, Kind, bytes]] = []
-        self._waiting: dict[str, tuple[int, Kind, bytes]] = {}
+        self.sent: list[tuple[int, MessageKind, bytes]] = []
+        self._waiting: dict[str, tuple[int, MessageKind, bytes]] = {}
 
     def present(self) -> Collection[int]:
         return set(self.means)
@@ -35,7 +35,7 @@ class Neighbours:
     def send(
         self,
         node: int,
-        kind: Kind,
+        kind: MessageKind,
         payload: bytes,
         seconds: float,  # noqa: ARG002
         topic: str,  # noqa: ARG002
@@ -65,6 +65,6 @@ class Neighbours:
                 found.append(Reply(ticket, answer))
         return found
 
-    def honest(self, node: int, kind: Kind, payload: bytes) -> bytes:
+    def honest(self, node: int, kind: MessageKind, payload: bytes) -> bytes:
         parcel = Parcel.from_bytes(payload)
         return Device(parcel.head, self.means[node]).answer(kind, parcel).to_bytes()

@@ -23,7 +23,7 @@ import pytest
 
 from submodel.engines.processes.launch import free_port
 from submodel.federation.flower.credentials import create
-from submodel.federation.flower.family import kill, relatives, runs
+from submodel.federation.flower.family import is_running, kill, relatives
 
 PATIENCE = 240.0  # seconds, on a machine with other things to do
 _MARK = "SUBMODEL_TEST_HOUSE"
@@ -135,7 +135,7 @@ class House:
     def left(self) -> set[psutil.Process]:
         """What still runs of all that was ever started here."""
         every = psutil.process_iter()
-        return {one for one in every if _house_of(one) == str(self.folder) and runs(one)}
+        return {one for one in every if _house_of(one) == str(self.folder) and is_running(one)}
 
     def close(self) -> None:
         """End everything, first in a friendly way."""

@@ -18,7 +18,7 @@ from submodel.errors import ConfigError, SubmodelError
 
 if TYPE_CHECKING:  # PyTorch, and an extra: imported where they are used, which is not in `join`
     from submodel.config import Config
-    from submodel.federation.flower.serving import Place
+    from submodel.federation.flower.serving import ServingPlace
     from submodel.runs.folder import RunFolder
 
 PORT = 8000
@@ -56,7 +56,7 @@ def serve(
     """Train over real devices: start a server for them, or use one, and show how it goes."""
     need_flower()
     from submodel.config import read
-    from submodel.federation.flower.serving import Place
+    from submodel.federation.flower.serving import ServingPlace
     from submodel.federation.server import problems_over_devices
     from submodel.prepare.setup import prepare
     from submodel.runs.folder import RunFolder, new_folder
@@ -67,11 +67,11 @@ def serve(
     if superlink is not None:
         if (ca is None) != insecure:
             raise ConfigError(["--superlink: give its --ca, or --insecure"])
-        place = Place.of(superlink, ca)
+        place = ServingPlace.of(superlink, ca)
     elif insecure:
-        place = Place(host or "127.0.0.1", port, None)
+        place = ServingPlace(host or "127.0.0.1", port, None)
     else:
-        place = Place(host or "0.0.0.0", port, str(federation.resolve()))
+        place = ServingPlace(host or "0.0.0.0", port, str(federation.resolve()))
     folder = RunFolder(out) if out else new_folder(resolved.name)
     prepare(resolved)  # what does not fit is said before anything starts
     folder.create(resolved)
@@ -79,22 +79,22 @@ def serve(
     follow(resolved, folder, place)
 
 
-def follow(config: Config, folder: RunFolder, place: Place) -> None:
+def follow(config: Config, folder: RunFolder, place: ServingPlace) -> None:
     """Serve a run that has a folder, from wherever it stands."""
     need_flower()
-    from submodel.federation.flower.credentials import load
-    from submodel.federation.flower.serving import Served
+    from submodel.federation.flower.credentials import load_federation
+    from submodel.federation.flower.serving import ServedRun
     from submodel.federation.flower.superlink import Superlink
     from submodel.runs.callbacks.progress import show_progress
     from submodel.runs.loop import Interruption
 
     def keys() -> Mapping[str, bytes]:
-        return load(Path(place.federation)).public_keys() if place.federation else {}
+        return load_federation(Path(place.federation)).public_keys() if place.federation else {}
 
     credentials, ca, link = None, None if place.ca is None else Path(place.ca), None
     database = folder.path / "superlink.db"
     if place.federation is not None:
-        found = load(Path(place.federation))
+        found = load_federation(Path(place.federation))
         files = found.server
         credentials, ca = files, files.ca
         database = found.folder / "superlink.db"
@@ -113,7 +113,7 @@ def follow(config: Config, folder: RunFolder, place: Place) -> None:
     )
     try:
         with show_progress(config.train.rounds, console) as on_round:
-            Served(folder, link, address, ca, keys, console.print).follow(on_round)
+            ServedRun(folder, link, address, ca, keys, console.print).follow(on_round)
     except Interruption as stop:
         print(f"{stop}; continue with: submodel resume {folder.path}")
         raise typer.Exit(130) from None

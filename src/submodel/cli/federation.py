@@ -91,7 +91,7 @@ def renew(
     """Make a new key and certificate for the server; devices need not change. Needs ca.key."""
     from submodel.federation.flower import credentials
 
-    print(_validity(credentials.renew(folder, hosts or [])))
+    print(_validity(credentials.renew_certificate(folder, hosts or [])))
     print("devices need nothing new; a running 'submodel serve' shows it when it starts next")
 
 
@@ -124,13 +124,13 @@ def status(
 def _connected(folder: RunFolder) -> tuple[int, dict[int, Node]]:
     """The port where a run is served, and the devices that its SuperLink knows."""
     from submodel.federation.flower.control import Control
-    from submodel.federation.flower.credentials import load
-    from submodel.federation.flower.serving import Place
+    from submodel.federation.flower.credentials import load_federation
+    from submodel.federation.flower.serving import ServingPlace
 
-    place = Place.load(folder)
+    place = ServingPlace.load(folder)
     ca = None if place.ca is None else Path(place.ca)
     if place.federation is not None:
-        ca = load(Path(place.federation)).server.ca
+        ca = load_federation(Path(place.federation)).server.ca
     control = Control(place.address, ca)
     try:
         return place.port, {node.id: node for node in control.nodes()}

@@ -130,9 +130,9 @@ def resume(run: RunPath, settings: Settings = None) -> None:
         console.print(f"{run} is finished; 'submodel show {run}' shows it")
         return
     if config.engine.name == "flower":
-        from submodel.federation.flower.serving import Place
+        from submodel.federation.flower.serving import ServingPlace
 
-        place = Place.load(folder)
+        place = ServingPlace.load(folder)
         if changed:
             with folder.lock():
                 folder.go_on_as(config)

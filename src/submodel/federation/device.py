@@ -28,13 +28,13 @@ from submodel.data import Dataset, Examples
 from submodel.engines.device import own_device
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError, PlanError, SubmodelError, plain
-from submodel.federation.facts import Facts, briefed
+from submodel.federation.facts import Facts, read_briefing
 from submodel.federation.memory import (
     COPIES,
     RUNNING,
-    fitting,
+    fitting_capacity,
     free_memory,
-    offered,
+    offered_capacity,
     own_memory,
     peak_memory,
 )
@@ -92,8 +92,9 @@ class Report:
     @classmethod
     def read(cls, head: Mapping[str, Any]) -> Report:
         """What `head` wrote; raises `WireError` for anything else."""
-        found = read_as(cls, head)
-        return replace(found, name=plain(found.name, 100), labels=tuple(sorted(set(found.labels))))
+        report = read_as(cls, head)
+        labels = tuple(sorted(set(report.labels)))
+        return replace(report, name=plain(report.name, 100), labels=labels)
 
 
 @dataclass(frozen=True)
@@ -101,23 +102,23 @@ class OwnFederation:
     """The federation as one device sees it: there is nobody but itself."""
 
     dataset: Dataset
-    own: Examples
+    device_examples: Examples
 
     def indices(self, client: int) -> NDArray[np.int64]:  # noqa: ARG002
         """All."""
-        return np.arange(len(self.own))
+        return np.arange(len(self.device_examples))
 
     def size(self, client: int) -> int:  # noqa: ARG002
         """How many examples there are here."""
-        return len(self.own)
+        return len(self.device_examples)
 
     def examples(self, client: int) -> Examples:  # noqa: ARG002
         """The device's own."""
-        return self.own
+        return self.device_examples
 
     def labels(self, client: int) -> NDArray[np.int64]:  # noqa: ARG002
         """Those of its examples."""
-        return np.unique(self.own.y.numpy())
+        return np.unique(self.device_examples.y.numpy())
 
     def present(self, round_: int | None) -> None:
         """A device is not asked who else is there."""
@@ -130,7 +131,7 @@ class OwnFederation:
 def empty_module(config: Config, facts: Facts) -> nn.Module:
     """The configured model without values; one that cannot be made so is made and emptied."""
 
-    def made() -> nn.Module:
+    def make() -> nn.Module:
         module = make_module(config, facts.inputs, facts.classes)
         if facts.example.is_floating_point():
             module = module.to(facts.example.dtype)
@@ -138,55 +139,57 @@ def empty_module(config: Config, facts: Facts) -> nn.Module:
 
     try:
         with torch.device("meta"):
-            return made()
+            return make()
     except (ConfigError, NotImplementedError, RuntimeError) as error:
         if isinstance(error, ConfigError) and error.__cause__ is None:
             raise  # a mistake in the configuration, not code that needs values
         _log.warning("the model cannot be made without values (%s): made whole for a moment", error)
-        return skeleton(made())
+        return skeleton(make())
 
 
 class Device:
     """Answers the messages of one run."""
 
-    def __init__(self, head: Mapping[str, Any], means: Means, known: str | None = None) -> None:
-        """``known``: what `found` said in an earlier process of the same run."""
-        self.config, self.facts = briefed(head)
-        self.means, self._known = means, known
+    def __init__(
+        self, head: Mapping[str, Any], means: Means, earlier_axes: str | None = None
+    ) -> None:
+        """``earlier_axes``: what `axes_json` was in an earlier process of the same run."""
+        self.config, self.facts = read_briefing(head)
+        self.means, self._earlier_axes = means, earlier_axes
         torch.set_num_threads(self.config.engine.threads)
 
     @cached_property
-    def own(self) -> Examples:
+    def examples(self) -> Examples:
         """The device's data."""
         return self.means.data.read(self.config, self.facts)
 
     @cached_property
     def setup(self) -> Setup:
-        """The run as seen from here: a module without values, and only the own examples."""
+        """The run as seen from here: a module without values, and only this device's examples."""
         module = empty_module(self.config, self.facts)
-        axes = self._kept_axes(module) or only_cut_ranks(
+        axes = self._read_earlier_axes(module) or only_cut_ranks(
             self.config, module, find_axes(self.config, module, self.facts.dataset, None)
         )
         scheme = make_scheme(self.config, module, axes, self.facts.classes is not None)
-        federation = OwnFederation(self.facts.dataset, self.own)
+        federation = OwnFederation(self.facts.dataset, self.examples)
         return assemble_setup(self.config, module, axes, scheme, federation)
 
     @property
-    def found(self) -> str:
+    def axes_json(self) -> str:
         """The axes, for later processes: tracing a model without values loads torch's compiler."""
         return to_json(self.setup.axes)
 
-    def _kept_axes(self, module: nn.Module) -> Axes | None:
-        """Those found before, if they are of this model."""
-        if self._known is None:
+    def _read_earlier_axes(self, module: nn.Module) -> Axes | None:
+        """Those that an earlier process found, if they are of this model."""
+        if self._earlier_axes is None:
             return None
         try:
-            axes = from_json(self._known)
+            axes = from_json(self._earlier_axes)
         except PlanError as error:
             _log.warning("%s: looking for them again", error)
             return None
-        found = {name: tuple(part.size for part in own) for name, own in axes.layouts.items()}
-        fits = all(found.get(name) == tuple(t.shape) for name, t in tensors_of(module).items())
+        shapes = {name: tuple(part.size for part in dims) for name, dims in axes.layouts.items()}
+        fits = all(shapes.get(name) == tuple(t.shape) for name, t in tensors_of(module).items())
         return axes if fits else None
 
     def report(self) -> Parcel:
@@ -194,44 +197,48 @@ class Device:
         setup, means = self.setup, self.means
         capacity = None
         if means.capacity is not None:
-            capacity = offered(self.config, means.capacity)
+            capacity = offered_capacity(self.config, means.capacity)
         elif means.memory is not None or means.data.part is None:
-            capacity = self._fitting(setup)
-        restricted = self.config.local.absent_labels != "keep"
-        labels = tuple(setup.clients.labels(0).tolist()) if restricted else ()
+            capacity = self._fitting_capacity(setup)
+        tells_labels = self.config.local.absent_labels != "keep"
+        labels = tuple(setup.clients.labels(0).tolist()) if tells_labels else ()
         name = means.name or platform.node()
         part, axes = means.data.part, axes_fingerprint(setup.axes)
-        return Parcel(Report(name, len(self.own), labels, capacity, part, axes).head(), {})
+        return Parcel(Report(name, len(self.examples), labels, capacity, part, axes).head(), {})
 
-    def _fitting(self, setup: Setup) -> float:
+    def _fitting_capacity(self, setup: Setup) -> float:
+        """The largest that trains in the memory that the owner gives, or that is free."""
         config, device = self.config, own_device(self.config.engine.device)
-        held = beside = copies = 0
+        process_bytes = running_bytes = copies = 0
         if device.type == "cpu":  # a GPU has neither torch nor messages in its memory
-            held, beside = own_memory(), RUNNING
+            process_bytes, running_bytes = own_memory(), RUNNING
             decays = getattr(setup.work.optimiser, "weight_decay", 1.0) > 0
             copies = COPIES + decays  # a gradient with its decay
             copies += 2 * (config.devices.transport == "half")  # changes, and those made smaller
-        memory = self.means.memory or held + free_memory(device)
-        return fitting(config, setup.module, setup.axes, self.facts, memory, held + beside, copies)
+        memory = self.means.memory or process_bytes + free_memory(device)
+        taken_bytes = process_bytes + running_bytes
+        return fitting_capacity(
+            config, setup.module, setup.axes, self.facts, memory, taken_bytes, copies
+        )
 
     def train(self, parcel: Parcel) -> Parcel:
         """The update for a task."""
         task = read_task(parcel, self.setup)
         engine = SerialEngine(self.setup, own_device(self.config.engine.device))
-        started = time.monotonic()
+        start = time.monotonic()
         (update,) = engine.run([task])
-        took = {"training": round(time.monotonic() - started, 3), "peak_memory": peak_memory()}
+        cost = {"training": round(time.monotonic() - start, 3), "peak_memory": peak_memory()}
         reply = update_parcel(update, task, self.config.devices.transport)
-        return replace(reply, head={**reply.head, **took})
+        return replace(reply, head={**reply.head, **cost})
 
     def measure(self, parcel: Parcel) -> Parcel:
-        """What the static norms of a sub-model see of the own examples."""
+        """What the static norms of a sub-model see of this device's examples."""
         task = read_task(parcel, self.setup)
         device = own_device(self.config.engine.device)
         module = to_device(build_module(self.setup.module, task.cut), device)
         load(module, {n: t.to(device) for n, t in task.tensors.items()})
         fill_local(module, task.local or {})
-        rows = moments_of(module, self.own.x)
+        rows = moments_of(module, self.examples.x)
         return moments_parcel(pool_moments(module, rows).cpu())
 
     def answer(self, kind: str, parcel: Parcel) -> Parcel:

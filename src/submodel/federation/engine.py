@@ -14,7 +14,7 @@ from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Failure, Outcome, Task
 from submodel.config import Config
 from submodel.errors import plain
-from submodel.federation.post import Kind, Post, Reply
+from submodel.federation.post import MessageKind, Post, Reply
 from submodel.federation.roster import Roster
 from submodel.federation.wire import (
     Limits,
@@ -32,11 +32,13 @@ _PAUSE = 0.1
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _OpenTask:
+    """A task that was sent and is not answered yet."""
+
     task: Task
-    at: float
-    size: int
-    answer: Limits
+    sent_at: float
+    sent_bytes: int
+    answer_limits: Limits
 
 
 class DeviceEngine:
@@ -55,7 +57,7 @@ class DeviceEngine:
         self._config, self._module, self._masks = config.devices, module, sends_masks
         self._briefing, self._post, self._roster = briefing, post, roster
         self._clock = clock
-        self._seen: dict[str, dict[str, float]] = {}
+        self._measurements: dict[str, dict[str, float]] = {}
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
         """All at once: devices work at the same time."""
@@ -63,8 +65,8 @@ class DeviceEngine:
 
     def books(self) -> dict[str, dict[str, dict[str, float]]]:
         """What was measured of every device since the last time: seconds, bytes, memory."""
-        seen, self._seen = self._seen, {}
-        return {"devices": seen} if seen else {}
+        measurements, self._measurements = self._measurements, {}
+        return {"devices": measurements} if measurements else {}
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         """Send every task, then collect; whoever does not answer is a failure with its reason."""
@@ -76,41 +78,43 @@ class DeviceEngine:
                 if "problem" in reply.head:
                     raise WireError(plain(reply.head["problem"]))
                 update = read_update(reply, task)
-                self._roster.heard(task.assignment.client)
+                self._roster.note_answer(task.assignment.client)
                 yield update
             except WireError as error:
                 reason = f"its answer: {error}"
-                self._roster.missed(task.assignment.client, reason, silent=False)
+                self._roster.note_failure(task.assignment.client, reason, silent=False)
                 yield Failure(task.assignment, reason)
 
-    def ask(self, tasks: Iterable[Task], kind: Kind) -> Iterator[tuple[Task, Parcel | Failure]]:
+    def ask(
+        self, tasks: Iterable[Task], kind: MessageKind
+    ) -> Iterator[tuple[Task, Parcel | Failure]]:
         """Send every task as a question of some kind; the answers as they come."""
-        open_, failed = self._send(tasks, kind)
-        yield from ((task, Failure(task.assignment, why)) for task, why in failed)
-        wanted = math.ceil(self._config.quorum * (len(open_) + len(failed)))
-        end, heard = self._clock() + self._config.deadline, 0
-        while open_ and heard < wanted and self._clock() < end:
-            replies = self._post.replies(list(open_))
+        open_tasks, unreachable = self._send(tasks, kind)
+        yield from ((task, Failure(task.assignment, why)) for task, why in unreachable)
+        enough = math.ceil(self._config.quorum * (len(open_tasks) + len(unreachable)))
+        end, answers = self._clock() + self._config.deadline, 0
+        while open_tasks and answers < enough and self._clock() < end:
+            replies = self._post.replies(list(open_tasks))
             for reply in replies:
-                sent = open_.pop(reply.ticket)
-                answer = self._open(sent, reply)
-                heard += not isinstance(answer, Failure)
-                yield sent.task, answer
+                open_task = open_tasks.pop(reply.ticket)
+                answer = self._open(open_task, reply)
+                answers += not isinstance(answer, Failure)
+                yield open_task.task, answer
             if not replies:
                 time.sleep(_PAUSE)
-        for sent in open_.values():
-            closed = self._clock() < end
-            seconds = self._clock() - sent.at
-            reason = f"no answer in {seconds:.0f} s" + (", when enough had answered" * closed)
-            self._roster.missed(sent.task.assignment.client, reason, silent=True)
-            yield sent.task, Failure(sent.task.assignment, reason)
+        for open_task in open_tasks.values():
+            is_early = self._clock() < end
+            seconds = self._clock() - open_task.sent_at
+            reason = f"no answer in {seconds:.0f} s" + (", when enough had answered" * is_early)
+            self._roster.note_failure(open_task.task.assignment.client, reason, silent=True)
+            yield open_task.task, Failure(open_task.task.assignment, reason)
 
     def _send(
-        self, tasks: Iterable[Task], kind: Kind
-    ) -> tuple[dict[str, _Sent], list[tuple[Task, str]]]:
+        self, tasks: Iterable[Task], kind: MessageKind
+    ) -> tuple[dict[str, _OpenTask], list[tuple[Task, str]]]:
         """Everything that goes out, by ticket, and what could not."""
-        open_: dict[str, _Sent] = {}
-        failed = []
+        open_tasks: dict[str, _OpenTask] = {}
+        unreachable = []
         masks = self._masks or kind == "moments"  # those are not of a client's own draw
         for task in tasks:
             parcel = task_parcel(task, self._module, masks, self._config.transport)
@@ -119,13 +123,16 @@ class DeviceEngine:
             node = self._roster.entry(task.assignment.client).node
             ticket = self._post.send(node, kind, payload, self._config.deadline, topic)
             if ticket is None:
-                self._roster.missed(task.assignment.client, "it cannot be reached", silent=True)
-                failed.append((task, "it cannot be reached"))
+                self._roster.note_failure(
+                    task.assignment.client, "it cannot be reached", silent=True
+                )
+                unreachable.append((task, "it cannot be reached"))
             else:
-                open_[ticket] = _Sent(task, self._clock(), len(payload), self._limits(task, kind))
-        return open_, failed
+                limits = self._limits(task, kind)
+                open_tasks[ticket] = _OpenTask(task, self._clock(), len(payload), limits)
+        return open_tasks, unreachable
 
-    def _limits(self, task: Task, kind: Kind) -> Limits:
+    def _limits(self, task: Task, kind: MessageKind) -> Limits:
         """What an honest answer can have, by the cut that it is for."""
         return (
             moments_limits(task)
@@ -133,24 +140,24 @@ class DeviceEngine:
             else update_limits(task, self._config.transport)
         )
 
-    def _open(self, sent: _Sent, reply: Reply) -> Parcel | Failure:
+    def _open(self, open_task: _OpenTask, reply: Reply) -> Parcel | Failure:
         """Read an answer, and note what it took."""
-        client = sent.task.assignment.client
+        client = open_task.task.assignment.client
         if reply.problem:
-            self._roster.missed(client, reply.problem, silent=True)
-            return Failure(sent.task.assignment, reply.problem)
+            self._roster.note_failure(client, reply.problem, silent=True)
+            return Failure(open_task.task.assignment, reply.problem)
         try:
-            parcel = Parcel.from_bytes(reply.payload, sent.answer)
-            spent = read_as(TrainingCost, parcel.head)
+            parcel = Parcel.from_bytes(reply.payload, open_task.answer_limits)
+            cost = read_as(TrainingCost, parcel.head)
         except WireError as error:
-            self._roster.missed(client, f"its answer: {error}", silent=False)
-            return Failure(sent.task.assignment, f"its answer: {error}")
-        self._seen[str(client)] = {
-            "capacity": sent.task.assignment.capacity,
-            "seconds": round(self._clock() - sent.at, 3),
-            "bytes_down": sent.size,
+            self._roster.note_failure(client, f"its answer: {error}", silent=False)
+            return Failure(open_task.task.assignment, f"its answer: {error}")
+        measurement = {
+            "capacity": open_task.task.assignment.capacity,
+            "seconds": round(self._clock() - open_task.sent_at, 3),
+            "bytes_down": open_task.sent_bytes,
             "bytes_up": len(reply.payload),
         }
-        told = {name: value for name, value in asdict(spent).items() if value is not None}
-        self._seen[str(client)].update(told)
+        measurement |= {name: value for name, value in asdict(cost).items() if value is not None}
+        self._measurements[str(client)] = measurement
         return parcel

@@ -72,11 +72,11 @@ def digest(head: Mapping[str, Any]) -> str:
     >>> digest({"config": "", "facts": {}, "units": 1}) == digest({"config": "", "facts": {}})
     True
     """
-    told = json.dumps([head.get("config"), head.get("facts")], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()
+    briefing_text = json.dumps([head.get("config"), head.get("facts")], sort_keys=True)
+    return hashlib.sha256(briefing_text.encode()).hexdigest()
 
 
-def briefed(head: Mapping[str, Any]) -> tuple[Config, Facts]:
+def read_briefing(head: Mapping[str, Any]) -> tuple[Config, Facts]:
     """What `briefing` said; raises `WireError`, or `ConfigError`, for anything else."""
     facts = read_as(Facts, head.get("facts"))
     if not isinstance(getattr(torch, facts.dtype, None), torch.dtype):
@@ -84,14 +84,14 @@ def briefed(head: Mapping[str, Any]) -> tuple[Config, Facts]:
     if math.prod(facts.inputs) > _LARGEST_INPUT or len(facts.inputs) > _MOST_DIMENSIONS:
         raise WireError(f"facts.inputs: {plain(facts.inputs, 60)} is no shape of an example")
     try:
-        told = tomllib.loads(read_as(_Told, head).config)
+        sections = tomllib.loads(read_as(_ConfigHead, head).config)
     except (ValueError, RecursionError) as error:
         raise WireError(f"config: {plain(error)}") from None
-    return parse(told), facts
+    return parse(sections), facts
 
 
 @dataclass(frozen=True)
-class _Told:
+class _ConfigHead:
     config: str
 
 

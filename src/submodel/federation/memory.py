@@ -49,22 +49,22 @@ def peak_memory() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
-def fitting(
+def fitting_capacity(
     config: Config,
     module: nn.Module,
     axes: Axes,
     facts: Facts,
     memory: int,
-    taken: int = 0,
+    taken_bytes: int = 0,
     copies: int = 0,
 ) -> float:
     """The largest of the run's capacities that trains in ``memory`` bytes.
 
-    ``taken`` are those that the process (the interpreter, torch, the data) has already, ``copies``
-    are of the sub-model's values, beside what training takes. What a device really takes,
-    `benchmarks/devices.py` measures.
+    ``taken_bytes`` are those that the process (the interpreter, torch, the data) has already;
+    ``copies`` are of the sub-model's values, beside what training takes. What a device really
+    takes, `benchmarks/devices.py` measures.
     """
-    offered = sorted(set(config.clients.capacities), reverse=True)
+    capacities = sorted(set(config.clients.capacities), reverse=True)
     if config.scheme.granularity == "coordinate":
         raise ConfigError(
             [
@@ -81,28 +81,28 @@ def fitting(
         OPTIMISERS.find(config.local.optimiser).make(config.local).copies,
         config.axes.least,
     )
-    needs = {capacity: budget.needs(capacity) for capacity in offered}
+    needs = {capacity: budget.needs(capacity) for capacity in capacities}
     for capacity, need in needs.items():
-        if taken + need.memory + copies * need.parameters <= memory:
+        if taken_bytes + need.memory + copies * need.parameters <= memory:
             return capacity
-    least = needs[offered[-1]]
+    least = needs[capacities[-1]]
     raise ConfigError(
         [
             f"--memory: {si(memory, 'B')} hold none of the run's sub-models: the smallest, "
-            f"{offered[-1]:g}, needs {least.arithmetic()}, {si(copies * least.parameters, 'B')} "
-            f"to be received and sent, and this process has {si(taken, 'B')} already"
+            f"{capacities[-1]:g}, needs {least.arithmetic()}, {si(copies * least.parameters, 'B')} "
+            f"to be received and sent, and this process has {si(taken_bytes, 'B')} already"
         ]
     )
 
 
-def offered(config: Config, capacity: float) -> float:
+def offered_capacity(config: Config, capacity: float) -> float:
     """The largest of the run's capacities that is no larger than ``capacity``.
 
-    >>> offered(Config(), 0.3)
+    >>> offered_capacity(Config(), 0.3)
     0.25
     """
-    fitting = [c for c in config.clients.capacities if c <= capacity]
-    if not fitting:
+    no_larger = [c for c in config.clients.capacities if c <= capacity]
+    if not no_larger:
         least = min(config.clients.capacities)
         raise ConfigError([f"--capacity: {capacity:g} is less than the run's smallest, {least:g}"])
-    return max(fitting)
+    return max(no_larger)

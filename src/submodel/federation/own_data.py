@@ -45,22 +45,20 @@ class OwnData:
     def read(self, config: Config, facts: Facts) -> Examples:
         """The examples, in the shapes and classes of the run."""
         if self.part is not None:
-            shared = config.data, config.clients.count, config.seed
-            return _kept(_key("part", self.part, *shared), lambda: _part(config, self.part))
+            key = _key("part", self.part, config.data, config.clients.count, config.seed)
+            return _read_once(key, lambda: _part(config, self.part))
         if self.path is None:
             raise DataError("this device has no data: join with --data DIR, or --part NUMBER")
         path = self.path.expanduser()
         try:
             if not path.is_dir():
                 return _file(path, facts)
-            found = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in _files(path)]
+            files = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in _files(path)]
         except (OSError, ValueError) as error:  # not readable, or no name of a file
             raise DataError(f"{path}: {error}") from None
-        key = _key("folder", getattr(config.data, "size", None), facts, found)
-        return _kept(
-            key,
-            lambda: _checked(_folder(path, getattr(config.data, "size", None), facts), facts, path),
-        )
+        size = getattr(config.data, "size", None)
+        key = _key("folder", size, facts, files)
+        return _read_once(key, lambda: _conform(_folder(path, size, facts), facts, path))
 
 
 def _part(config: Config, client: int | None) -> Examples:
@@ -79,15 +77,16 @@ def _folder(path: Path, size: int | None, facts: Facts) -> Examples:
     """Images in folders named by their class; the run knows the classes' numbers."""
     names = facts.names or tuple(map(str, range(facts.classes or 0)))
     pictures, labels = [], []
-    held, room = 0, free_memory(torch.device("cpu"))
+    size_in_memory, room = 0, free_memory(torch.device("cpu"))
     for file in _files(path):
         name = file.parent.name
         if name not in names:
             raise DataError(f"{file.parent}: no class of the run; those are {', '.join(names)}")
         pictures.append(open_image(file, size))
         labels.append(names.index(name))
-        held += pictures[-1].size * (1 + _bytes(facts))  # as read, and as they are trained on
-        _check_room(held, room, path)
+        # as read, and as they are trained on
+        size_in_memory += pictures[-1].size * (1 + _value_bytes(facts))
+        _check_room(size_in_memory, room, path)
     if not pictures:
         raise DataError(f"{path}: no pictures in it; want {path}/CLASS/*.png")
     (pixels,) = stack_pictures([pictures], str(path))
@@ -104,8 +103,9 @@ def _file(path: Path, facts: Facts) -> Examples:
 
     def check(shapes: ArrayShapes, size: int) -> None:
         _check_shapes(shapes["x"], shapes["y"], facts)
-        held = size + math.prod(shapes["x"]) * _bytes(facts)  # as read, and as they are trained on
-        _check_room(held, free_memory(torch.device("cpu")), path)
+        # as read, and as they are trained on
+        size_in_memory = size + math.prod(shapes["x"]) * _value_bytes(facts)
+        _check_room(size_in_memory, free_memory(torch.device("cpu")), path)
 
     try:
         x, y = read_arrays(path, ("x", "y"), check)
@@ -114,7 +114,7 @@ def _file(path: Path, facts: Facts) -> Examples:
             f"{path}: want a folder CLASS/*.png, or .npz or .safetensors with arrays x and y: "
             f"{error}"
         ) from None
-    return _checked(Examples(x, y), facts, path)
+    return _conform(Examples(x, y), facts, path)
 
 
 def _check_shapes(x: tuple[int, ...], y: tuple[int, ...], facts: Facts) -> None:
@@ -127,8 +127,8 @@ def _check_shapes(x: tuple[int, ...], y: tuple[int, ...], facts: Facts) -> None:
         raise DataError(f"targets of {plain(y[1:], 60)}, but the run's are labels, one number each")
 
 
-def _bytes(facts: Facts) -> int:
-    """Of one value of an input."""
+def _value_bytes(facts: Facts) -> int:
+    """The bytes of one value of an input."""
     return torch.empty(0, dtype=getattr(torch, facts.dtype)).element_size()
 
 
@@ -140,7 +140,8 @@ def _check_room(size: int, room: int, path: Path) -> None:
         )
 
 
-def _checked(examples: Examples, facts: Facts, path: Path) -> Examples:
+def _conform(examples: Examples, facts: Facts, path: Path) -> Examples:
+    """The examples in the types of the run, if their shapes and values are such as it wants."""
     x, y = examples.x, examples.y
     try:
         _check_shapes(tuple(x.shape), tuple(y.shape), facts)
@@ -160,13 +161,13 @@ def _key(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 
 
-def _kept(key: str, read: Callable[[], Examples]) -> Examples:
-    """What was read before, or is read now and kept."""
+def _read_once(key: str, read: Callable[[], Examples]) -> Examples:
+    """The examples that were kept under a key, or what is read now and kept under it."""
     file = cache_folder() / "devices" / f"{key}.safetensors"
     try:
-        found = load_file(file)
-        if 0 < len(found["x"]) == len(found["y"]):
-            return Examples(found["x"], found["y"])
+        tensors = load_file(file)
+        if 0 < len(tensors["x"]) == len(tensors["y"]):
+            return Examples(tensors["x"], tensors["y"])
     except (OSError, KeyError, TypeError, ValueError, SafetensorError):
         pass  # not there, or damaged
     examples = read()

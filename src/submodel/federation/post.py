@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-Kind = Literal["report", "train", "moments"]
+MessageKind = Literal["report", "train", "moments"]
 """What a device is asked for: who it is, an update, what the norms of a sub-model see."""
 
 
@@ -26,7 +26,9 @@ class Post(Protocol):
         """The nodes that are there now, as far as is known."""
         ...
 
-    def send(self, node: int, kind: Kind, payload: bytes, seconds: float, topic: str) -> str | None:
+    def send(
+        self, node: int, kind: MessageKind, payload: bytes, seconds: float, topic: str
+    ) -> str | None:
         """Send a message that is worth so many seconds; a ticket for its answer, None: impossible.
 
         A node answers its messages one after another.

@@ -34,7 +34,7 @@ _REMIND = 30.0
 
 @dataclass(frozen=True)
 class Entry:
-    """One device."""
+    """One device; the names are those of the file that keeps them."""
 
     node: int
     client: int
@@ -50,7 +50,7 @@ class Entry:
 class _Question:
     node: int
     expires: float
-    awaited: bool  # by the next round; nobody waits for one that is late already
+    is_awaited: bool  # by the next round; nobody waits for one that is late already
 
 
 class Roster:
@@ -87,13 +87,13 @@ class Roster:
 
     def wait(self, least: int) -> list[int]:
         """`free`, when there are at least so many, and nobody who came is still to be heard."""
-        reminded = self._clock()
+        last_reminder = self._clock()
         while True:
             free = self.free()
-            if len(free) >= least and not any(q.awaited for q in self._open.values()):
+            if len(free) >= least and not any(q.is_awaited for q in self._open.values()):
                 return free
-            if self._clock() - reminded > _REMIND:
-                reminded = self._clock()
+            if self._clock() - last_reminder > _REMIND:
+                last_reminder = self._clock()
                 _log.warning("waiting for devices: %d of %d are free, %d are asked who they are%s",
                              len(free), least, len(self._open), self._why())  # fmt: skip
             time.sleep(_PAUSE)
@@ -102,17 +102,17 @@ class Roster:
         reasons = [f"node {node}: {why}" for node, (_, why) in self._turned_away.items()]
         return f" ({'; '.join(reasons)})" if reasons else ""
 
-    def heard(self, client: int) -> None:
+    def note_answer(self, client: int) -> None:
         """The client's device answered."""
-        own = self._entries[client]
-        self._set(replace(own, answered=own.answered + 1, last_seen=time.time(), last_problem=""))
+        entry, now = self._entries[client], time.time()
+        self._set(replace(entry, answered=entry.answered + 1, last_seen=now, last_problem=""))
 
-    def missed(self, client: int, reason: str, silent: bool) -> None:
+    def note_failure(self, client: int, reason: str, silent: bool) -> None:
         """It did not, or badly; a ``silent`` one gets no work before it says that it is there."""
-        own = self._entries[client]
-        self._set(replace(own, missed=own.missed + 1, last_problem=plain(reason)))
+        entry = self._entries[client]
+        self._set(replace(entry, missed=entry.missed + 1, last_problem=plain(reason)))
         if silent:
-            self._ask(own.node, awaited=False)
+            self._ask(entry.node, is_awaited=False)
 
     def _look(self) -> None:
         """See who is there, ask who they are, read what they say."""
@@ -131,18 +131,18 @@ class Roster:
                 del self._open[ticket]
                 self._turn_away(question.node, f"it did not say in {_PATIENCE:g} s who it is")
         self._turned_away = {n: why for n, why in self._turned_away.items() if n in present}
-        known = {e.node for e in self._entries.values() if e.present}
-        asked = {question.node for question in self._open.values()}
-        again = {n for n, (since, _) in self._turned_away.items() if now - since < _AGAIN}
-        for node in sorted(present - known - asked - again):
-            self._ask(node, awaited=node not in self._turned_away)
+        known_nodes = {e.node for e in self._entries.values() if e.present}
+        asked_nodes = {question.node for question in self._open.values()}
+        recent_nodes = {n for n, (since, _) in self._turned_away.items() if now - since < _AGAIN}
+        for node in sorted(present - known_nodes - asked_nodes - recent_nodes):
+            self._ask(node, is_awaited=node not in self._turned_away)
 
-    def _ask(self, node: int, awaited: bool) -> None:
+    def _ask(self, node: int, is_awaited: bool) -> None:
         ticket = self._post.send(node, "report", self._question, _PATIENCE, "report")
         if ticket is None:
             self._turn_away(node, "it cannot be reached")
         else:
-            self._open[ticket] = _Question(node, self._clock() + _PATIENCE, awaited)
+            self._open[ticket] = _Question(node, self._clock() + _PATIENCE, is_awaited)
 
     def _read(self, node: int, payload: bytes, problem: str) -> None:
         """Enter a device, or turn it away and say why."""

@@ -103,14 +103,14 @@ class DeviceFederation:
                 rows[i].append(read_moments(reply, self._columns(task.cut)))
             except WireError as error:
                 _log.warning("client %d measured nothing: %s", client, error)
-        for i, found in rows.items():
-            if not found:
+        for i, model_rows in rows.items():
+            if not model_rows:
                 _log.warning(
                     "no device measured for the static norms of a model of %d values (%d can hold "
                     "it): the server's own %d training examples do instead",
                     count_values(models[i][1], models[i][0]), number[i], len(self.dataset.train),
                 )  # fmt: skip
-        return [torch.cat(found) if found else None for found in rows.values()]
+        return [torch.cat(parts) if parts else None for parts in rows.values()]
 
     def _columns(self, cut: Cut) -> int:
         layers = self._setup.module.named_modules()
@@ -121,10 +121,11 @@ class DeviceFederation:
     def _values(self, client: int) -> int:
         """How many values a client's device can hold."""
         setup = self._setup
-        said = self.roster.entry(client).report.capacity
-        capacity = setup.population.capacity(client, 0) if said is None else said
-        own = prefix_cut(setup.axes, capacity, least=setup.least)
-        return count_values(own, tensors_of(setup.module))
+        capacity = self.roster.entry(client).report.capacity
+        if capacity is None:
+            capacity = setup.population.capacity(client, 0)
+        cut = prefix_cut(setup.axes, capacity, least=setup.least)
+        return count_values(cut, tensors_of(setup.module))
 
 
 def over_devices(training: Training, post: Post, file: Path | None = None) -> Training:
@@ -136,7 +137,7 @@ def over_devices(training: Training, post: Post, file: Path | None = None) -> Tr
     problems = problems_over_devices(config)
     if problems:
         raise ConfigError(problems)
-    told = briefing(config, Facts.of(setup.clients.dataset))
+    head = briefing(config, Facts.of(setup.clients.dataset))
     fingerprint, classes = axes_fingerprint(setup.axes), setup.clients.dataset.classes
     singles = Singles(setup)
 
@@ -155,8 +156,8 @@ def over_devices(training: Training, post: Post, file: Path | None = None) -> Tr
             return "it tells labels, which nobody asked for"
         return singles.problem(report.examples, report.capacity) or ""
 
-    roster = Roster(post, told, accepts, config.clients.count, file)
-    engine = DeviceEngine(config, setup.module, sends_masks(setup.scheme), told, post, roster)
+    roster = Roster(post, head, accepts, config.clients.count, file)
+    engine = DeviceEngine(config, setup.module, sends_masks(setup.scheme), head, post, roster)
     least = min(config.devices.least, config.clients.count)
     federation = DeviceFederation(setup, roster, engine, least, config.clients.sample_size)
     setup = replace(setup, clients=federation)

@@ -67,7 +67,7 @@ def _reply(reply: Any, message: Any, fault: str, last: Path) -> Any:
     import torch
     from flwr.app import Message, RecordDict
 
-    from submodel.federation.flower.messages import content, payload_of
+    from submodel.federation.flower.messages import payload_of, to_records
     from submodel.federation.wire import Parcel
 
     before = last.read_bytes() if last.exists() else b""
@@ -85,14 +85,14 @@ def _reply(reply: Any, message: Any, fault: str, last: Path) -> Any:
     elif fault == "equal":  # as much, in chunks that are all the same and so travel once
         tensors["beside"] = torch.zeros(25_000_000)
     elif fault == "old":
-        return Message(content(before), reply_to=message)
+        return Message(to_records(before), reply_to=message)
     elif fault == "garbage":
-        return Message(content(b"\xff" * 999), reply_to=message)
+        return Message(to_records(b"\xff" * 999), reply_to=message)
     elif fault == "empty":
         return Message(RecordDict(), reply_to=message)
     else:
         return reply
-    return Message(content(Parcel(parcel.head, tensors).to_bytes()), reply_to=message)
+    return Message(to_records(Parcel(parcel.head, tensors).to_bytes()), reply_to=message)
 
 
 if _FOLDER is not None:

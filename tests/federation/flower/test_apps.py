@@ -30,8 +30,8 @@ from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError, SubmodelError
 from submodel.federation.facts import Facts, briefing
 from submodel.federation.flower import client_app, server_app
-from submodel.federation.flower.messages import content, payload_of
-from submodel.federation.flower.serving import Place
+from submodel.federation.flower.messages import payload_of, to_records
+from submodel.federation.flower.serving import ServingPlace
 from submodel.federation.wire import Parcel
 from submodel.model.axes import Axes
 from submodel.model.cost import CostModel
@@ -184,7 +184,7 @@ def test_a_device_looks_at_the_model_when_it_comes_and_not_for_every_message(
     other = config_of(axes={"whole": ["4"]})  # the same tensors, cut otherwise
     head = briefing(other, Facts.of(prepare(other).clients.dataset))
     for context in grid.contexts.values():
-        assert client_app._kept(context, head) is None
+        assert client_app._earlier_axes(context, head) is None
     assert_same(folder.model_file, trained_here(config))
 
 
@@ -250,7 +250,7 @@ def late(message: Message) -> list[Message]:
     parcel = Parcel.from_bytes(payload_of(reply))
     where = parcel.head["assignment"]
     head = {**parcel.head, "assignment": {**where, "round": where["round"] - 1}}
-    return [Message(content(Parcel(head, parcel.tensors).to_bytes()), reply_to=message)]
+    return [Message(to_records(Parcel(head, parcel.tensors).to_bytes()), reply_to=message)]
 
 
 FAULTS: dict[str, tuple[Change, str]] = {
@@ -285,7 +285,7 @@ def test_bad_answers_are_named_and_left_out(tmp_path: Path) -> None:
         return faults[int(message.metadata.group_id) - 1](message)
 
     def with_a_stray(message: Message) -> list[Message]:
-        stray = Message(content(b"stray"), reply_to=message)
+        stray = Message(to_records(b"stray"), reply_to=message)
         vars(stray.metadata)["_reply_to_message_id"] = "never sent"
         return [stray, grid.honest(message)]
 
@@ -372,7 +372,7 @@ def test_a_node_says_what_is_wrong_with_it(
     question = Parcel(briefing(config, Facts.of(load_data(config))), {}).to_bytes()
     context = Context(7, 3, {**node_config, "journal": str(journal)}, RecordDict(), {})
     sent = question if payload is None else payload
-    message = Message(content(sent), 3, MessageType.QUERY, group_id="report")
+    message = Message(to_records(sent), 3, MessageType.QUERY, group_id="report")
     reply = client_app.app(message, context)
     assert problem in Parcel.from_bytes(payload_of(reply)).head["problem"]
     (line,) = map(json.loads, journal.read_text().splitlines())
@@ -390,14 +390,14 @@ def test_a_node_says_what_is_wrong_with_it(
 )
 def test_anothers_superlink_must_be_reached_over_loopback_or_tls(address: str, reason: str) -> None:
     with pytest.raises(SubmodelError, match=reason):
-        Place.of(address, None)
+        ServingPlace.of(address, None)
 
 
 def test_where_a_run_is_served() -> None:
-    assert Place("0.0.0.0", 8000, None).address == "127.0.0.1:8000"
-    assert Place("::1", 8000, None).address == "[::1]:8000"
+    assert ServingPlace("0.0.0.0", 8000, None).address == "127.0.0.1:8000"
+    assert ServingPlace("::1", 8000, None).address == "[::1]:8000"
 
 
 def test_a_run_of_flwr_run_is_not_served(tmp_path: Path) -> None:
     with pytest.raises(SubmodelError, match=f"flwr run APP --run-config 'folder=\"{tmp_path}\"'"):
-        Place.load(RunFolder(tmp_path))
+        ServingPlace.load(RunFolder(tmp_path))

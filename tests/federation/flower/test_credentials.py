@@ -150,7 +150,7 @@ def test_private_files_are_private_under_any_umask(tmp_path: Path) -> None:
 def test_a_key_that_others_can_read_is_refused(federation: Federation, name: str) -> None:
     (federation.folder / name).chmod(0o640)
     with pytest.raises(SubmodelError, match=rf"{name}: a private key .* \(mode 0640\): chmod 600"):
-        credentials.load(federation.folder)
+        credentials.load_federation(federation.folder)
 
 
 @pytest.mark.parametrize(
@@ -159,18 +159,18 @@ def test_a_key_that_others_can_read_is_refused(federation: Federation, name: str
 def test_a_missing_file_is_named(federation: Federation, name: str) -> None:
     (federation.folder / name).unlink()
     with pytest.raises(SubmodelError, match=rf"{name}: no such file"):
-        credentials.load(federation.folder)
+        credentials.load_federation(federation.folder)
 
 
 def test_a_server_needs_no_private_key_but_its_own(federation: Federation) -> None:
     (federation.folder / "ca.key").unlink()
     for name in federation.devices:
         (federation.folder / "devices" / name / "device.key").unlink()
-    assert credentials.load(federation.folder) == federation
+    assert credentials.load_federation(federation.folder) == federation
     assert len(federation.public_keys()) == 2
     assert credentials.add(federation.folder, ["third"]).devices == ("phone", "pi-2", "third")
     with pytest.raises(SubmodelError, match=r"ca\.key: no such file"):
-        credentials.renew(federation.folder)
+        credentials.renew_certificate(federation.folder)
 
 
 def test_a_certificate_out_of_its_time_is_refused(federation: Federation) -> None:
@@ -187,9 +187,9 @@ def test_a_renewed_server_is_accepted_by_the_old_devices(federation: Federation)
     device = federation.folder / "devices/phone/ca.crt"
     trusted = device.read_bytes()
     (federation.folder / "server/server.key.new").write_text("left by a renewal that was killed")
-    same = credentials.renew(federation.folder)
+    same = credentials.renew_certificate(federation.folder)
     assert same.hosts == (HOST, "192.0.2.7", "localhost", "127.0.0.1")
-    renewed = credentials.renew(federation.folder, ["new.example.org"])
+    renewed = credentials.renew_certificate(federation.folder, ["new.example.org"])
     assert renewed.hosts == ("new.example.org", "localhost", "127.0.0.1")
     assert renewed.server.certificate.read_bytes() != before[0]
     assert renewed.server.key.read_bytes() != before[1]
@@ -209,7 +209,7 @@ def test_only_the_own_authority_renews(federation: Federation, tmp_path: Path) -
     other = credentials.create(tmp_path / "other", [HOST], ["phone"])
     shutil.copy(other.folder / "ca.key", federation.folder / "ca.key")
     with pytest.raises(SubmodelError, match=r"ca\.key: not the private key of .*server/ca\.crt"):
-        credentials.renew(federation.folder)
+        credentials.renew_certificate(federation.folder)
 
 
 def test_no_certificate_outlives_its_authority() -> None:
@@ -261,7 +261,7 @@ def test_no_device_is_made_twice(federation: Federation) -> None:
     with pytest.raises(SubmodelError, match="new: given twice"):
         credentials.add(federation.folder, ["new", "new"])
     assert key.read_bytes() == before
-    assert credentials.load(federation.folder).devices == ("phone", "pi-2")
+    assert credentials.load_federation(federation.folder).devices == ("phone", "pi-2")
     shutil.copy(key.with_name("device.pub"), federation.folder / "devices/pi-2/device.pub")
     with pytest.raises(SubmodelError, match="the same key as that of phone"):
         federation.public_keys()
@@ -276,7 +276,7 @@ def test_who_looks_while_devices_are_added_sees_whole_ones(
     def slowly(home: Path, files: Mapping[str, bytes]) -> None:
         for name, content in files.items():
             write(home, {name: content})
-            seen.append(credentials.load(federation.folder).devices)
+            seen.append(credentials.load_federation(federation.folder).devices)
 
     monkeypatch.setattr(credentials, "_write", slowly)
     added = credentials.add(federation.folder, ["late"])
@@ -349,7 +349,7 @@ def federation_command(submodel: Command, tmp_path: Path, monkeypatch: pytest.Mo
 def test_init_says_what_goes_where_and_what_to_run_next(federation_command: Run) -> None:
     status, out, err = federation_command("init", "--host", HOST, "--host", "192.0.2.7")
     assert (status, err) == (0, "")
-    made = credentials.load(Path("federation"))
+    made = credentials.load_federation(Path("federation"))
     assert made.devices == ("device-1", "device-2", "device-3")
     assert out.splitlines() == [
         "made federation: a federation of a server and 3 device(s)",
@@ -370,7 +370,7 @@ def test_init_says_what_goes_where_and_what_to_run_next(federation_command: Run)
 
 def test_devices_by_number_by_name_and_later(federation_command: Run) -> None:
     assert federation_command("init", "many", "--host", HOST, "--devices", "10")[0] == 0
-    assert credentials.load(Path("many")).devices[:2] == ("device-01", "device-02")
+    assert credentials.load_federation(Path("many")).devices[:2] == ("device-01", "device-02")
     assert (
         federation_command("init", "few", "--host", HOST, "--device", "b", "--device", "a")[0] == 0
     )
@@ -382,7 +382,7 @@ def test_devices_by_number_by_name_and_later(federation_command: Run) -> None:
     status, out, _ = federation_command("renew", "--federation", "few", "--host", "192.0.2.8")
     assert status == 0
     assert "few/server/server.crt: valid for 192.0.2.8, localhost, 127.0.0.1 until" in out
-    assert list(credentials.load(Path("few")).public_keys()) == ["a", "b", "c", "d"]
+    assert list(credentials.load_federation(Path("few")).public_keys()) == ["a", "b", "c", "d"]
 
 
 BAD = {

@@ -45,13 +45,13 @@ from submodel.config import parse
 from submodel.engines.processes.launch import free_port
 from submodel.errors import SubmodelError
 from submodel.federation.flower import bounds, guard, probe, supernode
-from submodel.federation.flower.control import Control, bundle, fingerprint, thin_app
+from submodel.federation.flower.control import Control, bundle, key_fingerprint, thin_app
 from submodel.federation.flower.environment import environment, past_proxies
-from submodel.federation.flower.family import relatives, runs
+from submodel.federation.flower.family import is_running, relatives
 from submodel.federation.flower.files import DeviceFiles, ServerFiles
-from submodel.federation.flower.serving import Place
+from submodel.federation.flower.serving import ServingPlace
 from submodel.federation.flower.superlink import Superlink
-from submodel.federation.flower.supernode import Supernode, explain, keep_running, node_config
+from submodel.federation.flower.supernode import Supernode, explain_exit, keep_running, node_config
 from submodel.runs.loop import RunFolder
 from tests.support.commands import Command
 from tests.support.processes import command_line
@@ -263,7 +263,7 @@ def test_the_length_of_a_request_is_bounded_by_who_sends_it(
     found, read, passed = sent_through(path, headers, pieces, known)
     assert found == status
     assert passed == (body if status == 200 else b"")
-    assert status == 200 or read <= bounds.UNKNOWN + 10_000
+    assert status == 200 or read <= bounds.STRANGER_BYTES + 10_000
 
 
 @pytest.mark.parametrize("length", ["x", "-1", "", "9" * 5000, "٣"])
@@ -313,7 +313,7 @@ def test_an_answer_has_no_more_objects_and_chunks_than_its_message() -> None:
     assert store(b"ArrayChunk  9" + bytes(1000)) == store(kept["0"]) == "kept"
     head = b"Array id 9" + bytes(1)
     many = json.dumps({"arraychunk_ids": [0] * 17}).encode()
-    for body in (many, b"[" * 100_000, b"9" * (bounds.TREE + 1)):
+    for body in (many, b"[" * 100_000, b"9" * (bounds.TREE_BYTES + 1)):
         with pytest.raises(FlowerError, match="an array of"):
             store(head + body)
 
@@ -433,8 +433,8 @@ def test_the_thin_app_is_one_file_that_flower_takes() -> None:
     ],
 )
 def test_the_reason_of_an_end_is_one_sentence(said: str, status: int, reason: str) -> None:
-    assert reason in explain(said, status)
-    assert "\n" not in explain(said, status)
+    assert reason in explain_exit(said, status)
+    assert "\n" not in explain_exit(said, status)
 
 
 class FakeNode(Supernode):
@@ -695,7 +695,7 @@ def test_a_superlink_over_tls_from_start_to_end(
     for _ in range(2):
         control.register(files.public_key)
     [node] = control.nodes()
-    assert (node.fingerprint, node.status) == (fingerprint(files.public_key), "registered")
+    assert (node.fingerprint, node.status) == (key_fingerprint(files.public_key), "registered")
     assert node.last_seen is None
 
     device = run_device("device", files.device)
@@ -711,9 +711,9 @@ def test_a_superlink_over_tls_from_start_to_end(
     assert abs(time.time() - online.last_seen.timestamp()) < 30
     folder = RunFolder(tmp_path / "run")
     folder.create(parse({}))
-    Place.of(link.address, files.server.ca).save(folder)
+    ServingPlace.of(link.address, files.server.ca).save(folder)
     shown = submodel("federation", "status", folder.path).stdout
-    assert f"served on port {probe.split(link.address)[1]}; 1 device(s) registered" in shown
+    assert f"served on port {probe.split_address(link.address)[1]}; 1 device(s) registered" in shown
     assert "online" in shown
 
     failing = control.submit(app / "app", {"folder": "/nowhere"})
@@ -752,7 +752,7 @@ def test_without_a_key_the_superlink_takes_next_to_nothing(
     control: Control, link: Superlink, files: Files
 ) -> None:
     """Bodies without a key, in one piece or in chunks, and heads without an end."""
-    host, port = probe.split(link.address)
+    host, port = probe.split_address(link.address)
     [own] = [one for one in relatives(os.getpid()) if "launcher.py" in command_line(one)]
     peak = Path(f"/proc/{own.pid}/status")
     known, stranger = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
@@ -790,7 +790,7 @@ def test_without_a_key_the_superlink_takes_next_to_nothing(
         assert push(headers, 100, length=False) in (0, 413)
     assert push(signed(known), 100) in (0, 413)
     assert push({f"x-{i}": "x" * 10_000 for i in range(500)}, 0) in (0, 400, 431)
-    assert probe.check(link.address, files.server.ca).ok
+    assert probe.check_health(link.address, files.server.ca).ok
     assert memory() - before < 10_000_000
 
 
@@ -812,7 +812,7 @@ def test_what_the_superlink_refuses(control: Control, link: Superlink, app: Path
 
 
 def test_no_header_moves_a_request_to_another_machine(link: Superlink, files: Files) -> None:
-    host, port = probe.split(link.address)
+    host, port = probe.split_address(link.address)
     context = probe.trust(files.server.ca)
     with closing(http.client.HTTPSConnection(host, port, context=context)) as connection:
         connection.request("POST", "/v1/control/list-runs", headers={"X-Forwarded-For": "10.0.0.5"})
@@ -820,15 +820,15 @@ def test_no_header_moves_a_request_to_another_machine(link: Superlink, files: Fi
 
 
 def test_what_a_device_learns_about_a_server(link: Superlink, files: Files) -> None:
-    health = probe.check(link.address, files.server.ca)
+    health = probe.check_health(link.address, files.server.ca)
     assert (health.ok, health.trouble, health.clock_trouble) == (True, "", "")
     assert abs(health.ahead) < 2
     late = replace(health, ahead=health.ahead + 7)
     assert "s ahead of the server's" in late.clock_trouble
-    wrong = probe.check(link.address, files.other_ca)
-    assert (wrong.ok, wrong.untrusted) == (False, True)
-    assert "does it ask for TLS" in probe.check(link.address, None).trouble
-    assert probe.check("127.0.0.1:9", None).trouble == "127.0.0.1:9: connection refused"
+    wrong = probe.check_health(link.address, files.other_ca)
+    assert (wrong.ok, wrong.is_untrusted) == (False, True)
+    assert "does it ask for TLS" in probe.check_health(link.address, None).trouble
+    assert probe.check_health("127.0.0.1:9", None).trouble == "127.0.0.1:9: connection refused"
 
 
 def test_a_server_without_tls_is_told_from_one_with(files: Files) -> None:
@@ -843,7 +843,9 @@ def test_a_server_without_tls_is_told_from_one_with(files: Files) -> None:
         thread = threading.Thread(target=reply)
         thread.start()
         address = f"127.0.0.1:{plain.getsockname()[1]}"
-        assert probe.check(address, files.server.ca).trouble == f"{address} does not speak TLS"
+        assert (
+            probe.check_health(address, files.server.ca).trouble == f"{address} does not speak TLS"
+        )
         thread.join()
 
 
@@ -874,7 +876,7 @@ def test_a_superlink_that_is_killed_leaves_nothing_behind(link: Superlink) -> No
     own.kill()
     until(lambda: not link.alive())
     link.stop()
-    assert not any(runs(one) for one in {own, *below})
+    assert not any(is_running(one) for one in {own, *below})
 
 
 PARENT = """
@@ -912,4 +914,4 @@ def test_nothing_outlives_a_parent_that_is_killed(app: Path, tmp_path: Path) -> 
         for name in ("superlink", "supernode", "flower-superexec", "flwr-serverapp"):
             assert any(name in line for line in lines)
         parent.send_signal(signal.SIGKILL)
-    until(lambda: not any(runs(one) for one in below), 10)
+    until(lambda: not any(is_running(one) for one in below), 10)

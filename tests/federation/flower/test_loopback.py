@@ -11,7 +11,7 @@ from submodel.config import read
 from submodel.engines.processes.launch import free_port
 from submodel.federation.flower.credentials import create
 from submodel.federation.flower.process import Child
-from submodel.federation.flower.supernode import explain
+from submodel.federation.flower.supernode import explain_exit
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
@@ -77,10 +77,10 @@ def refused(house: House) -> None:
     try:
         for reason, child in pretenders.items():
             house.wait(f"the end of {child.log}", child_ended(child))
-            assert reason in explain(child.said(), child.returncode)
-        house.wait("a refused connection", lambda: "attempt failed" in plain.said())
+            assert reason in explain_exit(child.output(), child.returncode)
+        house.wait("a refused connection", lambda: "attempt failed" in plain.output())
         for child in (*pretenders.values(), plain):
-            assert "SuperNode ID" not in child.said()
+            assert "SuperNode ID" not in child.output()
     finally:
         for child in (*pretenders.values(), plain):
             child.stop()

@@ -17,7 +17,7 @@ from submodel.errors import ConfigError, SubmodelError
 from submodel.federation.device import Report
 from submodel.federation.flower import serving
 from submodel.federation.flower.control import UnreachableError
-from submodel.federation.flower.serving import Place, Served
+from submodel.federation.flower.serving import ServedRun, ServingPlace
 from submodel.federation.flower.superlink import Superlink
 from submodel.federation.roster import Entry
 from submodel.runs.loop import Interruption, RunFolder
@@ -74,7 +74,7 @@ class Scene:
 
     def follow(self) -> None:
         link = cast(Superlink, self.link)
-        served = Served(self.folder, link, "here:1", None, self.keys, self.said.append)
+        served = ServedRun(self.folder, link, "here:1", None, self.keys, self.said.append)
         served.follow(lambda _: None)
 
 
@@ -221,7 +221,7 @@ def test_status_tells_what_the_folder_knows(tmp_path: Path, submodel: Command) -
     assert cells == [
         *("0", "kitchen [red]", "unknown", "0.25", "300", "4", "1", "never", "no answer in 3 s")
     ]
-    Place("127.0.0.1", free_port(), None).save(folder)
+    ServingPlace("127.0.0.1", free_port(), None).save(folder)
     shown = submodel("federation", "status", folder.path)
     assert "run: not served now (the SuperLink on 127.0.0.1:" in shown.stdout
     assert "kitchen" in shown.stdout

@@ -17,17 +17,17 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any, NoReturn
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+AsgiScope = MutableMapping[str, Any]
+AsgiReceive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 PUSH_OBJECT = "/v1/fleet/push-object"
-UNKNOWN = 1 << 16
+STRANGER_BYTES = 1 << 16
 """Bytes of a request by somebody whose key is not registered, or who shows none."""
-TREE = 1 << 20
+TREE_BYTES = 1 << 20
 """Bytes of any request but for an object: a tree names 15,000 chunks in them."""
 _AROUND = 1 << 16  # what a request adds to an object
 _SPARE = 2  # objects by which an answer may exceed its message
-_REMEMBERED = 1 << 17  # messages whose size is known; old ones are forgotten
+_MOST_MESSAGES = 1 << 17  # messages whose size is known; old ones are forgotten
 
 
 def largest_body(path: str, chunk: int) -> int:
@@ -36,16 +36,16 @@ def largest_body(path: str, chunk: int) -> int:
     >>> largest_body("/v1/fleet/push-object", 5_000_000), largest_body("/v1/fleet/get-run", 1)
     (5065536, 1048576)
     """
-    return chunk + _AROUND if path == PUSH_OBJECT else TREE
+    return chunk + _AROUND if path == PUSH_OBJECT else TREE_BYTES
 
 
-def declared_length(scope: Scope) -> int:
+def declared_length(scope: AsgiScope) -> int:
     """What a request says of its length; 0 if nothing, or nothing that is a number."""
-    given = dict(scope["headers"]).get(b"content-length", b"0")
-    return int(given[:20]) if given.isdigit() else 0
+    header = dict(scope["headers"]).get(b"content-length", b"0")
+    return int(header[:20]) if header.isdigit() else 0
 
 
-async def whole_body(receive: Receive, most: int) -> bytes | None:
+async def whole_body(receive: AsgiReceive, most: int) -> bytes | None:
     """The body of a request, as far as it is not longer; None if it is, or if it breaks off."""
     parts, size = [], 0
     while True:
@@ -60,14 +60,14 @@ async def whole_body(receive: Receive, most: int) -> bytes | None:
             return b"".join(parts)
 
 
-def replayed(body: bytes, receive: Receive) -> Receive:
+def replay(body: bytes, receive: AsgiReceive) -> AsgiReceive:
     """A body that was read, once more for who comes next."""
-    left: list[MutableMapping[str, Any]] = [
+    messages: list[MutableMapping[str, Any]] = [
         {"type": "http.request", "body": body, "more_body": False}
     ]
 
     async def again() -> MutableMapping[str, Any]:
-        return left.pop() if left else await receive()
+        return messages.pop() if messages else await receive()
 
     return again
 
@@ -78,11 +78,11 @@ class Keys:
     def __init__(self, app: Any) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope) -> bool:
+    async def __call__(self, scope: AsgiScope) -> bool:
         """Whether the headers are signed with the key of a device that may take part."""
-        return await asyncio.to_thread(self._known, {**scope, "app": self._app})
+        return await asyncio.to_thread(self._is_registered, {**scope, "app": self._app})
 
-    def _known(self, scope: Scope) -> bool:
+    def _is_registered(self, scope: AsgiScope) -> bool:
         from flwr.proto.fleet_pb2 import ActivateNodeRequest
         from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
         from flwr.superlink.dependencies.linkstate import get_linkstate
@@ -113,7 +113,7 @@ class Answers:
         self, pull: Callable[..., Any], push: Callable[..., Any], store: Callable[..., Any]
     ) -> None:
         self._pull, self._push, self._store = pull, push, store
-        self._sent: OrderedDict[str, int] = OrderedDict()
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # by the message that was sent
 
     def pull(self, *args: Any, **kwargs: Any) -> Any:
         """Flower's own, noting how large the messages are."""
@@ -121,28 +121,28 @@ class Answers:
         for message, tree in zip(reply.messages_list, reply.message_object_trees, strict=False):
             objects = list(objects_in(tree))
             # only what has parts is looked at: the values themselves are not read twice
-            kept = [kwargs["store"].get(one.object_id) for one in objects if one.children]
-            size = len(objects) + sum(chunks_of(content or b"") for content in kept)
-            self._sent[message.metadata.message_id] = size
-        while len(self._sent) > _REMEMBERED:
-            self._sent.popitem(last=False)
+            contents = [kwargs["store"].get(one.object_id) for one in objects if one.children]
+            size = len(objects) + sum(chunks_of(content or b"") for content in contents)
+            self._sizes[message.metadata.message_id] = size
+        while len(self._sizes) > _MOST_MESSAGES:
+            self._sizes.popitem(last=False)
         return reply
 
     def push(self, *args: Any, **kwargs: Any) -> Any:
         """Flower's own, if the answer is not too large."""
         request = kwargs["request"]
         for message, tree in zip(request.messages_list, request.message_object_trees, strict=False):
-            sent = self._sent.get(message.metadata.reply_to_message_id, 0)
-            if (found := sum(1 for _ in objects_in(tree))) > sent + _SPARE:
-                _refuse(request, f"{found} objects answer {sent}")
+            size = self._sizes.get(message.metadata.reply_to_message_id, 0)
+            if (objects := sum(1 for _ in objects_in(tree))) > size + _SPARE:
+                _refuse(request, f"{objects} objects answer {size}")
         return self._push(*args, **kwargs)
 
     def store(self, *args: Any, **kwargs: Any) -> Any:
         """Flower's own, if it is not an array of more chunks than the largest message had."""
         request = kwargs["request"]
-        most = max(self._sent.values(), default=0) + _SPARE
-        if (found := chunks_of(request.object_content)) > most:
-            _refuse(request, f"an array of {found} chunks; at most {most} were sent")
+        most = max(self._sizes.values(), default=0) + _SPARE
+        if (chunks := chunks_of(request.object_content)) > most:
+            _refuse(request, f"an array of {chunks} chunks; at most {most} were sent")
         return self._store(*args, **kwargs)
 
 
@@ -163,7 +163,7 @@ def chunks_of(content: bytes) -> int:
     if not content.startswith(b"Array "):
         return 0
     body = content[content.find(b"\0") + 1 :]
-    if len(body) > TREE:
+    if len(body) > TREE_BYTES:
         return len(body)
     try:
         return len(json.loads(body)["arraychunk_ids"])
@@ -181,8 +181,8 @@ def objects_in(tree: Any) -> Iterator[Any]:
 
 def guard_answers() -> None:
     """Let Flower's handlers refuse answers that are too large."""
-    from flwr.superlink.servicer.fleet import fleet_handlers as own
+    from flwr.superlink.servicer.fleet import fleet_handlers as handlers
 
-    answers = Answers(own.pull_messages, own.push_messages, own.push_object)
-    own.pull_messages, own.push_messages = answers.pull, answers.push
-    own.push_object = answers.store
+    answers = Answers(handlers.pull_messages, handlers.push_messages, handlers.push_object)
+    handlers.pull_messages, handlers.push_messages = answers.pull, answers.push
+    handlers.push_object = answers.store

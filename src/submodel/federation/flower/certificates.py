@@ -166,7 +166,7 @@ def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
     return tuple(str(name.value) for name in names if isinstance(name, kinds))
 
 
-def issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     """Whether the authority signed the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
@@ -175,7 +175,7 @@ def issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> boo
     return True
 
 
-def belongs(pair: Pair) -> bool:
+def keys_match(pair: Pair) -> bool:
     """Whether the private key is that of the certificate."""
     return _private(pair.key).public_key() == read_certificate(pair.certificate).public_key()
 
@@ -214,8 +214,8 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def _usage(*allowed: str) -> x509.KeyUsage:
-    return x509.KeyUsage(**{usage: usage in allowed for usage in _USAGES})
+def _usage(*purposes: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{usage: usage in purposes for usage in _USAGES})
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -16,13 +16,13 @@ from submodel.amounts import parse_amount, parse_capacity
 from submodel.errors import SubmodelError, plain
 from submodel.federation.device import Device, Means
 from submodel.federation.facts import digest
-from submodel.federation.flower.messages import content, take_payload
+from submodel.federation.flower.messages import take_payload, to_records
 from submodel.federation.own_data import OwnData
-from submodel.federation.post import Kind
+from submodel.federation.post import MessageKind
 from submodel.federation.wire import Parcel, WireError
 
 app = ClientApp()
-_KEPT = "submodel"  # where Flower keeps what the processes of one run tell each other
+_STATE = "submodel"  # where Flower keeps what the processes of one run tell each other
 _log = logging.getLogger(__name__)
 
 
@@ -36,72 +36,72 @@ def means_of(node_config: Mapping[str, object]) -> Means:
     >>> means_of({"data": "/data", "capacity": "1/4"}).capacity
     0.25
     """
-    given = {key: str(value) for key, value in node_config.items()}
-    data, part = given.get("data"), given.get("part", given.get("partition-id"))
-    own = OwnData(Path(data)) if data else OwnData(part=None if part is None else int(part))
+    settings = {key: str(value) for key, value in node_config.items()}
+    path, part = settings.get("data"), settings.get("part", settings.get("partition-id"))
+    data = OwnData(Path(path)) if path else OwnData(part=None if part is None else int(part))
     return Means(
-        own,
-        parse_capacity(given["capacity"]) if "capacity" in given else None,
-        parse_amount(given["memory"]) if "memory" in given else None,
-        given.get("name", ""),
+        data,
+        parse_capacity(settings["capacity"]) if "capacity" in settings else None,
+        parse_amount(settings["memory"]) if "memory" in settings else None,
+        settings.get("name", ""),
     )
 
 
-def answer(kind: Kind, message: Message, context: Context) -> Message:
+def answer(kind: MessageKind, message: Message, context: Context) -> Message:
     """The answer to a message, noted in the device's journal if it keeps one."""
-    started = time.monotonic()
+    start = time.monotonic()
     payload = take_payload(message)
-    received = len(payload)
+    bytes_down = len(payload)
     try:
         parcel = Parcel.from_bytes(payload)
         del payload  # memory is what a device has least of
         # a device is asked who it is whenever it comes: then it looks at the model anew
-        known = None if kind == "report" else _kept(context, parcel.head)
-        device = Device(parcel.head, means_of(context.node_config), known)
+        earlier_axes = None if kind == "report" else _earlier_axes(context, parcel.head)
+        device = Device(parcel.head, means_of(context.node_config), earlier_axes)
         reply = device.answer(kind, parcel)
         if kind == "report" and "problem" not in reply.head:
-            kept = ConfigRecord({"axes": device.found, "of": digest(parcel.head)})
-            context.state[_KEPT] = kept
+            record = ConfigRecord({"axes": device.axes_json, "of": digest(parcel.head)})
+            context.state[_STATE] = record
     except SubmodelError as error:
         what = "the message: " if isinstance(error, WireError) else ""
         reply = Parcel({"problem": plain(f"{what}{error}")}, {})
-    sent = reply.to_bytes()
+    reply_bytes = reply.to_bytes()
     if journal := context.node_config.get("journal"):
         line = {
             "kind": kind,
             "topic": message.metadata.group_id,
-            "bytes_down": received,
-            "bytes_up": len(sent),
-            "seconds": round(time.monotonic() - started, 3),
-            **{k: reply.head[k] for k in _TOLD if k in reply.head},
+            "bytes_down": bytes_down,
+            "bytes_up": len(reply_bytes),
+            "seconds": round(time.monotonic() - start, 3),
+            **{k: reply.head[k] for k in _JOURNAL_KEYS if k in reply.head},
         }
         with Path(str(journal)).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-    return Message(content(sent), reply_to=message)
+    return Message(to_records(reply_bytes), reply_to=message)
 
 
-def _kept(context: Context, head: Mapping[str, Any]) -> str | None:
+def _earlier_axes(context: Context, head: Mapping[str, Any]) -> str | None:
     """The axes that a process before this one found, if it was briefed alike."""
-    kept = context.state.config_records.get(_KEPT)
-    return str(kept["axes"]) if kept and kept.get("of") == digest(head) else None
+    record = context.state.config_records.get(_STATE)
+    return str(record["axes"]) if record and record.get("of") == digest(head) else None
 
 
-_TOLD = ("problem", "capacity", "examples", "labels", "loss", "processed", "peak_memory")
+_JOURNAL_KEYS = ("problem", "capacity", "examples", "labels", "loss", "processed", "peak_memory")
 
 
 @app.query()
-def report(message: Message, context: Context) -> Message:
+def answer_report(message: Message, context: Context) -> Message:
     """Who the device is and what it can hold."""
     return answer("report", message, context)
 
 
 @app.train()
-def train(message: Message, context: Context) -> Message:
+def answer_train(message: Message, context: Context) -> Message:
     """An update for a task."""
     return answer("train", message, context)
 
 
 @app.evaluate()
-def measure(message: Message, context: Context) -> Message:
+def answer_moments(message: Message, context: Context) -> Message:
     """What the static norms of a sub-model see of the device's examples."""
     return answer("moments", message, context)

@@ -77,10 +77,10 @@ def bundle(app: Path) -> tuple[bytes, dict[str, Any]]:
         raise SubmodelError(f"{app} is not a Flower app: {error}") from None
 
 
-def fingerprint(public_key: bytes) -> str:
+def key_fingerprint(public_key: bytes) -> str:
     """The fingerprint of an OpenSSH public key, as ``ssh-keygen -l`` shows it.
 
-    >>> fingerprint(b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA== somebody")
+    >>> key_fingerprint(b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA== somebody")
     'SHA256:xGib3+FptS+cITct2V7iFK9qKkm/QSPPdJstK0JtCps'
     """
     try:
@@ -109,11 +109,11 @@ class Control:
 
     def submit(self, app: Path, run_config: Mapping[str, str | int | float | bool]) -> int:
         """Send an app to be run; returns the run's id."""
-        content, known = bundle(app)
-        unknown = sorted(run_config.keys() - known.keys())
+        content, defaults = bundle(app)
+        unknown = sorted(run_config.keys() - defaults.keys())
         if unknown:  # Flower says only that something is invalid
             raise SubmodelError(
-                f"{app}: no setting {', '.join(unknown)} of a run; allowed: {', '.join(known)}"
+                f"{app}: no setting {', '.join(unknown)} of a run; allowed: {', '.join(defaults)}"
             )
         fab = fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {}))
         config = user_config_to_proto(dict(run_config))
@@ -138,8 +138,8 @@ class Control:
     def stop(self, run_id: int) -> None:
         """Stop a run; one that has ended stays as it is."""
         request = StopRunRequest(run_id=run_id)
-        finished = ApiErrorCode.RUN_ALREADY_FINISHED
-        reply = self._ask("stop the run", self._client.StopRun, request, fine=finished)
+        run_is_over = ApiErrorCode.RUN_ALREADY_FINISHED
+        reply = self._ask("stop the run", self._client.StopRun, request, fine=run_is_over)
         if reply is not None and not reply.success:
             raise SubmodelError(f"the SuperLink on {self._address} could not stop run {run_id}")
 
@@ -156,9 +156,9 @@ class Control:
         text = key.public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
-        known = ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE
+        key_in_use = ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE
         request = RegisterNodeRequest(public_key=text)
-        self._ask("register the key", self._client.RegisterNode, request, fine=known)
+        self._ask("register the key", self._client.RegisterNode, request, fine=key_in_use)
 
     def nodes(self) -> list[Node]:
         """The devices that are registered, whether they are there or not."""
@@ -198,16 +198,16 @@ class Control:
 def _node(info: Any) -> Node:
     key = serialization.load_pem_public_key(info.public_key) if info.public_key else None
     openssh = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    seen = None
+    last_seen = None
     if info.HasField("online_until"):
         # a heartbeat promises so much time; an end, clean or not, is noted as the promise's end
         ahead = HEARTBEAT_PATIENCE * info.heartbeat_interval if info.status == "online" else 0.0
-        seen = datetime.fromtimestamp(info.online_until - ahead, UTC)
+        last_seen = datetime.fromtimestamp(info.online_until - ahead, UTC)
     return Node(
         id=info.node_id,
-        fingerprint=fingerprint(key.public_bytes(*openssh)) if key else "",
+        fingerprint=key_fingerprint(key.public_bytes(*openssh)) if key else "",
         status=info.status,
-        last_seen=seen,
+        last_seen=last_seen,
     )
 
 

@@ -75,11 +75,11 @@ class Federation:
         """Refuse a server certificate that devices would refuse under this host, by now or then."""
         now, path, mend = when or datetime.now(UTC), self.server.certificate, "federation renew"
         host = str(certificates.parse_host(host).value)
-        found = _certificate(path)
-        if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
+        certificate = _certificate(path)
+        if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
             raise SubmodelError(
-                f"{path}: valid from {found.not_valid_before_utc:%Y-%m-%d} to "
-                f"{found.not_valid_after_utc:%Y-%m-%d}, not on {now:%Y-%m-%d}; "
+                f"{path}: valid from {certificate.not_valid_before_utc:%Y-%m-%d} to "
+                f"{certificate.not_valid_after_utc:%Y-%m-%d}, not on {now:%Y-%m-%d}; "
                 f"'submodel {mend}' makes a new one"
             )
         if host not in self.hosts:
@@ -87,7 +87,7 @@ class Federation:
                 f"{path}: not for {host} but for {', '.join(self.hosts)}; "
                 f"'submodel {mend} --host {host}' makes one that is"
             )
-        if not certificates.issued_by(found, _certificate(self.server.ca)):
+        if not certificates.is_issued_by(certificate, _certificate(self.server.ca)):
             raise SubmodelError(f"{path}: not signed by {self.server.ca}, which devices trust")
         _pair(path, self.server.key)
 
@@ -112,27 +112,27 @@ def create(folder: Path, hosts: Sequence[str], devices: Sequence[str]) -> Federa
         _write(folder / "server", {"ca.crt": authority.certificate, **_server_files(server)})
         (folder / "devices").mkdir(mode=0o700)
         _write_devices(folder, authority.certificate, devices)
-    return load(folder)
+    return load_federation(folder)
 
 
 def add(folder: Path, names: Sequence[str]) -> Federation:
     """Make credentials for new devices of an existing federation."""
-    federation = load(folder)
+    federation = load_federation(folder)
     _check_names(names)
     with _sentences():
         for name in names:
             if (folder / "devices" / name).exists():
                 raise SubmodelError(f"{folder / 'devices' / name}: there is a device of this name")
         _write_devices(folder, federation.server.ca.read_bytes(), names)
-    return load(folder)
+    return load_federation(folder)
 
 
-def renew(folder: Path, hosts: Sequence[str] = ()) -> Federation:
-    """A new key and certificate of the server, by the same authority, so devices need not change.
+def renew_certificate(folder: Path, hosts: Sequence[str] = ()) -> Federation:
+    """Make a new key and certificate of the server; without hosts, for those of the present one.
 
-    Without hosts it is for those of the present certificate.
+    The authority stays the same, so devices need not change.
     """
-    federation = load(folder)
+    federation = load_federation(folder)
     key = folder / "ca.key"
     if not key.exists():
         raise SubmodelError(f"{key}: no such file; only with it can a certificate be signed")
@@ -146,10 +146,10 @@ def renew(folder: Path, hosts: Sequence[str] = ()) -> Federation:
         _write(home, {f"{name}.new": content for name, content in files.items()})
         for name in files:
             (home / f"{name}.new").replace(home / name)
-    return load(folder)
+    return load_federation(folder)
 
 
-def load(folder: Path) -> Federation:
+def load_federation(folder: Path) -> Federation:
     """The federation in a folder, with every file that a server needs, private keys private.
 
     The private keys of the authority and of devices need not be there.
@@ -244,7 +244,7 @@ def _certificate(path: Path) -> x509.Certificate:
 def _pair(certificate: Path, key: Path) -> certificates.Pair:
     pair = certificates.Pair(_read(certificate), _read(key))
     with _about(key):
-        if not certificates.belongs(pair):
+        if not certificates.keys_match(pair):
             raise SubmodelError(f"not the private key of {certificate}")
     return pair
 

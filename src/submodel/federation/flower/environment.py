@@ -18,15 +18,15 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def environment(home: Path) -> dict[str, str]:
-    """What a Flower process inherits: the own environment, and what Flower must be told.
+    """What a Flower process inherits: our environment, and what Flower must be told.
 
     >>> environment(Path("/var/flower"))["FLWR_HOME"]
     '/var/flower'
     """
     # Flower starts its helpers by name, so those of this Python must be found first
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    own = {"FLWR_HOME": str(home.absolute()), "PATH": programs.rstrip(os.pathsep)}
-    return {**os.environ, **_SETTINGS, **own, **past_proxies(os.environ)}
+    flower_variables = {"FLWR_HOME": str(home.absolute()), "PATH": programs.rstrip(os.pathsep)}
+    return {**os.environ, **_SETTINGS, **flower_variables, **past_proxies(os.environ)}
 
 
 def past_proxies(variables: Mapping[str, str]) -> dict[str, str]:
@@ -38,8 +38,8 @@ def past_proxies(variables: Mapping[str, str]) -> dict[str, str]:
     >>> past_proxies({"NO_PROXY": "intranet"})["no_proxy"]
     'intranet,127.0.0.1,localhost,::1'
     """
-    given = variables.get("no_proxy") or variables.get("NO_PROXY") or ""
-    listed = [name.strip() for name in given.split(",") if name.strip()]
-    if "*" not in listed:
-        listed += [name for name in _LOOPBACK if name not in listed]
-    return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(listed))
+    exceptions = variables.get("no_proxy") or variables.get("NO_PROXY") or ""
+    hosts = [host.strip() for host in exceptions.split(",") if host.strip()]
+    if "*" not in hosts:
+        hosts += [host for host in _LOOPBACK if host not in hosts]
+    return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(hosts))

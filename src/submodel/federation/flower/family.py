@@ -15,24 +15,24 @@ def relatives(pid: int) -> set[psutil.Process]:
 
     >>> import os, subprocess
     >>> with subprocess.Popen(["sleep", "9"]) as child:
-    ...     found = relatives(os.getpid())
+    ...     below = relatives(os.getpid())
     ...     child.kill()
-    >>> child.pid in {one.pid for one in found}
+    >>> child.pid in {one.pid for one in below}
     True
     """
     try:
-        return {one for one in psutil.Process(pid).children(recursive=True) if runs(one)}
+        return {one for one in psutil.Process(pid).children(recursive=True) if is_running(one)}
     except psutil.NoSuchProcess:
         return set()
 
 
-def runs(one: psutil.Process) -> bool:
+def is_running(one: psutil.Process) -> bool:
     """Whether it still does: not gone, not a zombie, not another one of the same number.
 
     Args:
         one: A process that ran once.
 
-    >>> runs(psutil.Process())
+    >>> is_running(psutil.Process())
     True
     """
     try:

@@ -31,12 +31,10 @@ FLEET = "/v1/fleet/"
 HEALTH = "/health"
 _SHUTDOWN = 2  # seconds that an open request has to end when the SuperLink stops
 # Switches of Flower's for interfaces of the past, on ports of their own that nothing guards.
-_UNGUARDED = ("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API")
+_UNGUARDED_SWITCHES = ("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API")
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+AsgiSend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[bounds.AsgiScope, bounds.AsgiReceive, AsgiSend], Awaitable[None]]
 
 
 def is_loopback(host: str) -> bool:
@@ -51,14 +49,14 @@ def is_loopback(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+    ipv4_address = getattr(address, "ipv4_mapped", None)
+    return bool((ipv4_address or address).is_loopback)
 
 
-def allowed(scope: Scope) -> bool:
+def is_allowed(scope: bounds.AsgiScope) -> bool:
     """Whether a request may pass: the fleet's for all, every other from this machine.
 
-    >>> allowed({"type": "http", "path": "/v1/control/start-run", "client": ("10.0.0.5", 1)})
+    >>> is_allowed({"type": "http", "path": "/v1/control/start-run", "client": ("10.0.0.5", 1)})
     False
     """
     if scope["type"] == "lifespan":
@@ -73,11 +71,11 @@ def allowed(scope: Scope) -> bool:
     return is_loopback(client[0]) or bool(server and client[0] == server[0])
 
 
-Known = Callable[[Scope], Awaitable[bool]]
+KeyCheck = Callable[[bounds.AsgiScope], Awaitable[bool]]
 """Whether a request is signed with a registered key."""
 
 
-async def _nobody(_: Scope) -> bool:
+async def _nobody(_: bounds.AsgiScope) -> bool:
     return False
 
 
@@ -85,13 +83,15 @@ class Guard:
     """Answers 403 to whatever is not allowed and 413 to what is too long, before Flower sees it."""
 
     def __init__(
-        self, app: Application, known: Known = _nobody, chunk: int = bounds.UNKNOWN
+        self, app: AsgiApp, has_key: KeyCheck = _nobody, chunk: int = bounds.STRANGER_BYTES
     ) -> None:
-        self._app, self._known, self._chunk = app, known, chunk
+        self._app, self._has_key, self._chunk = app, has_key, chunk
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self, scope: bounds.AsgiScope, receive: bounds.AsgiReceive, send: AsgiSend
+    ) -> None:
         """One request."""
-        if not allowed(scope):
+        if not is_allowed(scope):
             if scope["type"] == "http":
                 await _refuse(send, 403, "Only the server's own machine may do this.")
             else:
@@ -102,19 +102,21 @@ class Guard:
         else:
             await self._app(scope, receive, send)
 
-    async def _fleet(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _fleet(
+        self, scope: bounds.AsgiScope, receive: bounds.AsgiReceive, send: AsgiSend
+    ) -> None:
         """A request by a device, or by whoever says so."""
         most = bounds.largest_body(scope["path"], self._chunk)
         body, length = None, bounds.declared_length(scope)
-        if length <= bounds.UNKNOWN or (length <= most and await self._known(scope)):
-            body = await bounds.whole_body(receive, max(length, bounds.UNKNOWN))
+        if length <= bounds.STRANGER_BYTES or (length <= most and await self._has_key(scope)):
+            body = await bounds.whole_body(receive, max(length, bounds.STRANGER_BYTES))
         if body is None:
             await _refuse(send, 413, "This is more than may be sent with this key, or without one.")
         else:
-            await self._app(scope, bounds.replayed(body, receive), send)
+            await self._app(scope, bounds.replay(body, receive), send)
 
 
-async def _refuse(send: Send, status: int, detail: str) -> None:
+async def _refuse(send: AsgiSend, status: int, detail: str) -> None:
     text = json.dumps({"detail": detail}).encode()
     headers = [
         (b"content-type", b"application/json"),
@@ -125,9 +127,9 @@ async def _refuse(send: Send, status: int, detail: str) -> None:
     await send({"type": "http.response.body", "body": text})
 
 
-def main() -> None:
+def run_superlink() -> None:
     """``flower-superlink`` with the guard around its application; takes its arguments."""
-    for name in _UNGUARDED:
+    for name in _UNGUARDED_SWITCHES:
         os.environ.pop(name, None)
 
     import uvicorn
@@ -159,4 +161,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_superlink()

@@ -35,9 +35,8 @@ def _wait_and_end() -> None:
     # What we have started first: of itself, a ServerApp outlives its SuperLink.
     me = psutil.Process()
     for _ in range(_LOOKS):
-        below = me.children(recursive=True)
-        ended = [one for one in below if _end(one)]
-        if not ended:
+        killed_processes = [one for one in me.children(recursive=True) if _end(one)]
+        if not killed_processes:
             break
         time.sleep(_PAUSE)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -54,7 +53,7 @@ def _end(one: psutil.Process) -> bool:
     return True
 
 
-def main() -> None:
+def run_flower() -> None:
     """``launcher.py superlink|supernode ARGUMENTS``."""
     kind = sys.argv.pop(1)
     follow_parent()
@@ -67,4 +66,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_flower()

@@ -9,9 +9,9 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from submodel.errors import plain
-from submodel.federation.post import Kind, Reply
+from submodel.federation.post import MessageKind, Reply
 
-TYPES: dict[Kind, str] = {
+TYPES: dict[MessageKind, str] = {
     "report": MessageType.QUERY,
     "train": MessageType.TRAIN,
     "moments": MessageType.EVALUATE,
@@ -29,7 +29,7 @@ _REASONS = {
 }
 
 
-def content(payload: bytes) -> RecordDict:
+def to_records(payload: bytes) -> RecordDict:
     """A payload as Flower carries it."""
     array = Array("uint8", (len(payload),), _FORMAT, payload)
     return RecordDict({_RECORD: ArrayRecord({_ARRAY: array})})
@@ -74,25 +74,27 @@ class GridPost:
         """The nodes that Flower lists; one that died is listed for up to a minute."""
         return set(self._grid.get_node_ids())
 
-    def send(self, node: int, kind: Kind, payload: bytes, seconds: float, topic: str) -> str | None:
+    def send(
+        self, node: int, kind: MessageKind, payload: bytes, seconds: float, topic: str
+    ) -> str | None:
         """Push one message; soon after its time Flower neither delivers nor answers it."""
         lives = seconds + _LATER
-        message = Message(content(payload), node, TYPES[kind], ttl=lives, group_id=topic)
+        message = Message(to_records(payload), node, TYPES[kind], ttl=lives, group_id=topic)
         tickets = list(self._grid.push_messages([message]))
         return tickets[0] or None if tickets else None
 
     def replies(self, tickets: Collection[str]) -> list[Reply]:
         """Answers by the message that they reply to: errors come from nodes of other numbers."""
-        found = []
+        answers = []
         for message in self._grid.pull_messages(list(tickets)):
             ticket = message.metadata.reply_to_message_id
             if ticket not in tickets:
                 continue
             if message.has_error():
                 reason = _REASONS.get(message.error.code, f"error {message.error.code}")
-                said = (message.error.reason or "").strip().splitlines()
-                why = f"{reason} ({plain(said[-1])})" if said else reason
-                found.append(Reply(ticket, b"", why))
+                lines = (message.error.reason or "").strip().splitlines()
+                why = f"{reason} ({plain(lines[-1])})" if lines else reason
+                answers.append(Reply(ticket, b"", why))
             else:
-                found.append(Reply(ticket, payload_of(message)))
-        return found
+                answers.append(Reply(ticket, payload_of(message)))
+        return answers

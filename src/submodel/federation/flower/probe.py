@@ -20,19 +20,20 @@ _AHEAD, _BEHIND = 4.5, 300.0
 
 @dataclass(frozen=True)
 class Health:
-    """Whether it answered; if not, why (``untrusted``: it did, but not with our CA's certificate).
+    """Whether a SuperLink answered, and if not, why.
 
-    ``ahead`` is how many seconds the own clock is before the server's, from its reply.
+    ``is_untrusted``: it did, but with a certificate that our CA did not sign. ``ahead`` is how
+    many seconds our clock is before the server's, from its reply.
     """
 
     ok: bool
     trouble: str = ""
-    untrusted: bool = False
+    is_untrusted: bool = False
     ahead: float = 0.0
 
     @property
     def clock_trouble(self) -> str:
-        """What is wrong with the own clock for Flower's signatures, if anything.
+        """What is wrong with our clock for Flower's signatures, if anything.
 
         >>> Health(ok=True, ahead=40.2).clock_trouble
         "this machine's clock is 40 s ahead of the server's"
@@ -44,10 +45,10 @@ class Health:
         return ""
 
 
-def split(address: str) -> tuple[str, int]:
+def split_address(address: str) -> tuple[str, int]:
     """Host and port of ``host:port`` or ``[IPv6]:port``.
 
-    >>> split("[::1]:9092")
+    >>> split_address("[::1]:9092")
     ('::1', 9092)
     """
     host, colon, port = address.rpartition(":")
@@ -60,21 +61,21 @@ def split(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def join(host: str, port: int) -> str:
-    """The reverse of :func:`split`.
+def join_address(host: str, port: int) -> str:
+    """The reverse of `split_address`.
 
-    >>> join("::1", 9092)
+    >>> join_address("::1", 9092)
     '[::1]:9092'
     """
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def check(address: str, ca: Path | None) -> Health:
+def check_health(address: str, ca: Path | None) -> Health:
     """Ask once; ``ca`` is the CA to trust, None for plain HTTP.
 
     Not through Flower's client or the system's settings: those would use a proxy.
     """
-    host, port = split(address)
+    host, port = split_address(address)
     if ca is None:
         connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT)
     else:
@@ -87,7 +88,7 @@ def check(address: str, ca: Path | None) -> Health:
             return Health(False, f"what answers on {address} is not a SuperLink")
         return Health(True, ahead=_ahead(reply.getheader("Date")))
     except ssl.SSLCertVerificationError as error:
-        return Health(False, f"its certificate: {error.verify_message}", untrusted=True)
+        return Health(False, f"its certificate: {error.verify_message}", is_untrusted=True)
     except ssl.SSLError:
         return Health(False, f"{address} does not speak TLS")
     except (ConnectionResetError, http.client.HTTPException):

@@ -13,14 +13,14 @@ import psutil
 
 from submodel.errors import SubmodelError
 from submodel.federation.flower.environment import environment
-from submodel.federation.flower.family import kill, relatives, runs
+from submodel.federation.flower.family import is_running, kill, relatives
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _STOP = 15.0  # seconds for a clean end; Flower's own limit is 5
 # Seconds for Flower's helpers to notice that they are alone. A ServerApp whose SuperLink is gone
 # never does: it tries to report its end there for ever.
 _ALONE = 1.0
-_KILLED = 5.0  # seconds that the system may take to end a process that was killed
+_KILL_PATIENCE = 5.0  # seconds that the system may take to end a process that was killed
 _LOOK = 0.5  # seconds between two looks at what it has started
 _LAST_LINES = 12
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
@@ -61,8 +61,8 @@ class Child:
         if self._process is None or self._process.poll() is not None:
             return False
         if time.monotonic() > self._look_again:  # so they are known if it dies without a word
-            known = {one for one in self._family if runs(one)}
-            self._family = known | relatives(self._process.pid)
+            family = {one for one in self._family if is_running(one)}
+            self._family = family | relatives(self._process.pid)
             self._look_again = time.monotonic() + _LOOK
         return True
 
@@ -71,22 +71,23 @@ class Child:
         """Its exit status once it has ended, negative for a signal."""
         return None if self._process is None else self._process.poll()
 
-    def said(self) -> str:
+    def output(self) -> str:
         """What it has said since its last start."""
-        return _plain(self._logged(self._log_start))
+        return _decode(self._read_log(self._log_start))
 
     def news(self) -> str:
         """What it has said since the last call, in whole lines."""
-        text, newline, _ = self._logged(self._log_read).rpartition(b"\n")
+        text, newline, _ = self._read_log(self._log_read).rpartition(b"\n")
         self._log_read += len(text + newline)
-        return _plain(text)
+        return _decode(text)
 
     def last_lines(self) -> str:
         """The end of that, for an error message."""
-        lines = [line.rstrip() for line in self.said().splitlines() if line.strip()]
+        lines = [line.rstrip() for line in self.output().splitlines() if line.strip()]
         return "\n".join(lines[-_LAST_LINES:]) or "(it said nothing)"
 
-    def _logged(self, start: int) -> bytes:
+    def _read_log(self, start: int) -> bytes:
+        """The log from a byte on."""
         try:
             with self.log.open("rb") as log:
                 log.seek(start)
@@ -112,22 +113,23 @@ class Child:
         self._family = set()
 
 
-def _plain(text: bytes) -> str:
+def _decode(text: bytes) -> str:
+    """Text of a log, without its colours."""
     return _COLOUR.sub("", text.decode(errors="replace"))
 
 
 def end(family: set[psutil.Process]) -> None:
     """Wait a little for these processes to end by themselves, then make them."""
-    for one in _left(family, _ALONE):
+    for one in _survivors(family, _ALONE):
         kill(one)
-    _left(family, _KILLED)
+    _survivors(family, _KILL_PATIENCE)
 
 
-def _left(family: set[psutil.Process], seconds: float) -> set[psutil.Process]:
+def _survivors(family: set[psutil.Process], seconds: float) -> set[psutil.Process]:
     """Those that still run after so many seconds."""
     deadline = time.monotonic() + seconds
-    left = {one for one in family if runs(one)}
-    while left and time.monotonic() < deadline:
+    survivors = {one for one in family if is_running(one)}
+    while survivors and time.monotonic() < deadline:
         time.sleep(0.05)
-        left = {one for one in left if runs(one)}
-    return left
+        survivors = {one for one in survivors if is_running(one)}
+    return survivors

@@ -32,19 +32,19 @@ _log = logging.getLogger("submodel")
 
 def folder_of(run_config: Mapping[str, object]) -> RunFolder:
     """The run's folder, made if it is new, from a configuration file and settings."""
-    given = {key: str(value).strip() for key, value in run_config.items()}
+    values = {key: str(value).strip() for key, value in run_config.items()}
     problems = [
-        f"{key}: {given[key]} must be absolute: this app runs where the SuperLink was started"
+        f"{key}: {values[key]} must be absolute: this app runs where the SuperLink was started"
         for key in ("folder", "config")
-        if given.get(key) and not Path(given[key]).is_absolute()
+        if values.get(key) and not Path(values[key]).is_absolute()
     ]
     if problems:
         raise ConfigError(problems)
-    folder = RunFolder(Path(given["folder"])) if given.get("folder") else None
+    folder = RunFolder(Path(values["folder"])) if values.get("folder") else None
     if folder is not None and folder.config_file.is_file():
         return folder
-    file = Path(given["config"]) if given.get("config") else None
-    settings = [*given.get("settings", "").splitlines(), "engine.name=flower"]
+    file = Path(values["config"]) if values.get("config") else None
+    settings = [*values.get("settings", "").splitlines(), "engine.name=flower"]
     config = read(file, [s for s in settings if s.strip()])
     folder = folder or new_folder(config.name)
     folder.create(config)
@@ -52,10 +52,10 @@ def folder_of(run_config: Mapping[str, object]) -> RunFolder:
 
 
 @app.main()
-def main(grid: Grid, context: Context) -> None:
+def train_over_grid(grid: Grid, context: Context) -> None:
     """Train the run of a folder over the nodes of the grid."""
     folder = folder_of(context.run_config)
-    with _logged(folder), folder.lock():
+    with _log_into(folder), folder.lock():
         folder.stopped_file.unlink(missing_ok=True)
         try:
             _train(folder, grid)
@@ -65,11 +65,11 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _train(folder: RunFolder, grid: Grid) -> None:
-    config, done = folder.config(), folder.rounds()
-    _log.info("%s: round %d of %d", folder.path.resolve(), done, config.train.rounds)
+    config, rounds_before = folder.config(), folder.rounds()
+    _log.info("%s: round %d of %d", folder.path.resolve(), rounds_before, config.train.rounds)
 
     def tell(line: dict[str, Any]) -> None:
-        if line["round"] > done:
+        if line["round"] > rounds_before:
             _log.info(
                 "round %d of %d: %s", line["round"], config.train.rounds, describe_scores(line)
             )
@@ -81,7 +81,7 @@ def _train(folder: RunFolder, grid: Grid) -> None:
 
 
 @contextmanager
-def _logged(folder: RunFolder) -> Iterator[None]:
+def _log_into(folder: RunFolder) -> Iterator[None]:
     """What the run says, in its folder and, as Flower streams it, on the error output."""
     handlers = logging.FileHandler(folder.log_file), logging.StreamHandler()
     for handler in handlers:

@@ -35,8 +35,8 @@ _MOST_PLACE = 2**16  # bytes
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run is served, as its folder remembers it."""
+class ServingPlace:
+    """Where a run is served; the names are those of the file in its folder."""
 
     host: str
     port: int
@@ -47,17 +47,17 @@ class Place:
     @property
     def address(self) -> str:
         """Where this machine reaches it."""
-        return probe.join("127.0.0.1" if self.host == "0.0.0.0" else self.host, self.port)
+        return probe.join_address("127.0.0.1" if self.host == "0.0.0.0" else self.host, self.port)
 
     @classmethod
-    def of(cls, superlink: str, ca: Path | None) -> Place:
+    def of(cls, superlink: str, ca: Path | None) -> ServingPlace:
         """A SuperLink that somebody else runs, if it answers; without ``ca`` on loopback only."""
-        host, port = probe.split(superlink)
+        host, port = probe.split_address(superlink)
         if ca is None and not is_loopback(host):
             raise SubmodelError(
                 f"--superlink {superlink}: give its --ca; without one only 127.0.0.1 is allowed"
             )
-        health = probe.check(superlink, ca)
+        health = probe.check_health(superlink, ca)
         if not health.ok:
             raise SubmodelError(f"--superlink {superlink}: {health.trouble}")
         return cls(host, port, None, own=False, ca=None if ca is None else str(ca.resolve()))
@@ -68,7 +68,7 @@ class Place:
         folder.serving_file.write_text(text, encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: RunFolder) -> Place:
+    def load(cls, folder: RunFolder) -> ServingPlace:
         """What `save` wrote."""
         try:
             return read_typed(_PLACE, folder.serving_file, _MOST_PLACE)
@@ -79,10 +79,10 @@ class Place:
             ) from None
 
 
-_PLACE = TypeAdapter(Place)
+_PLACE = TypeAdapter(ServingPlace)
 
 
-class Served:
+class ServedRun:
     """One run on a SuperLink, ours or another's."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Served:
     ) -> None:
         self._folder, self._link, self._say = folder, link, say
         self._address, self._ca, self._keys = address, ca, keys
-        self._registered: set[bytes] = set()
+        self._registered_keys: set[bytes] = set()
         self._control: Control | None = None
         self._run_id = 0
         self._rounds = folder.rounds()
@@ -107,23 +107,23 @@ class Served:
         """Until the run is finished; raises `Interruption` if it stops before."""
         try:
             self._begin()
-            asked = answered = time.monotonic()
+            last_question = last_answer = time.monotonic()
             while True:
                 self._tell(on_round)
                 if self._link is not None and not self._link.alive():
                     self._again("the SuperLink died")
-                    answered = time.monotonic()
-                elif time.monotonic() - asked > _ASK_EVERY:
-                    asked = time.monotonic()
+                    last_answer = time.monotonic()
+                elif time.monotonic() - last_question > _ASK_EVERY:
+                    last_question = time.monotonic()
                     status = self._status()
-                    if status is None and asked - answered > _SILENCE:
+                    if status is None and last_question - last_answer > _SILENCE:
                         raise SubmodelError(
                             f"the SuperLink on {self._address} does not answer; when it does, "
                             f"'submodel resume {self._folder.path}' goes on"
                         )
                     if status is not None:
-                        answered = time.monotonic()
-                        if self._finished(status, on_round):
+                        last_answer = time.monotonic()
+                        if self._is_finished(status, on_round):
                             return
                 time.sleep(_PAUSE)
         except KeyboardInterrupt:
@@ -137,7 +137,7 @@ class Served:
         if self._link is not None:
             self._link.start()
         self._control = Control(self._address, self._ca)
-        self._registered.clear()
+        self._registered_keys.clear()
         self._register()
         self._submit()
 
@@ -145,9 +145,9 @@ class Served:
         """Let devices in that the federation has got since."""
         assert self._control is not None
         for name, key in self._keys().items():
-            if key not in self._registered:
+            if key not in self._registered_keys:
                 self._control.register(key)
-                self._registered.add(key)
+                self._registered_keys.add(key)
                 self._say(f"device {name} may join")
 
     def _submit(self) -> None:
@@ -188,7 +188,8 @@ class Served:
                 self._say(f"no new devices: {error}")
             self._trouble = str(error)
 
-    def _finished(self, status: str, on_round: OnRound) -> bool:
+    def _is_finished(self, status: str, on_round: OnRound) -> bool:
+        """Whether a run of this status is; one whose app died is started again."""
         if not status.startswith("finished"):
             return False
         self._tell(on_round)

@@ -55,7 +55,7 @@ class Superlink:
     @property
     def address(self) -> str:
         """Where this machine reaches it, as ``host:port``."""
-        return probe.join(_ANY.get(self._host, self._host), self._port)
+        return probe.join_address(_ANY.get(self._host, self._host), self._port)
 
     def start(self, timeout: float = 60) -> None:
         """Start it and wait until it answers."""
@@ -90,8 +90,8 @@ class Superlink:
 
     def _healthy(self) -> bool:
         files = self._credentials
-        health = probe.check(self.address, files.ca if files else None)
-        if files and health.untrusted:
+        health = probe.check_health(self.address, files.ca if files else None)
+        if files and health.is_untrusted:
             raise SubmodelError(
                 f"the certificate {files.certificate} does not pass for {self.address} "
                 f"with the CA {files.ca}: {health.trouble}"

@@ -19,10 +19,10 @@ from submodel.federation.flower.process import Child
 _POLL = 0.2
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _KEY = re.compile(r"[A-Za-z0-9_-]+")
-_JOINED = re.compile(r"SuperNode ID: (\d+)")
-_FORGOTTEN = "the server does not know this device any more"
-_SIGNATURE = "the server did not accept this device's signature"
-_LOST, _FOUND = "Connection attempt failed", "Connection successful"
+_JOIN_LINE = re.compile(r"SuperNode ID: (\d+)")
+_FORGOTTEN_DEVICE = "the server does not know this device any more"
+_REFUSED_SIGNATURE = "the server did not accept this device's signature"
+_LOSS_LINE, _RETURN_LINE = "Connection attempt failed", "Connection successful"
 
 
 def node_config(values: Mapping[str, str | int | float | bool]) -> str:
@@ -60,7 +60,7 @@ class Supernode:
         credentials: DeviceFiles | None,
         config: Mapping[str, str | int | float | bool],
     ) -> None:
-        host, _ = probe.split(superlink)
+        host, _ = probe.split_address(superlink)
         if credentials is None and not is_loopback(host):
             raise SubmodelError(
                 f"a server on {host} is joined with credentials; without them only 127.0.0.1 is"
@@ -84,8 +84,8 @@ class Supernode:
             if not path.is_file():
                 raise SubmodelError(f"{path}: no such file, and the device's credentials name it")
         self.stop()
-        own = ["--host", "127.0.0.1", "--port", str(free_port())]
-        self._child = Child("supernode", [*self._arguments, *own], self._home, self._log)
+        listening = ["--host", "127.0.0.1", "--port", str(free_port())]
+        self._child = Child("supernode", [*self._arguments, *listening], self._home, self._log)
         self._child.start()
 
     def alive(self) -> bool:
@@ -103,83 +103,86 @@ class Supernode:
 
     def health(self) -> probe.Health:
         """How the SuperLink answers to this device."""
-        return probe.check(self.superlink, self._credentials.ca if self._credentials else None)
+        files = self._credentials
+        return probe.check_health(self.superlink, files.ca if files else None)
 
     def exit_reason(self) -> str:
         """Why it ended, in one sentence."""
         if self._child is None:
             return "it was not started"
-        reason = explain(self._child.said(), self._child.returncode)
-        if reason in (_FORGOTTEN, _SIGNATURE):
+        reason = explain_exit(self._child.output(), self._child.returncode)
+        if reason in (_FORGOTTEN_DEVICE, _REFUSED_SIGNATURE):
             return self.health().clock_trouble or reason
         return reason
 
 
-def explain(said: str, returncode: int | None) -> str:
+def explain_exit(output: str, returncode: int | None) -> str:
     """The reason for the end of a SuperNode, from its log and exit status."""
-    if "[code: 2004]" in said:
+    if "[code: 2004]" in output:
         return (
             "the server refused this device's key: it is not registered there, or the device "
             "crashed and still counts as online (then it is accepted after about a minute)"
         )
-    if "[code: 2001]" in said:
+    if "[code: 2001]" in output:
         return "the server asks for a key, and this device has none"
-    if refused := re.search(r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.*)", said):
-        reason = refused[1].partition(" (_ssl.c")[0]
+    if refusal := re.search(r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.*)", output):
+        reason = refusal[1].partition(" (_ssl.c")[0]
         return f"the server's certificate does not pass with this device's CA: {reason}"
-    if "SSL/TLS handshake error" in said:
+    if "SSL/TLS handshake error" in output:
         return "the server does not speak TLS"
-    if "Exit Code: 302" in said:
+    if "Exit Code: 302" in output:
         return "the device's private key is not an EC key in OpenSSH format"
-    if "401 Unauthorized" in said or (returncode == 0 and _JOINED.search(said)):
-        return _FORGOTTEN
+    if "401 Unauthorized" in output or (returncode == 0 and _JOIN_LINE.search(output)):
+        return _FORGOTTEN_DEVICE
     if returncode == 0:  # Flower ends itself without a word when a signature is refused
-        return _SIGNATURE
+        return _REFUSED_SIGNATURE
     if returncode is not None and returncode < 0:
         return f"it was ended by {signal.Signals(-returncode).name}"
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     return f"it failed: {lines[-1]}" if lines else "it failed without a word"
 
 
 def keep_running(
-    node: Supernode, on_event: Callable[[str], None], stopped: Callable[[], bool]
+    node: Supernode, on_event: Callable[[str], None], should_stop: Callable[[], bool]
 ) -> None:
-    """Run a SuperNode until ``stopped``; start it again, after growing pauses, when it ends."""
+    """Run a node until ``should_stop()``; start it again, after growing pauses, when it ends."""
     pause = _FIRST_PAUSE
     try:
-        while not stopped():
-            started = time.monotonic()
+        while not should_stop():
+            start = time.monotonic()
             node.start()
-            _follow(node, on_event, stopped)
-            if stopped():
+            _follow(node, on_event, should_stop)
+            if should_stop():
                 return
             reason = node.exit_reason()
             node.stop()
-            if time.monotonic() - started > _LONGEST_PAUSE:  # it had worked
+            if time.monotonic() - start > _LONGEST_PAUSE:  # it had worked
                 pause = _FIRST_PAUSE
             on_event(f"{reason}; trying again in {pause:g} s")
             over = time.monotonic() + pause
-            while time.monotonic() < over and not stopped():
+            while time.monotonic() < over and not should_stop():
                 time.sleep(_POLL)
             pause = min(2 * pause, _LONGEST_PAUSE)
     finally:
         node.stop()
 
 
-def _follow(node: Supernode, on_event: Callable[[str], None], stopped: Callable[[], bool]) -> None:
+def _follow(
+    node: Supernode, on_event: Callable[[str], None], should_stop: Callable[[], bool]
+) -> None:
     """Until it ends; tell when it joins, loses the server and finds it again."""
-    lost = False
-    while node.alive() and not stopped():
-        said = node.news()
-        if joined := _JOINED.search(said):
-            on_event(f"joined {node.superlink} as device {joined[1]}")
-            lost = False
-        elif _FOUND in said:
+    is_lost = False
+    while node.alive() and not should_stop():
+        output = node.news()
+        if join := _JOIN_LINE.search(output):
+            on_event(f"joined {node.superlink} as device {join[1]}")
+            is_lost = False
+        elif _RETURN_LINE in output:
             on_event(f"connected to {node.superlink} again")
-            lost = False
-        elif _LOST in said and not lost:
+            is_lost = False
+        elif _LOSS_LINE in output and not is_lost:
             health = node.health()
             trouble = health.trouble or "it answers, but not to Flower (is a proxy between them?)"
             on_event(f"no connection to {node.superlink}: {trouble}; trying on")
-            lost = True
+            is_lost = True
         time.sleep(_POLL)
