@@ -11,32 +11,32 @@ from typing import Annotated, NoReturn
 import typer
 
 from submodel.cli import compare, devices, federation, models, research, theory, training
-from submodel.cli.base import app
+from submodel.cli.base import command_line
 from submodel.engines.processes.launch import endings, follow_launcher
 from submodel.errors import SubmodelError
 
 _COMMANDS: dict[str, Callable[..., None]] = {
-    "train": training.train,
-    "resume": training.resume,
-    "show": training.show,
-    "cost": models.cost,
-    "inspect": models.inspect,
-    "plan": models.plan,
-    "export": models.export,
-    "serve": devices.serve,
-    "join": devices.join,
-    "data": research.data,
-    "reproduce": research.reproduce,
-    "compare": compare.compare,
+    "train": training.train_command,
+    "resume": training.resume_command,
+    "show": training.show_command,
+    "cost": models.cost_command,
+    "inspect": models.inspect_command,
+    "plan": models.plan_command,
+    "export": models.export_command,
+    "serve": devices.serve_command,
+    "join": devices.join_command,
+    "data": research.data_command,
+    "reproduce": research.reproduce_command,
+    "compare": compare.compare_command,
     "study": theory.study_command,
-    "config": models.config_,
+    "config": models.config_command,
 }
 for _name, _command in _COMMANDS.items():
-    app.command(name=_name)(_command)
-app.add_typer(federation.app, name="federation")
+    command_line.command(name=_name)(_command)
+command_line.add_typer(federation.federation_commands, name="federation")
 
 
-@app.callback(invoke_without_command=True)
+@command_line.callback(invoke_without_command=True)
 def version(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
@@ -56,7 +56,7 @@ def main() -> None:
         signal.signal(number, _stop)
     follow_launcher()
     try:
-        app()
+        command_line()
     except SubmodelError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from submodel.errors import SubmodelError
 
-app = typer.Typer(
+command_line = typer.Typer(
     help="Train one model over devices that cannot hold it.",
     no_args_is_help=True,
     add_completion=False,
@@ -33,7 +33,7 @@ def make_folder(path: Path) -> Path:
 ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Without it, the digits default.")
 ]
-Settings = Annotated[
+SetOptions = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key; repeatable.")
 ]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]

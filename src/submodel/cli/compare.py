@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from submodel.cli.base import Settings, console, make_folder
+from submodel.cli.base import SetOptions, console, make_folder
 from submodel.errors import ConfigError
 from submodel.experiments.budgets import BudgetKind, parse_budget
 from submodel.experiments.paper.variants import Scale
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
     from submodel.experiments.comparison.findings import Findings
 
 
-def compare(
+def compare_command(
     ways: Annotated[
         str | None,
         typer.Argument(
@@ -35,7 +35,7 @@ def compare(
     scale: Annotated[
         Scale | None, typer.Option(help="Or the setting of reproduce at this scale.")
     ] = None,
-    settings: Settings = None,
+    settings: SetOptions = None,
     budget: Annotated[
         BudgetKind, typer.Option(help="What every way gets the same amount of.")
     ] = BudgetKind.ROUNDS,
@@ -69,10 +69,10 @@ def compare(
         raise ConfigError(["give the ways to compare, as rolling,static,random"])
     if config is not None and scale is not None:
         raise ConfigError(["--scale: give a configuration or a scale, not both"])
-    chosen = base_of(config) if scale is None else scale_base(scale)
+    config_from = base_of(config) if scale is None else scale_base(scale)
 
-    def base(own: Sequence[str]) -> Config:
-        return chosen([*(settings or []), *own])
+    def base(way_settings: Sequence[str]) -> Config:
+        return config_from([*(settings or []), *way_settings])
 
     plan = plan_comparison(parse_ways(ways), base, budget, parse_budget(budget, amount), seeds)
     console.print(plan.budget)
@@ -86,11 +86,11 @@ def compare(
         "--amount": amount,
         "--seeds": seeds,
     }
-    given = [
+    option_words = [
         word for key, value in options.items() if value is not None for word in (key, str(value))
     ]
-    given += [word for text in settings or [] for word in ("--set", text)]
-    command = shlex.join(["submodel", "compare", ways, *given])
+    option_words += [word for text in settings or [] for word in ("--set", text)]
+    command = shlex.join(["submodel", "compare", ways, *option_words])
     try:
         findings = run_plan(plan, folder, jobs, console, command)
     except Interruption as stop:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from submodel.amounts import parse_amount, parse_capacity, si
-from submodel.cli.base import ConfigFile, Settings, console
+from submodel.cli.base import ConfigFile, SetOptions, console
 from submodel.errors import ConfigError, SubmodelError
 
 if TYPE_CHECKING:  # PyTorch, and an extra: imported where they are used, which is not in `join`
@@ -33,9 +33,9 @@ def need_flower() -> None:
         )
 
 
-def serve(
+def serve_command(
     config: ConfigFile = None,
-    settings: Settings = None,
+    settings: SetOptions = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
     federation: Annotated[
         Path, typer.Option(help="The folder that 'submodel federation init' made.")
@@ -61,8 +61,8 @@ def serve(
     from submodel.prepare.setup import prepare
     from submodel.runs.folder import RunFolder, new_folder
 
-    resolved = read(config, [*(settings or []), "engine.name=flower"])
-    if problems := problems_over_devices(resolved):
+    full_config = read(config, [*(settings or []), "engine.name=flower"])
+    if problems := problems_over_devices(full_config):
         raise ConfigError(problems)
     if superlink is not None:
         if (ca is None) != insecure:
@@ -72,11 +72,11 @@ def serve(
         place = ServingPlace(host or "127.0.0.1", port, None)
     else:
         place = ServingPlace(host or "0.0.0.0", port, str(federation.resolve()))
-    folder = RunFolder(out) if out else new_folder(resolved.name)
-    prepare(resolved)  # what does not fit is said before anything starts
-    folder.create(resolved)
+    folder = RunFolder(out) if out else new_folder(full_config.name)
+    prepare(full_config)  # what does not fit is said before anything starts
+    folder.create(full_config)
     place.save(folder)
-    follow(resolved, folder, place)
+    follow(full_config, folder, place)
 
 
 def follow(config: Config, folder: RunFolder, place: ServingPlace) -> None:
@@ -94,11 +94,11 @@ def follow(config: Config, folder: RunFolder, place: ServingPlace) -> None:
     credentials, ca, link = None, None if place.ca is None else Path(place.ca), None
     database = folder.path / "superlink.db"
     if place.federation is not None:
-        found = load_federation(Path(place.federation))
-        files = found.server
+        federation = load_federation(Path(place.federation))
+        files = federation.server
         credentials, ca = files, files.ca
-        database = found.folder / "superlink.db"
-        found.check("localhost")
+        database = federation.folder / "superlink.db"
+        federation.check("localhost")
     address = place.address
     if place.own:
         home = folder.path / ".flower"
@@ -123,7 +123,7 @@ def follow(config: Config, folder: RunFolder, place: ServingPlace) -> None:
     console.print(f"test loss {summary['test_loss']:.4f} after {summary['rounds']} rounds")
 
 
-def join(
+def join_command(
     host: Annotated[str, typer.Argument(metavar="HOST[:PORT]", help="The server.")],
     data: Annotated[
         Path | None,
@@ -152,7 +152,7 @@ def join(
     from submodel.federation.flower.credentials import load_device
     from submodel.federation.flower.supernode import Supernode, keep_running
 
-    given = node_settings(data, part, capacity, memory, name)
+    settings = node_settings(data, part, capacity, memory, name)
     files = None
     if not insecure:
         files = load_device(credentials)
@@ -160,7 +160,7 @@ def join(
     with tempfile.TemporaryDirectory(prefix="submodel-") as temporary:
         home = Path(temporary)
         journal = home / "journal.jsonl"
-        config = {**given, "journal": str(journal)}
+        config = {**settings, "journal": str(journal)}
         node = Supernode(address, home, home / "supernode.log", files, config)
         print(f"joining {address}; Ctrl-C leaves", flush=True)
         over = threading.Event()
@@ -217,16 +217,16 @@ def _tell(journal: Path, over: threading.Event) -> None:
                 for line in file:
                     if line.endswith(b"\n"):
                         read_so_far += len(line)
-                        print(told(json.loads(line)), flush=True)
+                        print(describe_entry(json.loads(line)), flush=True)
         if last:
             return
         over.wait(0.5)
 
 
-def told(line: Mapping[str, Any]) -> str:
+def describe_entry(line: Mapping[str, Any]) -> str:
     """One line of the journal for people.
 
-    >>> told({"kind": "report", "seconds": 1.5, "capacity": 0.25, "examples": 300})
+    >>> describe_entry({"kind": "report", "seconds": 1.5, "capacity": 0.25, "examples": 300})
     'reported: capacity 0.25, 300 examples'
     """
     if "problem" in line:

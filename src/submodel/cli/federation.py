@@ -20,16 +20,16 @@ if TYPE_CHECKING:  # an extra: imported where it is used
     from submodel.federation.roster import Entry
     from submodel.runs.folder import RunFolder
 
-app = typer.Typer(
+federation_commands = typer.Typer(
     help="Make and look after the credentials of real devices and their server.",
     no_args_is_help=True,
 )
 
-Folder = Annotated[Path, typer.Option("--federation", help="The folder that init made.")]
+FederationFolder = Annotated[Path, typer.Option("--federation", help="The folder that init made.")]
 
 
-@app.command()
-def init(
+@federation_commands.command(name="init")
+def init_command(
     hosts: Annotated[
         list[str],
         typer.Option(
@@ -51,10 +51,10 @@ def init(
 
     if count is not None and names:
         raise ConfigError(["--devices: give a number of devices or their names, not both"])
-    made = credentials.create(folder, hosts, names or _numbered(count or 3))
-    print(f"made {folder}: a federation of a server and {len(made.devices)} device(s)")
-    print(_validity(made))
-    print(_delivery(folder, made.devices))
+    federation = credentials.create(folder, hosts, names or _number_devices(count or 3))
+    print(f"made {folder}: a federation of a server and {len(federation.devices)} device(s)")
+    print(_validity(federation))
+    print(_delivery(folder, federation.devices))
     print(
         f"{folder}/ca.key: copy it to nowhere, best keep it offline. Whoever has it can pose as "
         "the server;\n  only 'submodel federation renew' needs it."
@@ -63,22 +63,22 @@ def init(
     print(f"next, on every device:  submodel join {hosts[0]} --data DIR")
 
 
-@app.command()
-def add(
+@federation_commands.command(name="add")
+def add_command(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Of the new devices.")],
-    folder: Folder = Path("federation"),
+    folder: FederationFolder = Path("federation"),
 ) -> None:
     """Make keys for more devices; those that are there stay as they are."""
     from submodel.federation.flower import credentials
 
-    made = credentials.add(folder, names)
-    print(f"{folder}: {len(names)} device(s) more, now {len(made.devices)}")
+    federation = credentials.add(folder, names)
+    print(f"{folder}: {len(names)} device(s) more, now {len(federation.devices)}")
     print(_delivery(folder, names))
 
 
-@app.command()
-def renew(
-    folder: Folder = Path("federation"),
+@federation_commands.command(name="renew")
+def renew_command(
+    folder: FederationFolder = Path("federation"),
     hosts: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,8 +95,8 @@ def renew(
     print("devices need nothing new; a running 'submodel serve' shows it when it starts next")
 
 
-@app.command()
-def status(
+@federation_commands.command(name="status")
+def status_command(
     run: Annotated[
         Path | None, typer.Argument(metavar="[RUN]", help="Default: the run served last.")
     ] = None,
@@ -107,21 +107,21 @@ def status(
 
     folder = RunFolder(run or _newest())
     folder.config()  # is it a run?
-    known = read_roster(folder.devices_file)
+    entries = read_roster(folder.devices_file)
     nodes: dict[int, Node] = {}
     if folder.serving_file.is_file():
         try:
-            port, nodes = _connected(folder)
+            port, nodes = _list_nodes(folder)
             where = f"served on port {port}; {len(nodes)} device(s) registered"
         except SubmodelError as error:
             where = f"not served now ({error})"
     else:
         where = "begun by 'flwr run': who is connected, 'flwr supernode list' tells"
     print(f"{folder.path}: {where}")
-    console.print(device_table(known, nodes))
+    console.print(device_table(entries, nodes))
 
 
-def _connected(folder: RunFolder) -> tuple[int, dict[int, Node]]:
+def _list_nodes(folder: RunFolder) -> tuple[int, dict[int, Node]]:
     """The port where a run is served, and the devices that its SuperLink knows."""
     from submodel.federation.flower.control import Control
     from submodel.federation.flower.credentials import load_federation
@@ -138,8 +138,8 @@ def _connected(folder: RunFolder) -> tuple[int, dict[int, Node]]:
         control.close()
 
 
-@app.command(name="app")
-def app_(
+@federation_commands.command(name="app")
+def app_command(
     folder: Annotated[Path, typer.Argument(help="A new folder.")] = Path("submodel-app"),
 ) -> None:
     """Write the app that 'flwr run' takes, for a Flower deployment that is there already."""
@@ -148,47 +148,49 @@ def app_(
     if folder.exists():
         raise SubmodelError(f"{folder} exists already")
     shutil.copytree(thin_app(), folder)
-    told = 'config="/abs/config.toml" folder="/abs/run"'
-    print(f"made {folder}: flwr run {folder} --run-config '{told}' --stream")
+    run_config = 'config="/abs/config.toml" folder="/abs/run"'
+    print(f"made {folder}: flwr run {folder} --run-config '{run_config}' --stream")
 
 
 def _newest() -> Path:
     """The run whose serving began last."""
-    served = sorted(Path("runs").glob("*/serving.json"), key=lambda path: path.stat().st_mtime)
-    if not served:
+    serving_files = sorted(
+        Path("runs").glob("*/serving.json"), key=lambda path: path.stat().st_mtime
+    )
+    if not serving_files:
         raise SubmodelError("no run under 'runs' was ever served; name its folder")
-    return served[-1].parent
+    return serving_files[-1].parent
 
 
-def device_table(known: Sequence[Entry], nodes: Mapping[int, Node]) -> Table:
+def device_table(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> Table:
     """The devices of a run, and those that are registered but have not taken part."""
-    shown = Table()
+    table = Table()
     for heading in ("client", "device", "state", "capacity", "examples", "answered", "missed",
                     "last seen", "last problem"):  # fmt: skip
-        shown.add_column(heading, overflow="fold")
-    for entry in known:
+        table.add_column(heading, overflow="fold")
+    for entry in entries:
         node, report = nodes.get(entry.node), entry.report
         capacity = "as configured" if report.capacity is None else f"{report.capacity:g}"
-        seen = datetime.fromtimestamp(entry.last_seen, UTC) if entry.last_seen else None
+        last_seen = datetime.fromtimestamp(entry.last_seen, UTC) if entry.last_seen else None
         if node is not None and node.last_seen is not None:
-            seen = max(seen or node.last_seen, node.last_seen)
+            last_seen = max(last_seen or node.last_seen, node.last_seen)
         state = node.status if node is not None else "unknown"
-        shown.add_row(
+        table.add_row(
             *(str(entry.client), report.name, state, capacity, str(report.examples)),
-            *(str(entry.answered), str(entry.missed), _when(seen), entry.last_problem),
+            *(str(entry.answered), str(entry.missed), _when(last_seen), entry.last_problem),
         )
     for node in nodes.values():
-        if node.id not in {entry.node for entry in known}:
-            shown.add_row("-", node.fingerprint or str(node.id), node.status, *"----",
+        if node.id not in {entry.node for entry in entries}:
+            table.add_row("-", node.fingerprint or str(node.id), node.status, *"----",
                           _when(node.last_seen), "")  # fmt: skip
-    return shown
+    return table
 
 
 def _when(moment: datetime | None) -> str:
     return "never" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _numbered(count: int) -> list[str]:
+def _number_devices(count: int) -> list[str]:
     width = len(str(count))
     return [f"device-{number:0{width}}" for number in range(1, count + 1)]
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from submodel.amounts import parse_amount, parse_capacity, si
-from submodel.cli.base import ConfigFile, RunPath, Settings, console, make_folder
+from submodel.cli.base import ConfigFile, RunPath, SetOptions, console, make_folder
 from submodel.errors import ConfigError
 
 
@@ -22,7 +22,7 @@ class ExportFormat(StrEnum):
     ONNX = "onnx"
 
 
-def cost(config: ConfigFile = None, settings: Settings = None) -> None:
+def cost_command(config: ConfigFile = None, settings: SetOptions = None) -> None:
     """Say what each capacity costs against the full model, before anything runs."""
     from submodel.config import read
     from submodel.prepare.setup import prepare
@@ -31,7 +31,7 @@ def cost(config: ConfigFile = None, settings: Settings = None) -> None:
     console.print(cost_table(cost_rows(prepare(read(config, settings or [])))))
 
 
-def inspect(
+def inspect_command(
     model: Annotated[
         str,
         typer.Argument(
@@ -64,18 +64,18 @@ def inspect(
     from submodel.model.zoo import factorised, only_ranks
     from submodel.report.tables import cost_table, module_cost_rows
 
-    found = subject(model, override({}, options or []), _shape(shape), meta)
+    model_subject = subject(model, override({}, options or []), _shape(shape), meta)
     if rank_share is None:
-        axes = inspect_axes(found)
+        axes = inspect_axes(model_subject)
     else:
-        low = factorised(found.module, parse_capacity(rank_share))
-        found = replace(found, module=low)
-        axes = only_ranks(low, inspect_axes(found))
+        low = factorised(model_subject.module, parse_capacity(rank_share))
+        model_subject = replace(model_subject, module=low)
+        axes = only_ranks(low, inspect_axes(model_subject))
     print(axes.table())
     print(findings(axes, is_verified=not meta))
     if axes.cut_by_capacity:
         shares = [parse_capacity(text) for text in capacities.split(",")]
-        rows = module_cost_rows(found.module, axes, found.inputs, shares)
+        rows = module_cost_rows(model_subject.module, axes, model_subject.inputs, shares)
         console.print(cost_table(rows))
 
 
@@ -91,9 +91,9 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
     return shape
 
 
-def plan(
+def plan_command(
     config: ConfigFile = None,
-    settings: Settings = None,
+    settings: SetOptions = None,
     memory: Annotated[str | None, typer.Option(help="For training, as 2GB or 512MiB.")] = None,
     flops: Annotated[str | None, typer.Option(help="Per training step, as 1e9.")] = None,
     traffic: Annotated[str | None, typer.Option(help="Bytes per round, down + up.")] = None,
@@ -110,18 +110,18 @@ def plan(
     }
     if not limits:
         raise ConfigError(["give a budget: --memory 2GB, --flops 1e9 or --traffic 10MB"])
-    resolved = read(config, settings or [])
-    setup = prepare(resolved)
-    batch = resolved.local.batch_size or len(setup.clients.examples(0))
+    full_config = read(config, settings or [])
+    setup = prepare(full_config)
+    batch = full_config.local.batch_size or len(setup.clients.examples(0))
     example = setup.clients.dataset.example
     copies = setup.work.optimiser.copies
     budget = Budget(setup.module, setup.axes, example, batch, copies, setup.least)
     fit = budget.largest(lambda n: all(getattr(n, what) <= most for what, most in limits.items()))
-    wanted = ", ".join(f"{what} {si(most)}" for what, most in limits.items())
+    limit_text = ", ".join(f"{what} {si(most)}" for what, most in limits.items())
     if fit.capacity is None or fit.needs is None:
-        print(f"no capacity fits {wanted}: one unit of every axis needs")
+        print(f"no capacity fits {limit_text}: one unit of every axis needs")
     else:
-        print(f"capacity {fit.capacity:g} fits {wanted}: at batch size {batch} it needs")
+        print(f"capacity {fit.capacity:g} fits {limit_text}: at batch size {batch} it needs")
     for needs, text in ((fit.needs, "  "), (fit.too_large, "  the next larger one: ")):
         if needs is not None:
             print(f"{text}memory {needs.arithmetic()}; {si(needs.flops)} FLOPs per step; "
@@ -130,7 +130,7 @@ def plan(
         raise typer.Exit(1)
 
 
-def export(
+def export_command(
     run: RunPath,
     capacity: Annotated[str, typer.Option(help="Of the sub-model, as 1/4.")] = "1",
     kind: Annotated[
@@ -142,13 +142,13 @@ def export(
     from submodel.runs.open import Run
 
     share = parse_capacity(capacity)
-    opened = Run(run)  # or it is no run, and nothing is made in it
-    path, measured = opened.export(share, kind.value, None if out is None else make_folder(out))
-    accuracy = "" if measured.accuracy is None else f"test accuracy {measured.accuracy:.1%}, "
-    print(f"{path}: capacity {share:g}, {accuracy}test loss {measured.loss:.4f}")
+    past_run = Run(run)  # or it is no run, and nothing is made in it
+    path, score = past_run.export(share, kind.value, None if out is None else make_folder(out))
+    accuracy = "" if score.accuracy is None else f"test accuracy {score.accuracy:.1%}, "
+    print(f"{path}: capacity {share:g}, {accuracy}test loss {score.loss:.4f}")
 
 
-def config_(config: ConfigFile = None, settings: Settings = None) -> None:
+def config_command(config: ConfigFile = None, settings: SetOptions = None) -> None:
     """Print a configuration with every key, its value, what it means, and your own comments."""
     from submodel.config import describe, keep_comments, read
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from submodel.cli.base import Settings, console, make_folder
+from submodel.cli.base import SetOptions, console, make_folder
 from submodel.errors import ConfigError
 from submodel.experiments.paper.plans import EXPERIMENTS
 from submodel.experiments.paper.variants import DATASETS, Scale, Split
@@ -17,7 +17,7 @@ from submodel.experiments.paper.variants import DATASETS, Scale, Split
 _MOST_CLIENTS = 1000  # more rows than a picture has
 
 
-def data(
+def data_command(
     name: Annotated[
         str,
         typer.Argument(
@@ -25,7 +25,7 @@ def data(
             help="As data.name (see submodel config), or the data of a CONFIG.toml.",
         ),
     ] = "digits",
-    settings: Settings = None,
+    settings: SetOptions = None,
     path: Annotated[Path | None, typer.Option(help="A local archive; data.path.")] = None,
     source: Annotated[str | None, typer.Option(help="Where it is fetched; data.source.")] = None,
     clients: Annotated[int | None, typer.Option(help="How many; clients.count.")] = None,
@@ -43,7 +43,7 @@ def data(
     from submodel.prepare.setup import load_data, split_data
     from submodel.report import partition as picture
 
-    given = {
+    short_settings = {
         "data.path": path,
         "data.source": source,
         "clients.count": clients,
@@ -55,35 +55,35 @@ def data(
     if out.is_dir():
         raise ConfigError([f"--out: {out} is a folder; give the file of a picture"])
     file = Path(name) if name.endswith(".toml") else None
-    chosen = [] if file else [f"data.name={_quoted(name)}"]
-    chosen += [
-        f"{key}={value if isinstance(value, int | float) else _quoted(str(value))}"
-        for key, value in given.items()
+    overrides = [] if file else [f"data.name={_quote(name)}"]
+    overrides += [
+        f"{key}={value if isinstance(value, int | float) else _quote(str(value))}"
+        for key, value in short_settings.items()
         if value is not None
     ]
-    config = read(file, [*chosen, *(settings or [])])
-    found = load_data(config)
+    config = read(file, [*overrides, *(settings or [])])
+    dataset = load_data(config)
     print(config.data.name)
-    print("\n".join(f"  {line}" for line in picture.describe_data(found)))
-    split = split_data(config, found)
+    print("\n".join(f"  {line}" for line in picture.describe_data(dataset)))
+    split = split_data(config, dataset)
     count = min(config.clients.count, _MOST_CLIENTS)
     of = "" if count == config.clients.count else f", of which the first {count:,} are shown"
     title = f"{config.data.name}: {config.data.partition}, {config.clients.count:,} clients{of}"
     print(f"partition {config.data.partition} over {config.clients.count:,} clients{of}")
-    if found.classes is None:
+    if dataset.classes is None:
         return
-    counts = picture.label_counts(split, found.train.y.numpy(), found.classes, count)
+    counts = picture.label_counts(split, dataset.train.y.numpy(), dataset.classes, count)
     print("\n".join(f"  {line}" for line in picture.describe_partition(counts)))
     picture.draw_partition(counts, out, title)
     print(f"picture: {out}")
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """The text as a TOML string, so that a setting takes it literally."""
     return json.dumps(text, ensure_ascii=False)
 
 
-def reproduce(
+def reproduce_command(
     name: Annotated[str, typer.Argument(help=f"{', '.join(EXPERIMENTS)}, or all.", metavar="NAME")],
     scale: Annotated[Scale, typer.Option(help="How much of it.")] = Scale.SMALL,
     seeds: Annotated[
@@ -112,31 +112,35 @@ def reproduce(
         raise ConfigError([f"{name!r} is not one of {', '.join(EXPERIMENTS)}, all"])
     count = seeds or (1 if scale is Scale.SMOKE else 3)
     folder = out or Path("runs") / f"reproduce-{scale.value}"
-    chosen = tuple(datasets.split(",")) if datasets else None
-    if chosen and (unknown := sorted(set(chosen) - {d for s in Scale for d in DATASETS[s]})):
+    dataset_names = tuple(datasets.split(",")) if datasets else None
+    if dataset_names and (
+        unknown := sorted(set(dataset_names) - {d for s in Scale for d in DATASETS[s]})
+    ):
         raise ConfigError([f"--datasets: {unknown[0]!r} has no experiments"])
     experiments = [e for e in EXPERIMENTS.values() if name in (e.name, "all")]
-    wanted = {e.name: e.variants(scale, chosen, split) for e in experiments}
-    variants = list(dict.fromkeys(v for own in wanted.values() for v in own))
+    variants_by_experiment = {e.name: e.variants(scale, dataset_names, split) for e in experiments}
+    variants = list(dict.fromkeys(v for group in variants_by_experiment.values() for v in group))
     make_folder(folder)
     if records is None:
         configs = {
             v.slug: [parse(v.settings(scale, seed)) for seed in range(count)] for v in variants
         }
         try:
-            found = Runner(folder, jobs or os.cpu_count() or 1, console).run(configs)
+            variant_records = Runner(folder, jobs or os.cpu_count() or 1, console).run(configs)
         except Interruption as stop:
             print(stop)
             raise typer.Exit(130) from None
-        for record in found:
+        for record in variant_records:
             record.write(folder / "records" / f"{record.slug}.json")
     else:
-        found = [VariantRecord.read(records / f"{variant.slug}.json") for variant in variants]
-    by_variant = dict(zip(variants, found, strict=True))
+        variant_records = [
+            VariantRecord.read(records / f"{variant.slug}.json") for variant in variants
+        ]
+    by_variant = dict(zip(variants, variant_records, strict=True))
     command = f"submodel reproduce {name} --scale {scale.value} --seeds {count}"
     command += "" if split is Split.LABELS else f" --split {split.value}"
     for experiment in experiments:
-        own = {v: by_variant[v] for v in wanted[experiment.name]}
-        page = report.write(experiment, own, command, folder)
-        console.print(report.claims_table(experiment, own))
+        own_records = {v: by_variant[v] for v in variants_by_experiment[experiment.name]}
+        page = report.write(experiment, own_records, command, folder)
+        console.print(report.claims_table(experiment, own_records))
         print(page)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from submodel.cli import devices
-from submodel.cli.base import ConfigFile, RunPath, Settings, console
+from submodel.cli.base import ConfigFile, RunPath, SetOptions, console
 from submodel.engines.processes.launch import launch
 from submodel.errors import ConfigError
 
@@ -90,9 +90,9 @@ def _train_and_show(
         console.print(f"curves: {folder.curves_file}")
 
 
-def train(
+def train_command(
     config: ConfigFile = None,
-    settings: Settings = None,
+    settings: SetOptions = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
     engine: Annotated[
         str | None, typer.Option(help="Where it runs; short for --set engine.name=...")
@@ -105,57 +105,59 @@ def train(
     from submodel.config import read
     from submodel.runs.folder import RunFolder, new_folder
 
-    chosen = list(settings or [])
+    overrides = list(settings or [])
     if processes is not None and engine not in (None, "torchrun"):
         raise ConfigError([f"--processes: goes with the engine torchrun, not with {engine!r}"])
     if engine is not None or processes is not None:
-        chosen.append(f"engine.name={engine or 'torchrun'}")
+        overrides.append(f"engine.name={engine or 'torchrun'}")
     if processes is not None:
-        chosen.append(f"engine.processes={processes}")
-    resolved = read(config, chosen)
-    _train(resolved, RunFolder(out) if out else new_folder(resolved.name), resume=False)
+        overrides.append(f"engine.processes={processes}")
+    full_config = read(config, overrides)
+    _train(full_config, RunFolder(out) if out else new_folder(full_config.name), resume=False)
 
 
-def resume(run: RunPath, settings: Settings = None) -> None:
+def resume_command(run: RunPath, settings: SetOptions = None) -> None:
     """Go on with a run that was stopped or killed, or extend one: --set train.rounds=300."""
     from submodel.config import read
     from submodel.config.meaning import differences
     from submodel.runs.open import Run
 
-    opened = Run(run)
-    folder = opened.folder
-    config = opened.with_changes(read(folder.config_file, settings or [], of_run=True))
-    changed = bool(differences(opened.config, config))
-    if opened.finished and not changed:
+    past_run = Run(run)
+    folder = past_run.folder
+    config = past_run.with_changes(read(folder.config_file, settings or [], of_run=True))
+    has_changes = bool(differences(past_run.config, config))
+    if past_run.finished and not has_changes:
         console.print(f"{run} is finished; 'submodel show {run}' shows it")
         return
     if config.engine.name == "flower":
         from submodel.federation.flower.serving import ServingPlace
 
         place = ServingPlace.load(folder)
-        if changed:
+        if has_changes:
             with folder.lock():
                 folder.go_on_as(config)
         devices.follow(config, folder, place)
         return
-    opened.need_material()
+    past_run.need_material()
     _train(config, folder, resume=True)
 
 
-def show(run: RunPath) -> None:
+def show_command(run: RunPath) -> None:
     """Show a run: its evaluated rounds and where it stands."""
     from submodel.report.tables import history_table
     from submodel.runs.open import Run
 
-    opened = Run(run)
-    folder, config, history = opened.folder, opened.config, opened.history
+    past_run = Run(run)
+    folder, config, history = past_run.folder, past_run.config, past_run.history
     scheme = f"{config.scheme.name}, {config.merge.rule}"
     console.print(history_table(history, f"{config.name}: {config.model.name}, {scheme}"))
-    if lost := folder.describe_damage():
-        console.print(f"{folder.metrics_file}: {lost}")
-    summary = opened.summary
-    if summary is None or not opened.finished:
-        done = history[-1]["round"] if history else 0
-        console.print(f"round {done} of {config.train.rounds}; 'submodel resume {run}' goes on")
+    if lost_lines := folder.describe_damage():
+        console.print(f"{folder.metrics_file}: {lost_lines}")
+    summary = past_run.summary
+    if summary is None or not past_run.finished:
+        last_round = history[-1]["round"] if history else 0
+        console.print(
+            f"round {last_round} of {config.train.rounds}; 'submodel resume {run}' goes on"
+        )
     else:
         console.print(f"finished; model sha256 {summary['model_sha256']}")

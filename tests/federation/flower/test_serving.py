@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from submodel.cli.devices import serve
+from submodel.cli.devices import serve_command
 from submodel.config import parse
 from submodel.engines.processes.launch import free_port
 from submodel.errors import ConfigError, SubmodelError
@@ -202,7 +202,7 @@ def test_ctrl_c_while_it_starts_says_where_the_run_stands(scene: Callable[..., S
 def test_what_devices_cannot_do_is_said_before_anything_starts(tmp_path: Path) -> None:
     settings = ["scheme.name=masked-sgd", "clients.count=1", "clients.per_round=1"]
     with pytest.raises(ConfigError, match="'masked-sgd' is training on a single machine"):
-        serve(None, settings, tmp_path / "run", insecure=True)
+        serve_command(None, settings, tmp_path / "run", insecure=True)
     assert not (tmp_path / "run").exists()
 
 

@@ -14,7 +14,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Assignment, Setup
-from submodel.cli.models import inspect
+from submodel.cli.models import inspect_command
 from submodel.config import parse
 from submodel.data import Dataset, digits
 from submodel.engines.batched.engine import BatchedEngine
@@ -362,7 +362,7 @@ def test_the_commands_show_it(capsys: pytest.CaptureFixture[str]) -> None:
     setup = prepare(parse({"model": {**LOW, "rank_share": "1/2"}}))
     assert cost_rows(setup)[0]["parameters"] == parameters
     for meta in (False, True):
-        inspect("cnn", rank_share="1/2", meta=meta)
+        inspect_command("cnn", rank_share="1/2", meta=meta)
         shown = capsys.readouterr().out
         assert "kept whole: 4.up: of a factorised model only ranks are cut" in shown
         assert "4.down    32  4.down.weight[0], 4.up.weight[1]" in shown
