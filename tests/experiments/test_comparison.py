@@ -38,7 +38,7 @@ from submodel.experiments.comparison.plan import (
     plan_comparison,
     scale_base,
 )
-from submodel.experiments.comparison.report import rows, shared_grid, write
+from submodel.experiments.comparison.report import rows, shared_grid, write_comparison
 from submodel.experiments.comparison.ways import parse_ways
 from submodel.experiments.paper.variants import Scale
 from submodel.experiments.records import SeedRun, VariantRecord
@@ -323,7 +323,7 @@ def test_the_table_says_what_each_way_took_and_reached() -> None:
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_the_page_has_the_figure_and_says_how_sure_it_is(seeds: int, tmp_path: Path) -> None:
     findings = made_up({"static": [0.5, 0.7, 0.6][:seeds], "full": [0.8, 0.8, 0.8][:seeds]})
-    text = write(findings, tmp_path).read_text()
+    text = write_comparison(findings, tmp_path).read_text()
     assert (tmp_path / "comparison.png").stat().st_size > 10_000
     assert "| static | 2" in text
     assert "`a command`" in text

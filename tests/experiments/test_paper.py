@@ -17,7 +17,7 @@ from submodel.config import parse
 from submodel.config.reading import without_unused
 from submodel.errors import SubmodelError
 from submodel.experiments.paper.plans import EXPERIMENTS
-from submodel.experiments.paper.report import claim_rows, write
+from submodel.experiments.paper.report import claim_rows, write_experiment
 from submodel.experiments.paper.variants import HETEROGENEITY, WAYS, Scale, Split, Variant
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.experiments.runner import Runner
@@ -159,7 +159,7 @@ def test_reports_hold_the_figure_the_table_and_the_verdicts(name: str, tmp_path:
     experiment = EXPERIMENTS[name]
     variants = experiment.variants(Scale.SMALL)
     records = {v: record(v.slug, [0.3 + 0.01 * i, 0.31 + 0.01 * i]) for i, v in enumerate(variants)}
-    page = write(experiment, records, "a command", tmp_path)
+    page = write_experiment(experiment, records, "a command", tmp_path)
     text = page.read_text()
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000
     assert "a command" in text

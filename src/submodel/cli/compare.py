@@ -63,7 +63,7 @@ def compare_command(
         findings = Findings.read(records)
         if ways is not None:
             findings = findings.only([way.text for way in parse_ways(ways)])
-        _show(findings, report.write(findings, out or records.parent))
+        _show(findings, report.write_comparison(findings, out or records.parent))
         return
     if ways is None:
         raise ConfigError(["give the ways to compare, as rolling,static,random"])
@@ -96,12 +96,12 @@ def compare_command(
     except Interruption as stop:
         print(stop)
         raise typer.Exit(130) from None
-    _show(findings, report.write(findings, folder))
+    _show(findings, report.write_comparison(findings, folder))
 
 
 def _show(findings: Findings, page: Path) -> None:
     from submodel.experiments.comparison import report
 
-    console.print(report.table(findings))
+    console.print(report.comparison_table(findings))
     console.print(report.remarks(findings))
     print(page)

@@ -141,6 +141,6 @@ def reproduce_command(
     command += "" if split is Split.LABELS else f" --split {split.value}"
     for experiment in experiments:
         own_records = {v: by_variant[v] for v in variants_by_experiment[experiment.name]}
-        page = report.write(experiment, own_records, command, folder)
+        page = report.write_experiment(experiment, own_records, command, folder)
         console.print(report.claims_table(experiment, own_records))
         print(page)

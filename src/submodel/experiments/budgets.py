@@ -67,7 +67,7 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
 
     tally = Tally(setup.axes, state.tensors, costs, sends_masks(setup.scheme))
     now, names = knowledge_of(setup, state), [name for name, _ in setup.module.named_parameters()]
-    sent = 0
+    upload_bytes = 0
     for assignment in plan(setup, state.round):
         client, size = assignment.client, setup.clients.size(assignment.client)
         classes = setup.clients.labels(client) if setup.absent_labels != "keep" else None
@@ -76,17 +76,19 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
             tally.book_gradients(cut, names, size)
         if kind is BudgetKind.BYTES:
             tally.send(cut)
-            sent += tally.upload(cut)
+            upload_bytes += tally.upload(cut)
         else:
             work = local_work(setup.scheme, setup.work, assignment.capacity)
             lengths = [len(b) for b in batches(size, work, setup.seed, state.round, client)]
             rule = step_rule(setup.scheme, assignment.capacity)
             key = (setup.seed, state.round, client)
-            planned = () if rule is None else rule.plan_passes(cut, lengths, setup.least, key)
-            passes = pass_cuts(rule, cut, planned, setup.least)
+            planned_passes = (
+                () if rule is None else rule.plan_passes(cut, lengths, setup.least, key)
+            )
+            passes = pass_cuts(rule, cut, planned_passes, setup.least)
             tally.accept(cut, sum(lengths), 0.0, passes)
     down, up, flops, _ = tally.books()["counts"]
-    return int(down + up + sent if kind is BudgetKind.BYTES else flops)
+    return int(down + up + upload_bytes if kind is BudgetKind.BYTES else flops)
 
 
 def round_costs(setup: Setup, kind: BudgetKind) -> Iterator[int]:
@@ -120,23 +122,23 @@ def rounds_within(setup: Setup, kind: BudgetKind, amount: int) -> int:
     """How many whole rounds an amount buys; raises `ConfigError` where it buys none."""
     from submodel.algorithm.cells import cells_of
 
-    spent = 0
-    for done, cost in enumerate(round_costs(setup, kind)):
+    cost_so_far = 0
+    for rounds_before, cost in enumerate(round_costs(setup, kind)):
         if cost == 0:
             raise ConfigError([f"--budget: a round costs no {kind.value} that could be counted"])
-        if done == 0 and cost > amount:
+        if rounds_before == 0 and cost > amount:
             need, have = si(cost, UNITS[kind]), si(amount, UNITS[kind])
             raise ConfigError([f"--amount: one round takes {need}, more than the {have} there are"])
-        if done == 0 and amount > cost * _MOST_ROUNDS:
+        if rounds_before == 0 and amount > cost * _MOST_ROUNDS:
             raise ConfigError(
                 [
                     f"--amount: {si(amount, UNITS[kind])} buys more than {_MOST_ROUNDS:,} rounds "
                     f"of {si(cost, UNITS[kind])}; give less"
                 ]
             )
-        spent += cost
-        if spent > amount:
-            rounds = done
+        cost_so_far += cost
+        if cost_so_far > amount:
+            rounds = rounds_before
             while not cells_of(setup.scheme).joins(rounds - 1) and rounds > 1:
                 rounds -= 1  # what cells do after their last join would be lost
             return rounds

@@ -18,7 +18,7 @@ from submodel.files import JsonNumber, UnreadableError, read_typed
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics
 
-_KEPT = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy")
+_SCORE_KEYS = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy")
 _COSTS = ("round", "bytes", "flops")
 
 
@@ -70,7 +70,7 @@ class VariantRecord:
             summary, config = folder.summary(), folder.config()
             if summary is None:
                 raise SubmodelError(f"{folder.path} is not finished")
-            lines = _evaluated(folder.metrics())
+            lines = _evaluated_lines(folder.metrics())
             sha = summary["model_sha256"]
             runs.append(SeedRun(config.seed, lines, summary["seconds"], sha))
         return cls(slug, _plain(folders[0].config()), runs)
@@ -90,9 +90,9 @@ class VariantRecord:
 
     def final(self, measure: str) -> dict[int, float]:
         """Seed -> the measure or cost (round, bytes, flops) after the last round."""
-        return {run.seed: self._measured(measure, run.lines[-1]) for run in self.runs}
+        return {run.seed: self._value_of(measure, run.lines[-1]) for run in self.runs}
 
-    def _measured(self, measure: str, line: Line) -> float:
+    def _value_of(self, measure: str, line: Line) -> float:
         try:
             return MEASURES.get(measure, itemgetter(measure))(line)
         except KeyError as missing:
@@ -113,8 +113,8 @@ class VariantRecord:
         """Of every run: what it had cost (round, bytes or flops), and the measure then."""
         return [
             (
-                [self._measured(cost, line) for line in run.lines],
-                [self._measured(measure, line) for line in run.lines],
+                [self._value_of(cost, line) for line in run.lines],
+                [self._value_of(measure, line) for line in run.lines],
             )
             for run in self.runs
         ]
@@ -128,13 +128,13 @@ class VariantRecord:
 _RECORD = TypeAdapter(VariantRecord)
 
 
-def _evaluated(history: Sequence[Metrics]) -> list[Line]:
+def _evaluated_lines(history: Sequence[Metrics]) -> list[Line]:
     """The rounds with a score, and the bytes (down + up) and FLOPs of all rounds until then."""
-    sent = accumulate(line["bytes_down"] + line["bytes_up"] for line in history)
-    computed = accumulate(line["flops"] for line in history)
+    traffic = accumulate(line["bytes_down"] + line["bytes_up"] for line in history)
+    flops_so_far = accumulate(line["flops"] for line in history)
     return [
-        {key: line[key] for key in _KEPT if key in line} | {"bytes": total, "flops": flops}
-        for line, total, flops in zip(history, sent, computed, strict=True)
+        {key: line[key] for key in _SCORE_KEYS if key in line} | {"bytes": total, "flops": flops}
+        for line, total, flops in zip(history, traffic, flops_so_far, strict=True)
         if "test_loss" in line
     ]
 

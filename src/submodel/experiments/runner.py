@@ -32,7 +32,7 @@ class Job:
     folder: RunFolder
 
     @property
-    def done(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing is left to do."""
         return self.folder.config_file.exists() and self.folder.finished()
 
@@ -68,17 +68,23 @@ class Runner:
         with needs_extra("server", "a report"):  # told now, not after hours
             import matplotlib  # noqa: F401
             import scipy  # noqa: F401
-        jobs = {slug: [self.job(slug, c) for c in own] for slug, own in configs.items()}
+        jobs = {
+            slug: [self.job(slug, c) for c in seed_configs]
+            for slug, seed_configs in configs.items()
+        }
         # seed by seed, so that what is interrupted has something of everything
         order = [job for together in zip(*jobs.values(), strict=True) for job in together]
-        waiting = [job for job in order if not job.done]
+        waiting = [job for job in order if not job.is_finished]
         if waiting:
             self._run(waiting)
-        return [VariantRecord.of(slug, [job.folder for job in own]) for slug, own in jobs.items()]
+        return [
+            VariantRecord.of(slug, [job.folder for job in seed_jobs])
+            for slug, seed_jobs in jobs.items()
+        ]
 
     def _run(self, waiting: list[Job]) -> None:
         running: dict[subprocess.Popen[bytes], Job] = {}
-        failed: list[str] = []
+        failures: list[str] = []
         queue = list(waiting)
         try:
             with self._progress(waiting) as update:
@@ -90,7 +96,7 @@ class Runner:
                     for process in [p for p in running if p.poll() is not None]:
                         job = running.pop(process)
                         if _wait(process):
-                            failed.append(f"{job.folder.path}: {_reason(job)}")
+                            failures.append(f"{job.folder.path}: {_reason(job)}")
                     update()
         except KeyboardInterrupt:
             raise Interruption("stopped; the same command goes on from here") from None
@@ -99,8 +105,8 @@ class Runner:
                 process.terminate()  # saves its last round
             for process in running:
                 _wait(process)
-        if failed:
-            raise SubmodelError(f"{len(failed)} of {len(waiting)} runs failed; {failed[0]}")
+        if failures:
+            raise SubmodelError(f"{len(failures)} of {len(waiting)} runs failed; {failures[0]}")
 
     @contextmanager
     def _progress(self, jobs: Sequence[Job]) -> Iterator[Callable[[], None]]:
@@ -113,9 +119,9 @@ class Runner:
             task = progress.add_task("", total=total)
 
             def update() -> None:
-                done = sum(job.done for job in jobs)
+                finished_count = sum(job.is_finished for job in jobs)
                 rounds = sum(len(job.folder.metrics()) for job in jobs)
-                text = f"{done} of {len(jobs)} runs"
+                text = f"{finished_count} of {len(jobs)} runs"
                 progress.update(task, completed=rounds, description=text)
 
             update()

@@ -89,11 +89,11 @@ def holm(values: Sequence[float]) -> list[float]:
     [0.03, 0.06, 0.06]
     """
     order = sorted(range(len(values)), key=lambda i: values[i])
-    corrected, least = [0.0] * len(values), 0.0
+    corrections, least = [0.0] * len(values), 0.0
     for rank, i in enumerate(order):
         least = max(least, min(1.0, (len(values) - rank) * values[i]))
-        corrected[i] = least
-    return corrected
+        corrections[i] = least
+    return corrections
 
 
 def judge(family: Sequence[Sequence[float]]) -> list[Judgement]:
@@ -105,20 +105,20 @@ def judge(family: Sequence[Sequence[float]]) -> list[Judgement]:
     Args:
         family: For each claim its differences by seed, positive where they speak for it.
 
-    >>> found = judge([[0.10, 0.12, 0.11], [0.1, -0.1, 0.1], [0.1, 0.2]])
-    >>> [one.verdict for one in found], round(found[0].p or 0, 4)
+    >>> judgements = judge([[0.10, 0.12, 0.11], [0.1, -0.1, 0.1], [0.1, 0.2]])
+    >>> [one.verdict for one in judgements], round(judgements[0].p or 0, 4)
     (['holds', 'undecided', 'no verdict: 2 of 3 seeds'], 0.0055)
     """
-    tested = [len(d) >= LEAST_SEEDS and all(map(math.isfinite, d)) for d in family]
-    chosen = [d for d, enough in zip(family, tested, strict=True) if enough]
-    corrected = iter(holm([paired_p(differences) for differences in chosen]))
+    has_enough = [len(d) >= LEAST_SEEDS and all(map(math.isfinite, d)) for d in family]
+    testable = [d for d, enough in zip(family, has_enough, strict=True) if enough]
+    p_values = iter(holm([paired_p(differences) for differences in testable]))
     return [
-        _tested(differences, next(corrected)) if enough else _untested(differences)
-        for differences, enough in zip(family, tested, strict=True)
+        _judge_by_test(differences, next(p_values)) if enough else _decline(differences)
+        for differences, enough in zip(family, has_enough, strict=True)
     ]
 
 
-def _tested(differences: Sequence[float], p: float) -> Judgement:
+def _judge_by_test(differences: Sequence[float], p: float) -> Judgement:
     if all(abs(difference) < _ROUND_OFF for difference in differences):
         verdict = EQUAL
     elif p < LEVEL:
@@ -128,7 +128,7 @@ def _tested(differences: Sequence[float], p: float) -> Judgement:
     return Judgement(differences, confidence(differences), p, verdict)
 
 
-def _untested(differences: Sequence[float]) -> Judgement:
+def _decline(differences: Sequence[float]) -> Judgement:
     if all(map(math.isfinite, differences)):
         why = f"{len(differences)} of {LEAST_SEEDS} seeds"
     else:
@@ -142,8 +142,8 @@ def behind_best(scores: Mapping[str, Mapping[int, float]]) -> dict[str, Judgemen
     Args:
         scores: Every name's score by seed; more is better, the first of equals is the best.
 
-    >>> found = behind_best({"a": {0: 0.90, 1: 0.92, 2: 0.91}, "b": {0: 0.80, 1: 0.81, 2: 0.82}})
-    >>> found["b"].verdict, round(found["b"].p or 1, 4), "a" in found
+    >>> behind = behind_best({"a": {0: 0.90, 1: 0.92, 2: 0.91}, "b": {0: 0.80, 1: 0.81, 2: 0.82}})
+    >>> behind["b"].verdict, round(behind["b"].p or 1, 4), "a" in behind
     ('holds', 0.0033, False)
     """
     means = {name: spread(list(score.values()))[0] for name, score in scores.items()}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from submodel.experiments.statistics import LEAST_SEEDS, LEVEL, Judgement, least_ratio, spread
 
-JUDGED = ("95 % interval", "p (Holm)")
-"""The headings of what `judged` says."""
+JUDGEMENT_HEADINGS = ("95 % interval", "p (Holm)")
+"""The headings of what `describe_judgement` says."""
 _PERCENT = ("accuracy", "train accuracy", "accuracy gap")
 
 
@@ -31,21 +31,21 @@ def number(measure: str, values: Sequence[float], sign: bool = False) -> str:
     return f"{mean:{mark}.4f}" + (f" ± {deviation:.4f}" if several else "")
 
 
-def judged(measure: str, judgement: Judgement, turned: bool = False) -> list[str]:
+def describe_judgement(measure: str, judgement: Judgement, flip_sign: bool = False) -> list[str]:
     """The interval and the p-value; empty where nothing was tested.
 
     Args:
         measure: What was measured.
         judgement: What was found.
-        turned: Whether the difference is shown with its sign turned.
+        flip_sign: Whether the difference is shown with its sign turned.
 
-    >>> judged("accuracy", Judgement([0.1] * 3, (0.05, 0.15), 0.0314, "holds"))
+    >>> describe_judgement("accuracy", Judgement([0.1] * 3, (0.05, 0.15), 0.0314, "holds"))
     ['[+5.0, +15.0]', '0.031']
     """
     if judgement.interval is None or judgement.p is None:
         return ["", ""]
     low, high = judgement.interval
-    ends = (-high, -low) if turned else (low, high)
+    ends = (-high, -low) if flip_sign else (low, high)
     if measure in _PERCENT:
         interval = ", ".join(f"{100 * end:+.1f}" for end in ends)
     else:

@@ -35,10 +35,10 @@ def describe_data(data: Dataset) -> list[str]:
     if data.classes is not None:
         counts = np.bincount(data.train.y.numpy(), minlength=data.classes)
         names = data.about.names if data.about is not None else ()
-        listed = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+        name_list = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
         lines.append(
             f"{data.classes} classes with {_range(counts)} training examples each"
-            + (f": {listed}" if names else "")
+            + (f": {name_list}" if names else "")
         )
     if data.about is not None:
         mean, deviation = _statistics(data, data.about.mean, data.about.deviation)

@@ -81,21 +81,21 @@ def module_cost_rows(
 
 def history_table(history: Sequence[dict[str, Any]], title: str) -> Table:
     """The evaluated rounds of a run."""
-    measured = [line for line in history if "test_loss" in line]
-    labelled = not measured or "test_accuracy" in measured[0]
-    by_capacity, form = ("capacity_accuracy", ".1%") if labelled else ("capacity_loss", ".4f")
-    at = "at" if labelled else "loss at"
-    capacities = list(measured[0].get(by_capacity, {})) if measured else []
+    evaluated_lines = [line for line in history if "test_loss" in line]
+    has_accuracy = not evaluated_lines or "test_accuracy" in evaluated_lines[0]
+    by_capacity, form = ("capacity_accuracy", ".1%") if has_accuracy else ("capacity_loss", ".4f")
+    at = "at" if has_accuracy else "loss at"
+    capacities = list(evaluated_lines[0].get(by_capacity, {})) if evaluated_lines else []
     headings = ["round", "train loss", "test loss", "test accuracy"]
     headings += [f"{at} {c}" for c in capacities if float(c) < 1]
-    observed = list(measured[0].get("observed", {})) if measured else []
-    headings += observed
+    observation_names = list(evaluated_lines[0].get("observed", {})) if evaluated_lines else []
+    headings += observation_names
     table = text_table(title, [*headings, "units covered", "traffic", "refused"])
     traffic, position = 0, {}
     for line in history:
         traffic += line["bytes_down"] + line["bytes_up"]
         position[line["round"]] = traffic
-    for line in measured:
+    for line in evaluated_lines:
         accuracy = line.get("test_accuracy")
         table.add_row(
             str(line["round"]),
@@ -105,7 +105,7 @@ def history_table(history: Sequence[dict[str, Any]], title: str) -> Table:
             *(f"{line[by_capacity][c]:{form}}" for c in capacities if float(c) < 1),
             *(
                 f"{line['observed'][n]:.4f}" if n in line.get("observed", {}) else "-"
-                for n in observed
+                for n in observation_names
             ),
             f"{line['coverage']['units']:.0%}",
             si(position[line["round"]], "B"),

@@ -25,7 +25,7 @@ from submodel.experiments.budgets import (
 )
 from submodel.experiments.comparison import report
 from submodel.experiments.comparison.findings import Findings, WayRecord
-from submodel.experiments.comparison.ways import Way, parse_ways, same
+from submodel.experiments.comparison.ways import Way, describe_duplicates, parse_ways
 from submodel.experiments.paper.variants import DATASETS, Scale, Variant
 from submodel.experiments.runner import Runner
 from submodel.prepare.setup import load_data, prepare
@@ -46,9 +46,9 @@ class ComparisonPlan:
         """How many each way has, in words."""
         parts = []
         for way in self.ways:
-            found = [config.train.rounds for config in self.configs[way.slug]]
-            several = "" if min(found) == max(found) else f" to {max(found)}"
-            parts.append(f"{way.title}: {min(found)}{several}")
+            round_counts = [config.train.rounds for config in self.configs[way.slug]]
+            several = "" if min(round_counts) == max(round_counts) else f" to {max(round_counts)}"
+            parts.append(f"{way.title}: {min(round_counts)}{several}")
         return "; ".join(parts)
 
 
@@ -77,27 +77,27 @@ def plan_comparison(
     common = base([])
     if common.train.output_step is not None:
         raise ConfigError(["train.output_step: no book holds what it costs; compare without it"])
-    chosen = [way.config(base) for way in ways]
-    if problems := same(ways, chosen):
+    way_configs = [way.config(base) for way in ways]
+    if problems := describe_duplicates(ways, way_configs):
         raise ConfigError(problems)
     configs = {
         way.slug: [_of_run(config, way, seed) for seed in range(common.seed, common.seed + seeds)]
-        for way, config in zip(ways, chosen, strict=True)
+        for way, config in zip(ways, way_configs, strict=True)
     }
-    setups = _prepared(ways, configs, common)
+    setups = _prepare_runs(ways, configs, common)
     if kind is BudgetKind.ROUNDS:
         return ComparisonPlan(ways, configs, f"{common.train.rounds} rounds each")
     first, rounds = ways[0], common.train.rounds
     if amount is None:
         amounts = [cost_of(setup, kind, rounds) for setup in setups[first.slug]]
-        least, most = (si(found, UNITS[kind]) for found in (min(amounts), max(amounts)))
-        said = least if least == most else f"{least} to {most} by seed"
-        budget = f"equal {kind.value}: what {first.title} takes for {rounds} rounds, {said}"
+        least, most = (si(cost, UNITS[kind]) for cost in (min(amounts), max(amounts)))
+        amount_text = least if least == most else f"{least} to {most} by seed"
+        budget = f"equal {kind.value}: what {first.title} takes for {rounds} rounds, {amount_text}"
     else:
         amounts = [amount] * seeds
         budget = f"equal {kind.value}: {si(amount, UNITS[kind])}"
-    fitted = {way.slug: _fitted(way, configs, setups, kind, amounts) for way in ways}
-    return ComparisonPlan(ways, fitted, budget)
+    fitted_configs = {way.slug: _fit_to_budget(way, configs, setups, kind, amounts) for way in ways}
+    return ComparisonPlan(ways, fitted_configs, budget)
 
 
 def _of_run(config: Config, way: Way, seed: int) -> Config:
@@ -108,7 +108,7 @@ def _of_run(config: Config, way: Way, seed: int) -> Config:
     return config.model_copy(update={"name": way.slug, "seed": seed, "engine": engine})
 
 
-def _prepared(
+def _prepare_runs(
     ways: Sequence[Way], configs: Mapping[str, Sequence[Config]], common: Config
 ) -> dict[str, list[Setup]]:
     """The setups of all runs, on one and the same dataset; raises with every way's problems."""
@@ -119,7 +119,7 @@ def _prepared(
         try:
             setups[way.slug] = [prepare(config, data=data) for config in configs[way.slug]]
         except ConfigError as error:
-            problems += way.refused(error).problems
+            problems += way.blame(error).problems
         except SubmodelError as error:
             problems.append(f"way {way.text!r}: {error}")
     if problems:
@@ -127,7 +127,7 @@ def _prepared(
     return setups
 
 
-def _fitted(
+def _fit_to_budget(
     way: Way,
     configs: Mapping[str, Sequence[Config]],
     setups: Mapping[str, Sequence[Setup]],
@@ -143,7 +143,7 @@ def _fitted(
             )
         ]
     except ConfigError as error:
-        raise way.refused(error) from None
+        raise way.blame(error) from None
 
 
 def run_plan(
@@ -189,9 +189,9 @@ def compare(
     if seeds < 1:
         raise ConfigError([f"seeds: {seeds} is less than 1"])
     kind = BudgetKind(budget)
-    parsed = parse_ways(ways)
-    plan = plan_comparison(parsed, base_of(config), kind, parse_budget(kind, amount), seeds)
-    told = f"compare({', '.join(way.text for way in parsed)})"
-    findings = run_plan(plan, Path(out), jobs, Console(quiet=True), told)
-    report.write(findings, Path(out))
+    parsed_ways = parse_ways(ways)
+    plan = plan_comparison(parsed_ways, base_of(config), kind, parse_budget(kind, amount), seeds)
+    command = f"compare({', '.join(way.text for way in parsed_ways)})"
+    findings = run_plan(plan, Path(out), jobs, Console(quiet=True), command)
+    report.write_comparison(findings, Path(out))
     return findings

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from submodel.experiments.comparison.findings import Findings, WayRecord
 from submodel.experiments.statistics import Judgement
-from submodel.experiments.wording import JUDGED, how_to_read, judged, number
+from submodel.experiments.wording import JUDGEMENT_HEADINGS, describe_judgement, how_to_read, number
 from submodel.presentation.figures import draw_band, new_figure, save_figure
 from submodel.presentation.tables import markdown_table, text_table
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HEADINGS = (
     *("way", "rounds", "GB (down + up)", "TFLOPs", "test accuracy", "test loss"),
-    *("difference to the best", *JUDGED, "behind the best"),
+    *("difference to the best", *JUDGEMENT_HEADINGS, "behind the best"),
 )
 _COSTS = {
     "round": ("round", None),
@@ -34,8 +34,8 @@ _COLUMNS = 3  # of the legend
 
 def rows(findings: Findings) -> list[list[str]]:
     """The table's cells, way by way."""
-    found = findings.judgements()
-    return [_row(way, found.get(way.text)) for way in findings.ways]
+    judgements = findings.judgements()
+    return [_row(way, judgements.get(way.text)) for way in findings.ways]
 
 
 def _row(way: WayRecord, judgement: Judgement | None) -> list[str]:
@@ -55,12 +55,12 @@ def _behind(judgement: Judgement) -> list[str]:
     differences = [-difference for difference in judgement.differences]
     return [
         number("accuracy", differences, sign=True),
-        *judged("accuracy", judgement, turned=True),
+        *describe_judgement("accuracy", judgement, flip_sign=True),
         judgement.verdict,
     ]
 
 
-def table(findings: Findings) -> Table:
+def comparison_table(findings: Findings) -> Table:
     """The comparison, for the terminal."""
     title = f"{_seeds(findings)}, {findings.budget}"
     return text_table(title, _HEADINGS, rows(findings), words=(_HEADINGS[0], _HEADINGS[-1]))
@@ -79,7 +79,7 @@ def remarks(findings: Findings) -> str:
     return text
 
 
-def draw(findings: Findings, path: Path) -> None:
+def draw_comparison(findings: Findings, path: Path) -> None:
     """Test accuracy against rounds, bytes and FLOPs, in one PNG."""
     lines = -(-len(findings.ways) // _COLUMNS)
     figure = new_figure(13, 4.2 + 0.17 * lines)
@@ -127,10 +127,10 @@ def shared_grid(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], NDArray[n
     return places, np.array([np.interp(places, x, y) for x, y in curves])
 
 
-def write(findings: Findings, folder: Path) -> Path:
+def write_comparison(findings: Findings, folder: Path) -> Path:
     """The figure and the table as one Markdown page; returns its path."""
     picture, page = folder / "comparison.png", folder / "comparison.md"
-    draw(findings, picture)
+    draw_comparison(findings, picture)
     seconds = sum(run.seconds for way in findings.ways for run in way.record.runs)
     lines = [
         f"# {', '.join(way.title.partition(',')[0] for way in findings.ways)}: a comparison",

@@ -44,8 +44,8 @@ class Way:
         >>> parse_ways("random:sampling=fixed:local.lr=0.1")[0].overrides
         ['scheme.name=random', 'scheme.sampling=fixed', 'local.lr=0.1']
         """
-        own = (f"{_full(key)}={value}" for key, value in self.settings)
-        return [f"scheme.name={self.scheme}", *own]
+        settings = (f"{_full(key)}={value}" for key, value in self.settings)
+        return [f"scheme.name={self.scheme}", *settings]
 
     def config(self, base: Callable[[Sequence[str]], Config]) -> Config:
         """Its configuration, from what makes one of settings; mistakes are said to be this way's.
@@ -57,9 +57,9 @@ class Way:
         try:
             return base(self.overrides)
         except ConfigError as error:
-            raise self.refused(error) from None
+            raise self.blame(error) from None
 
-    def refused(self, error: ConfigError) -> ConfigError:
+    def blame(self, error: ConfigError) -> ConfigError:
         """The mistakes, with the way that has them."""
         problems = (problem.removeprefix("--set ") for problem in error.problems)
         return ConfigError([f"way {self.text!r}: {problem}" for problem in problems])
@@ -69,10 +69,10 @@ def _full(key: str) -> str:
     return key if "." in key else f"scheme.{key}"
 
 
-def split(text: str, separator: str) -> list[str]:
+def split_unquoted(text: str, separator: str) -> list[str]:
     """The parts of a text, separators in brackets and quotes left alone.
 
-    >>> split('a,b:x=[1, 2],c:y="d,e"', ",")
+    >>> split_unquoted('a,b:x=[1, 2],c:y="d,e"', ",")
     ['a', 'b:x=[1, 2]', 'c:y="d,e"']
     """
     parts, depth, quote = [""], 0, ""
@@ -96,23 +96,23 @@ def parse_ways(text: str | Sequence[str]) -> list[Way]:
     >>> [way.slug for way in parse_ways("random:sampling=fixed,full:clients.capacities=[1]")]
     ['random-sampling-fixed', 'full-clients.capacities-1']
     """
-    texts = split(text, ",") if isinstance(text, str) else list(text)
+    texts = split_unquoted(text, ",") if isinstance(text, str) else list(text)
     ways: list[Way] = []
     problems: list[str] = []
-    for own in texts:
+    for way_text in texts:
         try:
-            ways.append(_way(own, {way.slug for way in ways}))
+            ways.append(_way(way_text, {way.slug for way in ways}))
         except ConfigError as error:
             problems += error.problems
-    repeated = {way.text for way in ways if sum(w.text == way.text for w in ways) > 1}
-    problems += [f"way {text!r} is given twice" for text in sorted(repeated)]
+    repeated_texts = {way.text for way in ways if sum(w.text == way.text for w in ways) > 1}
+    problems += [f"way {text!r} is given twice" for text in sorted(repeated_texts)]
     if problems:
         raise ConfigError(problems)
     return ways
 
 
-def _way(text: str, taken: set[str]) -> Way:
-    scheme, *rest = split(text, ":")
+def _way(text: str, earlier_slugs: set[str]) -> Way:
+    scheme, *rest = split_unquoted(text, ":")
     if not re.fullmatch(r"\w+", scheme):
         raise ConfigError(
             [f"way {text!r}: begins with no scheme's name, as rolling:order=shuffled"]
@@ -120,8 +120,8 @@ def _way(text: str, taken: set[str]) -> Way:
     settings: dict[str, str] = {}
     problems = []
     for part in rest:
-        key, found, value = (piece.strip() for piece in part.partition("="))
-        if not key or not found or not value:
+        key, sign, value = (piece.strip() for piece in part.partition("="))
+        if not key or not sign or not value:
             problems.append(f"{part!r} is not key=value (quote a value that holds ':' or ',')")
         elif _full(key) in map(_full, settings):
             problems.append(f"{key} is set twice")
@@ -133,15 +133,17 @@ def _way(text: str, taken: set[str]) -> Way:
     if problems:
         raise ConfigError([f"way {text!r}: {problem}" for problem in problems])
     slug = re.sub(r"[^\w.]+", "-", text, flags=re.ASCII).strip("-.")[:_LONGEST]
-    number = next(n for n in range(1, len(taken) + 2) if _numbered(slug, n) not in taken)
-    return Way(text, _numbered(slug, number), scheme, tuple(settings.items()))
+    number = next(
+        n for n in range(1, len(earlier_slugs) + 2) if _number_slug(slug, n) not in earlier_slugs
+    )
+    return Way(text, _number_slug(slug, number), scheme, tuple(settings.items()))
 
 
-def _numbered(slug: str, number: int) -> str:
+def _number_slug(slug: str, number: int) -> str:
     return slug if number == 1 else f"{slug}-{number}"
 
 
-def same(ways: Sequence[Way], configs: Sequence[Config]) -> list[str]:
+def describe_duplicates(ways: Sequence[Way], configs: Sequence[Config]) -> list[str]:
     """Which ways come to the same configuration, in words."""
     problems = []
     for place, (way, config) in enumerate(zip(ways, configs, strict=True)):

@@ -30,8 +30,8 @@ class Claim:
         """The two variants that are compared."""
 
         def side(way: str) -> Variant:
-            own, _, name = way.rpartition(":")
-            return Variant(dataset, own or heterogeneity, name, split)
+            own_setting, _, name = way.rpartition(":")
+            return Variant(dataset, own_setting or heterogeneity, name, split)
 
         return side(self.better), side(self.worse)
 
@@ -57,9 +57,11 @@ class Experiment:
         split: Split = Split.LABELS,
     ) -> list[Variant]:
         """What has to be run."""
-        chosen = datasets or (self.datasets if scale is Scale.PAPER else None) or DATASETS[scale]
+        dataset_names = (
+            datasets or (self.datasets if scale is Scale.PAPER else None) or DATASETS[scale]
+        )
         variants = []
-        for dataset in chosen:
+        for dataset in dataset_names:
             for heterogeneity in HETEROGENEITY[:1] if self.only_high else HETEROGENEITY:
                 extra = self.only_low if heterogeneity == "low" else ()
                 ways = (*self.ways, *extra)

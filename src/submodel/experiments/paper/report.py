@@ -14,7 +14,7 @@ from submodel.experiments.paper.plans import Claim, Experiment
 from submodel.experiments.paper.variants import Variant
 from submodel.experiments.records import VariantRecord
 from submodel.experiments.statistics import judge
-from submodel.experiments.wording import JUDGED, how_to_read, judged, number
+from submodel.experiments.wording import JUDGEMENT_HEADINGS, describe_judgement, how_to_read, number
 from submodel.presentation.figures import draw_band, new_figure, save_figure
 from submodel.presentation.tables import markdown_table, text_table
 
@@ -28,11 +28,11 @@ _GAPS = {"loss gap": "|test - train| loss", "accuracy gap": "|test - train| accu
 
 def _settings(records: Records) -> list[tuple[tuple[str, str], list[Variant]]]:
     """Dataset and heterogeneity -> their variants, in order."""
-    found = groupby(records, key=lambda v: (v.dataset, v.heterogeneity))
-    return [(setting, list(variants)) for setting, variants in found]
+    groups = groupby(records, key=lambda v: (v.dataset, v.heterogeneity))
+    return [(setting, list(variants)) for setting, variants in groups]
 
 
-def draw(experiment: Experiment, records: Records, path: Path) -> None:
+def draw_experiment(experiment: Experiment, records: Records, path: Path) -> None:
     """One PNG: a row per setting."""
     settings = _settings(records)
     measures = _GAPS if experiment.gaps else _CURVES
@@ -72,9 +72,11 @@ def _draw_points(plot: Plot, variants: Sequence[Variant], records: Records, meas
 
 def result_table(records: Records) -> Iterator[str]:
     """Every variant after its last round, as Markdown."""
-    trained = all("train_eval_loss" in r.runs[0].lines[-1] for r in records.values())
+    has_training_scores = all("train_eval_loss" in r.runs[0].lines[-1] for r in records.values())
     measures = ["accuracy", "loss"]
-    measures += ["train accuracy", "train loss", "accuracy gap", "loss gap"] if trained else []
+    measures += (
+        ["train accuracy", "train loss", "accuracy gap", "loss gap"] if has_training_scores else []
+    )
     rows = [
         [v.dataset, v.heterogeneity, v.title]
         + [number(m, list(record.final(m).values())) for m in measures]
@@ -105,20 +107,20 @@ def claim_rows(experiment: Experiment, records: Records) -> list[list[str]]:
         records: What came out, by variant.
     """
     sides = list(_sides(experiment, records))
-    found = judge([records[b].ahead_of(records[w], c.measure) for c, _, b, w in sides])
+    judgements = judge([records[b].ahead_of(records[w], c.measure) for c, _, b, w in sides])
     return [
         [
             *(claim.text, setting, number(claim.measure, one.differences, sign=True)),
             f"{sum(d > 0 for d in one.differences)} of {len(one.differences)}",
-            *(*judged(claim.measure, one), one.verdict),
+            *(*describe_judgement(claim.measure, one), one.verdict),
         ]
-        for (claim, setting, _, _), one in zip(sides, found, strict=True)
+        for (claim, setting, _, _), one in zip(sides, judgements, strict=True)
     ]
 
 
 _CLAIM_HEADINGS = (
     *("claim", "setting", "difference in its favour", "seeds that agree"),
-    *(*JUDGED, "verdict"),
+    *(*JUDGEMENT_HEADINGS, "verdict"),
 )
 
 
@@ -128,10 +130,10 @@ def claims_table(experiment: Experiment, records: Records) -> Table:
     return text_table(title, _CLAIM_HEADINGS, rows, words=("claim", "setting", "verdict"))
 
 
-def write(experiment: Experiment, records: Records, command: str, folder: Path) -> Path:
+def write_experiment(experiment: Experiment, records: Records, command: str, folder: Path) -> Path:
     """The figure, the tables and the verdicts as one Markdown page; returns its path."""
     picture, page = folder / f"{experiment.name}.png", folder / f"{experiment.name}.md"
-    draw(experiment, records, picture)
+    draw_experiment(experiment, records, picture)
     runs = [run for record in records.values() for run in record.runs]
     hours = sum(run.seconds for run in runs) / 3600
     lines = [

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-Settings = dict[str, dict[str, Any]]
+Sections = dict[str, dict[str, Any]]
 HETEROGENEITY = ("high", "low")
-CAPACITIES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
+PAPER_CAPACITIES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 _ALPHA = (0.1, 0.5)
 _LABELS = {"digits": (2, 5), "cifar10": (2, 5), "cifar100": (20, 50)}
 
@@ -38,9 +38,9 @@ DATASETS: dict[Scale, tuple[str, ...]] = {
 }
 
 
-def _base(scale: Scale) -> Settings:
+def _base(scale: Scale) -> Sections:
     """The setting of section 5, which follows HeteroFL and FedRolex, at a scale."""
-    common: Settings = {
+    common: Sections = {
         "model": {"name": "preresnet18", "scaler": True},
         "clients": {"count": 100, "per_round": 10, "capacity_mode": "dynamic"},
         "merge": {"rule": "selective"},
@@ -58,7 +58,7 @@ def _base(scale: Scale) -> Settings:
         "train": {"evaluate_train": True, "evaluate_capacities": False},
         "engine": {"name": "local"},
     }
-    scales: dict[Scale, Settings] = {
+    scales: dict[Scale, Sections] = {
         Scale.SMOKE: {
             "model": {"width": 4},
             "clients": {"count": 20, "per_round": 4},
@@ -83,52 +83,52 @@ def _base(scale: Scale) -> Settings:
             "train": {"rounds": 2500, "evaluate_every": 25, "checkpoint_every": 25},
         },
     }
-    return merged(common, scales[scale])
+    return merge_sections(common, scales[scale])
 
 
-def merged(*parts: Settings) -> Settings:
+def merge_sections(*parts: Sections) -> Sections:
     """Sections joined, later ones first.
 
-    >>> merged({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    >>> merge_sections({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
     {'a': {'x': 1, 'y': 3}}
     """
-    whole: Settings = {}
+    whole: Sections = {}
     for part in parts:
         for section, values in part.items():
             whole[section] = {**whole.get(section, {}), **values}
     return whole
 
 
-_ROLLING: Settings = {"scheme": {"name": "rolling"}}
-_RANDOM: Settings = {"scheme": {"name": "random", "sampling": "bernoulli"}}
-_DROPOUT: Settings = {"scheme": {"name": "random", "sampling": "fixed"}}
-_INDEPENDENT: Settings = {
+_ROLLING: Sections = {"scheme": {"name": "rolling"}}
+_RANDOM: Sections = {"scheme": {"name": "random", "sampling": "bernoulli"}}
+_DROPOUT: Sections = {"scheme": {"name": "random", "sampling": "fixed"}}
+_INDEPENDENT: Sections = {
     "scheme": {"name": "random", "sampling": "fixed", "alignment": "independent"}
 }
 
 
-def _at(*capacities: float) -> Settings:
+def _at(*capacities: float) -> Sections:
     return {"clients": {"capacities": list(capacities)}}
 
 
-_MIXED = _at(*CAPACITIES)
-WAYS: dict[str, Settings] = {
-    "rolling": merged(_ROLLING, _MIXED),
-    "random": merged(_RANDOM, _MIXED),
-    "dropout": merged(_DROPOUT, _MIXED),
-    "dropout-independent": merged(_INDEPENDENT, _MIXED),
-    "rolling-fill_in": merged(_ROLLING, _MIXED, {"merge": {"rule": "fill_in"}}),
-    "dropout-fill_in": merged(_DROPOUT, _MIXED, {"merge": {"rule": "fill_in"}}),
-    "rolling-fixed": merged(_ROLLING, _MIXED, {"clients": {"capacity_mode": "fixed"}}),
-    "dropout-fixed": merged(_DROPOUT, _MIXED, {"clients": {"capacity_mode": "fixed"}}),
-    "full": merged({"scheme": {"name": "full"}}, _at(1.0)),
-    "independent-at-1": merged(_INDEPENDENT, _at(1.0)),
-    "dropout-at-1-2": merged(_DROPOUT, _at(1 / 2)),
-    "dropout-at-1-4": merged(_DROPOUT, _at(1 / 4)),
-    "dropout-at-1-16": merged(_DROPOUT, _at(1 / 16)),
-    "rolling-at-1-16": merged(_ROLLING, _at(1 / 16)),
-    "static-small": merged({"scheme": {"name": "static"}}, _at(1 / 4, 1 / 8)),
-    "rolling-small": merged(_ROLLING, _at(1 / 4, 1 / 8)),
+_MIXED = _at(*PAPER_CAPACITIES)
+WAYS: dict[str, Sections] = {
+    "rolling": merge_sections(_ROLLING, _MIXED),
+    "random": merge_sections(_RANDOM, _MIXED),
+    "dropout": merge_sections(_DROPOUT, _MIXED),
+    "dropout-independent": merge_sections(_INDEPENDENT, _MIXED),
+    "rolling-fill_in": merge_sections(_ROLLING, _MIXED, {"merge": {"rule": "fill_in"}}),
+    "dropout-fill_in": merge_sections(_DROPOUT, _MIXED, {"merge": {"rule": "fill_in"}}),
+    "rolling-fixed": merge_sections(_ROLLING, _MIXED, {"clients": {"capacity_mode": "fixed"}}),
+    "dropout-fixed": merge_sections(_DROPOUT, _MIXED, {"clients": {"capacity_mode": "fixed"}}),
+    "full": merge_sections({"scheme": {"name": "full"}}, _at(1.0)),
+    "independent-at-1": merge_sections(_INDEPENDENT, _at(1.0)),
+    "dropout-at-1-2": merge_sections(_DROPOUT, _at(1 / 2)),
+    "dropout-at-1-4": merge_sections(_DROPOUT, _at(1 / 4)),
+    "dropout-at-1-16": merge_sections(_DROPOUT, _at(1 / 16)),
+    "rolling-at-1-16": merge_sections(_ROLLING, _at(1 / 16)),
+    "static-small": merge_sections({"scheme": {"name": "static"}}, _at(1 / 4, 1 / 8)),
+    "rolling-small": merge_sections(_ROLLING, _at(1 / 4, 1 / 8)),
 }
 """The ways to train that the experiments compare.
 
@@ -188,9 +188,9 @@ class Variant:
             data["labels_per_client"] = _LABELS[self.dataset][level]
         else:
             data["alpha"] = _ALPHA[level]
-        own: Settings = {"data": data}
+        data_section: Sections = {"data": data}
         return {
             "name": self.slug,
             "seed": seed,
-            **merged(_base(scale), WAYS[self.way], own),
+            **merge_sections(_base(scale), WAYS[self.way], data_section),
         }
