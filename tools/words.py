@@ -1,6 +1,6 @@
 """The words of the code: names that are bare participles, and names that two modules define.
 
-    python -m tools.words    # counts both, and lists where
+python -m tools.words    # counts both, and lists where
 """
 
 from __future__ import annotations

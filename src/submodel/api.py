@@ -35,7 +35,7 @@ from submodel.runs.callbacks.progress import Progress
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
 from submodel.runs.material import Material
-from submodel.runs.metrics import RESERVED, Metrics
+from submodel.runs.metrics import RESERVED_NAMES, Metrics
 from submodel.runs.training import Metric, Training
 from submodel.tasks.loss import Loss
 
@@ -270,7 +270,7 @@ def _check_additions(callbacks: object, metrics: object) -> None:
         problems.append(f"metrics: {metrics!r} is not a dictionary of names and functions")
     else:
         for name, metric in metrics.items():
-            if not isinstance(name, str) or name in RESERVED:
+            if not isinstance(name, str) or name in RESERVED_NAMES:
                 problems.append(f"metrics: {name!r} is not a free name: the run itself writes it")
             if not callable(metric):
                 problems.append(f"metrics.{name}: {metric!r} is not a function of (model, data)")

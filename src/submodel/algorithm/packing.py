@@ -153,10 +153,10 @@ def halve(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, f
     return small, scales
 
 
-def restore(small: Mapping[str, Tensor], scales: Mapping[str, float]) -> dict[str, Tensor]:
+def restore_values(small: Mapping[str, Tensor], scales: Mapping[str, float]) -> dict[str, Tensor]:
     """What `halve` made smaller, in float32.
 
-    >>> restore(*halve({"w": torch.tensor([3.0, 0.5])}))
+    >>> restore_values(*halve({"w": torch.tensor([3.0, 0.5])}))
     {'w': tensor([3.0000, 0.5000])}
     """
     return {n: t.float() * scales[n] if n in scales else t for n, t in small.items()}

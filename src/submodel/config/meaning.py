@@ -27,7 +27,7 @@ CHANGEABLE = (
     *("data.source", "data.path"),  # what is found there is compared, wherever it is
 )
 """What may change when a run goes on: nothing here shapes the rounds behind it."""
-_SCORED = ("train.evaluate_capacities", "train.evaluate_train", "train.evaluate_train_examples",
+_SCORE_KEYS = ("train.evaluate_capacities", "train.evaluate_train", "train.evaluate_train_examples",
            "train.statistics", "train.statistics_examples")  # fmt: skip
 _UNSET = "null"
 
@@ -100,7 +100,7 @@ def refusals(then: Config, now: Config, rounds_behind: int) -> list[str]:
 
 def _reason(key: str, then: Config, now: Config, rounds_behind: int) -> str:
     """Why a key may not change so; empty if it may."""
-    if key in _SCORED:
+    if key in _SCORE_KEYS:
         return "the rounds so far were scored the other way"
     if key not in CHANGEABLE:
         return "it shapes every round"

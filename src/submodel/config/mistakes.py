@@ -13,7 +13,7 @@ from submodel.options import Section, compose
 
 MOST_MISTAKES = 50
 """So many mistakes are told; nobody reads more."""
-_ALLOWED = {
+_REASONS = {
     "greater_than": "is not greater than {gt}",
     "greater_than_equal": "is less than {ge}",
     "less_than": "is not less than {lt}",
@@ -56,7 +56,7 @@ def _sentence(error: Mapping[str, Any], values: Mapping[str, Any]) -> str:
         return f"{path}.{context['error']}".lstrip(".")
     if path.startswith("clients.capacities") and kind in ("greater_than", "less_than_equal"):
         return f"{path}: {shorten(str(error['input']))} is not in (0, 1]"
-    why = _ALLOWED[kind].format(**context) if kind in _ALLOWED else error["msg"]
+    why = _REASONS[kind].format(**context) if kind in _REASONS else error["msg"]
     return f"{path}: {text} {why}{whose}"
 
 

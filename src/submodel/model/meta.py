@@ -70,9 +70,13 @@ def _mean(x: Tensor, over: list[int] | None, keep: bool = False) -> Any:
         return NotImplemented
     if not all(-x.dim() <= dimension < x.dim() for dimension in over):
         return NotImplemented
-    gone = {dimension % x.dim() for dimension in over}
-    sizes = [1 if i in gone else n for i, n in enumerate(x.shape) if keep or i not in gone]
-    return x.new_empty(sizes) if len(gone) == len(over) else NotImplemented
+    reduced_dims = {dimension % x.dim() for dimension in over}
+    sizes = [
+        1 if i in reduced_dims else n
+        for i, n in enumerate(x.shape)
+        if keep or i not in reduced_dims
+    ]
+    return x.new_empty(sizes) if len(reduced_dims) == len(over) else NotImplemented
 
 
 def _convolution(

@@ -60,8 +60,8 @@ SCORES = (
     *("capacity_accuracy", "capacity_loss"),  # the latter where accuracy is not defined
 )
 """What an evaluation may add to a round's line."""
-_SUMMARISED = ("name", "rounds", "model_sha256", "rounds_lost")
-RESERVED = frozenset((*_Line.__annotations__, "clients", "devices", *_SUMMARISED))
+_SUMMARY_NAMES = ("name", "rounds", "model_sha256", "rounds_lost")
+RESERVED_NAMES = frozenset((*_Line.__annotations__, "clients", "devices", *_SUMMARY_NAMES))
 """What lines and summaries call their own entries; nobody else may."""
 
 

@@ -115,7 +115,7 @@ class SchemeBench:
     @cached_property
     def later(self) -> State:
         """The model after some rounds, when a scheme that adapts has done so."""
-        return run_rounds(self.fresh(), self.engine)
+        return run_bench(self.fresh(), self.engine)
 
     @cached_property
     def whole(self) -> dict[str, Any] | None:
@@ -129,7 +129,7 @@ class SchemeBench:
         return None
 
 
-def run_rounds(setup: Setup, engine: OneByOne, rounds: int = ROUNDS, memory: bool = True) -> State:
+def run_bench(setup: Setup, engine: OneByOne, rounds: int = ROUNDS, memory: bool = True) -> State:
     """Some rounds from the start; ``memory`` keeps what scheme and server remember."""
     state = initial_state(setup)
     for _ in range(rounds):

@@ -30,7 +30,7 @@ from submodel.testing.bench import (
     costs,
     require,
     require_same,
-    run_rounds,
+    run_bench,
 )
 
 _LIMITS: dict[BudgetScope, str] = {"axis": "axis by axis", "total": "in total"}
@@ -149,7 +149,7 @@ def order(bench: SchemeBench) -> list[str]:
     """Contract 5: clients in the opposite order."""
     require_same(
         bench.later,
-        run_rounds(bench.fresh(), bench.backwards),
+        run_bench(bench.fresh(), bench.backwards),
         "the order of the clients in a round changes the result",
     )
     return ["the order of updates changes no bit (contract 5)"]
@@ -190,7 +190,7 @@ def _passes(bench: SchemeBench) -> Sequence[Scheme]:
 def final_output(bench: SchemeBench) -> list[str]:
     """The output step over all the scheme's passes."""
     setup = bench.fresh()
-    state = run_rounds(setup, bench.engine, rounds=1)
+    state = run_bench(setup, bench.engine, rounds=1)
     one, two = (
         output_step(setup, state, engine, costs(), _SMOOTHNESS)
         for engine in (bench.engine, bench.backwards)
@@ -220,8 +220,8 @@ def everything(bench: SchemeBench) -> list[str]:
             b.fresh(clients=bench.whole, merge={"rule": rule}) for b in (bench, full)
         )
         require_same(
-            run_rounds(scheme_setup, bench.engine, 1, memory=False),
-            run_rounds(fedavg, bench.engine, 1, memory=False),
+            run_bench(scheme_setup, bench.engine, 1, memory=False),
+            run_bench(fedavg, bench.engine, 1, memory=False),
             f"a round ({rule}) at capacity 1 is not a round of FedAvg",
         )
     one, two = (

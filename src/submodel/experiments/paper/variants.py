@@ -111,16 +111,16 @@ def _at(*capacities: float) -> Sections:
     return {"clients": {"capacities": list(capacities)}}
 
 
-_MIXED = _at(*PAPER_CAPACITIES)
+_MIXTURE = _at(*PAPER_CAPACITIES)
 WAYS: dict[str, Sections] = {
-    "rolling": merge_sections(_ROLLING, _MIXED),
-    "random": merge_sections(_RANDOM, _MIXED),
-    "dropout": merge_sections(_DROPOUT, _MIXED),
-    "dropout-independent": merge_sections(_INDEPENDENT, _MIXED),
-    "rolling-fill_in": merge_sections(_ROLLING, _MIXED, {"merge": {"rule": "fill_in"}}),
-    "dropout-fill_in": merge_sections(_DROPOUT, _MIXED, {"merge": {"rule": "fill_in"}}),
-    "rolling-fixed": merge_sections(_ROLLING, _MIXED, {"clients": {"capacity_mode": "fixed"}}),
-    "dropout-fixed": merge_sections(_DROPOUT, _MIXED, {"clients": {"capacity_mode": "fixed"}}),
+    "rolling": merge_sections(_ROLLING, _MIXTURE),
+    "random": merge_sections(_RANDOM, _MIXTURE),
+    "dropout": merge_sections(_DROPOUT, _MIXTURE),
+    "dropout-independent": merge_sections(_INDEPENDENT, _MIXTURE),
+    "rolling-fill_in": merge_sections(_ROLLING, _MIXTURE, {"merge": {"rule": "fill_in"}}),
+    "dropout-fill_in": merge_sections(_DROPOUT, _MIXTURE, {"merge": {"rule": "fill_in"}}),
+    "rolling-fixed": merge_sections(_ROLLING, _MIXTURE, {"clients": {"capacity_mode": "fixed"}}),
+    "dropout-fixed": merge_sections(_DROPOUT, _MIXTURE, {"clients": {"capacity_mode": "fixed"}}),
     "full": merge_sections({"scheme": {"name": "full"}}, _at(1.0)),
     "independent-at-1": merge_sections(_INDEPENDENT, _at(1.0)),
     "dropout-at-1-2": merge_sections(_DROPOUT, _at(1 / 2)),

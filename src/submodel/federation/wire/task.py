@@ -20,7 +20,7 @@ from submodel.algorithm.packing import (
     Transport,
     halve,
     pack_cut,
-    restore,
+    restore_values,
     unpack_cut,
 )
 from submodel.algorithm.types import Assignment, Setup, Task
@@ -134,7 +134,7 @@ def _cut_and_values(
     if odd := sorted(names ^ package.values.keys()) or sorted(package.masks.keys() - names):
         raise WireError(f"tensors do not match: {plain(odd[0], 100)!r} is missing or unknown")
     if head.halved is not None:
-        package = replace(package, values=restore(package.values, head.halved))
+        package = replace(package, values=restore_values(package.values, head.halved))
     shapes = {n: tuple(t.shape) for n, t in setup.module.state_dict().items()}
     cut: Cut | None = None
     try:

@@ -20,7 +20,7 @@ from submodel.algorithm.packing import (
     element_size,
     halve,
     pack_cut,
-    restore,
+    restore_values,
     unpack_cut,
 )
 from submodel.algorithm.types import Assignment, Task, Update
@@ -139,7 +139,7 @@ def _values(parcel: Parcel, task: Task, scales: Mapping[str, float] | None) -> d
         raise WireError(f"tensors do not match: {plain(odd_names[0], 100)!r} is missing or unknown")
     values = dict(package.values)
     if scales is not None:
-        values = restore(values, scales)
+        values = restore_values(values, scales)
     for name, before in task_values.items():
         value = values[name]
         if value.shape != before.shape:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from submodel.algorithm.types import State
 from submodel.errors import CallbackError
 from submodel.runs.callbacks.base import Callback
-from submodel.runs.metrics import RESERVED, Metrics
+from submodel.runs.metrics import RESERVED_NAMES, Metrics
 
 if TYPE_CHECKING:
     from submodel.runs.training import Training
@@ -83,7 +83,7 @@ class CallbackGuard(Callback):
         subject = f"callback {self._name}: {method} returns"
         if not isinstance(entries, Mapping) or not all(isinstance(key, str) for key in entries):
             raise CallbackError(f"{subject} {entries!r}; want a dictionary of names and numbers")
-        if reserved_names := sorted(entries.keys() & RESERVED):
+        if reserved_names := sorted(entries.keys() & RESERVED_NAMES):
             raise CallbackError(f"{subject} {reserved_names[0]!r}, which the run itself writes")
         try:
             json.dumps(dict(entries), allow_nan=False)
