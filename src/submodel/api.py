@@ -17,8 +17,8 @@ from submodel.algorithm.types import Setup, State
 from submodel.amounts import parse_capacity
 from submodel.config import Config, parse
 from submodel.data import Dataset
-from submodel.data.partitions import PARTITIONS
 from submodel.data.partitions.lists import parse_lists
+from submodel.data.registry import PARTITIONS
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
 from submodel.model.axes.forward import Inputs

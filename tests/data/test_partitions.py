@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from submodel.config import parse
 from submodel.data import Partition, Population, dataset, digits, limit
-from submodel.data.dataset import choose_balanced
-from submodel.data.partitions import PARTITIONS, PartitionContext
+from submodel.data.examples import choose_balanced
+from submodel.data.partitions import PartitionContext
 from submodel.data.partitions.dirichlet import Dirichlet
 from submodel.data.partitions.flower import check_parts, flower_partition
 from submodel.data.partitions.labels import assign_labels
+from submodel.data.registry import PARTITIONS
 from submodel.errors import ConfigError, DataError
 from submodel.prepare.setup import prepare, split_data
 

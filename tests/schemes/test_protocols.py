@@ -56,9 +56,9 @@ from submodel.schemes import (
     StepRule,
     TrainingRole,
     Unbiased,
+    all_roles,
     protocols,
     role,
-    roles,
 )
 from submodel.schemes.protocols import PROTOCOLS, Passes
 from submodel.schemes.roles import check_roles, local_work, members, output_passes, sends_masks
@@ -189,7 +189,7 @@ def test_masks_take_their_protocols_along_and_training_does_not(protocol: type) 
     about_masks = MaskRole in protocol.__mro__
     for outer in (BorrowsMasks(inner), BorrowsMasks(BorrowsMasks(inner))):
         assert role(outer, protocol) is (inner if about_masks else None)
-        assert list(roles(outer, protocol)) == ([inner] if about_masks else [])
+        assert list(all_roles(outer, protocol)) == ([inner] if about_masks else [])
     assert role(inner, protocol) is inner
     assert role(Static(), protocol) is None
     assert role(BorrowsMasks(Static()), protocol) is None
@@ -202,7 +202,7 @@ def test_what_a_borrower_defines_itself_counts() -> None:
 
     inner, outer = Telling(), Borrower(Telling())
     assert role(outer, HasMemory) is outer
-    assert [id(one) for one in roles(outer, HasMemory)] == [id(outer), id(outer.masks_of)]
+    assert [id(one) for one in all_roles(outer, HasMemory)] == [id(outer), id(outer.masks_of)]
     assert role(Borrower(inner), Adapts) is inner
 
 

@@ -18,12 +18,12 @@ from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Failure, Setup, State, Task
 from submodel.errors import SilentRoundError
 from submodel.model.cut import WHOLE, gather
-from submodel.schemes import Observation, Observes, Scheme, roles
+from submodel.schemes import Observation, Observes, Scheme, all_roles
 
 
 def observers_of(scheme: Scheme, round_: int) -> list[Observes]:
     """Those that observe this round: the scheme, and whoever it has its masks from."""
-    return [one for one in roles(scheme, Observes) if one.observes(round_)]
+    return [one for one in all_roles(scheme, Observes) if one.observes(round_)]
 
 
 def observe(

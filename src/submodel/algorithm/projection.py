@@ -11,7 +11,6 @@ from torch import Tensor
 
 from submodel.model.cut import Tensors
 from submodel.options import Positive, Section
-from submodel.plugins import Kind, Offer
 
 
 class Projection(Protocol):
@@ -81,18 +80,3 @@ class Box:
     def __call__(self, parameters: Tensors) -> dict[str, Tensor]:
         """Clamp every weight."""
         return {name: t.clamp(-self.radius, self.radius) for name, t in parameters.items()}
-
-
-PROJECTIONS: Kind[Projection] = Kind(
-    noun="projection",
-    key="merge.projection",
-    group="submodel.projections",
-    wants="a projection: a function of tensors by name that returns such tensors",
-    is_one=callable,
-    is_function=True,
-    offers={
-        "none": Offer("submodel.algorithm.projection:NoProjection", "the whole space"),
-        "ball": Offer("submodel.algorithm.projection:Ball", "all parameters together"),
-        "box": Offer("submodel.algorithm.projection:Box", "every weight by itself"),
-    },
-)

@@ -29,7 +29,6 @@ from torch import Tensor
 
 from submodel.model.cut import Tensors
 from submodel.options import Decay, Positive, Section
-from submodel.plugins import Kind, Offer
 
 StepResult = tuple[dict[str, Tensor], dict[str, Tensor]]
 """The new parameters and the new memory."""
@@ -194,21 +193,6 @@ class Yogi(_Adaptive):
 
     def _second(self, second: Tensor, square: Tensor) -> Tensor:
         return second - (1 - self.beta2) * square * torch.sign(second - square)
-
-
-STEPS: Kind[ServerStep] = Kind(
-    noun="server step",
-    key="server.name",
-    group="submodel.server_steps",
-    wants="a server step: an object with begin(parameters) and step(old, target, coverage, memory)",
-    is_one=lambda candidate: hasattr(candidate, "begin") and hasattr(candidate, "step"),
-    offers={
-        "plain": Offer("submodel.algorithm.server:Plain", "takes it (FedAvg)"),
-        "momentum": Offer("submodel.algorithm.server:Momentum", "FedAvgM"),
-        "adam": Offer("submodel.algorithm.server:Adam", "FedAdam"),
-        "yogi": Offer("submodel.algorithm.server:Yogi", "FedYogi"),
-    },
-)
 
 
 def _memory_dtype(parameter: Tensor) -> torch.dtype:

@@ -25,7 +25,7 @@ from submodel.model.norm import Statistics
 from submodel.schemes import Scheme
 from submodel.schemes.protocols import Passes, StepRule
 from submodel.schemes.random.independent import Alignment
-from submodel.tasks.classification import AbsentLabels
+from submodel.tasks.absent import AbsentLabels
 from submodel.tasks.counting import NOTHING_COUNTS
 from submodel.tasks.loss import Loss
 

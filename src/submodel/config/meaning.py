@@ -12,7 +12,7 @@ import json
 
 from submodel.config.config import Config
 from submodel.config.plain import shorten
-from submodel.local.schedule import SCHEDULES
+from submodel.local.registry import SCHEDULES
 from submodel.options import Section
 
 CHANGEABLE = (

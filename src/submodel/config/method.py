@@ -7,17 +7,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from submodel.algorithm.merge import RULES
-from submodel.algorithm.projection import PROJECTIONS
-from submodel.algorithm.server import STEPS
+from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
 from submodel.config.trackers import TRACKERS
-from submodel.engines.select import ENGINES
-from submodel.local.optimisers import OPTIMISERS
-from submodel.local.schedule import SCHEDULES
-from submodel.local.work import Precision
+from submodel.engines.registry import ENGINES
+from submodel.local.precision import Precision
+from submodel.local.registry import OPTIMISERS, SCHEDULES
 from submodel.options import LARGEST, Capacity, ChoosingSection, Count, Positive, Section
 from submodel.schemes.registry import SCHEMES
-from submodel.tasks.classification import AbsentLabels
+from submodel.tasks.absent import AbsentLabels
 
 
 class SchemeSection(ChoosingSection):

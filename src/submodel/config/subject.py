@@ -6,11 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from submodel.data.partitions import PARTITIONS
-from submodel.data.sources import SOURCES
-from submodel.model.zoo import MODELS
+from submodel.data.registry import PARTITIONS, SOURCES
+from submodel.model.registry import MODELS
 from submodel.options import Capacity, ChoosingSection, Count, Positive, Section
-from submodel.tasks.loss import LOSSES
+from submodel.tasks.registry import LOSSES
 
 
 class ModelSection(ChoosingSection):

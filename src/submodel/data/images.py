@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from submodel.data.dataset import About, Dataset, choose_balanced, dataset
+from submodel.data.examples import About, Dataset, choose_balanced, dataset
 from submodel.errors import DataError, SubmodelError, plain
 
 Pixels = NDArray[np.uint8]

@@ -14,7 +14,6 @@ from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
 from submodel.options import Count, Section
-from submodel.plugins import Kind, Offer
 
 Batching = Literal["auto", "always", "never"]
 
@@ -65,21 +64,3 @@ class Devices:
     def configured(cls, options: Section, context: EngineContext) -> Engine:  # noqa: ARG003
         """Only a server reaches devices."""
         raise ConfigError(["engine.name: real devices are served: 'submodel serve CONFIG.toml'"])
-
-
-ENGINES: Kind[Engine] = Kind(
-    noun="engine",
-    key="engine.name",
-    group="submodel.engines",
-    wants="an engine: an object with bundles(assignments) and run(tasks)",
-    is_one=lambda engine: hasattr(engine, "bundles") and hasattr(engine, "run"),
-    with_context=True,
-    offers={
-        "auto": Offer(
-            "submodel.engines.select:Processes", "several processes for more than a minute of work"
-        ),
-        "local": Offer("submodel.engines.select:Local", "this process"),
-        "torchrun": Offer("submodel.engines.select:Processes", "several, here or on many machines"),
-        "flower": Offer("submodel.engines.select:Devices", "real devices, by submodel serve"),
-    },
-)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from submodel.config import Config, parse, to_toml
 from submodel.data import Dataset
-from submodel.data.dataset import Examples
+from submodel.data.examples import Examples
 from submodel.errors import plain
 from submodel.federation.wire import PositiveInteger, WireError, read_as
 

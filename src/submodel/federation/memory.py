@@ -14,7 +14,7 @@ from submodel.amounts import si
 from submodel.config import Config
 from submodel.errors import ConfigError
 from submodel.federation.facts import Facts
-from submodel.local.optimisers import OPTIMISERS
+from submodel.local.registry import OPTIMISERS
 from submodel.model.axes import Axes
 from submodel.model.budget import Budget
 

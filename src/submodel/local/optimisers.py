@@ -7,8 +7,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from submodel.plugins import Kind, Offer
-
 Gradients = Sequence[Tensor | None]
 """Of the trained parameters, in their order; None where the loss does not depend on one."""
 Slots = Sequence[Sequence[Tensor]]
@@ -40,17 +38,3 @@ class Optimiser(Protocol):
     def plain(self) -> Optimiser:
         """One that takes a gradient step of the same objective, for the algorithms' output."""
         ...
-
-
-def _is_optimiser(candidate: object) -> bool:
-    return all(hasattr(candidate, name) for name in ("copies", "begin", "step", "plain"))
-
-
-OPTIMISERS: Kind[Optimiser] = Kind(
-    noun="optimiser",
-    key="local.optimiser",
-    group="submodel.optimisers",
-    wants="an optimiser, with copies, begin, step and plain",
-    is_one=_is_optimiser,
-    offers={"sgd": Offer("submodel.local.sgd:Sgd", "with momentum, as torch's")},
-)

@@ -9,7 +9,6 @@ from typing import Protocol, Self
 from pydantic import Field
 
 from submodel.options import Count, Positive, Section
-from submodel.plugins import Kind, Offer
 
 
 class Schedule(Protocol):
@@ -70,18 +69,3 @@ class Cosine:
     def factor(self, round_: int) -> float:
         """From one to nought."""
         return 0.5 * (1 + math.cos(math.pi * round_ / self.rounds))
-
-
-SCHEDULES: Kind[Schedule] = Kind(
-    noun="schedule",
-    key="local.schedule",
-    group="submodel.schedules",
-    wants="a schedule: an object with factor(round)",
-    is_one=lambda candidate: hasattr(candidate, "factor"),
-    offers={
-        "constant": Offer("submodel.local.schedule:Constant"),
-        "step": Offer("submodel.local.schedule:Steps"),
-        "cosine": Offer("submodel.local.schedule:Cosine"),
-    },
-)
-"""Made with the number of rounds as context."""

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from submodel.data import Examples
 from submodel.local.optimisers import Gradients
-from submodel.local.work import LocalWork, Precision
+from submodel.local.precision import Precision
+from submodel.local.work import LocalWork
 from submodel.tasks.counting import CountingLoss, LossBook
 from submodel.tasks.loss import Loss
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from submodel.local.optimisers import Optimiser
+from submodel.local.precision import Precision
 from submodel.local.sgd import Sgd
 from submodel.randomness import generator
-
-Precision = Literal["float32", "bfloat16"]
-"""Of products and convolutions; weights, sums and everything exchanged stay as they are."""
 
 
 @dataclass(frozen=True)

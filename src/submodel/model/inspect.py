@@ -15,7 +15,8 @@ from submodel.errors import ConfigError
 from submodel.model.axes import Axes, trace
 from submodel.model.axes.forward import Inputs
 from submodel.model.cost import on_meta
-from submodel.model.zoo import MODELS, ModelContext
+from submodel.model.registry import MODELS
+from submodel.model.zoo import ModelContext
 from submodel.options import FreeOptions
 from submodel.plugins import is_path
 

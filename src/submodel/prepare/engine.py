@@ -6,7 +6,8 @@ from submodel.algorithm.execution import Engine
 from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.engines.device import own_device
-from submodel.engines.select import ENGINES, EngineContext
+from submodel.engines.registry import ENGINES
+from submodel.engines.select import EngineContext
 
 
 def make_engine(config: Config, setup: Setup) -> Engine:

@@ -13,7 +13,7 @@ from submodel.config import Config
 from submodel.engines.device import own_device
 from submodel.engines.estimate import Estimate
 from submodel.engines.processes.group import in_process_group
-from submodel.engines.select import ENGINES
+from submodel.engines.registry import ENGINES
 from submodel.errors import ConfigError
 
 _WORTH_PROCESSES = 60.0  # seconds of work that starting more processes is worth

@@ -9,7 +9,7 @@ from torch import nn
 
 from submodel.config import AxesSection, Config
 from submodel.data import Dataset
-from submodel.data.partitions import PARTITIONS
+from submodel.data.registry import PARTITIONS
 from submodel.model.zoo.preresnet import PreResNet
 from submodel.prepare.fit import cross_entropy_options
 from submodel.schemes.random.independent import Alignment

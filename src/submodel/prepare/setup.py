@@ -9,20 +9,18 @@ from torch import nn
 from torch.nn import functional
 
 from submodel.algorithm.clients import Clients, PartitionedClients
-from submodel.algorithm.merge import RULES
-from submodel.algorithm.projection import PROJECTIONS
-from submodel.algorithm.server import STEPS
+from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
 from submodel.algorithm.types import Setup
 from submodel.config import Config, TaskSection
 from submodel.config.trackers import TRACKERS
 from submodel.data import Dataset, Partition, Population, limit
-from submodel.data.partitions import PARTITIONS, PartitionContext, Unsplit
-from submodel.data.sources import SOURCES, SourceContext
+from submodel.data.partitions import PartitionContext, Unsplit
+from submodel.data.registry import PARTITIONS, SOURCES
+from submodel.data.sources import SourceContext
 from submodel.engines import lone
 from submodel.engines.device import device_problems
 from submodel.errors import ConfigError
-from submodel.local.optimisers import OPTIMISERS
-from submodel.local.schedule import SCHEDULES
+from submodel.local.registry import OPTIMISERS, SCHEDULES
 from submodel.local.work import LocalWork
 from submodel.model.axes import Axes, Dimension, declare, trace
 from submodel.model.axes.advice import to_change
@@ -31,8 +29,9 @@ from submodel.model.build.cut_check import check_axes
 from submodel.model.build.output_check import OutputCheck
 from submodel.model.cut import COORDINATES, WHOLE
 from submodel.model.norm import Statistics
+from submodel.model.registry import MODELS
 from submodel.model.seeding import seed_torch
-from submodel.model.zoo import MODELS, ModelContext, factorised, only_ranks
+from submodel.model.zoo import ModelContext, factorised, only_ranks
 from submodel.prepare.fit import check_fit, check_kinds, check_model, simplify
 from submodel.prepare.settings import (
     alignment_of,
@@ -48,7 +47,8 @@ from submodel.schemes import Draw, Random, RunFacts, Scheme, Static
 from submodel.schemes.base import SchemeContext
 from submodel.schemes.draw import draw_units
 from submodel.schemes.registry import SCHEMES
-from submodel.tasks.loss import LOSSES, Loss
+from submodel.tasks.loss import Loss
+from submodel.tasks.registry import LOSSES
 
 
 def load_data(config: Config) -> Dataset:

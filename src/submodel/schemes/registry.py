@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from submodel.plugins import Kind, Offer
-from submodel.schemes.base import Scheme
+
+if TYPE_CHECKING:
+    from submodel.schemes.base import Scheme
 
 GROUP = "submodel.schemes"
 """The entry-point group in which packages offer schemes."""
+
+
+def _is_scheme(candidate: object) -> bool:
+    from submodel.schemes.base import Scheme
+
+    return isinstance(candidate, Scheme)
+
 
 SCHEMES: Kind[Scheme] = Kind(
     noun="scheme",
     key="scheme.name",
     group=GROUP,
     wants="a submodel.schemes.Scheme",
-    is_one=lambda candidate: isinstance(candidate, Scheme),
+    is_one=_is_scheme,
     offers={
         "full": Offer("submodel.schemes.full:Full", "everything (FedAvg)"),
         "static": Offer("submodel.schemes.static:Static", "the first units (HeteroFL)"),

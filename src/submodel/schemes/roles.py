@@ -63,10 +63,10 @@ def role(scheme: Scheme, protocol: type[_P]) -> _P | None:
     4
     >>> role(Static(), HasCells)
     """
-    return next(roles(scheme, protocol), None)
+    return next(all_roles(scheme, protocol), None)
 
 
-def roles(scheme: Scheme, protocol: type[_P]) -> Iterator[_P]:
+def all_roles(scheme: Scheme, protocol: type[_P]) -> Iterator[_P]:
     """All that offer a protocol: the scheme, then the one whose masks it borrows, and so on."""
     kind: type = protocol
     passed_on = _passed_on(kind)
@@ -81,7 +81,7 @@ def roles(scheme: Scheme, protocol: type[_P]) -> Iterator[_P]:
 def check_roles(scheme: Scheme) -> None:
     """Raise `SubmodelError` if the scheme defines a part of any protocol: it would be ignored."""
     for protocol in PROTOCOLS:
-        for _ in roles(scheme, protocol):
+        for _ in all_roles(scheme, protocol):
             pass
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-AbsentLabels = Literal["keep", "zero", "leave_out"]
+from submodel.tasks.absent import AbsentLabels
 
 
 class MaskedCrossEntropy:

@@ -14,7 +14,8 @@ import torch
 from submodel.algorithm.cells import cells_of
 from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.evaluation import EVALUATOR
-from submodel.algorithm.merge import RULES, Accumulator, merge_rule
+from submodel.algorithm.merge import Accumulator, merge_rule
+from submodel.algorithm.registry import RULES
 from submodel.algorithm.rounds import initial_state, output_step, plan, step
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.model.cut import gather

@@ -4,7 +4,6 @@ from submodel.algorithm.merge.accumulator import Accumulator, coverage, exact_we
 from submodel.algorithm.merge.guards import LARGEST_VALUE, unsound
 from submodel.algorithm.merge.rules import (
     FILL_IN,
-    RULES,
     SELECTIVE,
     MergeRule,
     average,
@@ -14,7 +13,6 @@ from submodel.algorithm.merge.rules import (
 __all__ = [
     "FILL_IN",
     "LARGEST_VALUE",
-    "RULES",
     "SELECTIVE",
     "Accumulator",
     "MergeRule",

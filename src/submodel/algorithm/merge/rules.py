@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from submodel.algorithm.registry import RULES
 from submodel.options import Section
-from submodel.plugins import Kind, Offer
 
 
 class MergeRule(Protocol):
@@ -44,20 +44,6 @@ class FillIn:
 
 
 SELECTIVE, FILL_IN = Selective(), FillIn()
-
-RULES: Kind[MergeRule] = Kind(
-    noun="merge rule",
-    key="merge.rule",
-    group="submodel.merge_rules",
-    wants="a merge rule: an object with divisor(holder_weight, total_weight)",
-    is_one=lambda candidate: hasattr(candidate, "divisor"),
-    offers={
-        "selective": Offer(
-            "submodel.algorithm.merge.rules:Selective", "divide by those who held a weight"
-        ),
-        "fill_in": Offer("submodel.algorithm.merge.rules:FillIn", "divide by all (the paper)"),
-    },
-)
 
 
 def merge_rule(name: str) -> MergeRule:

@@ -4,33 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from submodel.data.dataset import Dataset, limit
+from submodel.data.examples import Dataset, limit
+from submodel.data.registry import SOURCES
 from submodel.data.sources.base import SourceContext
-from submodel.plugins import Kind, Offer
 
-__all__ = ["SOURCES", "SourceContext", "load_dataset"]
-
-SOURCES: Kind[Dataset] = Kind(
-    noun="data source",
-    key="data.name",
-    group="submodel.data",
-    wants="a submodel.Dataset",
-    is_one=lambda thing: isinstance(thing, Dataset),
-    offers={
-        "digits": Offer("submodel.data.sources.digits:Digits", "scikit-learn's 1,797 images"),
-        "cifar10": Offer("submodel.data.sources.cifar.component:Cifar10"),
-        "cifar100": Offer("submodel.data.sources.cifar.component:Cifar100"),
-        "hf": Offer(
-            "submodel.data.sources.hub:Hub", "any image dataset of the Hugging Face hub", "NAME"
-        ),
-        "folder": Offer(
-            "submodel.data.sources.folder:Folder",
-            "train/CLASS/*.png, test/CLASS/*.png",
-            "PATH",
-        ),
-        "own": Offer("submodel.data.sources.stand_in:DataStandIn", is_hidden=True),
-    },
-)
+__all__ = ["SourceContext", "load_dataset"]
 
 
 def load_dataset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from submodel.data.dataset import Dataset
+from submodel.data.examples import Dataset
 from submodel.data.images import ImageSet, channel_statistics, to_dataset
 
 

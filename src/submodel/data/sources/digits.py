@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from submodel.data.dataset import About, Dataset, dataset, limit
+from submodel.data.examples import About, Dataset, dataset, limit
 from submodel.data.sources.base import SourceContext
 from submodel.extras import needs_extra
 from submodel.options import Section

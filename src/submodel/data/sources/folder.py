@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from submodel.data.dataset import Dataset
+from submodel.data.examples import Dataset
 from submodel.data.images import Images, ImageSet, Pixels, decode, open_picture, stack_pictures
 from submodel.data.sources.base import SourceContext
 from submodel.errors import DataError

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from pydantic import Field
 
-from submodel.data.dataset import Dataset
+from submodel.data.examples import Dataset
 from submodel.data.images import (
     Images,
     ImageSet,

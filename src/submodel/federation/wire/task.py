@@ -27,8 +27,9 @@ from submodel.algorithm.types import Assignment, Setup, Task
 from submodel.errors import PlanError, plain
 from submodel.federation.wire.parcel import Parcel, WireError, read_as
 from submodel.local.optimisers import Optimiser
+from submodel.local.precision import Precision
 from submodel.local.sgd import Sgd
-from submodel.local.work import LocalWork, Precision
+from submodel.local.work import LocalWork
 from submodel.model.axes.layout import Indices
 from submodel.model.build import local_of, tensors_of
 from submodel.model.cut import CoordinateCut, Cut, PlannedCut, UnitCut, read_runs, runs

@@ -8,28 +8,11 @@ from typing import Any
 from torch import nn
 
 from submodel.errors import ConfigError
+from submodel.model.registry import MODELS
 from submodel.model.zoo.context import ModelContext
 from submodel.model.zoo.low_rank import factorised, only_ranks
-from submodel.model.zoo.own_model import as_module
-from submodel.plugins import Kind, Offer
 
-__all__ = ["MODELS", "ModelContext", "factorised", "make_model", "only_ranks"]
-
-MODELS: Kind[nn.Module] = Kind(
-    noun="model",
-    key="model.name",
-    group="submodel.models",
-    wants="an nn.Module",
-    is_one=lambda component: isinstance(component, nn.Module),
-    adapt=as_module,
-    offers={
-        "mlp": Offer("submodel.model.zoo.mlp:Mlp"),
-        "cnn": Offer("submodel.model.zoo.cnn:Cnn"),
-        "preresnet18": Offer("submodel.model.zoo.preresnet:PreResNet18"),
-        "preresnet34": Offer("submodel.model.zoo.preresnet:PreResNet34"),
-        "own": Offer("submodel.model.zoo.own_model:OwnModel", is_hidden=True),
-    },
-)
+__all__ = ["ModelContext", "factorised", "make_model", "only_ranks"]
 
 
 def make_model(

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from submodel.data.cache import cache_file, restore, store
-from submodel.data.dataset import Dataset
+from submodel.data.examples import Dataset
 from submodel.data.images import ImageSet, to_dataset
 from submodel.data.sources.base import SourceContext
 from submodel.data.sources.cifar.files import read_cifar

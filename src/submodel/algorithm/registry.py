@@ -1,0 +1,54 @@
+"""Merge rules, projections and server steps by name: ours, and where their code is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from submodel.plugins import Kind, Offer
+
+if TYPE_CHECKING:
+    from submodel.algorithm.merge import MergeRule
+    from submodel.algorithm.projection import Projection
+    from submodel.algorithm.server import ServerStep
+
+RULES: Kind[MergeRule] = Kind(
+    noun="merge rule",
+    key="merge.rule",
+    group="submodel.merge_rules",
+    wants="a merge rule: an object with divisor(holder_weight, total_weight)",
+    is_one=lambda candidate: hasattr(candidate, "divisor"),
+    offers={
+        "selective": Offer(
+            "submodel.algorithm.merge.rules:Selective", "divide by those who held a weight"
+        ),
+        "fill_in": Offer("submodel.algorithm.merge.rules:FillIn", "divide by all (the paper)"),
+    },
+)
+
+PROJECTIONS: Kind[Projection] = Kind(
+    noun="projection",
+    key="merge.projection",
+    group="submodel.projections",
+    wants="a projection: a function of tensors by name that returns such tensors",
+    is_one=callable,
+    is_function=True,
+    offers={
+        "none": Offer("submodel.algorithm.projection:NoProjection", "the whole space"),
+        "ball": Offer("submodel.algorithm.projection:Ball", "all parameters together"),
+        "box": Offer("submodel.algorithm.projection:Box", "every weight by itself"),
+    },
+)
+
+STEPS: Kind[ServerStep] = Kind(
+    noun="server step",
+    key="server.name",
+    group="submodel.server_steps",
+    wants="a server step: an object with begin(parameters) and step(old, target, coverage, memory)",
+    is_one=lambda candidate: hasattr(candidate, "begin") and hasattr(candidate, "step"),
+    offers={
+        "plain": Offer("submodel.algorithm.server:Plain", "takes it (FedAvg)"),
+        "momentum": Offer("submodel.algorithm.server:Momentum", "FedAvgM"),
+        "adam": Offer("submodel.algorithm.server:Adam", "FedAdam"),
+        "yogi": Offer("submodel.algorithm.server:Yogi", "FedYogi"),
+    },
+)

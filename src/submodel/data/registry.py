@@ -1,0 +1,73 @@
+"""Data sources and partitions by name: ours, and where their code is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from submodel.plugins import Kind, Offer
+
+if TYPE_CHECKING:
+    from submodel.data.examples import Dataset
+    from submodel.data.partitions import Partition
+
+
+def _is_dataset(thing: object) -> bool:
+    from submodel.data.examples import Dataset
+
+    return isinstance(thing, Dataset)
+
+
+SOURCES: Kind[Dataset] = Kind(
+    noun="data source",
+    key="data.name",
+    group="submodel.data",
+    wants="a submodel.Dataset",
+    is_one=_is_dataset,
+    offers={
+        "digits": Offer("submodel.data.sources.digits:Digits", "scikit-learn's 1,797 images"),
+        "cifar10": Offer("submodel.data.sources.cifar.component:Cifar10"),
+        "cifar100": Offer("submodel.data.sources.cifar.component:Cifar100"),
+        "hf": Offer(
+            "submodel.data.sources.hub:Hub", "any image dataset of the Hugging Face hub", "NAME"
+        ),
+        "folder": Offer(
+            "submodel.data.sources.folder:Folder",
+            "train/CLASS/*.png, test/CLASS/*.png",
+            "PATH",
+        ),
+        "own": Offer("submodel.data.sources.own_data:OwnData", is_hidden=True),
+    },
+)
+
+
+def _adapt(thing: object) -> object:
+    """Lists of positions are a partition, too."""
+    if isinstance(thing, list | tuple):
+        import numpy as np
+
+        from submodel.data.partitions.lists import ClientLists
+
+        return ClientLists(tuple(np.sort(np.asarray(part, dtype=np.int64)) for part in thing))
+    return thing
+
+
+PARTITIONS: Kind[Partition] = Kind(
+    noun="partition",
+    key="data.partition",
+    group="submodel.partitions",
+    wants="a partition: lists of positions, or an object with size(client) and indices(client)",
+    is_one=lambda thing: hasattr(thing, "size") and hasattr(thing, "indices"),
+    adapt=_adapt,
+    with_context=True,
+    offers={
+        "iid": Offer("submodel.data.partitions.iid:Iid", "equal random parts"),
+        "labels": Offer(
+            "submodel.data.partitions.labels:ByLabel", "L labels per client, equal shards"
+        ),
+        "dirichlet": Offer(
+            "submodel.data.partitions.dirichlet:Dirichlet", "each label split by Dir(alpha)"
+        ),
+        "own": Offer("submodel.data.partitions.lists:ClientLists", is_hidden=True),
+        "flwr": Offer("submodel.data.partitions.flower:Flower", "a partitioner of flwr-datasets"),
+    },
+)

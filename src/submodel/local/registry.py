@@ -1,0 +1,39 @@
+"""Optimisers and schedules by name: ours, and where their code is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from submodel.plugins import Kind, Offer
+
+if TYPE_CHECKING:
+    from submodel.local.optimisers import Optimiser
+    from submodel.local.schedule import Schedule
+
+
+def _is_optimiser(candidate: object) -> bool:
+    return all(hasattr(candidate, name) for name in ("copies", "begin", "step", "plain"))
+
+
+OPTIMISERS: Kind[Optimiser] = Kind(
+    noun="optimiser",
+    key="local.optimiser",
+    group="submodel.optimisers",
+    wants="an optimiser, with copies, begin, step and plain",
+    is_one=_is_optimiser,
+    offers={"sgd": Offer("submodel.local.sgd:Sgd", "with momentum, as torch's")},
+)
+
+SCHEDULES: Kind[Schedule] = Kind(
+    noun="schedule",
+    key="local.schedule",
+    group="submodel.schedules",
+    wants="a schedule: an object with factor(round)",
+    is_one=lambda candidate: hasattr(candidate, "factor"),
+    offers={
+        "constant": Offer("submodel.local.schedule:Constant"),
+        "step": Offer("submodel.local.schedule:Steps"),
+        "cosine": Offer("submodel.local.schedule:Cosine"),
+    },
+)
+"""Made with the number of rounds as context."""

@@ -1,0 +1,39 @@
+"""Models by name: ours, and where their code is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from submodel.plugins import Kind, Offer
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def _is_module(component: object) -> bool:
+    from torch import nn
+
+    return isinstance(component, nn.Module)
+
+
+def _adapt(component: Any) -> Any:
+    from submodel.model.zoo.own_model import as_module
+
+    return as_module(component)
+
+
+MODELS: Kind[nn.Module] = Kind(
+    noun="model",
+    key="model.name",
+    group="submodel.models",
+    wants="an nn.Module",
+    is_one=_is_module,
+    adapt=_adapt,
+    offers={
+        "mlp": Offer("submodel.model.zoo.mlp:Mlp"),
+        "cnn": Offer("submodel.model.zoo.cnn:Cnn"),
+        "preresnet18": Offer("submodel.model.zoo.preresnet:PreResNet18"),
+        "preresnet34": Offer("submodel.model.zoo.preresnet:PreResNet34"),
+        "own": Offer("submodel.model.zoo.own_model:OwnModel", is_hidden=True),
+    },
+)
