@@ -81,8 +81,8 @@ class LayerCut:
         """What a number of the layer counts or groups, by what the trace saw; None if unknown."""
         numbers = self.cut.axes.code_numbers
         number = Attribute(f"{self.path}.{what}" if self.path else what)
-        makers = [] if numbers is None else [m for m in numbers.layers if m.number == number]
-        layout: Layout | None = makers[0].dimension if makers else None
+        sizings = [] if numbers is None else [m for m in numbers.layers if m.number == number]
+        layout: Layout | None = sizings[0].dimension if sizings else None
         return layout
 
     def follow(self, size: int, what: str) -> int:
