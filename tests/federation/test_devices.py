@@ -32,7 +32,7 @@ from submodel.federation.memory import fitting_capacity, offered_capacity
 from submodel.federation.own_data import OwnData
 from submodel.federation.post import MessageKind, Reply
 from submodel.federation.roster import Roster, read_roster
-from submodel.federation.server import DeviceFederation, over_devices
+from submodel.federation.server import DeviceClients, over_devices
 from submodel.federation.wire import Parcel, WireError, read_update, task_parcel, update_limits
 from submodel.model.budget import Budget
 from submodel.model.cost import CostModel
@@ -533,7 +533,7 @@ def test_what_a_device_says_of_itself_is_bounded(caplog: pytest.LogCaptureFixtur
 
     post = Boasting({number: Means(OwnData(part=0)) for number in range(1, 1 + len(said))})
     setup, _ = over(config, post)
-    assert isinstance(setup.clients, DeviceFederation)
+    assert isinstance(setup.clients, DeviceClients)
     assert setup.clients.roster.wait(0) == []
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == len(said)
@@ -550,7 +550,7 @@ def test_labels_that_nobody_asked_for_are_not_kept(caplog: pytest.LogCaptureFixt
             return Parcel({**head, "labels": [7]}, {}).to_bytes()
 
     setup, _ = over(config, Telling({1: Means(OwnData(part=0))}))
-    assert isinstance(setup.clients, DeviceFederation)
+    assert isinstance(setup.clients, DeviceClients)
     assert setup.clients.roster.wait(0) == []
     assert "which nobody asked for" in caplog.text
 

@@ -31,7 +31,7 @@ from submodel.errors import ConfigError, PlanError, SubmodelError, plain
 from submodel.federation.facts import Facts, read_briefing
 from submodel.federation.memory import (
     COPIES,
-    RUNNING,
+    RUNTIME_BYTES,
     fitting_capacity,
     free_memory,
     offered_capacity,
@@ -98,8 +98,8 @@ class Report:
 
 
 @dataclass(frozen=True)
-class OwnFederation:
-    """The federation as one device sees it: there is nobody but itself."""
+class LoneClient:
+    """The clients as one device sees them: there is nobody but itself."""
 
     dataset: Dataset
     device_examples: Examples
@@ -171,8 +171,8 @@ class Device:
             self.config, module, find_axes(self.config, module, self.facts.dataset, None)
         )
         scheme = make_scheme(self.config, module, axes, self.facts.classes is not None)
-        federation = OwnFederation(self.facts.dataset, self.examples)
-        return assemble_setup(self.config, module, axes, scheme, federation)
+        clients = LoneClient(self.facts.dataset, self.examples)
+        return assemble_setup(self.config, module, axes, scheme, clients)
 
     @property
     def axes_json(self) -> str:
@@ -211,7 +211,7 @@ class Device:
         config, device = self.config, own_device(self.config.engine.device)
         process_bytes = running_bytes = copies = 0
         if device.type == "cpu":  # a GPU has neither torch nor messages in its memory
-            process_bytes, running_bytes = own_memory(), RUNNING
+            process_bytes, running_bytes = own_memory(), RUNTIME_BYTES
             decays = getattr(setup.work.optimiser, "weight_decay", 1.0) > 0
             copies = COPIES + decays  # a gradient with its decay
             copies += 2 * (config.devices.transport == "half")  # changes, and those made smaller

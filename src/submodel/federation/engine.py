@@ -89,9 +89,9 @@ class DeviceEngine:
         self, tasks: Iterable[Task], kind: MessageKind
     ) -> Iterator[tuple[Task, Parcel | Failure]]:
         """Send every task as a question of some kind; the answers as they come."""
-        open_tasks, unreachable = self._send(tasks, kind)
-        yield from ((task, Failure(task.assignment, why)) for task, why in unreachable)
-        enough = math.ceil(self._config.quorum * (len(open_tasks) + len(unreachable)))
+        open_tasks, unreachable_tasks = self._send(tasks, kind)
+        yield from ((task, Failure(task.assignment, why)) for task, why in unreachable_tasks)
+        enough = math.ceil(self._config.quorum * (len(open_tasks) + len(unreachable_tasks)))
         end, answers = self._clock() + self._config.deadline, 0
         while open_tasks and answers < enough and self._clock() < end:
             replies = self._post.replies(list(open_tasks))
@@ -114,7 +114,7 @@ class DeviceEngine:
     ) -> tuple[dict[str, _OpenTask], list[tuple[Task, str]]]:
         """Everything that goes out, by ticket, and what could not."""
         open_tasks: dict[str, _OpenTask] = {}
-        unreachable = []
+        unreachable_tasks = []
         masks = self._masks or kind == "moments"  # those are not of a client's own draw
         for task in tasks:
             parcel = task_parcel(task, self._module, masks, self._config.transport)
@@ -126,11 +126,11 @@ class DeviceEngine:
                 self._roster.note_failure(
                     task.assignment.client, "it cannot be reached", silent=True
                 )
-                unreachable.append((task, "it cannot be reached"))
+                unreachable_tasks.append((task, "it cannot be reached"))
             else:
                 limits = self._limits(task, kind)
                 open_tasks[ticket] = _OpenTask(task, self._clock(), len(payload), limits)
-        return open_tasks, unreachable
+        return open_tasks, unreachable_tasks
 
     def _limits(self, task: Task, kind: MessageKind) -> Limits:
         """What an honest answer can have, by the cut that it is for."""

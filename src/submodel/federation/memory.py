@@ -22,7 +22,7 @@ _SHARE = 0.5
 """Of what is free now: other programs of the device want memory too."""
 COPIES = 3
 """Of a sub-model's values beside those that are trained: as received, and the answer on its way."""
-RUNNING = 50_000_000
+RUNTIME_BYTES = 50_000_000
 """Bytes that torch and Flower take on top when they are at work."""
 
 

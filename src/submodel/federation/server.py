@@ -36,7 +36,7 @@ from submodel.schemes.roles import sends_masks
 _log = logging.getLogger(__name__)
 
 
-class DeviceFederation:
+class DeviceClients:
     """The clients' data, which stays where it is; what is known of it, devices have said."""
 
     def __init__(
@@ -159,8 +159,8 @@ def over_devices(training: Training, post: Post, file: Path | None = None) -> Tr
     roster = Roster(post, head, accepts, config.clients.count, file)
     engine = DeviceEngine(config, setup.module, sends_masks(setup.scheme), head, post, roster)
     least = min(config.devices.least, config.clients.count)
-    federation = DeviceFederation(setup, roster, engine, least, config.clients.sample_size)
-    setup = replace(setup, clients=federation)
+    clients = DeviceClients(setup, roster, engine, least, config.clients.sample_size)
+    setup = replace(setup, clients=clients)
     return replace(training, setup=setup, engine=engine, checkpoint_every=1)
 
 

@@ -84,8 +84,10 @@ class Supernode:
             if not path.is_file():
                 raise SubmodelError(f"{path}: no such file, and the device's credentials name it")
         self.stop()
-        listening = ["--host", "127.0.0.1", "--port", str(free_port())]
-        self._child = Child("supernode", [*self._arguments, *listening], self._home, self._log)
+        address_arguments = ["--host", "127.0.0.1", "--port", str(free_port())]
+        self._child = Child(
+            "supernode", [*self._arguments, *address_arguments], self._home, self._log
+        )
         self._child.start()
 
     def alive(self) -> bool:
@@ -159,8 +161,8 @@ def keep_running(
             if time.monotonic() - start > _LONGEST_PAUSE:  # it had worked
                 pause = _FIRST_PAUSE
             on_event(f"{reason}; trying again in {pause:g} s")
-            over = time.monotonic() + pause
-            while time.monotonic() < over and not should_stop():
+            end = time.monotonic() + pause
+            while time.monotonic() < end and not should_stop():
                 time.sleep(_POLL)
             pause = min(2 * pause, _LONGEST_PAUSE)
     finally:
