@@ -21,7 +21,8 @@ from submodel.data.partitions.flower import check_parts, flower_partition
 from submodel.data.partitions.labels import assign_labels
 from submodel.data.registry import PARTITIONS
 from submodel.errors import ConfigError, DataError
-from submodel.prepare.setup import prepare, split_data
+from submodel.prepare.parts import split_data
+from submodel.prepare.setup import prepare
 
 LABELS = digits().train.y.numpy()
 

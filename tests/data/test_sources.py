@@ -30,7 +30,7 @@ from submodel.data.sources.cifar.files import read_cifar
 from submodel.data.sources.cifar.spec import CIFAR10, CIFAR100, NPM_FILE, Spec
 from submodel.data.sources.cifar.verification import verify_images
 from submodel.errors import ConfigError, DataError
-from submodel.prepare.setup import load_data
+from submodel.prepare.parts import load_data
 from tests.support.commands import Command
 
 TEN = replace(CIFAR10, train_records=4, test_records=10, verify=False)

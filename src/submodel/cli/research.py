@@ -40,7 +40,7 @@ def data_command(
 ) -> None:
     """Fetch a dataset, describe it, and show who would have what of it."""
     from submodel.config import read
-    from submodel.prepare.setup import load_data, split_data
+    from submodel.prepare.parts import load_data, split_data
     from submodel.report import partition as picture
 
     short_settings = {

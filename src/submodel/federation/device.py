@@ -52,13 +52,9 @@ from submodel.model.axes.axes_json import axes_fingerprint, from_json, to_json
 from submodel.model.build import build_module, fill_local, load, skeleton, tensors_of, to_device
 from submodel.model.norm import pool_moments
 from submodel.model.zoo import factorised
-from submodel.prepare.setup import (
-    assemble_setup,
-    find_axes,
-    make_module,
-    make_scheme,
-    only_cut_ranks,
-)
+from submodel.prepare.assembly import assemble_setup
+from submodel.prepare.axes import find_axes, only_cut_ranks
+from submodel.prepare.parts import make_module, make_scheme
 
 _log = logging.getLogger(__name__)
 Label = Annotated[int, Field(ge=0, lt=1 << 53)]

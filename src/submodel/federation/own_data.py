@@ -30,7 +30,7 @@ from submodel.data.sources.folder import classes_in, images_in, open_image
 from submodel.errors import DataError, plain
 from submodel.federation.facts import Facts
 from submodel.federation.memory import free_memory
-from submodel.prepare.setup import load_data, split_data
+from submodel.prepare.parts import load_data, split_data
 
 _log = logging.getLogger(__name__)
 

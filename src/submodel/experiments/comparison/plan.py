@@ -28,7 +28,8 @@ from submodel.experiments.comparison.findings import Findings, WayRecord
 from submodel.experiments.comparison.ways import Way, describe_duplicates, parse_ways
 from submodel.experiments.paper.variants import DATASETS, Scale, Variant
 from submodel.experiments.runner import Runner
-from submodel.prepare.setup import load_data, prepare
+from submodel.prepare.parts import load_data
+from submodel.prepare.setup import prepare
 
 Base = Callable[[Sequence[str]], Config]
 """What all ways have in common: from ``key.path=value`` settings to a configuration."""

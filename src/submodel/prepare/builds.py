@@ -1,0 +1,41 @@
+"""Building the sub-model of every capacity once, before anything runs."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from submodel.config import Config
+from submodel.data import Dataset
+from submodel.model.axes import Axes
+from submodel.model.build import build_module
+from submodel.model.build.output_check import OutputCheck
+from submodel.model.cut import WHOLE
+from submodel.prepare.axes import capacity_shares
+from submodel.schemes import Draw, Random, Scheme, Static
+from submodel.schemes.draw import draw_units
+
+
+def check_builds(
+    module: nn.Module, axes: Axes, scheme: Scheme, config: Config, data: Dataset
+) -> None:
+    """Build every capacity once, before anything runs: what cannot be built is said now.
+
+    The whole, too: its copy must be a model of its own. A scheme that keeps unequal numbers of
+    units is asked for some of its own cuts, as sizes that fit the others need not fit those.
+    """
+    outputs = OutputCheck(module, data.example)
+    outputs.check(build_module(module, WHOLE), WHOLE)
+    shares = sorted(capacity_shares(config) - {1.0})
+    if config.scheme.granularity != "unit" or not shares:
+        return
+    shape_keys = set()
+    plain = [(Static(), capacity, 0) for capacity in shares]
+    for rule, capacity, client in [*plain, *((scheme, shares[0], n) for n in range(3))]:
+        draw = Draw(config.seed, 0, client)
+        try:
+            cut = draw_units(rule, axes, capacity, draw, least=config.axes.least)
+        except LookupError:  # it looks at the model; then it may draw anything
+            cut = draw_units(Random("bernoulli"), axes, capacity, draw, least=config.axes.least)
+        if cut.shape_key not in shape_keys:
+            shape_keys.add(cut.shape_key)
+            outputs.check(build_module(module, cut), cut)

@@ -1,0 +1,73 @@
+"""The parts of a setup that components make: data, partition, module, scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from submodel.config import Config
+from submodel.data import Dataset, Partition, limit
+from submodel.data.partitions import PartitionContext
+from submodel.data.registry import PARTITIONS, SOURCES
+from submodel.data.sources import SourceContext
+from submodel.errors import ConfigError
+from submodel.model.axes import Axes
+from submodel.model.registry import MODELS
+from submodel.model.seeding import seed_torch
+from submodel.model.zoo import ModelContext
+from submodel.prepare.axes import selection_sizes
+from submodel.prepare.settings import (
+    alignment_of,
+)
+from submodel.randomness import key
+from submodel.schemes import RunFacts, Scheme
+from submodel.schemes.base import SchemeContext
+from submodel.schemes.registry import SCHEMES
+
+
+def load_data(config: Config) -> Dataset:
+    """The configured dataset; of a source that gives more than is asked for, a part."""
+    choice = config.data
+    source = SOURCES.find(choice.name)
+    context = SourceContext(source.argument, choice.examples, choice.test_examples)
+    return limit(source.make(choice, context), choice.examples, choice.test_examples)
+
+
+def split_data(config: Config, data: Dataset) -> Partition:
+    """Who has which training examples; raises `ConfigError` where somebody would have none."""
+    labels = data.train.y.numpy() if data.classes is not None else None
+    context = PartitionContext(labels, len(data.train), config.clients.count, config.seed)
+    return PARTITIONS.find(config.data.partition).make(config.data, context)
+
+
+def make_module(config: Config, inputs: Sequence[int], classes: int | None) -> nn.Module:
+    """The configured model, initialised from the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        seed_torch(key(config.seed, "initialise") % 2**63)
+        context = ModelContext(inputs, classes or 1)
+        return MODELS.find(config.model.name).make(config.model, context)
+
+
+def make_scheme(config: Config, module: nn.Module, axes: Axes, has_labels: bool) -> Scheme:
+    """The scheme of a configuration, for these axes, if it is defined for the run."""
+    sizes = selection_sizes(config, module, axes)
+    context = SchemeContext(sizes, config.clients.capacities)
+    scheme = SCHEMES.find(config.scheme.name).make(config.scheme, context)
+    facts = RunFacts(
+        sizes=sizes,
+        capacities=config.clients.capacities,
+        clients=config.clients.count,
+        per_round=config.clients.sample_size,
+        granularity=config.scheme.granularity,
+        output_step=config.train.output_step is not None,
+        shapes={name: parameter.shape for name, parameter in module.named_parameters()},
+        least=config.axes.least,
+        rounds=config.train.rounds,
+        is_aligned=alignment_of(config) == "residual",
+        has_labels=has_labels,
+    )
+    if problems := scheme.problems(facts):
+        raise ConfigError(problems)
+    return scheme
