@@ -128,7 +128,7 @@ def empty_module(config: Config, facts: Facts) -> nn.Module:
     """The configured model without values; one that cannot be made so is made and emptied."""
 
     def make() -> nn.Module:
-        module = make_module(config, facts.inputs, facts.classes)
+        module = make_module(config, facts.model_context)
         if facts.example.is_floating_point():
             module = module.to(facts.example.dtype)
         return factorised(module, config.model.rank_share) if config.model.factorised else module

@@ -18,6 +18,8 @@ from submodel.data import Dataset
 from submodel.data.examples import Examples
 from submodel.errors import plain
 from submodel.federation.wire import PositiveInteger, WireError, read_as
+from submodel.model.zoo import ModelContext
+from submodel.prepare.model_context import context_of
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Facts:
     names: tuple[str, ...]  # of the classes; empty: they are numbers
     mean: tuple[float, ...]  # of every channel; empty: inputs come as they are
     deviation: tuple[float, ...]
+    vocabulary: PositiveInteger | None = None  # how many tokens, where inputs are tokens
+    task: str | None = None  # as `ModelContext` has it
 
     @classmethod
     def of(cls, data: Dataset) -> Facts:
@@ -39,7 +43,7 @@ class Facts:
         >>> Facts.of(digits()).inputs
         (1, 8, 8)
         """
-        about = data.about
+        about, context = data.about, context_of(data)
         return cls(
             data.inputs,
             str(data.example.dtype).removeprefix("torch."),
@@ -47,7 +51,15 @@ class Facts:
             about.names if about else (),
             about.mean if about else (),
             about.deviation if about else (),
+            context.vocabulary,
+            context.task,
         )
+
+    @property
+    def model_context(self) -> ModelContext:
+        """What the model is made for."""
+        outputs = self.vocabulary if self.task == "language" else self.classes
+        return ModelContext(self.inputs, outputs or 1, self.vocabulary, self.task)
 
     @property
     def example(self) -> Tensor:

@@ -34,6 +34,7 @@ MODELS: Kind[nn.Module] = Kind(
         "cnn": Offer("submodel.model.zoo.cnn:Cnn"),
         "preresnet18": Offer("submodel.model.zoo.preresnet:PreResNet18"),
         "preresnet34": Offer("submodel.model.zoo.preresnet:PreResNet34"),
+        "gpt": Offer("submodel.model.zoo.gpt:Gpt", "for sequences of tokens"),
         "own": Offer("submodel.model.zoo.own_model:OwnModel", is_hidden=True),
     },
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
@@ -42,11 +40,10 @@ def split_data(config: Config, data: Dataset) -> Partition:
     return PARTITIONS.find(config.data.partition).make(config.data, context)
 
 
-def make_module(config: Config, inputs: Sequence[int], classes: int | None) -> nn.Module:
-    """The configured model, initialised from the seed alone."""
+def make_module(config: Config, context: ModelContext) -> nn.Module:
+    """The configured model for such data, initialised from the seed alone."""
     with torch.random.fork_rng(devices=[]):
         seed_torch(key(config.seed, "initialise") % 2**63)
-        context = ModelContext(inputs, classes or 1)
         return MODELS.find(config.model.name).make(config.model, context)
 
 

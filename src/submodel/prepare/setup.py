@@ -22,6 +22,7 @@ from submodel.prepare.assembly import assemble_setup
 from submodel.prepare.axes import find_axes, only_cut_ranks
 from submodel.prepare.builds import check_builds
 from submodel.prepare.fit import check_fit, check_kinds, check_model, simplify
+from submodel.prepare.model_context import context_of
 from submodel.prepare.parts import load_data, make_module, make_scheme, split_data
 from submodel.prepare.settings import (
     alignment_problems,
@@ -76,7 +77,7 @@ def prepare(
     if problems:
         raise ConfigError(problems)
     if module is None:
-        module = make_module(config, data.inputs, data.classes)
+        module = make_module(config, context_of(data))
         if data.example.is_floating_point():
             module = module.to(data.example.dtype)
     check_model(module)

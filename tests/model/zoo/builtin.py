@@ -19,8 +19,14 @@ def _entry(name: str, inputs: tuple[int, ...], width: int) -> Entry:
     return Entry(f"builtin-{name}", factory, training=True)
 
 
+def _gpt() -> tuple[nn.Module, Inputs]:
+    module = make_model("gpt", (8,), 29, 16, layers=2, heads=2)
+    return module, (torch.randint(29, (2, 8)),)
+
+
 ENTRIES = (
     _entry("mlp", (1, 6, 6), 16),
     _entry("cnn", (1, 8, 8), 4),
     _entry("preresnet18", (3, 16, 16), 4),
+    Entry("builtin-gpt", _gpt, mixes=True),
 )

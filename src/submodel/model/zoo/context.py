@@ -11,10 +11,19 @@ from submodel.errors import ConfigError
 
 @dataclass(frozen=True)
 class ModelContext:
-    """The shape of one input, and the number of outputs."""
+    """What is known of the data.
+
+    Args:
+        inputs: the shape of one input.
+        classes: the number of outputs: classes, tokens to tell, or numbers.
+        vocabulary: how many tokens there are, where inputs are sequences of tokens.
+        task: what targets are, "classification", "language" or "regression"; None: not known.
+    """
 
     inputs: Sequence[int]
     classes: int
+    vocabulary: int | None = None
+    task: str | None = None
 
     def images(self, name: str, least: int = 1) -> Sequence[int]:
         """The inputs, if they are images of at least so many pixels each way."""
@@ -24,6 +33,22 @@ class ModelContext:
                 [f"model.name: {name!r} needs images{size}, not {tuple(self.inputs)}"]
             )
         return self.inputs
+
+    def sequences(self, name: str) -> tuple[int, int]:
+        """Length and vocabulary, if the next token is to be told at every place of sequences.
+
+        >>> ModelContext((8,), 29).sequences("gpt")
+        (8, 29)
+        """
+        if len(self.inputs) != 1 or self.task not in (None, "language"):
+            targets = "" if self.task is None else f" with targets for {self.task}"
+            raise ConfigError(
+                [
+                    f"model.name: {name!r} needs sequences of tokens, whose targets are the next "
+                    f"tokens, not inputs of shape {tuple(self.inputs)}{targets}"
+                ]
+            )
+        return self.inputs[0], self.vocabulary or self.classes
 
 
 @contextmanager
