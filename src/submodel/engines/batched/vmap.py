@@ -30,6 +30,9 @@ class MappedForward:
                 raise UnstackableError(f"every client has its own part of the buffer {name!r}")
         if any(isinstance(x, _BatchNorm) and x.momentum is None for x in module.modules()):
             raise UnstackableError("a cumulative average counts the batches of one client")
+        for layer in module.modules():
+            if isinstance(layer, nn.Embedding) and layer.padding_idx is not None:
+                raise UnstackableError("vmap would train the embedding of the padding token, too")
         self.module = module
         self._shapes = {n: t.shape for n, t in tensors_of(module).items()}
         self._largest = 0
