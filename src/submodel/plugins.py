@@ -98,6 +98,7 @@ class Kind(Generic[_T]):
     wants: str = ""  # what a component must be, in words
     is_one: Callable[[object], bool] = field(default=lambda _: True)
     adapt: Callable[[Any], Any] = field(default=lambda thing: thing)  # before it is looked at
+    stand_in: Callable[[Any], Any] = field(default=lambda target: target)  # of others' classes
     with_context: bool = False  # functions without `configured` are given the context first
     is_function: bool = False  # whether a plain function is one, as losses are
 
@@ -143,9 +144,9 @@ class Kind(Generic[_T]):
         if name in self.offers:
             return Component(self, name, find(self.offers[name].path, self.key))
         if is_path(name):
-            return Component(self, name, find(name, self.key))
+            return Component(self, name, self.stand_in(find(name, self.key)))
         if (entry := self._entry(name)) is not None:
-            return Component(self, name, find(entry.value, self.key, name))
+            return Component(self, name, self.stand_in(find(entry.value, self.key, name)))
         raise ConfigError([f"{self.key}: {name!r} is not one of {', '.join(self.names())}"])
 
     def having(self, key: str) -> list[str]:

@@ -22,6 +22,12 @@ def _adapt(component: Any) -> Any:
     return as_module(component)
 
 
+def _stand_in(target: Any) -> Any:
+    from submodel.model.zoo.hugging_face import as_component
+
+    return as_component(target)
+
+
 MODELS: Kind[nn.Module] = Kind(
     noun="model",
     key="model.name",
@@ -29,6 +35,7 @@ MODELS: Kind[nn.Module] = Kind(
     wants="an nn.Module",
     is_one=_is_module,
     adapt=_adapt,
+    stand_in=_stand_in,
     offers={
         "mlp": Offer("submodel.model.zoo.mlp:Mlp"),
         "cnn": Offer("submodel.model.zoo.cnn:Cnn"),

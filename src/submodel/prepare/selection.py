@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, SubmodelError
+from submodel.model.axes.forward import Inputs, isolate, run
 from submodel.model.build.copying import copy_module
 
 Selector = Callable[[Any], Tensor]
@@ -51,6 +52,34 @@ def select_outputs(module: nn.Module, outputs: Selector) -> nn.Module:
     copy = copy_module(module, dict(module.named_parameters()), dict(module.named_buffers()))
     copy.register_forward_hook(Selection(outputs))
     return copy
+
+
+def logits_of(result: Any) -> Tensor:
+    """The logits among what models of `transformers` return."""
+    logits: Tensor = result.logits
+    return logits
+
+
+def select_main_output(module: nn.Module, example: Inputs) -> nn.Module:
+    """The module, so that it returns its logits where it returns an object that has them.
+
+    Args:
+        module: any module; it is not changed.
+        example: a batch of inputs, to see what it returns; one that it does not run on is left for
+            others to refuse.
+
+    >>> import torch
+    >>> select_main_output(nn.Identity(), torch.ones(1))
+    Identity()
+    """
+    try:
+        with isolate(module):
+            result = run(module, example)
+    except SubmodelError:
+        return module
+    if isinstance(result, Tensor) or not isinstance(getattr(result, "logits", None), Tensor):
+        return module
+    return select_outputs(module, logits_of)
 
 
 def selection_of(module: nn.Module) -> Selection | None:

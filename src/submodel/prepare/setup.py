@@ -24,6 +24,7 @@ from submodel.prepare.builds import check_builds
 from submodel.prepare.fit import check_fit, check_kinds, check_model, simplify
 from submodel.prepare.model_context import context_of
 from submodel.prepare.parts import load_data, make_module, make_scheme, split_data
+from submodel.prepare.selection import select_main_output
 from submodel.prepare.settings import (
     alignment_problems,
     axes_problems,
@@ -81,6 +82,7 @@ def prepare(
         if data.example.is_floating_point():
             module = module.to(data.example.dtype)
     check_model(module)
+    module = select_main_output(module, data.example)
     if config.model.factorised:
         module = factorised(module, config.model.rank_share)
     loss = simplify(loss, data)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from torch import nn
-
 from submodel.errors import ConfigError
+from submodel.model.zoo.hugging_face import is_config_class, make_plain
 
 
 class OwnModel:
@@ -21,24 +20,8 @@ class OwnModel:
 
 
 def as_module(component: Any) -> Any:
-    """The model of a Hugging Face configuration: causal, or failing that plain; nothing is fetched.
+    """The model of a Hugging Face configuration that a factory made, as it is; nothing is fetched.
 
     Anything else stays what it is.
     """
-    return _from_hugging_face(component) if _is_hugging_face_config(component) else component
-
-
-def _is_hugging_face_config(component: object) -> bool:
-    return any(kind.__name__ == "PretrainedConfig" or kind.__name__ == "PreTrainedConfig"
-               for kind in type(component).__mro__)  # fmt: skip
-
-
-def _from_hugging_face(config: Any) -> nn.Module:
-    import transformers
-
-    auto: Any = transformers
-    try:
-        model: nn.Module = auto.AutoModelForCausalLM.from_config(config)
-    except ValueError:  # this architecture has no causal language model
-        model = auto.AutoModel.from_config(config)
-    return model
+    return make_plain(component) if is_config_class(type(component)) else component

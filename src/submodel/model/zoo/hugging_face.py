@@ -1,0 +1,180 @@
+"""Models of a config class of `transformers`, such as ``transformers:GPT2Config``, made for data.
+
+Sizes that follow from the data (vocabulary, positions, labels) are taken from it where the options
+do not give them. Weights are random; nothing is fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from submodel.errors import ConfigError
+from submodel.model.zoo.context import ModelContext
+from submodel.options import FreeOptions
+
+_BASES = ("PretrainedConfig", "PreTrainedConfig")
+_POSITIONS = ("max_position_embeddings", "n_positions")
+_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
+_COUNT_AFTER_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet")
+"""Architectures whose first position is the one after the padding token's number."""
+
+
+def is_config_class(thing: object) -> bool:
+    """Whether this is a config class of `transformers`."""
+    return isinstance(thing, type) and any(kind.__name__ in _BASES for kind in thing.__mro__)
+
+
+def as_component(target: Any) -> Any:
+    """A config class as a component that makes its model; anything else stays what it is."""
+    return ConfiguredModel(target) if is_config_class(target) else target
+
+
+@dataclass(frozen=True)
+class ConfiguredModel:
+    """The component of a config class.
+
+    Args:
+        config_class: such as ``transformers.GPT2Config``.
+    """
+
+    config_class: Any
+    Options = FreeOptions
+
+    def __call__(self) -> None:
+        """Components are callable; this one is made by `configured`."""
+
+    def configured(self, options: FreeOptions, context: ModelContext) -> nn.Module:
+        """The model for the data's task."""
+        values = options.options
+        config = self.config_class(**values)
+        problems = [*self._unknown_keys(values), *fit_config(config, values, context)]
+        if problems:
+            raise ConfigError(problems)
+        return make_for_task(config, context)
+
+    def _unknown_keys(self, values: Mapping[str, Any]) -> list[str]:
+        """The keys that `transformers` would keep without using them."""
+        try:
+            defaults = self.config_class()
+        except Exception:  # it has no defaults, so it says itself what it takes
+            return []
+        return [
+            f"model.options.{key}: {self.config_class.__name__} has no such key"
+            for key in values
+            if not hasattr(defaults, key) or callable(getattr(defaults, key))
+        ]
+
+
+def fit_config(config: Any, values: Mapping[str, Any], context: ModelContext) -> list[str]:
+    """Give a config the sizes of the data; returns why those that were given are too small.
+
+    Args:
+        config: it is changed.
+        values: what the user gave, by key.
+        context: what is known of the data.
+    """
+    problems = []
+    if values.get("use_cache"):
+        problems.append("model.options.use_cache: training has no use for a cache; leave it out")
+    config.use_cache = False
+    if context.vocabulary is not None:
+        problems += _fit_size(config, values, ("vocab_size",), context.vocabulary, "tokens")
+        problems += _fit_special_tokens(config, values)
+        length = context.inputs[0]
+        if config.model_type in _COUNT_AFTER_PADDING:
+            length += (config.pad_token_id or 0) + 1
+        problems += _fit_size(config, values, _POSITIONS, length, "positions")
+    if context.task in ("classification", "regression"):
+        keys = ("num_labels", "id2label", "label2id")
+        noun = "classes" if context.task == "classification" else "targets"
+        problems += _fit_size(config, values, keys, context.classes, noun)
+    if context.task == "language" and "is_decoder" not in values:
+        config.is_decoder = True  # or encoders would see the tokens that they are to tell
+    if len(context.inputs) == 3:
+        channels, height, _ = context.inputs
+        problems += _fit_size(config, values, ("num_channels",), channels, "channels")
+        problems += _fit_size(config, values, ("image_size",), height, "rows of pixels")
+    return problems
+
+
+def _fit_size(
+    config: Any, values: Mapping[str, Any], keys: tuple[str, ...], size: int, noun: str
+) -> list[str]:
+    """Set the first of the keys that the config has, unless one was given that is large enough."""
+    present = [key for key in keys if hasattr(config, key)]
+    if not present:
+        return []
+    for key in keys:
+        if key in values:
+            count = getattr(config, "num_labels" if "num_labels" in keys else key)
+            if isinstance(count, int) and count < size:
+                return [f"model.options.{key}: {count} is too small for the data's {size} {noun}"]
+            return []
+    setattr(config, present[0], size)
+    return []
+
+
+def _fit_special_tokens(config: Any, values: Mapping[str, Any]) -> list[str]:
+    """Special tokens beyond the vocabulary are none, where they are only defaults."""
+    problems = []
+    for key in _TOKENS:
+        token = getattr(config, key, None)
+        if not isinstance(token, int) or token < config.vocab_size:
+            continue
+        if key in values:
+            problems.append(
+                f"model.options.{key}: {token} is not one of the {config.vocab_size} tokens"
+            )
+        else:
+            setattr(config, key, None)
+    return problems
+
+
+def make_for_task(config: Any, context: ModelContext) -> nn.Module:
+    """The architecture's model for the data's task; where none is known, causal or plain.
+
+    Args:
+        config: of `transformers`.
+        context: what is known of the data.
+    """
+    import transformers
+
+    auto: Any = transformers
+    if context.task is None:
+        return make_plain(config)
+    if context.task == "language":
+        name = "AutoModelForCausalLM"
+    elif len(context.inputs) == 3:
+        name = "AutoModelForImageClassification"
+    else:
+        name = "AutoModelForSequenceClassification"
+    factory = getattr(auto, name)
+    if type(config) not in factory._model_mapping:
+        raise ConfigError(
+            [
+                f"model.name: transformers has no {name.removeprefix('AutoModelFor')} model of a "
+                f"{type(config).__name__}, which data for {context.task} needs"
+            ]
+        )
+    model: nn.Module = factory.from_config(config)
+    return model
+
+
+def make_plain(config: Any) -> nn.Module:
+    """The causal language model of a config, or failing that the plain model.
+
+    Args:
+        config: of `transformers`.
+    """
+    import transformers
+
+    auto: Any = transformers
+    try:
+        model: nn.Module = auto.AutoModelForCausalLM.from_config(config)
+    except ValueError:  # this architecture has no causal language model
+        model = auto.AutoModel.from_config(config)
+    return model
