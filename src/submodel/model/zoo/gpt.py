@@ -38,8 +38,8 @@ class CausalAttention(nn.Module):
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         products = (self.scale * query @ key.transpose(-2, -1)).masked_fill(later, -torch.inf)
-        mixed = products.softmax(-1) @ value
-        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        values_by_head = products.softmax(-1) @ value
+        result: Tensor = self.out(values_by_head.transpose(1, 2).flatten(2))
         return result
 
 
