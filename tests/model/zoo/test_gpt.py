@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 import torch
@@ -50,7 +51,8 @@ def test_a_place_sees_itself_and_those_before() -> None:
 
 
 def test_attention_is_that_of_torch() -> None:
-    layer, x = decoder().blocks[0].attention, torch.randn(2, LENGTH, 16, dtype=torch.float64)
+    layer: Any = decoder().blocks[0].attention
+    x = torch.randn(2, LENGTH, 16, dtype=torch.float64)
     q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in layer.project(x).chunk(3, -1))
     mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(layer(x), layer.out(mixed.transpose(1, 2).flatten(2)))
@@ -93,7 +95,7 @@ def test_stacks_train_as_single_clients_do(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_length_and_vocabulary_are_those_of_the_data() -> None:
-    module = prepare(parse(SECTIONS), data=tiny_text(), loss=token_loss).module
+    module: Any = prepare(parse(SECTIONS), data=tiny_text(), loss=token_loss).module
     assert module.tokens.num_embeddings == module.head.out_features == VOCABULARY
     assert tuple(module.positions.shape) == (LENGTH, 16)
 
@@ -109,6 +111,9 @@ def test_what_it_is_not_for_is_refused() -> None:
 
 def test_inspect_feeds_it_tokens() -> None:
     found = subject("gpt", {"width": 16, "layers": 1, "classes": VOCABULARY}, (LENGTH,))
+    assert isinstance(found.inputs, torch.Tensor)
     assert found.inputs.dtype == torch.int64
     assert inspect(found).sizes["tokens"] == 16
-    assert subject("gpt", {"width": 16}, on_meta_device=True).inputs.shape == (2, 64)
+    without_values = subject("gpt", {"width": 16}, on_meta_device=True).inputs
+    assert isinstance(without_values, torch.Tensor)
+    assert without_values.shape == (2, 64)
