@@ -54,6 +54,7 @@ from submodel.model.norm import pool_moments
 from submodel.model.zoo import factorised
 from submodel.prepare.assembly import assemble_setup
 from submodel.prepare.axes import find_axes, only_cut_ranks
+from submodel.prepare.built_in import identify
 from submodel.prepare.parts import make_module, make_scheme
 
 _log = logging.getLogger(__name__)
@@ -163,12 +164,16 @@ class Device:
     def setup(self) -> Setup:
         """The run as seen from here: a module without values, and only this device's examples."""
         module = empty_module(self.config, self.facts)
-        axes = self._read_earlier_axes(module) or only_cut_ranks(
-            self.config, module, find_axes(self.config, module, self.facts.dataset, None)
-        )
+        axes = self._read_earlier_axes(module) or self._find_axes(module)
         scheme = make_scheme(self.config, module, axes, self.facts.classes is not None)
         clients = LoneClient(self.facts.dataset, self.examples)
         return assemble_setup(self.config, module, axes, scheme, clients)
+
+    def _find_axes(self, module: nn.Module) -> Axes:
+        data = self.facts.dataset
+        built_in = identify(self.config, module, data)
+        axes = find_axes(self.config, module, data, None, built_in)
+        return only_cut_ranks(self.config, module, axes)
 
     @property
     def axes_json(self) -> str:

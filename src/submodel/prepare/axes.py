@@ -15,6 +15,7 @@ from submodel.model.build import tensors_of
 from submodel.model.build.cut_check import check_axes
 from submodel.model.cut import COORDINATES
 from submodel.model.zoo import only_ranks
+from submodel.prepare.built_in import BuiltIn, find_once
 
 
 def find_axes(
@@ -22,8 +23,17 @@ def find_axes(
     module: nn.Module,
     data: Dataset,
     own_axes: Axes | Mapping[str, tuple[Dimension, ...]] | None,
+    built_in: BuiltIn | None,
 ) -> Axes:
-    """The axes as given, or traced where anything is cut along them."""
+    """The axes as given, or traced where anything is cut along them.
+
+    Args:
+        config: the configuration.
+        module: the model.
+        data: what it is for.
+        own_axes: the axes, or a table of them, if they are given.
+        built_in: which built-in model it is, if it is one: it is traced once in a process.
+    """
     if isinstance(own_axes, Axes):
         check_axes(module, own_axes)
         return own_axes
@@ -33,7 +43,9 @@ def find_axes(
     by_capacity = config.scheme.granularity == "unit" and min(capacity_shares(config)) < 1
     if not by_label and not by_capacity:
         return declare(tensors_of(module), {})
-    try:
+    capacities = tuple(sorted(capacity_shares(config) - {1.0}, reverse=True))
+
+    def find() -> Axes:
         return trace(
             module,
             data.example,
@@ -42,8 +54,11 @@ def find_axes(
             tie=config.axes.tie,
             whole=config.axes.whole,
             cut=config.axes.cut,
-            capacities=sorted(capacity_shares(config) - {1.0}, reverse=True),
+            capacities=capacities,
         )
+
+    try:
+        return find_once(built_in, ("axes", by_label, capacities), find)
     except ConfigError as error:
         if not by_label or not any(p.startswith("classes:") for p in error.problems):
             raise

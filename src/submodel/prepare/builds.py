@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import nn
 
 from submodel.config import Config
@@ -9,22 +11,33 @@ from submodel.data import Dataset
 from submodel.model.axes import Axes
 from submodel.model.build import build_module
 from submodel.model.build.output_check import OutputCheck
-from submodel.model.cut import WHOLE
+from submodel.model.cut import WHOLE, Cut
 from submodel.prepare.axes import capacity_shares
+from submodel.prepare.built_in import BuiltIn, find_once
 from submodel.schemes import Draw, Random, Scheme, Static
 from submodel.schemes.draw import draw_units
 
 
 def check_builds(
-    module: nn.Module, axes: Axes, scheme: Scheme, config: Config, data: Dataset
+    module: nn.Module,
+    axes: Axes,
+    scheme: Scheme,
+    config: Config,
+    data: Dataset,
+    built_in: BuiltIn | None,
 ) -> None:
     """Build every capacity once, before anything runs: what cannot be built is said now.
 
     The whole, too: its copy must be a model of its own. A scheme that keeps unequal numbers of
-    units is asked for some of its own cuts, as sizes that fit the others need not fit those.
+    units is asked for some of its own cuts, as sizes that fit the others need not fit those. Of a
+    built-in model, what was built once in this process is not built again.
     """
     outputs = OutputCheck(module, data.example)
-    outputs.check(build_module(module, WHOLE), WHOLE)
+
+    def check(cut: Cut) -> None:
+        outputs.check(build_module(module, cut), cut)
+
+    find_once(built_in, "whole", lambda: check(WHOLE))
     shares = sorted(capacity_shares(config) - {1.0})
     if config.scheme.granularity != "unit" or not shares:
         return
@@ -38,4 +51,4 @@ def check_builds(
             cut = draw_units(Random("bernoulli"), axes, capacity, draw, least=config.axes.least)
         if cut.shape_key not in shape_keys:
             shape_keys.add(cut.shape_key)
-            outputs.check(build_module(module, cut), cut)
+            find_once(built_in, ("cut", cut.shape_key), partial(check, cut))

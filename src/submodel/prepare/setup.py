@@ -21,6 +21,7 @@ from submodel.model.zoo import factorised
 from submodel.prepare.assembly import assemble_setup
 from submodel.prepare.axes import find_axes, only_cut_ranks
 from submodel.prepare.builds import check_builds
+from submodel.prepare.built_in import identify
 from submodel.prepare.fit import check_fit, check_kinds, check_model, simplify
 from submodel.prepare.model_context import context_of
 from submodel.prepare.parts import load_data, make_module, make_scheme, split_data
@@ -77,10 +78,12 @@ def prepare(
         problems += factorised_problems(config, own_axes=axes is not None)
     if problems:
         raise ConfigError(problems)
+    built_in = None
     if module is None:
         module = make_module(config, context_of(data))
         if data.example.is_floating_point():
             module = module.to(data.example.dtype)
+        built_in = identify(config, module, data) if axes is None else None
     check_model(module)
     module = select_main_output(module, data.example)
     if config.model.factorised:
@@ -93,7 +96,7 @@ def prepare(
         raise ConfigError(problems)
     if problems := axes_problems(config, own_axes=axes is not None):
         raise ConfigError(problems)
-    cut_axes = find_axes(config, module, data, axes)
+    cut_axes = find_axes(config, module, data, axes, built_in)
     cut_axes = only_cut_ranks(config, module, cut_axes)
     problems += [
         f"axes.least: {axis!r} is not an axis that capacities cut; those are "
@@ -119,7 +122,7 @@ def prepare(
         config, module, cut_axes, scheme, PartitionedClients(data, partition), loss
     )
     try_scheme(setup)
-    check_builds(module, cut_axes, scheme, config, data)
+    check_builds(module, cut_axes, scheme, config, data, built_in)
     if config.engine.name != "flower" and (problems := lone.problems(setup, config.train.rounds)):
         raise ConfigError(problems)  # a device tells itself, when it knows what it has
     return setup

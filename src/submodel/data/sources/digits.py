@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def digits() -> Dataset:
     return replace(data, about=about)
 
 
+@cache
 def _digits() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Pixels and labels, from the file in scikit-learn, which takes a second to import."""
     package = find_spec("sklearn")
