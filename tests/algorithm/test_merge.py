@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from submodel.algorithm.dispatch import Dispatcher
-from submodel.algorithm.merge import FILL_IN, SELECTIVE, Accumulator, exact_weight, merge_rule
+from submodel.algorithm.merge import (
+    FILL_IN,
+    SELECTIVE,
+    Accumulator,
+    coverage,
+    exact_weight,
+    merge_rule,
+)
 from submodel.algorithm.merge.accumulator import LARGEST_WEIGHT_SUM
 from submodel.algorithm.projection import Ball, Box
 from submodel.algorithm.rounds import initial_state, plan
@@ -39,7 +46,7 @@ def test_both_rules_on_numbers_done_by_hand() -> None:
         for cut, values in (first, second):
             accumulator.add(cut, {"w": values})
         results[rule] = accumulator.merge()["w"].tolist()
-        assert accumulator.coverage() == 2 / 3
+        assert coverage([accumulator]) == 2 / 3
     # fill_in: ((3 + 5) / 2, (1 + 1) / 2, 1); selective: those who held it
     assert results == {"fill_in": [4.0, 1.0, 1.0], "selective": [4.0, 1.0, 1.0]}
 

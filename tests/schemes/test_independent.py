@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from submodel.algorithm.dispatch import cut_of
-from submodel.algorithm.merge import Accumulator, merge_rule
+from submodel.algorithm.merge import Accumulator, coverage, merge_rule
 from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.types import Assignment, Setup
 from submodel.config import parse
@@ -126,7 +126,7 @@ def test_what_was_gathered_goes_back_where_it_came_from(rule: str) -> None:
             assert count.max() == 1
         assert accumulator.refusal(cut, held) is None
         accumulator.add(cut, held)
-    assert accumulator.coverage() == 1
+    assert coverage([accumulator]) == 1
     for name, merged in accumulator.merge().items():
         assert torch.equal(merged, tensors[name])
 

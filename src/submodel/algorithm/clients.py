@@ -19,7 +19,7 @@ _RECENT_CLIENTS = 256
 Model = tuple[Tensors, Cut]
 """A whole model's tensors, and what is held of them."""
 Present = Mapping[int, float | None]
-"""The clients that are there, with the capacity that each told; None: as configured."""
+"""The clients that are there, each with the capacity that it reported; None: as configured."""
 
 
 class Clients(Protocol):

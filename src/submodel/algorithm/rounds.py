@@ -61,7 +61,7 @@ def plan(setup: Setup, round_: int, present: Present | None = None) -> list[Assi
 
 
 def _capacity(setup: Setup, client: int, round_: int, present: Present | None) -> float:
-    """What a client told that it can hold, or what is configured."""
+    """The capacity that a client reported, or the configured one."""
     own_capacity = None if present is None else present[client]
     return setup.population.capacity(client, round_) if own_capacity is None else own_capacity
 

@@ -50,7 +50,7 @@ class Rolling(Scheme, HasOutputPasses):
 
     @classmethod
     def configured(cls, options: Options, context: SchemeContext) -> Self:
-        """As many windows as the largest axis has units, unless told."""
+        """``windows``, by default one per unit of the largest axis."""
         return cls(options.windows or default_windows(context.sizes), options.order)
 
     def window(self, draw: Draw) -> int:

@@ -26,7 +26,7 @@ from submodel.tasks.loss import Loss
 
 _log = logging.getLogger(__name__)
 _IGNORED_TARGET = -100
-"""What `functional.cross_entropy` leaves out unless it is told otherwise."""
+"""What `functional.cross_entropy` leaves out by default."""
 _CROSS_ENTROPIES = (functional.cross_entropy, functional.nll_loss)
 _MEANS = (torch.mean, Tensor.mean)
 _SUMS = (torch.sum, Tensor.sum)

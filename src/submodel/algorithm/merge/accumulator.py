@@ -118,10 +118,6 @@ class Accumulator:
         """Which weights at least one client held."""
         return {name: weight > 0 for name, weight in self.holder_weights(self._sums).items()}
 
-    def coverage(self) -> float:
-        """The share of the weights that at least one client held."""
-        return coverage([self])
-
     def merge(self) -> dict[str, Tensor]:
         """The new tensors; what nobody held, or nobody moved, keeps its bits."""
         self._flush()

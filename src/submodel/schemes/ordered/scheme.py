@@ -44,7 +44,7 @@ class Ordered(Scheme, HasStepRule):
 
     @classmethod
     def configured(cls, options: Options, context: SchemeContext) -> Self:
-        """The capacities' widths, unless told."""
+        """``widths``, by default the clients' capacities."""
         return cls(tuple(options.widths or context.capacities), options.distill)
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
