@@ -7,7 +7,10 @@ installed package, or by its path, ``package.module:Name``. It may declare
   component without them takes keyword arguments from the key ``options`` of the section;
 - ``configured(options, context)``: how it is made of them, where its keys are not simply its
   arguments. ``context`` is what the kind of component is told: the axes' sizes for a scheme, the
-  inputs' shape for a model.
+  inputs' shape for a model;
+- ``problems(options, context)``, of a class a classmethod: why it is not defined for the run, a
+  sentence each that begins with the key it is about. It is asked before the component is made.
+  A scheme is asked when it is made, by its method of that name.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -52,8 +56,36 @@ class Component(Generic[_T]):
         options_class: type[Section] | None = _declaration(self.target, "Options")
         return options_class or (Section if self.kind.is_ours(self.name) else FreeOptions)
 
+    def problems(self, options: Any, context: object = None) -> list[str]:
+        """Why it is not defined for a run, as it says itself; empty where it is, or says nothing.
+
+        Args:
+            options: the section that names it, or keys of its own.
+            context: what it would be made with.
+        """
+        if self.kind.is_asked_later or _declaration(self.target, "problems") is None:
+            return []
+        where = f"{self.kind.key}: {self.name!r}"
+        hook = getattr_static(self.target, "problems")
+        if isinstance(self.target, type) and not isinstance(hook, classmethod | staticmethod):
+            raise ConfigError([f"{where}: its problems(options, context) must be a classmethod"])
+        try:
+            problems: object = self.target.problems(options, context)  # type: ignore[attr-defined]
+        except SubmodelError:
+            raise
+        except Exception as error:  # whatever the component's own code raises
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError(
+                [f"{where}: its problems(options, context) fails: {reason}"]
+            ) from error
+        if not isinstance(problems, list | tuple) or not all(isinstance(p, str) for p in problems):
+            raise ConfigError([f"{where}: its problems are {problems!r}, not a list of sentences"])
+        return list(problems)
+
     def make(self, options: Any, context: object = None) -> _T:
         """The thing itself; raises `ConfigError` where it cannot be made, or is something else."""
+        if problems := self.problems(options, context):
+            raise ConfigError(problems)
         section, _, key = self.kind.key.partition(".")
         try:
             if _declaration(self.target, "configured") is not None:
@@ -101,6 +133,7 @@ class Kind(Generic[_T]):
     stand_in: Callable[[Any], Any] = field(default=lambda target: target)  # of others' classes
     with_context: bool = False  # functions without `configured` are given the context first
     is_function: bool = False  # whether a plain function is one, as losses are
+    is_asked_later: bool = False  # for problems: the thing itself is, once it is made, as schemes
 
     @property
     def prefixes(self) -> list[str]:
@@ -138,9 +171,10 @@ class Kind(Generic[_T]):
 
     def find(self, name: str) -> Component[_T]:
         """The component of a name; raises `ConfigError` where there is none."""
-        prefix, _, argument = name.partition(":")
+        prefix = name.partition(":")[0]
         if prefix in self.prefixes:
-            return Component(self, name, find(self.offers[prefix].path, self.key), argument)
+            target = find(self.offers[prefix].path, self.key)
+            return Component(self, name, target, self.argument(name))
         if name in self.offers:
             return Component(self, name, find(self.offers[name].path, self.key))
         if is_path(name):
@@ -148,6 +182,11 @@ class Kind(Generic[_T]):
         if (entry := self._entry(name)) is not None:
             return Component(self, name, self.stand_in(find(entry.value, self.key, name)))
         raise ConfigError([f"{self.key}: {name!r} is not one of {', '.join(self.names())}"])
+
+    def argument(self, name: str) -> str:
+        """What follows the colon of a name such as ``hf:NAME``; empty of any other name."""
+        prefix, _, argument = name.partition(":")
+        return argument if prefix in self.prefixes else ""
 
     def having(self, key: str) -> list[str]:
         """The names whose components have this key."""

@@ -389,3 +389,77 @@ def test_arguments_that_it_does_not_take_or_lacks_are_named(change: dict[str, An
     assert problem.startswith(f"{section}.")
     assert wrong.format(name) in problem
     assert "distnace" in problem or "missing 1 required positional argument" in problem
+
+
+CONTEXTS = {
+    "model.name": "ModelContext",
+    "task.loss": "NoneType",
+    "data.name": "SourceContext",
+    "data.partition": "PartitionContext",
+    "merge.rule": "NoneType",
+    "merge.projection": "NoneType",
+    "server.name": "NoneType",
+    "local.optimiser": "NoneType",
+    "local.schedule": "int",
+    "engine.name": "EngineContext",
+    "train.trackers": "TrackerContext",
+}
+"""What components of each kind are told; a scheme is asked itself, when it is made."""
+
+
+@pytest.mark.parametrize("name", ["picky:Picky", "picky:Heir"])
+@pytest.mark.parametrize("kind", CONTEXTS)
+def test_one_that_is_not_defined_for_a_run_says_so_and_is_not_made(kind: str, name: str) -> None:
+    keys = {} if kind == TRACKERS.key else {"amount": 7}
+    problems = started(KINDS[kind], name, **keys).problems
+    assert problems == (f"{keys.get('amount', 3)} of a {CONTEXTS[kind]}",)
+
+
+def test_every_kind_but_schemes_is_asked_before() -> None:
+    assert CONTEXTS.keys() == KINDS.keys() - {"scheme.name"}
+    assert [key for key, kind in KINDS.items() if kind.is_asked_later] == ["scheme.name"]
+
+
+def test_what_components_say_is_told_at_once() -> None:
+    change = {
+        "merge": {"rule": "picky:Halves", "weights": "examples", "projection": "lost:It"},
+        "server": {"name": "picky:Picky"},
+        "local": {"optimiser": "picky:Picky", "drop_last": True, "batch_size": 0},
+        "data": {"name": "picky:Picky", "amount": 9},
+    }
+    with pytest.raises(ConfigError) as caught:
+        from_python(change)
+    *said, projection, server, unused = caught.value.problems
+    assert said == [
+        "9 of a SourceContext",
+        "3 of a NoneType",
+        "merge.weights: 'examples' is not for halves",
+    ]
+    assert projection.startswith("merge.projection: 'lost:It': cannot import 'lost'")
+    assert server == "3 of a NoneType"
+    assert unused.startswith("local.drop_last: goes with batches")
+
+
+def test_trackers_say_it_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_python({"train": {"trackers": ["picky:Picky", "picky:Heir"]}})
+    assert caught.value.problems == ("3 of a TrackerContext",) * 2
+
+
+def test_a_component_without_problems_is_made() -> None:
+    alike = {"merge": {"rule": "picky:Halves"}, "clients": {"per_round": 1}}
+    same = from_python({"merge": {"rule": "a_merge_rule:Cautious"}, "clients": {"per_round": 1}})
+    assert from_python(alike).sha256 == same.sha256
+
+
+@pytest.mark.parametrize("kind", CONTEXTS)
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("picky:Late", "its problems(options, context) must be a classmethod"),
+        ("picky:Silent", "its problems are 'no', not a list of sentences"),
+        ("picky:Clumsy", "its problems(options, context) fails: LookupError: no words"),
+    ],
+)
+def test_one_that_says_it_wrongly_is_told_how(kind: str, name: str, reason: str) -> None:
+    assert started(KINDS[kind], name).problems == (f"{kind}: {name!r}: {reason}",)

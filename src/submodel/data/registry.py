@@ -35,7 +35,7 @@ SOURCES: Kind[Dataset] = Kind(
             "train/CLASS/*.png, test/CLASS/*.png",
             "PATH",
         ),
-        "own": Offer("submodel.data.sources.own_data:OwnData", is_hidden=True),
+        "own": Offer("submodel.data.sources.own_dataset:OwnDataset", is_hidden=True),
     },
 )
 

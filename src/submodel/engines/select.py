@@ -12,7 +12,6 @@ from submodel.algorithm.execution import Engine
 from submodel.algorithm.types import Setup
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.errors import ConfigError
 from submodel.options import Count, Section
 
 Batching = Literal["auto", "always", "never"]
@@ -61,6 +60,6 @@ class Devices:
     """Tasks run on devices: there is nothing to make in this process."""
 
     @classmethod
-    def configured(cls, options: Section, context: EngineContext) -> Engine:  # noqa: ARG003
+    def problems(cls, options: Section, context: EngineContext) -> list[str]:  # noqa: ARG003
         """Only a server reaches devices."""
-        raise ConfigError(["engine.name: real devices are served: 'submodel serve CONFIG.toml'"])
+        return ["engine.name: real devices are served: 'submodel serve CONFIG.toml'"]

@@ -16,9 +16,7 @@ from submodel.model.registry import MODELS
 from submodel.model.seeding import seed_torch
 from submodel.model.zoo import ModelContext
 from submodel.prepare.axes import selection_sizes
-from submodel.prepare.settings import (
-    alignment_of,
-)
+from submodel.prepare.settings import alignment_of, describe_targets
 from submodel.randomness import key
 from submodel.schemes import RunFacts, Scheme
 from submodel.schemes.base import SchemeContext
@@ -29,15 +27,28 @@ def load_data(config: Config) -> Dataset:
     """The configured dataset; of a source that gives more than is asked for, a part."""
     choice = config.data
     source = SOURCES.find(choice.name)
-    context = SourceContext(source.argument, choice.examples, choice.test_examples)
-    return limit(source.make(choice, context), choice.examples, choice.test_examples)
+    data = source.make(choice, source_context(config))
+    return limit(data, choice.examples, choice.test_examples)
+
+
+def source_context(config: Config) -> SourceContext:
+    """What is asked of the source of data."""
+    argument = SOURCES.argument(config.data.name)
+    return SourceContext(argument, config.data.examples, config.data.test_examples)
 
 
 def split_data(config: Config, data: Dataset) -> Partition:
     """Who has which training examples; raises `ConfigError` where somebody would have none."""
-    labels = data.train.y.numpy() if data.classes is not None else None
-    context = PartitionContext(labels, len(data.train), config.clients.count, config.seed)
+    context = partition_context(config, data)
     return PARTITIONS.find(config.data.partition).make(config.data, context)
+
+
+def partition_context(config: Config, data: Dataset) -> PartitionContext:
+    """What is to be shared out, and among how many."""
+    clients, seed, y = config.clients.count, config.seed, data.train.y
+    if data.classes is not None:
+        return PartitionContext(y.numpy(), len(y), clients, seed)
+    return PartitionContext(None, len(y), clients, seed, describe_targets(data))
 
 
 def make_module(config: Config, context: ModelContext) -> nn.Module:

@@ -9,7 +9,6 @@ from torch import nn
 
 from submodel.config import AxesSection, Config
 from submodel.data import Dataset
-from submodel.data.registry import PARTITIONS
 from submodel.model.zoo.preresnet import PreResNet
 from submodel.prepare.fit import cross_entropy_options
 from submodel.schemes.random.independent import Alignment
@@ -29,22 +28,19 @@ def unused_problems(config: Config) -> list[str]:
 def target_problems(config: Config, data: Dataset, loss: Loss) -> list[str]:
     """What is set for class labels, where targets or loss are of another kind."""
     problems = []
-    targets = f"{data.train.y.dtype} of shape {tuple(data.train.y.shape)}".removeprefix("torch.")
     options = cross_entropy_options(loss, data)
-    absent, partition = config.local.absent_labels, config.data.partition
+    absent = config.local.absent_labels
     if absent != "keep" and (data.classes is None or options):
-        needs = f"class labels, and the targets are {targets}"
+        needs = f"class labels, and the targets are {describe_targets(data)}"
         if data.classes is not None:
             needs = f"the plain cross-entropy, and the loss has or is {', '.join(options)}"
         problems.append(f"local.absent_labels: {absent!r} needs {needs}; use 'keep'")
-    elsewhere = config.engine.name == "flower"  # devices bring data of their own
-    by_label = PARTITIONS.is_ours(partition) and partition not in ("iid", "own")
-    if by_label and data.classes is None and not elsewhere:
-        problems.append(
-            f"data.partition: {partition!r} needs class labels, and the targets are {targets}; "
-            "use 'iid'"
-        )
     return problems
+
+
+def describe_targets(data: Dataset) -> str:
+    """What targets are, where they are not labels: their type and shape."""
+    return f"{data.train.y.dtype} of shape {tuple(data.train.y.shape)}".removeprefix("torch.")
 
 
 def axes_problems(config: Config, own_axes: bool) -> list[str]:

@@ -10,7 +10,6 @@ from torch.nn import functional
 from submodel.algorithm.clients import PartitionedClients
 from submodel.algorithm.types import Setup
 from submodel.config import Config, TaskSection
-from submodel.config.trackers import TRACKERS
 from submodel.data import Dataset, Partition, limit
 from submodel.data.partitions import Unsplit
 from submodel.engines import lone
@@ -22,6 +21,7 @@ from submodel.prepare.assembly import assemble_setup
 from submodel.prepare.axes import find_axes, only_cut_ranks
 from submodel.prepare.builds import check_builds
 from submodel.prepare.built_in import identify
+from submodel.prepare.components import component_problems, partition_problems
 from submodel.prepare.fit import check_fit, check_kinds, check_model, simplify
 from submodel.prepare.model_context import context_of
 from submodel.prepare.parts import load_data, make_module, make_scheme, split_data
@@ -52,12 +52,19 @@ def prepare(
     The axes are traced unless they are given, and who has which examples is drawn unless it is.
     Raises `ConfigError` with every misfit it can find.
     """
-    if loss is None:
-        loss = LOSSES.find(config.task.loss).make(config.task)
-    elif config.task != TaskSection():
+    if loss is not None and config.task != TaskSection():
         raise ConfigError(
             [f"task.loss: {config.task.loss!r} is given, and a loss in Python; leave one out"]
         )
+    problems = component_problems(config, own_data=data is not None, own_loss=loss is not None)
+    problems += device_problems(config.engine.device)
+    problems += unused_problems(config)
+    if config.model.factorised:
+        problems += factorised_problems(config, own_axes=axes is not None)
+    if problems:
+        raise ConfigError(problems)
+    if loss is None:
+        loss = LOSSES.find(config.task.loss).make(config.task)
     check_kinds(module, data, loss)
     problems = [
         f"{section}.name: 'own' stands for what submodel.train(model, data) is given in Python"
@@ -70,14 +77,6 @@ def prepare(
         data = load_data(config)
     else:
         data = limit(data, config.data.examples, config.data.test_examples)
-    problems += device_problems(config.engine.device)
-    problems += unused_problems(config)
-    for name in config.train.trackers:
-        TRACKERS.find(name)  # its code loads, before anything is written
-    if config.model.factorised:
-        problems += factorised_problems(config, own_axes=axes is not None)
-    if problems:
-        raise ConfigError(problems)
     built_in = None
     if module is None:
         module = make_module(config, context_of(data))
@@ -91,6 +90,8 @@ def prepare(
     loss = simplify(loss, data)
     check_fit(module, data, loss)
     problems += target_problems(config, data, loss)
+    if partition is None:
+        problems += partition_problems(config, data)
     problems += alignment_problems(config, module, own_axes=axes is not None)
     if problems:
         raise ConfigError(problems)

@@ -25,6 +25,7 @@ SCHEMES: Kind[Scheme] = Kind(
     group=GROUP,
     wants="a submodel.schemes.Scheme",
     is_one=_is_scheme,
+    is_asked_later=True,
     offers={
         "full": Offer("submodel.schemes.full:Full", "everything (FedAvg)"),
         "static": Offer("submodel.schemes.static:Static", "the first units (HeteroFL)"),

@@ -48,9 +48,29 @@ class PartitionContext:
     total: int  # training examples
     clients: int
     seed: int
+    targets: str = ""  # what they are, where they are not labels: "float32 of shape (60, 1)"
+
+    def label_problems(self, partition: str) -> list[str]:
+        """Why a partition by labels is not defined here; empty if it is.
+
+        Args:
+            partition: its name.
+
+        >>> PartitionContext(None, 60, 6, 0, "float32 of shape (60, 1)").label_problems("dirichlet")
+        ["data.partition: 'dirichlet' needs class labels, and the targets are float32 of shape \
+(60, 1); use 'iid'"]
+        """
+        if self.labels is not None:
+            return []
+        targets = f", and the targets are {self.targets}" if self.targets else ""
+        return [f"data.partition: {partition!r} needs class labels{targets}; use 'iid'"]
 
     def require_labels(self, partition: str) -> NDArray[np.int64]:
-        """The labels, for partitions that go by them."""
+        """The labels, for partitions that go by them.
+
+        Args:
+            partition: its name, for the error where there are none.
+        """
         if self.labels is None:
-            raise ConfigError([f"data.partition: {partition!r} needs class labels; use 'iid'"])
+            raise ConfigError(self.label_problems(partition))
         return self.labels

@@ -42,6 +42,11 @@ class Dirichlet:
         alpha: Positive = Field(0.5, description="small is skewed")
 
     @classmethod
+    def problems(cls, options: Options, context: PartitionContext) -> list[str]:  # noqa: ARG003
+        """Not without labels."""
+        return context.label_problems("dirichlet")
+
+    @classmethod
     def configured(cls, options: Options, context: PartitionContext) -> Self:
         """Proportions of every label."""
         labels = context.require_labels("dirichlet")

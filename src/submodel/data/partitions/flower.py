@@ -29,6 +29,11 @@ class Flower:
         partitioner_options: dict[str, Any] = Field({}, description="its keyword arguments")
 
     @classmethod
+    def problems(cls, options: Options, context: PartitionContext) -> list[str]:  # noqa: ARG003
+        """Not without labels."""
+        return context.label_problems("flwr")
+
+    @classmethod
     def configured(cls, options: Options, context: PartitionContext) -> ClientLists:
         """Whatever the partitioner makes, if every client has examples."""
         labels = context.require_labels("flwr")

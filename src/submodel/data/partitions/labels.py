@@ -58,6 +58,11 @@ class ByLabel:
         )
 
     @classmethod
+    def problems(cls, options: Options, context: PartitionContext) -> list[str]:  # noqa: ARG003
+        """Not without labels."""
+        return context.label_problems("labels")
+
+    @classmethod
     def configured(cls, options: Options, context: PartitionContext) -> Partition:
         """Shards of labels; raises `ConfigError` where a client would have no examples."""
         labels, each = context.require_labels("labels"), options.labels_per_client

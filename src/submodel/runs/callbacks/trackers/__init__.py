@@ -52,10 +52,16 @@ def trackers_of(config: Config, folder: Path | None) -> list[Callback]:
         config: of the run.
         folder: where the run writes, if it does.
     """
-    return [
-        CallbackGuard(_make_tracker(name, TrackerContext(config, folder)))
-        for name in config.train.trackers
-    ]
+    trackers: list[Callback] = []
+    problems: list[str] = []
+    for name in config.train.trackers:
+        try:
+            trackers.append(CallbackGuard(_make_tracker(name, TrackerContext(config, folder))))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return trackers
 
 
 def _make_tracker(name: str, context: TrackerContext) -> Callback:

@@ -7,7 +7,7 @@ from typing import NoReturn
 from submodel.errors import ConfigError
 
 
-class OwnData:
+class OwnDataset:
     """Stands in a configuration for data that `submodel.train` was given."""
 
     @classmethod
