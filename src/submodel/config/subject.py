@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from submodel.data.registry import PARTITIONS, SOURCES
 from submodel.model.registry import MODELS
-from submodel.options import Capacity, ChoosingSection, Count, Positive, Section
+from submodel.options import Capacity, ChoosingSection, Count, PathText, Positive, Section
 from submodel.tasks.registry import LOSSES
 
 
@@ -18,6 +18,11 @@ class ModelSection(ChoosingSection):
     choices = {"name": MODELS}  # noqa: RUF012
 
     name: str = Field("cnn", description=MODELS.describe())
+    weights: PathText | None = Field(
+        None,
+        description="begin with these instead of random ones: a safetensors file, or a folder with "
+        "model.safetensors, of a run or of Hugging Face",
+    )
     factorised: bool = Field(
         False,
         description="layers as products of two low-rank ones (as FedHM): capacity is rank, widths "

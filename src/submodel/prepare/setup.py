@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from torch import nn
 from torch.nn import functional
@@ -16,6 +17,7 @@ from submodel.engines import lone
 from submodel.engines.device import device_problems
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
+from submodel.model.weights import load_weights
 from submodel.model.zoo import factorised
 from submodel.prepare.assembly import assemble_setup
 from submodel.prepare.axes import find_axes, only_cut_ranks
@@ -59,6 +61,8 @@ def prepare(
     problems = component_problems(config, own_data=data is not None, own_loss=loss is not None)
     problems += device_problems(config.engine.device)
     problems += unused_problems(config)
+    if module is not None and config.model.weights is not None:
+        problems.append("model.weights: a model that is given in Python has its own; leave it out")
     if config.model.factorised:
         problems += factorised_problems(config, own_axes=axes is not None)
     if problems:
@@ -80,6 +84,8 @@ def prepare(
     built_in = None
     if module is None:
         module = make_module(config, context_of(data))
+        if config.model.weights is not None:
+            load_weights(module, Path(config.model.weights))
         if data.example.is_floating_point():
             module = module.to(data.example.dtype)
         built_in = identify(config, module, data) if axes is None else None
