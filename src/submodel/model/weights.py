@@ -59,12 +59,12 @@ def load_weights(module: nn.Module, path: Path) -> None:
     slots = module.state_dict(keep_vars=True)  # a shared tensor under each of its names
     tensors = _with_names_of(module, read_weights(path), slots)
     loaded_ids = {id(slots[name]) for name in tensors if name in slots}
-    missing = [
+    missing_names = [
         name
         for name, slot in slots.items()
         if slot.is_floating_point() and id(slot) not in loaded_ids
     ]
-    unexpected = [name for name in tensors if name not in slots]
+    extra_names = [name for name in tensors if name not in slots]
     shapes = [
         f"{name} is {tuple(tensor.shape)} there and {tuple(slots[name].shape)} here"
         for name, tensor in tensors.items()
@@ -73,8 +73,8 @@ def load_weights(module: nn.Module, path: Path) -> None:
     problems = [
         f"model.weights: {path}: {what}: {_shortened_list(names)}"
         for what, names in (
-            ("tensors of the model are missing", missing),
-            ("the model has no such tensors", unexpected),
+            ("tensors of the model are missing", missing_names),
+            ("the model has no such tensors", extra_names),
             ("tensors have another shape", shapes),
         )
         if names
