@@ -17,6 +17,7 @@ from torch import nn
 from submodel.config import Config
 from submodel.data import Dataset
 from submodel.model.registry import MODELS
+from submodel.prepare.model_context import context_of
 
 _Finding = TypeVar("_Finding")
 _MOST = 1000
@@ -47,7 +48,7 @@ def identify(config: Config, module: nn.Module, data: Dataset) -> BuiltIn | None
     return BuiltIn(
         config.model.model_dump_json() + config.axes.model_dump_json(),
         tuple(data.example.shape),
-        data.classes,
+        context_of(data).classes,
         data.example.dtype,
         not any(parameter.is_meta for parameter in module.parameters()),
     )

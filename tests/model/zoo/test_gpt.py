@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from submodel.config import parse
+from submodel.data import dataset
 from submodel.engines.batched.vmap import MappedForward
 from submodel.errors import ConfigError
 from submodel.model.axes import trace
@@ -17,6 +18,7 @@ from submodel.model.build import build_module
 from submodel.model.inspect import inspect, subject
 from submodel.model.zoo import ModelContext, make_model
 from submodel.model.zoo.gpt import Decoder
+from submodel.prepare.built_in import identify
 from submodel.prepare.setup import prepare
 from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_units
@@ -98,6 +100,17 @@ def test_length_and_vocabulary_are_those_of_the_data() -> None:
     module: Any = prepare(parse(SECTIONS), data=tiny_text(), loss=token_loss).module
     assert module.tokens.num_embeddings == module.head.out_features == VOCABULARY
     assert tuple(module.positions.shape) == (LENGTH, 16)
+
+
+def test_another_vocabulary_is_another_model_in_the_same_process() -> None:
+    config, subjects = parse(SECTIONS), set()
+    for vocabulary in (VOCABULARY, 11):
+        part = (tiny_text().train.x % vocabulary, tiny_text().train.y % vocabulary)
+        data = dataset(part, part)
+        setup = prepare(config, data=data, loss=token_loss)
+        assert_equal_updates(setup)
+        subjects.add(identify(config, setup.module, data))
+    assert len(subjects) == 2  # what was found of one is not taken for the other
 
 
 def test_what_it_is_not_for_is_refused() -> None:
