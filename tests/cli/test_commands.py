@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.commands import Command, process
+from tests.support.forked import start_command
 
 FAST = ["--set", "train.rounds=2", "--set", "model.name=mlp", "--set", "model.width=16"]
 
@@ -103,9 +105,11 @@ def test_bad_input_is_a_clear_error_with_exit_status_2(
     assert not (tmp_path / "runs").exists()
 
 
-def test_every_mistake_in_a_file_is_reported_with_its_place(tmp_path: Path) -> None:
+def test_every_mistake_in_a_file_is_reported_with_its_place(
+    tmp_path: Path, submodel: Command
+) -> None:
     (tmp_path / "config.toml").write_text('seed = -1\n[local]\nlr = "x"\n[scheme]\nnam = "full"\n')
-    result = process("train", "config.toml", cwd=tmp_path)
+    result = submodel("train", "config.toml", cwd=tmp_path)
     assert result.returncode == 2
     lines = result.stderr.splitlines()
     assert len(lines) == 3
@@ -114,22 +118,15 @@ def test_every_mistake_in_a_file_is_reported_with_its_place(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "submodel", "train", "--out", str(tmp_path / "run"),
-               "--engine", "local", "--set", "train.rounds=100000",
-               "--set", "train.evaluate_every=1"]  # fmt: skip
-    # a shell that starts the tests in the background lets them, and what they start, ignore Ctrl-C
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    with started as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("round 2/"):
-                os.kill(process.pid, number)
-                break
-        rest = process.stdout.read()
-    assert process.returncode == 130
-    assert f"continue with: submodel resume {tmp_path / 'run'}" in rest
+    options = ["--engine", "local", "--set", "train.rounds=100000", "--set",
+               "train.evaluate_every=1"]  # fmt: skip
+    out = tmp_path / "out"
+    process = start_command("train", "--out", tmp_path / "run", *options, stdout=out)
+    while process.is_alive() and not (out.exists() and "\nround 2/" in out.read_text()):
+        time.sleep(0.02)
+    assert process.pid is not None
+    os.kill(process.pid, number)
+    process.join()
+    assert process.exitcode == 130
+    assert f"continue with: submodel resume {tmp_path / 'run'}" in out.read_text()
     assert list((tmp_path / "run/checkpoints").glob("round-*"))

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from torch import Tensor
 
@@ -28,6 +30,7 @@ from submodel.runs.checkpoint import model_sha256, saved_round
 from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training
 from tests.support.commands import Command
+from tests.support.forked import start_command
 from tests.support.ranks import run_group
 from tests.support.schemes import VARIANTS, Sections, joined
 
@@ -135,9 +138,21 @@ def arguments(out: Path, rounds: int, *options: str, batching: str = "never") ->
     return ["train", *sets, *options, "--out", str(out)]
 
 
-def command(out: Path, rounds: int, *options: str, batching: str = "never") -> list[str]:
-    words = arguments(out, rounds, *options, batching=batching)
-    return [sys.executable, "-m", "submodel", *words]
+def start(out: Path, *options: str, batching: str = "never") -> tuple[ForkServerProcess, Path]:
+    """An endless run that starts processes, and the file that it prints to."""
+    output = out.with_suffix(".txt")
+    words = arguments(out, ENDLESS, *options, batching=batching)
+    return start_command(*words, stdout=output), output
+
+
+def send(process: ForkServerProcess, number: signal.Signals) -> None:
+    assert process.pid is not None
+    os.kill(process.pid, number)
+
+
+def workers_of(launcher: ForkServerProcess) -> set[psutil.Process]:
+    assert launcher.pid is not None
+    return set(relatives(launcher.pid))
 
 
 def hash_of(out: Path) -> str:
@@ -155,22 +170,18 @@ def test_a_process_that_dies_ends_the_run_and_leaves_it_resumable(
     tmp_path: Path, submodel: Command
 ) -> None:
     broken = tmp_path / "broken"
-    start = command(broken, ENDLESS, "--processes", "2")
-    with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as run:
-        wait_for_rounds(broken)
-        (second,) = [one for one in relatives(run.pid) if one.environ()["RANK"] == "1"]
-        second.kill()
-        assert run.stdout is not None
-        said = run.stdout.read()
-    assert run.returncode == 130
+    launcher, output = start(broken, "--processes", "2")
+    wait_for_rounds(broken)
+    (second,) = [one for one in workers_of(launcher) if one.environ()["RANK"] == "1"]
+    second.kill()
+    launcher.join()
+    assert launcher.exitcode == 130
+    said = output.read_text()
     assert "another process of the run was lost" in said
     assert f"continue with: submodel resume {broken}" in said
     rounds = saved_round(broken / "checkpoints") + 2
     assert submodel(*arguments(tmp_path / "whole", rounds)).returncode == 0
-    resume = ["resume", str(broken), "--set", f"train.rounds={rounds}"]
-    subprocess.run(
-        [sys.executable, "-m", "submodel", *resume], check=True, capture_output=True, timeout=120
-    )
+    assert submodel("resume", broken, "--set", f"train.rounds={rounds}").returncode == 0
     assert hash_of(broken) == hash_of(tmp_path / "whole")
 
 
@@ -181,21 +192,16 @@ def stacked(group: ProcessGroup, rounds: int) -> str:
 
 
 def test_a_stopped_run_of_two_processes_with_stacks_ends_as_an_undisturbed_one(
-    tmp_path: Path,
+    tmp_path: Path, submodel: Command
 ) -> None:
     stopped = tmp_path / "stopped"
-    start = command(stopped, ENDLESS, "--processes", "2", batching="auto")
-    with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as run:
-        wait_for_rounds(stopped)
-        run.send_signal(signal.SIGINT)
-        assert run.stdout is not None
-        run.stdout.read()
-    assert run.returncode == 130
+    launcher, _ = start(stopped, "--processes", "2", batching="auto")
+    wait_for_rounds(stopped)
+    send(launcher, signal.SIGINT)
+    launcher.join()
+    assert launcher.exitcode == 130
     rounds = saved_round(stopped / "checkpoints") + 2
-    resume = ["resume", str(stopped), "--set", f"train.rounds={rounds}"]
-    subprocess.run(
-        [sys.executable, "-m", "submodel", *resume], check=True, capture_output=True, timeout=120
-    )
+    assert submodel("resume", stopped, "--set", f"train.rounds={rounds}").returncode == 0
     assert hash_of(stopped) == run_group(stacked, rounds, 2)
 
 
@@ -204,18 +210,12 @@ def test_processes_end_with_their_launcher_and_leave_a_resumable_run(
     number: signal.Signals, tmp_path: Path, submodel: Command
 ) -> None:
     run = tmp_path / "run"
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
-    try:
-        launcher = subprocess.Popen(
-            command(run, ENDLESS, "--processes", "2"), stdout=subprocess.DEVNULL
-        )
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    with launcher:
-        wait_for_rounds(run)
-        workers = relatives(launcher.pid)
-        assert len(workers) == 2
-        launcher.send_signal(number)
+    launcher, _ = start(run, "--processes", "2")
+    wait_for_rounds(run)
+    workers = workers_of(launcher)
+    assert len(workers) == 2
+    send(launcher, number)
+    launcher.join()
     deadline = time.monotonic() + 240
     while any(map(is_running, workers)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -261,10 +261,10 @@ def test_a_stack_is_split_only_if_that_is_sooner() -> None:
 
 
 def test_torchrun_itself_starts_it_too(tmp_path: Path, submodel: Command) -> None:
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
-             "--master-addr=127.0.0.1", f"--master-port={free_port()}"]  # fmt: skip
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
+                "--master-addr=127.0.0.1", f"--master-port={free_port()}"]  # fmt: skip
     done = subprocess.run(
-        [*start, *command(tmp_path / "two", 2)[1:]],
+        [*torchrun, "-m", "submodel", *arguments(tmp_path / "two", 2)],
         check=False,
         capture_output=True,
         text=True,

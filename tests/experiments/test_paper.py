@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +23,7 @@ from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.support.commands import Command
+from tests.support.forked import start_command
 
 
 def every_variant(scale: Scale) -> list[Variant]:
@@ -183,7 +180,7 @@ def test_records_survive_their_file_and_others_are_refused(tmp_path: Path) -> No
 
 
 def command(out: Path, *options: str) -> list[str]:
-    base = [sys.executable, "-m", "submodel", "reproduce", "heterofl", "--scale", "smoke"]
+    base = ["reproduce", "heterofl", "--scale", "smoke"]
     return [*base, "--seeds", "2", "--jobs", "2", "--out", str(out), *options]  # the last counts
 
 
@@ -192,16 +189,16 @@ def test_a_stopped_reproduction_goes_on_and_can_be_redrawn(
 ) -> None:
     out = tmp_path / "out"
     one = "--jobs", "1", "--seeds", "1"  # the second run waits for the first, and is never begun
-    with subprocess.Popen(command(out, *one), stdout=subprocess.PIPE, text=True) as first:
-        deadline = time.monotonic() + 120
-        while not list(out.glob("runs/*/*/metrics.jsonl")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.kill(first.pid, signal.SIGTERM)  # as Ctrl-C, but no shell lets us ignore it
-        said, _ = first.communicate(timeout=60)
-    assert first.returncode == 130
-    assert "goes on from here" in said
+    first = start_command(*command(out, *one), stdout=tmp_path / "said")
+    deadline = time.monotonic() + 120
+    while not list(out.glob("runs/*/*/metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.terminate()
+    first.join()
+    assert first.exitcode == 130
+    assert "goes on from here" in (tmp_path / "said").read_text()
     assert not list(out.glob("runs/*/*/summary.json"))
-    subprocess.run(command(out, *one), check=True, capture_output=True, timeout=240)
+    assert submodel(*command(out, *one)).returncode == 0
     hashes: dict[str, Any] = {
         str(path.relative_to(out)): json.loads(path.read_text())["model_sha256"]
         for path in out.glob("runs/*/*/summary.json")
@@ -209,7 +206,7 @@ def test_a_stopped_reproduction_goes_on_and_can_be_redrawn(
     assert len(hashes) == 2
     text = (out / "heterofl.md").read_text()
     redrawn = tmp_path / "redrawn"
-    again = command(redrawn, *one, "--records", str(out / "records"))[3:]
+    again = command(redrawn, *one, "--records", str(out / "records"))
     assert submodel(*again).returncode == 0
     assert (redrawn / "heterofl.md").read_text() == text
     assert not (redrawn / "runs").exists()
@@ -217,12 +214,14 @@ def test_a_stopped_reproduction_goes_on_and_can_be_redrawn(
 
 def test_the_runs_of_a_killed_reproduction_save_their_last_round_and_end(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with subprocess.Popen(command(out), stdout=subprocess.DEVNULL) as first:
-        deadline = time.monotonic() + 120
-        while len(list(out.glob("runs/*/*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        training = relatives(first.pid)
-        first.kill()
+    first = start_command(*command(out))
+    deadline = time.monotonic() + 120
+    while len(list(out.glob("runs/*/*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert first.pid is not None
+    training = relatives(first.pid)
+    first.kill()
+    first.join()
     assert len(training) == 2
     deadline = time.monotonic() + 20
     while any(map(is_running, training)) and time.monotonic() < deadline:

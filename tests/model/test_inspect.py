@@ -19,8 +19,9 @@ from submodel.model.budget import Budget, activation_bytes
 from submodel.model.build import skeleton
 from submodel.model.inspect import findings, inspect, subject
 from submodel.prepare.setup import prepare
-from tests.support.commands import Command, process
+from tests.support.commands import Command
 from tests.support.common import tiny_images, tiny_setup
+from tests.support.forked import run_command
 
 
 def test_inspect_shows_axes_reasons_exactness_and_cost(submodel: Command) -> None:
@@ -41,7 +42,7 @@ def test_inspect_takes_any_factory_and_any_hugging_face_config(
         "def make(width=8):\n"
         "    return nn.Sequential(nn.Linear(6, width), nn.LayerNorm(width), nn.Linear(width, 3))\n"
     )
-    result = process("inspect", "nets:make", "--set", "width=12", "--input", "6", cwd=tmp_path)
+    result = run_command("inspect", "nets:make", "--set", "width=12", "--input", "6", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "12  0.weight[0], 0.bias[0]" in result.stdout
     assert "sub-model = masked model: no" in result.stdout
@@ -141,7 +142,7 @@ def test_an_own_module_is_trained_from_a_config(tmp_path: Path, submodel: Comman
     )
     settings = ["model.name=nets:make", "model.options={hidden = 24}", "train.rounds=2"]
     sets = [part for setting in settings for part in ("--set", setting)]
-    result = process("train", *sets, "--out", "run", cwd=tmp_path)
+    result = run_command("train", *sets, "--out", "run", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "nets:make on digits" in result.stdout
     assert submodel("show", "run", cwd=tmp_path).returncode == 0

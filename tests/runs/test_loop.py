@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import subprocess
-import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from submodel.runs import checkpoint
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 from tests.support.commands import Command
-from tests.support.forked import start_command
+from tests.support.forked import forking, start_command
 from tests.support.runs import SMALL, run
 
 
@@ -201,26 +200,22 @@ def test_a_folder_in_use_or_not_empty_is_refused(finished: Path, tmp_path: Path)
         RunFolder(tmp_path).config()
 
 
-HOLDER = """
-import sys, time
-from pathlib import Path
-from submodel.runs.folder import RunFolder
-with RunFolder(Path(sys.argv[1])).lock():
-    print("held", flush=True)
-    time.sleep(600)
-"""
+def hold_lock(folder: Path, says: Connection) -> None:
+    with RunFolder(folder).lock():
+        says.send("held")
+        time.sleep(600)
 
 
 def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
-        with pytest.raises(SubmodelError, match="another process is training"), folder.lock():
-            pass
-        other.kill()
+    hears, says = forking().Pipe(duplex=False)
+    other = forking().Process(target=hold_lock, args=(tmp_path, says))
+    other.start()
+    assert hears.recv() == "held"
+    with pytest.raises(SubmodelError, match="another process is training"), folder.lock():
+        pass
+    other.kill()
+    other.join()
     for _ in range(2):  # and again after it was given back
         with folder.lock():
             pass
