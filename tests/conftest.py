@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests are marked, and come first."""
     arrange(items, measured())
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: the garbage collector need not go through it again and again."""
+    gc.freeze()
 
 
 @pytest.fixture
