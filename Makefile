@@ -4,15 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 SIMULATION := .venv-simulation
 # One thread per test process: the tests run in parallel, and tiny operators gain nothing from more.
-TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg
+# Whatever the shell says, bytecode is kept: all processes that tests start would compile the same again.
+TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg PYTHONDONTWRITEBYTECODE=
 
-.PHONY: train test test-quick test-deep test-faults test-simulation lint graph clean
+.PHONY: train test test-quick test-deep test-faults test-simulation lint lint-quick graph clean
 
 train: $(VENV)/.ready
 	$(BIN)/submodel train
 
-test: lint
-	$(TEST_ENV) $(BIN)/pytest -n auto --dist worksteal
+# The types are checked beside the tests, and told after them; either fails the command.
+test: lint-quick
+	@types=$$(mktemp); $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
+	trap 'kill $$mypy 2>/dev/null; rm -f $$types' EXIT; \
+	$(TEST_ENV) $(BIN)/pytest -n auto --dist worksteal; tests=$$?; \
+	wait $$mypy; typed=$$?; cat $$types; exit $$((tests ? tests : typed))
 
 # For daily work, in a good minute and without the linters: all tests but those that took a fifth of a second or
 # more when they were last measured (tests/durations.json, by `pytest -n auto --record-durations`).
@@ -27,11 +32,13 @@ test-deep: $(VENV)/.ready
 test-faults: $(VENV)/.ready
 	$(TEST_ENV) $(BIN)/pytest tests/faults -m faults -v --durations=0
 
-lint: $(VENV)/.ready
+lint: lint-quick
+	$(BIN)/mypy
+
+lint-quick: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/mypy
 
 # The import graph, its picture and the keys of the configuration, written into docs/ from the code.
 graph: $(VENV)/.ready
