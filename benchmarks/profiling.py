@@ -174,7 +174,8 @@ def _step_seconds(setup: Setup, capacity: float, clients: int) -> float:
     times: list[float] = []
     while len(times) <= _STACKED_REPEATS or sum(times) < _STACKED_SECONDS:
         start = time.perf_counter()
-        share.step(*loss(forward(share.tensors, clients, x), y, 0, clients), setup.work)
+        losses, counts = loss(forward(share.tensors, clients, x), y, 0, clients)
+        share.step(losses, counts, setup.work, setup.work.lr)
         times.append(time.perf_counter() - start)
     return min(times[1:])  # the first warms up
 

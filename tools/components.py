@@ -11,10 +11,16 @@ from pydantic_core import PydanticUndefined
 from submodel.config import Config
 from submodel.config.mistakes import section_class
 from submodel.config.trackers import TRACKERS
+from submodel.data.registry import AUGMENTATIONS
 from submodel.options import Section
 from submodel.plugins import Kind
+from submodel.tasks.registry import METRICS
 
-NAMED_IN_LISTS: dict[str, dict[str, Kind[Any]]] = {"train": {"trackers": TRACKERS}}
+NAMED_IN_LISTS: dict[str, dict[str, Kind[Any]]] = {
+    "task": {"metrics": METRICS},
+    "data": {"augment": AUGMENTATIONS},
+    "train": {"trackers": TRACKERS},
+}
 """Components of which a key names any number, by section and key; they add no keys."""
 
 

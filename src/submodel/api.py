@@ -21,13 +21,13 @@ from submodel.data.partitions.lists import parse_lists
 from submodel.data.registry import PARTITIONS
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
-from submodel.model.axes.forward import Inputs
 from submodel.model.axes.layout import Indices
 from submodel.model.axes.trial import Outputs
 from submodel.model.build import build_module
 from submodel.model.build.cut_check import check_cut
 from submodel.model.build.module import Factory, Resize
 from submodel.model.cut import UnitCut
+from submodel.model.inputs import Inputs
 from submodel.prepare.from_python import as_own
 from submodel.prepare.selection import Selector
 from submodel.runs.callbacks import Callback, CallbackGuard, OnRound, Tell
@@ -190,8 +190,8 @@ def _complete_config(config: Config, data: object, clients: object) -> Config:
     problems = [
         f"{key}: clients= lists who has which examples" for key in sorted(keys & _set_keys(config))
     ]
-    if "clients.count" in _set_keys(config) and config.clients.count != count:
-        problems.append(f"clients.count: {config.clients.count}, but clients= lists {count}")
+    if "clients.count" in _set_keys(config) and config.clients.client_count != count:
+        problems.append(f"clients.count: {config.clients.client_count}, but clients= lists {count}")
     if problems:
         raise ConfigError(problems)
     values = {"count": count}

@@ -71,8 +71,10 @@ class Section(BaseModel):
     @field_validator("*")
     @classmethod
     def _one_of_the_choices(cls, value: Any, info: ValidationInfo) -> Any:
-        kind = cls.choices.get(info.field_name or "")
-        if kind is not None and not kind.knows(value):
+        name = info.field_name or ""
+        kind = cls.choices.get(name)
+        is_unset = value is None and cls.model_fields[name].default is None
+        if kind is not None and not is_unset and not kind.knows(value):
             choices = f"{', '.join(kind.names())} and not package.module:Name"
             raise PydanticCustomError("not_a_choice", "is not one of {it}", {"it": choices})
         return value

@@ -25,6 +25,8 @@ from inspect import getattr_static
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pydantic_core import PydanticCustomError
+
 from submodel.errors import ConfigError, SubmodelError
 from submodel.options import FreeOptions, Section
 
@@ -163,6 +165,18 @@ class Kind(Generic[_T]):
         if colon:
             return bool(rest.strip()) and (prefix in self.prefixes or _is_dotted(name))
         return (name in self.offers and name not in self.prefixes) or self._entry(name) is not None
+
+    def check_names(self, names: list[str]) -> list[str]:
+        """Names of a list, if each can name one; else an error for the configuration."""
+        for name in names:
+            if not self.knows(name):
+                choices = f"{', '.join(self.names())} and not package.module:Name"
+                raise PydanticCustomError(
+                    "not_a_choice",
+                    "holds {name}, which is not one of {it}",
+                    {"name": repr(name), "it": choices},
+                )
+        return names
 
     def is_ours(self, name: str) -> bool:
         """Whether the component of a name comes with this package."""

@@ -151,6 +151,15 @@ def _loss(run: Trained) -> None:
         assert line["train_loss"] == 2 * other["train_loss"]
 
 
+def _task(run: Trained) -> None:
+    """Its loss is trained, its metric told and the headline."""
+    plain = from_python({"local": {"lr": 2 * LR, "momentum": 0.0}})
+    assert plain.sha256 == run.sha256
+    assert run.history[-1]["test_good"] == plain.history[-1]["test_accuracy"]
+    assert run.history[-1]["capacity_good"] == plain.history[-1]["capacity_accuracy"]
+    assert "test_accuracy" not in run.history[-1]
+
+
 def _signs(run: Trained) -> None:
     """Every weight moves by exactly lr a step, or has no gradient and stays."""
     for before, after in zip(run.states, run.states[1:], strict=False):
@@ -226,6 +235,13 @@ CASES = {
         {"data": {"partition": "a_partition:blocks", "options": {"size": 7}}}, _partition
     ),
     "loss": Case({"task": {"loss": "a_loss:doubled"}, "local": {"momentum": 0.0}}, _loss),
+    "task": Case(
+        {
+            "task": {"name": "a_task:insistent", "options": {"name": "good"}},
+            "local": {"momentum": 0.0},
+        },
+        _task,
+    ),
     "optimiser": Case(SIGNS, _signs),
     "optimiser, in stacks": Case(
         {**SIGNS, "engine": {"name": "local", "batching": "always"}}, _signs
@@ -321,6 +337,7 @@ def test_each_is_found_by_the_name_that_its_package_offers() -> None:
         given[key] = ["outside"] if kind is TRACKERS else "outside"
         change[section] = laid_over(change.get(section, {}), given)
     del change["data"]["options"], change["data"]["partition"]  # both would take the options
+    del change["task"]["options"]
     run = from_python(change)
     assert len(run.history) == ROUNDS
     _check_notes(RUN, run.history)
@@ -393,6 +410,7 @@ def test_arguments_that_it_does_not_take_or_lacks_are_named(change: dict[str, An
 
 CONTEXTS = {
     "model.name": "ModelContext",
+    "task.name": "NoneType",
     "task.loss": "NoneType",
     "data.name": "SourceContext",
     "data.partition": "PartitionContext",

@@ -51,7 +51,7 @@ IN_A_CONFIGURATION: dict[str, dict[str, Any]] = {
         "model": {"name": "cnn", "options": {"width": 8}}
     },
     "model.rank_share: goes with factorised = true": {"model": {"rank_share": 0.5}},
-    "task.options: 'cross-entropy' takes keys": {"task": {"options": {"reduction": "sum"}}},
+    "task.options: 'auto' takes keys": {"task": {"options": {"reduction": "sum"}}},
     "data.alpha: 'iid' has no such key; it goes with data.partition = dirichlet": {
         "data": {"partition": "iid", "alpha": 0.5}
     },

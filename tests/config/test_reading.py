@@ -47,7 +47,7 @@ def test_a_mistake_is_named_with_its_path_and_what_is_allowed(message: str) -> N
 
 def test_all_mistakes_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse({"seed": -1, "local": {"lr": 0}, "data": {"name": "mnist"}, "x": 1})
+        parse({"seed": -1, "local": {"lr": 0}, "data": {"name": "nmist"}, "x": 1})
     assert len(caught.value.problems) == 4
 
 

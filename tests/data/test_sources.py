@@ -560,7 +560,7 @@ def test_a_missing_package_is_named_with_how_to_install_it(
 
 
 MISTAKES: dict[str, dict[str, Any]] = {
-    "data.name: 'mnist' is not one of digits, cifar10, cifar100, hf:NAME": {"name": "mnist"},
+    "data.name: 'nmist' is not one of digits, cifar10, cifar100, mnist": {"name": "nmist"},
     "data.source: 'web' is not one of": {"name": "cifar10", "source": "web"},
     "data.source: 'digits' has no such key; it goes with data.name = cifar10 or cifar100": {
         "source": "npm"
@@ -577,10 +577,10 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "data.examples: 0 is less than 1": {"examples": 0},
     "data.alpha: 0 is not greater than 0": {"partition": "dirichlet", "alpha": 0},
     "data.partitioner: is missing": {"partition": "flwr"},
-    "data.partitioner_options: 'labels' has no such key; it goes with data.partition = flwr": {
+    "data.partitioner_options: 'auto' has no such key; it goes with data.partition = flwr": {
         "partitioner_options": {"a": 1}
     },
-    "data.examples_per_client: 'dirichlet' has no such key; it goes with data.partition = iid or": {
+    "data.examples_per_client: 'dirichlet' has no such key; it goes with data.partition = auto": {
         "partition": "dirichlet",
         "examples_per_client": 3,
     },
@@ -630,7 +630,7 @@ def test_the_command_refuses_bad_input_without_a_traceback(
     (tmp_path / "a.tar.gz").write_text("no archive")
     for arguments, message in (
         (["cifar10", "--path", "a.tar.gz"], "neither a folder nor a tar archive"),
-        (["mnist"], "data.name: 'mnist' is not one of"),
+        (["nmist"], "data.name: 'nmist' is not one of"),
         (
             ["digits", "--partition", "dirichlet", "--alpha", "-1"],
             "data.alpha: -1.0 is not greater",

@@ -37,7 +37,7 @@ def test_every_configuration_is_valid_and_claims_speak_of_what_is_run(scale: Sca
         config = parse(variant.settings(scale, seed=3))
         assert config.seed == 3
         assert config.local.momentum == 0.9
-        assert config.clients.sample_size == config.clients.count * (
+        assert config.clients.sample_size == config.clients.client_count * (
             0.2 if scale == "smoke" else 0.1
         )
     for experiment in EXPERIMENTS.values():

@@ -264,7 +264,7 @@ class Clock:
 def roster_over(post: Neighbours, clock: Clock) -> Roster:
     config = config_of()
     told = briefing(config, Facts.of(prepare(config).clients.dataset))
-    return Roster(post, told, lambda _: "", config.clients.count, clock=clock)
+    return Roster(post, told, lambda _: "", config.clients.client_count, clock=clock)
 
 
 def asked(post: Neighbours, node: int) -> int:

@@ -91,7 +91,9 @@ def _setup(config: str) -> Setup:
 
 
 def _over_devices(config: Config) -> End:
-    nodes = {2**63 + 17 * part: Means(OwnData(part=part)) for part in range(config.clients.count)}
+    nodes = {
+        2**63 + 17 * part: Means(OwnData(part=part)) for part in range(config.clients.client_count)
+    }
     here = Training(config, prepare(config, data=_data(config)))
     training = over_devices(here, Neighbours(nodes))
     setup, engine = training.setup, training.engine

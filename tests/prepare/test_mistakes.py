@@ -24,6 +24,8 @@ Pair = tuple[Tensor, Tensor]
 WHOLE: Mapping[str, Any] = {"clients": {"capacities": [1]}, "local": {"absent_labels": "keep"}}
 PLAIN: Mapping[str, Any] = {"data": {"partition": "iid"}, "local": {"absent_labels": "keep"}}
 KEEP: Mapping[str, Any] = {"local": {"absent_labels": "keep"}}
+ABSENT: Mapping[str, Any] = {"local": {"absent_labels": "leave_out"}}
+LABELS: Mapping[str, Any] = {"data": {"partition": "labels"}}
 WEIGHTS: Mapping[str, Any] = {"scheme": {"granularity": "coordinate"}, **KEEP}
 
 
@@ -173,17 +175,17 @@ DATA: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
     "a name": (lambda: train(data="digits"), "'digits'", "submodel.dataset", "submodel.digits()"),
     "a pair of pairs": (lambda: train(data=(pair(), pair())), "a tuple", "submodel.dataset"),
     "a TensorDataset": (lambda: train(data=TensorDataset(*pair())), "a TensorDataset"),
-    "NumPy": (lambda: dataset((np.ones((4, 2)), np.arange(4)), pair()),  # type: ignore[arg-type]
+    "NumPy": (lambda: dataset((np.ones((4, 2)), np.arange(4)), pair()),
               "training data: inputs", "ndarray", "torch.from_numpy(...).float()"),
-    "NumPy labels": (lambda: dataset(pair(), (pair()[0], np.arange(24))),  # type: ignore[arg-type]
+    "NumPy labels": (lambda: dataset(pair(), (pair()[0], np.arange(24))),
                      "test data: targets", "torch.from_numpy(...)"),
-    "lists": (lambda: dataset(([[1.0]], [0]), pair()),  # type: ignore[arg-type]
+    "lists": (lambda: dataset(([[1.0]], [0]), pair()),
               "inputs are a list", "torch.tensor"),
-    "no test part": (lambda: dataset(pair(), None), "test data", "pair"),  # type: ignore[arg-type]
-    "x and y": (lambda: dataset(*pair()), "a Tensor is not a pair"),  # type: ignore[arg-type]
-    "three of them": (lambda: dataset((*pair(), pair()[1]), pair()),  # type: ignore[arg-type]
+    "no test part": (lambda: dataset(pair(), None), "test data", "pair"),
+    "x and y": (lambda: dataset(*pair()), "a Tensor is not a pair"),
+    "three of them": (lambda: dataset((*pair(), pair()[1]), pair()),
                       "a tuple of 3 is not a pair"),
-    "a DataLoader": (lambda: dataset(DataLoader(TensorDataset(*pair())), pair()),  # type: ignore[arg-type]
+    "a DataLoader": (lambda: dataset(DataLoader(TensorDataset(*pair())), pair()),
                      "a DataLoader is not a pair"),
     "single numbers": (lambda: dataset((torch.tensor(1.0), torch.tensor(0)), pair()),
                        "one entry per example"),
@@ -243,13 +245,12 @@ LOSSES: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
     "a name": (lambda: train(loss="cross_entropy"), "'cross_entropy' is not a function"),
     "a sum": (lambda: train(loss=nn.CrossEntropyLoss(reduction="sum")), "'sum'", "the mean"),
     "of each": (lambda: train(loss=nn.CrossEntropyLoss(reduction="none")), "'none'", "the mean"),
-    "smoothed": (
-        lambda: train(loss=nn.CrossEntropyLoss(label_smoothing=0.1)),
-        "local.absent_labels", "label_smoothing = 0.1", "'keep'"),
     "weighted": (
-        lambda: train(loss=nn.CrossEntropyLoss(weight=torch.ones(3))), "weight", "'keep'"),
+        lambda: train(None, None, config(ABSENT), loss=nn.CrossEntropyLoss(weight=torch.ones(3))),
+        "weight", "'keep'"),
     "that ignores a label": (
-        lambda: train(loss=nn.CrossEntropyLoss(ignore_index=0)), "ignore_index = 0", "'keep'"),
+        lambda: train(None, None, config(ABSENT), loss=nn.CrossEntropyLoss(ignore_index=0)),
+        "ignore_index = 0", "'keep'"),
     "a vector": (
         lambda: train(None, None, config(KEEP), loss=lambda o, _: o[:, 0]), "shape (2,)", "mean"),
     "a float": (lambda: train(None, None, config(KEEP), loss=lambda *_: 1.0), "returns a float"),
@@ -271,7 +272,8 @@ LOSSES: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
         lambda: train(net(6, 1), own(y=pair(2)[1][:, None]), config(PLAIN),
                       loss=functional.binary_cross_entropy_with_logits), "y.to(torch.float32)"),
     "of numbers, with labels' settings": (
-        lambda: train(net(6, 1), own(y=pair()[0][:, :1]), loss=functional.mse_loss),
+        lambda: train(net(6, 1), own(y=pair()[0][:, :1]), config(ABSENT, LABELS),
+                      loss=functional.mse_loss),
         "local.absent_labels: 'leave_out' needs class labels", "float32 of shape (24, 1)",
         "data.partition: 'labels' needs class labels"),
 }  # fmt: skip

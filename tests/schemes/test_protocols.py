@@ -27,6 +27,7 @@ from submodel.local.training import Step, plain_step
 from submodel.local.work import LocalWork
 from submodel.model.cost import CostModel
 from submodel.model.cut import Cut
+from submodel.model.inputs import Inputs
 from submodel.schemes import (
     Adaptation,
     Adapts,
@@ -72,7 +73,7 @@ class HalfStep:
     plain: Step
     passes: Passes = ()
 
-    def __call__(self, number: int, x: Tensor, y: Tensor) -> tuple[Tensor, Gradients]:
+    def __call__(self, number: int, x: Inputs, y: Tensor) -> tuple[Tensor, Gradients]:
         loss, gradients = self.plain(number, x, y)
         return loss, [None if g is None else g / 2 for g in gradients]
 

@@ -83,8 +83,7 @@ class PartitionedClients:
 
     def examples(self, client: int) -> Examples:
         """The examples of one client."""
-        index = torch.from_numpy(self.indices(client))
-        return Examples(self.dataset.train.x[index], self.dataset.train.y[index])
+        return self.dataset.train.take(torch.from_numpy(self.indices(client)))
 
     def labels(self, client: int) -> NDArray[np.int64]:
         """The class labels that the client has, ascending."""

@@ -1,4 +1,4 @@
-"""Loss and accuracy of the global model and of its sub-models, on the test part or another.
+"""Loss and metrics of the global model and of its sub-models, on the test part or another.
 
 In a group of processes each computes some of the batches, and all know the result.
 """
@@ -6,7 +6,7 @@ In a group of processes each computes some of the batches, and all know the resu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -22,6 +22,7 @@ from submodel.data import Examples
 from submodel.errors import DataError
 from submodel.model.build import build_module, load
 from submodel.model.cut import WHOLE, Cut, gather
+from submodel.model.inputs import Inputs, call, map_inputs, split_rows
 from submodel.model.norm import (
     Spread,
     always_by_batch,
@@ -42,10 +43,19 @@ EVALUATOR = -1
 
 @dataclass(frozen=True)
 class Score:
-    """The mean loss, and the share of right answers (None where targets are not labels)."""
+    """The mean loss, and the values of the task's metrics by name."""
 
     loss: float
-    accuracy: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right answers; None where it is not told."""
+        return self.metrics.get("accuracy")
+
+    def entries(self) -> dict[str, float]:
+        """All numbers by name."""
+        return {"loss": self.loss, **self.metrics}
 
 
 def _layout(module: nn.Module) -> torch.memory_format:
@@ -69,16 +79,20 @@ def _is_channels_last(tensor: Tensor) -> bool:
 class _Inputs:
     """Examples in batches, each moved to the module's device when it is asked for."""
 
-    def __init__(self, x: Tensor, module: nn.Module, batch: int = _BATCH) -> None:
-        self._parts = torch.split(x, batch)
+    def __init__(self, x: Inputs, module: nn.Module, batch: int = _BATCH) -> None:
+        self._parts = split_rows(x, batch)
         self._device = next(module.parameters()).device
-        self._layout = _layout(module) if x.dim() == 4 else torch.contiguous_format
+        self._layout = _layout(module)
 
     def __len__(self) -> int:
         return len(self._parts)
 
-    def __getitem__(self, number: int) -> Tensor:
-        return self._parts[number].to(self._device).contiguous(memory_format=self._layout)
+    def __getitem__(self, number: int) -> Inputs:
+        return map_inputs(self._move, self._parts[number])
+
+    def _move(self, tensor: Tensor) -> Tensor:
+        layout = self._layout if tensor.dim() == 4 else torch.contiguous_format
+        return tensor.to(self._device).contiguous(memory_format=layout)
 
 
 @torch.no_grad()
@@ -91,28 +105,32 @@ def score(
 ) -> Score:
     """Evaluate a module as it is; ``batch`` matters only to norms that go by the batch."""
     module.eval()
-    has_labels = setup.clients.dataset.classes is not None
+    metrics = setup.metrics
     inputs, targets = _Inputs(examples.x, module, batch), torch.split(examples.y, batch)
 
     def of_batch(number: int) -> Tensor:
-        outputs = module(inputs[number])
+        outputs = call(module, inputs[number])
         y = targets[number].to(outputs.device)
-        right = float((outputs.argmax(1) == y).sum()) if has_labels else 0.0
+        sums = [metric.sums(outputs, y).double().cpu() for metric in metrics.values()]
         value = value_of(setup.loss, outputs, y)
         if not value.is_count_known:
             check_unknown(setup.loss, outputs, y, value.mean)
-        return torch.tensor([float(value.mean), value.count, right], dtype=torch.float64)
+        row = torch.tensor([float(value.mean), value.count], dtype=torch.float64)
+        return torch.cat([row, *sums])
 
-    means, counts, rights = torch.stack(spread(len(inputs), of_batch)).t().tolist()
+    rows = torch.stack(spread(len(inputs), of_batch))
+    means, counts = rows[:, :2].t().tolist()
     shares = batch_weights(counts, [len(y) for y in targets])
     if not sum(shares):
         raise DataError(f"none of the targets of these {len(examples)} examples counts in the loss")
-    rows = [
-        [mean * share if share else 0.0, right]
-        for mean, share, right in zip(means, shares, rights, strict=True)
-    ]
-    loss, right = torch.tensor(rows, dtype=torch.float64).sum(0).tolist()
-    return Score(loss / sum(shares), right / len(examples) if has_labels else None)
+    terms = [mean * share if share else 0.0 for mean, share in zip(means, shares, strict=True)]
+    loss = float(torch.tensor(terms, dtype=torch.float64).sum()) / sum(shares)
+    sums_by_metric = torch.split(rows[:, 2:].sum(0), [m.width for m in metrics.values()])
+    values = {
+        name: metric.value(sums, loss)
+        for (name, metric), sums in zip(metrics.items(), sums_by_metric, strict=True)
+    }
+    return Score(loss, values)
 
 
 def assemble_module(
@@ -138,7 +156,7 @@ def assemble_module(
     return module.eval()
 
 
-def moments_of(module: nn.Module, x: Tensor, spread: Spread = in_order) -> Tensor:
+def moments_of(module: nn.Module, x: Inputs, spread: Spread = in_order) -> Tensor:
     """What the module's static norms see of these inputs, batch by batch."""
     layout_before = _present_layout(module)
     module.to(memory_format=_layout(module))  # type: ignore[call-overload]
@@ -155,9 +173,10 @@ def _load_cut(
     return module
 
 
-def _statistics_inputs(setup: Setup) -> Tensor:
+def _statistics_inputs(setup: Setup) -> Inputs:
     """The clients' examples that static batch norm takes its statistics from."""
-    return some(setup.clients.dataset.train, setup.statistics.examples, setup.seed).x
+    inputs: Inputs = some(setup.clients.dataset.train, setup.statistics.examples, setup.seed).x
+    return inputs
 
 
 def some(examples: Examples, count: int | None, seed: int) -> Examples:
@@ -165,7 +184,7 @@ def some(examples: Examples, count: int | None, seed: int) -> Examples:
     if count is None or count >= len(examples):
         return examples
     positions = torch.from_numpy(evenly(len(examples), count, seed))
-    return Examples(examples.x[positions], examples.y[positions])
+    return examples.take(positions)
 
 
 def evenly(total: int, count: int, seed: int) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ from submodel.algorithm.packing import Transport
 from submodel.algorithm.projection import NoProjection, Projection
 from submodel.algorithm.server import Plain, ServerStep
 from submodel.data import Population
+from submodel.data.augmentations import Augmentations
 from submodel.local.schedule import Constant, Schedule
 from submodel.local.work import LocalWork
 from submodel.model.axes import Axes
@@ -28,6 +29,7 @@ from submodel.schemes.random.independent import Alignment
 from submodel.tasks.absent import AbsentLabels
 from submodel.tasks.counting import NOTHING_COUNTS
 from submodel.tasks.loss import Loss
+from submodel.tasks.metrics import BatchMetric
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,9 @@ class Setup:
     projection: Projection = field(default_factory=NoProjection)
     statistics: Statistics = field(default_factory=Statistics)  # of static norms, in evaluation
     transport: Transport = "exact"
+    metrics: Mapping[str, BatchMetric] = field(default_factory=dict)  # told beside the loss
+    headline: str = "loss"  # the metric that a run is judged by
+    augment: Augmentations = field(default_factory=Augmentations)  # of training batches
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -106,7 +106,7 @@ def follow(config: Config, folder: RunFolder, place: ServingPlace) -> None:
         address = link.address
     console.print(
         f"serving {folder.path}: {config.model.name}, scheme {config.scheme.name}, "
-        f"{config.clients.sample_size} of at most {config.clients.count} devices per round, "
+        f"{config.clients.sample_size} of at most {config.clients.client_count} devices per round, "
         f"{config.train.rounds} rounds, on port {place.port} of {place.host}"
         + ", insecure"
         * (ca is None)

@@ -66,10 +66,12 @@ def data_command(
     print(config.data.name)
     print("\n".join(f"  {line}" for line in picture.describe_data(dataset)))
     split = split_data(config, dataset)
-    count = min(config.clients.count, _MOST_CLIENTS)
-    of = "" if count == config.clients.count else f", of which the first {count:,} are shown"
-    title = f"{config.data.name}: {config.data.partition}, {config.clients.count:,} clients{of}"
-    print(f"partition {config.data.partition} over {config.clients.count:,} clients{of}")
+    count = min(config.clients.client_count, _MOST_CLIENTS)
+    of = "" if count == config.clients.client_count else f", of which the first {count:,} are shown"
+    title = (
+        f"{config.data.name}: {config.data.partition}, {config.clients.client_count:,} clients{of}"
+    )
+    print(f"partition {config.data.partition} over {config.clients.client_count:,} clients{of}")
     if dataset.classes is None:
         return
     counts = picture.label_counts(split, dataset.train.y.numpy(), dataset.classes, count)

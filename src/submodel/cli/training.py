@@ -75,7 +75,7 @@ def _train_and_show(
     console.print(
         f"{'resuming' if resume else 'training'} {folder.path}: {config.model.name} on "
         f"{config.data.name}, scheme {config.scheme.name}, {config.clients.sample_size} of "
-        f"{config.clients.count} clients per round, {config.train.rounds} rounds, "
+        f"{config.clients.client_count} clients per round, {config.train.rounds} rounds, "
         f"{1 if group is None else group.size} process(es) with {config.engine.threads} thread(s) "
         f"on {training.device}, engine {config.engine.name}"
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
 from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
 from submodel.config.trackers import TRACKERS
 from submodel.engines.registry import ENGINES
 from submodel.local.precision import Precision
+from submodel.local.rates import StepSchedule
 from submodel.local.registry import OPTIMISERS, SCHEDULES
 from submodel.options import LARGEST, Capacity, ChoosingSection, Count, Positive, Section
 from submodel.schemes.registry import SCHEMES
@@ -75,10 +75,28 @@ class LocalSection(ChoosingSection):
     precision: Precision = Field(
         "float32", description="of products and convolutions; bfloat16: mixed precision"
     )
-    absent_labels: AbsentLabels = Field(
-        "leave_out",
+    accumulate: Count = Field(
+        1,
+        description="compute a batch in so many pieces, one after another: the same step, less "
+        "memory (norms over the batch see the pieces)",
+    )
+    proximal: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="mu: add (mu / 2) ||w - w_r||^2 to the client's objective (FedProx)"
+    )
+    warmup_rounds: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
+        0, description="rounds over which the learning rate grows to the schedule's"
+    )
+    step_schedule: StepSchedule = Field(
+        "constant", description="learning rate over the steps of a round"
+    )
+    warmup_steps: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
+        0, description="steps of every round over which it grows"
+    )
+    absent_labels: Literal["auto", AbsentLabels] = Field(
+        "auto",
         description="logits of labels a client lacks: kept, set to zero (HeteroFL), or left out; "
-        "the last two also cut the classifier's rows",
+        "the last two also cut the classifier's rows; auto: left out of the cross-entropy of "
+        "class labels, else kept",
     )
 
     @model_validator(mode="after")
@@ -120,14 +138,7 @@ class TrainSection(Section):
     @field_validator("trackers")
     @classmethod
     def _known_trackers(cls, names: list[str]) -> list[str]:
-        for name in names:
-            if not TRACKERS.knows(name):
-                names_there = f"{', '.join(TRACKERS.names())} and not package.module:Name"
-                raise PydanticCustomError(
-                    "not_a_choice", "holds {name}, which is not one of {it}",
-                    {"name": repr(name), "it": names_there},
-                )  # fmt: skip
-        return names
+        return TRACKERS.check_names(names)
 
 
 class EngineSection(ChoosingSection):

@@ -78,7 +78,8 @@ def _no_such_key(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
                 f"{' or '.join(owners)}"
             )
     if key == "options":
-        names = [section_values.get(c, section.model_fields[c].default) for c in section.choices]
+        choices = [section_values.get(c, section.model_fields[c].default) for c in section.choices]
+        names = [name for name in choices if name is not None]
         take = "takes" if len(names) == 1 else "take"
         return f"{' and '.join(map(repr, names))} {take} keys, not options, which are for own code"
     return _nearest(key, list(section.model_fields), _foreign(section, section_values))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from submodel.data.registry import PARTITIONS, SOURCES
+from submodel.data.registry import AUGMENTATIONS, PARTITIONS, SOURCES
 from submodel.model.registry import MODELS
 from submodel.options import Capacity, ChoosingSection, Count, PathText, Positive, Section
-from submodel.tasks.registry import LOSSES
+from submodel.tasks.registry import LOSSES, METRICS, TASKS
+
+_CLIENTS = 50  # without any word on it
 
 
 class ModelSection(ChoosingSection):
@@ -58,9 +60,22 @@ class AxesSection(Section):
 class TaskSection(ChoosingSection):
     """What is learned."""
 
-    choices = {"loss": LOSSES}  # noqa: RUF012
+    choices = {"name": TASKS, "loss": LOSSES}  # noqa: RUF012
 
-    loss: str = Field("cross-entropy", description=LOSSES.describe())
+    name: str = Field("auto", description=TASKS.describe())
+    loss: str | None = Field(
+        None, description=f"another loss than the task's own: {LOSSES.describe()}"
+    )
+    metrics: list[str] | None = Field(
+        None,
+        description="what is told beside the loss, instead of what the task tells: "
+        f"{METRICS.describe()}",
+    )
+
+    @field_validator("metrics")
+    @classmethod
+    def _known_metrics(cls, names: list[str] | None) -> list[str] | None:
+        return None if names is None else METRICS.check_names(names)
 
 
 class DataSection(ChoosingSection):
@@ -73,13 +88,25 @@ class DataSection(ChoosingSection):
         None, description="use so many training examples, balanced over classes, whatever the seed"
     )
     test_examples: Count | None = Field(None, description="likewise of the test part")
-    partition: str = Field("labels", description=PARTITIONS.describe())
+    partition: str = Field("auto", description=PARTITIONS.describe())
+    augment: list[str] = Field(
+        [],
+        description="what is done to the examples of training batches, at random: "
+        f"{AUGMENTATIONS.describe()}",
+    )
+
+    @field_validator("augment")
+    @classmethod
+    def _known_augmentations(cls, names: list[str]) -> list[str]:
+        return AUGMENTATIONS.check_names(names)
 
 
 class ClientsSection(Section):
     """Who takes part, and how much each can hold."""
 
-    count: Count = Field(50, description="registered clients")
+    count: Count | None = Field(
+        None, description="registered clients (default: those whom the data names, or else 50)"
+    )
     per_round: Annotated[float, Field(gt=0)] = Field(
         10, description="clients per round; a value below 1 is a fraction of all"
     )
@@ -113,32 +140,39 @@ class ClientsSection(Section):
             raise ValueError(
                 f"per_round: {self.per_round} is neither a count nor a fraction below 1"
             )
-        if self.sample_size > self.count:
-            raise ValueError(f"per_round: {self.sample_size} is more than the {self.count} clients")
+        if self.sample_size > self.client_count:
+            raise ValueError(
+                f"per_round: {self.sample_size} is more than the {self.client_count} clients"
+            )
         if self.groups is None:
             return self
         if self.sampling == "uniform":
             raise ValueError("groups: go with sampling = cyclic or shuffled-cyclic")
-        if self.groups > self.count:
-            raise ValueError(f"groups: {self.groups} are more than the {self.count} clients")
-        if (least := self.count // self.groups) < self.sample_size:
+        if self.groups > self.client_count:
+            raise ValueError(f"groups: {self.groups} are more than the {self.client_count} clients")
+        if (least := self.client_count // self.groups) < self.sample_size:
             raise ValueError(
-                f"groups: {self.groups} groups of {self.count} clients have only {least} each, "
-                f"less than the {self.sample_size} per round; at most "
-                f"{self.count // self.sample_size} do"
+                f"groups: {self.groups} groups of {self.client_count} clients have only {least} "
+                f"each, less than the {self.sample_size} per round; at most "
+                f"{self.client_count // self.sample_size} do"
             )
         return self
+
+    @property
+    def client_count(self) -> int:
+        """The number of clients where the data does not name them."""
+        return _CLIENTS if self.count is None else self.count
 
     @property
     def sample_size(self) -> int:
         """The number of clients per round."""
         if self.per_round >= 1:
             return int(self.per_round)
-        return max(1, round(self.per_round * self.count))
+        return max(1, round(self.per_round * self.client_count))
 
     @property
     def group_count(self) -> int:
         """The number of groups that rounds visit in turn; one if sampling is uniform."""
         if self.sampling == "uniform":
             return 1
-        return self.groups or self.count // self.sample_size
+        return self.groups or self.client_count // self.sample_size

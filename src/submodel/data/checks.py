@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -10,22 +12,15 @@ from submodel.errors import DataError
 _MOST_CLASSES = 10_000_000  # more are numbers of another kind: identifiers, seconds, prices
 
 
-def check_pair(name: str, part: object) -> tuple[Tensor, Tensor]:
-    """The inputs and targets of one part of the data, if that is what it is."""
-    if isinstance(part, Tensor) or not isinstance(part, tuple | list) or len(part) != 2:
-        description = f"a {type(part).__name__}"
-        if isinstance(part, tuple | list):
-            description += f" of {len(part)}"
-        raise DataError(f"{name} data: {description} is not a pair (inputs, targets) of tensors")
-    x, y = (
-        _check_tensor(name, what, t) for what, t in zip(("inputs", "targets"), part, strict=True)
-    )
-    if not len(x) or len(x) != len(y):
-        raise DataError(f"{name} data: {len(x)} inputs and {len(y)} targets; want as many, not 0")
-    return x, y
+def check_lengths(name: str, inputs: Mapping[str, Tensor], targets: Tensor) -> None:
+    """Raise unless there is a target for every input, and an input at all."""
+    for tensor in inputs.values():
+        if not len(tensor) or len(tensor) != len(targets):
+            counts = f"{len(tensor)} inputs and {len(targets)} targets"
+            raise DataError(f"{name} data: {counts}; want as many, not 0")
 
 
-def _check_tensor(name: str, what: str, tensor: object) -> Tensor:
+def check_tensor(name: str, what: str, tensor: object) -> Tensor:
     """The tensor, if it holds finite numbers, one entry per example, here on the CPU."""
     if not isinstance(tensor, Tensor):
         how = "torch.tensor(...)"

@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from submodel.data.checks import are_labels, check_pair, count_classes
+from submodel.data.checks import are_labels, count_classes
+from submodel.data.owners import Owners
+from submodel.data.parts import read_part
+from submodel.data.text.facts import TextFacts
 from submodel.errors import ConfigError, DataError
+from submodel.model.inputs import Inputs, count_rows, first_column, take_rows
 from submodel.randomness import generator
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs and targets of equal length."""
+    """Inputs and targets of equal length.
 
-    x: Tensor
+    Args:
+        x: the inputs: a tensor, or several by place or by name, with a row for every example.
+        y: the targets.
+    """
+
+    x: Any  # `Inputs`; whoever has one tensor may use it as such
     y: Tensor
 
     def __len__(self) -> int:
-        return len(self.x)
+        return count_rows(self.x)
+
+    def take(self, rows: Tensor | slice) -> Examples:
+        """Some of the examples.
+
+        Args:
+            rows: their places.
+        """
+        return Examples(take_rows(self.x, rows), self.y[rows])
 
 
 @dataclass(frozen=True)
@@ -43,37 +61,53 @@ class Dataset:
         train: the training examples.
         test: the test examples.
         classes: how many classes the targets are labels of; None: they are not labels.
-        about: where the examples come from.
+        about: where images come from.
+        text: what is known of the tokens, where examples are text.
+        owners: who has which example, where the data says so.
     """
 
     train: Examples
     test: Examples
     classes: int | None
     about: About | None = None
+    text: TextFacts | None = None
+    owners: Owners | None = None
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The shape of one input."""
-        return tuple(self.train.x.shape[1:])
+        """The shape of one input, the first where there are several."""
+        return tuple(first_column(self.train.x).shape[1:])
 
     @property
-    def example(self) -> Tensor:
+    def example(self) -> Inputs:
         """A batch of two inputs, to run a model on for its own sake."""
-        return self.train.x[:2]
+        return take_rows(self.train.x, slice(2))
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a model for it has: one per class, token or number to be told."""
+        if self.classes is not None:
+            return self.classes
+        if self.text is not None:
+            return self.text.vocabulary
+        targets = self.train.y
+        return targets.shape[1] if targets.is_floating_point() and targets.dim() == 2 else 1
 
 
-def dataset(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Dataset:
+def dataset(train: Any, test: Any) -> Dataset:
     """A dataset from tensors, checked; one integer per example is taken as its class label.
 
     Args:
-        train: inputs and targets of the training part, one row per example.
-        test: those of the test part.
+        train: the training part: a pair (inputs, targets), one row per example, the inputs being a
+            tensor, a tuple or a dictionary of them; a dictionary with ``labels``, as Hugging
+            Face's models take it; or a map-style torch dataset of such examples.
+        test: the test part, likewise.
 
     >>> x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
     >>> dataset((x, y), (x, y)).classes
     3
     """
-    (x, y), (test_x, test_y) = check_pair("training", train), check_pair("test", test)
+    (x, y), (test_x, test_y) = read_part("training", train), read_part("test", test)
     classes = None
     if are_labels(y):
         if not are_labels(test_y):
@@ -116,15 +150,19 @@ def limit(data: Dataset, examples: int | None, test_examples: int | None) -> Dat
     >>> np.bincount(data.train.y).tolist(), len(data.test)
     ([10, 10, 10, 10, 10, 10, 10, 10, 10, 10], 355)
     """
-    parts = []
+    parts: list[Examples] = []
+    places: list[NDArray[np.int64] | None] = []
     for part, count, key in (
         (data.train, examples, "data.examples"),
         (data.test, test_examples, "data.test_examples"),
     ):
         if count is None or count == len(part):  # all of it: no copy
             parts.append(part)
+            places.append(None)
             continue
         labels = np.zeros(len(part), dtype=np.int64) if data.classes is None else part.y.numpy()
-        positions = torch.from_numpy(choose_balanced(labels, count, key))
-        parts.append(Examples(part.x[positions], part.y[positions]))
-    return replace(data, train=parts[0], test=parts[1])
+        positions = choose_balanced(labels, count, key)
+        parts.append(part.take(torch.from_numpy(positions)))
+        places.append(positions)
+    owners = None if data.owners is None else data.owners.of_part(*places)
+    return replace(data, train=parts[0], test=parts[1], owners=owners)

@@ -1,4 +1,4 @@
-"""Data sources and partitions by name: ours, and where their code is."""
+"""Data sources, partitions and augmentations by name: ours, and where their code is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from submodel.plugins import Kind, Offer
 
 if TYPE_CHECKING:
+    from submodel.data.augmentations import Augmentation
     from submodel.data.examples import Dataset
     from submodel.data.partitions import Partition
 
@@ -27,6 +28,14 @@ SOURCES: Kind[Dataset] = Kind(
         "digits": Offer("submodel.data.sources.digits:Digits", "scikit-learn's 1,797 images"),
         "cifar10": Offer("submodel.data.sources.cifar.component:Cifar10"),
         "cifar100": Offer("submodel.data.sources.cifar.component:Cifar100"),
+        "mnist": Offer("submodel.data.sources.mnist.component:Mnist", "70,000 digits of 28 x 28"),
+        "fashion-mnist": Offer(
+            "submodel.data.sources.mnist.component:FashionMnist", "clothes, in the shape of mnist"
+        ),
+        "csv": Offer(
+            "submodel.data.sources.table:Table", "columns, a target, perhaps clients", "PATH"
+        ),
+        "parquet": Offer("submodel.data.sources.table:Table", "likewise", "PATH"),
         "hf": Offer(
             "submodel.data.sources.hub:Hub", "any image dataset of the Hugging Face hub", "NAME"
         ),
@@ -60,6 +69,10 @@ PARTITIONS: Kind[Partition] = Kind(
     adapt=_adapt,
     with_context=True,
     offers={
+        "auto": Offer(
+            "submodel.data.partitions.auto:PartitionOfData",
+            "natural where the data names clients, labels where it has any, else iid",
+        ),
         "iid": Offer("submodel.data.partitions.iid:Iid", "equal random parts"),
         "labels": Offer(
             "submodel.data.partitions.labels:ByLabel", "L labels per client, equal shards"
@@ -67,7 +80,25 @@ PARTITIONS: Kind[Partition] = Kind(
         "dirichlet": Offer(
             "submodel.data.partitions.dirichlet:Dirichlet", "each label split by Dir(alpha)"
         ),
+        "natural": Offer(
+            "submodel.data.partitions.natural:Natural", "a role, file or column value is a client"
+        ),
         "own": Offer("submodel.data.partitions.lists:ClientLists", is_hidden=True),
         "flwr": Offer("submodel.data.partitions.flower:Flower", "a partitioner of flwr-datasets"),
+    },
+)
+
+AUGMENTATIONS: Kind[Augmentation] = Kind(
+    noun="augmentation",
+    key="data.augment",
+    group="submodel.augmentations",
+    wants="an augmentation: a function of (examples, generator)",
+    is_one=callable,
+    is_function=True,
+    offers={
+        "crop": Offer(
+            "submodel.data.augmentations.crop:Crop", "shifted by up to 4 pixels, padded with black"
+        ),
+        "flip": Offer("submodel.data.augmentations.flip:Flip", "mirrored, every second on average"),
     },
 )

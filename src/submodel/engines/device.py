@@ -7,6 +7,9 @@ import os
 import torch
 from torch import Tensor
 
+from submodel.data import Examples
+from submodel.model.inputs import map_inputs
+
 
 def own_device(name: str) -> torch.device:
     """``auto`` is a GPU where there is one; of several processes on a machine each has its own.
@@ -48,3 +51,8 @@ def move(tensor: Tensor, device: torch.device, copy: bool = False) -> Tensor:
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device, copy=copy)
+
+
+def move_examples(examples: Examples, device: torch.device) -> Examples:
+    """Inputs and targets, to the device."""
+    return Examples(map_inputs(lambda t: move(t, device), examples.x), move(examples.y, device))

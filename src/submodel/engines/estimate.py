@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup
-from submodel.local.work import batch_length, batches_per_pass
+from submodel.local.work import batch_length, count_steps
 from submodel.model.budget import activation_bytes
 from submodel.model.build import build_module
 from submodel.model.capacity import prefix_cut
@@ -58,8 +58,7 @@ class Estimate:
 
     def steps(self, client: int) -> int:
         """How many steps a client takes in a round."""
-        work, examples = self._setup.work, self._setup.clients.size(client)
-        return work.steps or (work.epochs or 0) * batches_per_pass(examples, work)
+        return count_steps(self._setup.clients.size(client), self._setup.work)
 
     def batch(self, client: int) -> int:
         """How many examples a client's largest batch has."""

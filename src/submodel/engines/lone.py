@@ -20,6 +20,7 @@ from submodel.engines.estimate import Estimate
 from submodel.errors import DataError
 from submodel.local.work import LocalWork, batch_length, batches_per_pass
 from submodel.model.build import build_module
+from submodel.model.inputs import Inputs, call, map_inputs, take_rows
 from submodel.schemes.roles import step_rule
 
 _MOST_CLIENTS = 10_000
@@ -44,7 +45,7 @@ def gets_one(total: int, work: LocalWork) -> bool:
     return total % size == 1 and not work.drop_last and reaches_last
 
 
-def refusal(module: nn.Module, example: Tensor) -> str | None:
+def refusal(module: nn.Module, example: Inputs) -> str | None:
     """Why a module cannot be trained on one example though it can on two; None if it can.
 
     The module is run, and is not the same afterwards.
@@ -60,14 +61,15 @@ def refusal(module: nn.Module, example: Tensor) -> str | None:
         layer.register_forward_hook(_leaving(inside))
     module.train()
     if module_is_empty := any(p.is_meta for p in module.parameters()):
-        example = example.to("meta")
-    two, outputs = torch.cat([example, example])[:2], []
+        example = map_inputs(lambda tensor: tensor.to("meta"), example)
+    two = map_inputs(lambda tensor: torch.cat([tensor, tensor])[:2], example)
+    outputs = []
     with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for batch in (two, two[:1]):
+        for batch in (two, take_rows(two, slice(1))):
             inside.clear()
             try:
-                outputs.append(module(batch))
+                outputs.append(call(module, batch))
             except Exception as error:
                 if not outputs:
                     return None  # it is not for the number of examples

@@ -10,8 +10,7 @@ from torch import nn
 
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup, Task, Update
-from submodel.data import Examples
-from submodel.engines.device import move
+from submodel.engines.device import move, move_examples
 from submodel.engines.estimate import Estimate
 from submodel.engines.lone import explain_lone_batches
 from submodel.local.training import Step, plain_step, train_module
@@ -23,7 +22,7 @@ from submodel.model.seeding import seed_torch
 from submodel.randomness import key
 from submodel.schemes.protocols import Client
 from submodel.schemes.unbiased.factors import scaled_step
-from submodel.tasks.classification import MaskedCrossEntropy
+from submodel.tasks.classification import MaskedCrossEntropy, smoothing_of
 from submodel.tasks.counting import CountingLoss
 
 _KEPT_MODULES = 16
@@ -59,13 +58,13 @@ class SerialEngine:
     def _train(self, task: Task) -> Update:
         setup, where = self._setup, task.assignment
         client_examples = setup.clients.examples(where.client)
-        x, y = move(client_examples.x, self._device), move(client_examples.y, self._device)
-        examples = Examples(x, y)
+        examples = move_examples(client_examples, self._device)
         client_loss = setup.loss
         if task.classes is not None and setup.clients.dataset.classes is not None:
             present = torch.from_numpy(task.classes).to(self._device)
             classes = setup.clients.dataset.classes
-            client_loss = MaskedCrossEntropy(present, classes, setup.absent_labels)
+            smoothing = smoothing_of(setup.loss)
+            client_loss = MaskedCrossEntropy(present, classes, setup.absent_labels, smoothing)
         loss = CountingLoss(client_loss)
         module = self._module(task.cut)
         load(module, {n: move(t, self._device, copy=True) for n, t in task.tensors.items()})
@@ -92,7 +91,10 @@ class SerialEngine:
             seed_torch(key(setup.seed, "torch", where.round, where.client) % 2**63)
             order = batches(len(examples), task.work, setup.seed, where.round, where.client)
             with explain_lone_batches(setup, [task]):
-                result = train_module(module, examples, order, task.work, loss, masks, step)
+                augment = setup.augment.of_client(where.round, where.client)
+                result = train_module(
+                    module, examples, order, task.work, loss, masks, step, augment
+                )
         own_memory = dict(module.named_parameters()).keys()  # buffers are the next task's as well
         tensors = {
             name: tensor.to("cpu", copy=name not in own_memory)

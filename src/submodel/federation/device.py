@@ -55,6 +55,7 @@ from submodel.model.zoo import factorised
 from submodel.prepare.assembly import assemble_setup
 from submodel.prepare.axes import find_axes, only_cut_ranks
 from submodel.prepare.built_in import identify
+from submodel.prepare.objective import make_task
 from submodel.prepare.parts import make_module, make_scheme
 
 _log = logging.getLogger(__name__)
@@ -167,7 +168,8 @@ class Device:
         axes = self._read_earlier_axes(module) or self._find_axes(module)
         scheme = make_scheme(self.config, module, axes, self.facts.classes is not None)
         clients = LoneClient(self.facts.dataset, self.examples)
-        return assemble_setup(self.config, module, axes, scheme, clients)
+        task = make_task(self.config, self.facts.dataset)
+        return assemble_setup(self.config, module, axes, scheme, clients, task)
 
     def _find_axes(self, module: nn.Module) -> Axes:
         data = self.facts.dataset

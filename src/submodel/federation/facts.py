@@ -16,7 +16,8 @@ from torch import Tensor
 from submodel.config import Config, parse, to_toml
 from submodel.data import Dataset
 from submodel.data.examples import Examples
-from submodel.errors import plain
+from submodel.data.text.facts import TextFacts
+from submodel.errors import ConfigError, plain
 from submodel.federation.wire import PositiveInteger, WireError, read_as
 from submodel.model.zoo import ModelContext
 from submodel.prepare.model_context import context_of
@@ -34,6 +35,9 @@ class Facts:
     deviation: tuple[float, ...]
     vocabulary: PositiveInteger | None = None  # how many tokens, where inputs are tokens
     task: str | None = None  # as `ModelContext` has it
+    targets: tuple[PositiveInteger, ...] = ()  # the shape of one
+    target_dtype: str = "int64"
+    is_text: bool = False
 
     @classmethod
     def of(cls, data: Dataset) -> Facts:
@@ -44,6 +48,8 @@ class Facts:
         (1, 8, 8)
         """
         about, context = data.about, context_of(data)
+        if not isinstance(data.example, Tensor):
+            raise ConfigError(["engine.name: 'flower' takes one tensor of inputs, not several"])
         return cls(
             data.inputs,
             str(data.example.dtype).removeprefix("torch."),
@@ -53,6 +59,9 @@ class Facts:
             about.deviation if about else (),
             context.vocabulary,
             context.task,
+            tuple(data.train.y.shape[1:]),
+            str(data.train.y.dtype).removeprefix("torch."),
+            data.text is not None,
         )
 
     @property
@@ -69,8 +78,10 @@ class Facts:
     @property
     def dataset(self) -> Dataset:
         """A dataset of this kind, with nothing in it."""
-        nothing = Examples(self.example, torch.empty(2, dtype=torch.int64, device="meta"))
-        return Dataset(nothing, nothing, self.classes)
+        kind = getattr(torch, self.target_dtype)
+        nothing = Examples(self.example, torch.empty(2, *self.targets, dtype=kind, device="meta"))
+        text = TextFacts(self.vocabulary or 1, 1.0, "") if self.is_text else None
+        return Dataset(nothing, nothing, self.classes, text=text)
 
 
 def briefing(config: Config, facts: Facts) -> dict[str, Any]:
@@ -91,10 +102,13 @@ def digest(head: Mapping[str, Any]) -> str:
 def read_briefing(head: Mapping[str, Any]) -> tuple[Config, Facts]:
     """What `briefing` said; raises `WireError`, or `ConfigError`, for anything else."""
     facts = read_as(Facts, head.get("facts"))
-    if not isinstance(getattr(torch, facts.dtype, None), torch.dtype):
-        raise WireError(f"facts.dtype: {plain(facts.dtype, 60)!r} is no type of tensors")
-    if math.prod(facts.inputs) > _LARGEST_INPUT or len(facts.inputs) > _MOST_DIMENSIONS:
-        raise WireError(f"facts.inputs: {plain(facts.inputs, 60)} is no shape of an example")
+    for key in ("dtype", "target_dtype"):
+        if not isinstance(getattr(torch, name := getattr(facts, key), None), torch.dtype):
+            raise WireError(f"facts.{key}: {plain(name, 60)!r} is no type of tensors")
+    for key in ("inputs", "targets"):
+        shape = getattr(facts, key)
+        if math.prod(shape) > _LARGEST_INPUT or len(shape) > _MOST_DIMENSIONS:
+            raise WireError(f"facts.{key}: {plain(shape, 60)} is no shape of an example")
     try:
         sections = tomllib.loads(read_as(_ConfigHead, head).config)
     except (ValueError, RecursionError) as error:

@@ -30,6 +30,7 @@ from submodel.data.sources.folder import classes_in, images_in, open_image
 from submodel.errors import DataError, plain
 from submodel.federation.facts import Facts
 from submodel.federation.memory import free_memory
+from submodel.model.inputs import first_column
 from submodel.prepare.parts import load_data, split_data
 
 _log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class OwnData:
     def read(self, config: Config, facts: Facts) -> Examples:
         """The examples, in the shapes and classes of the run."""
         if self.part is not None:
-            key = _key("part", self.part, config.data, config.clients.count, config.seed)
+            key = _key("part", self.part, config.data, config.clients.client_count, config.seed)
             return _read_once(key, lambda: _part(config, self.part))
         if self.path is None:
             raise DataError("this device has no data: join with --data DIR, or --part NUMBER")
@@ -63,8 +64,10 @@ class OwnData:
 
 def _part(config: Config, client: int | None) -> Examples:
     data = load_data(config)
-    if client is None or not 0 <= client < config.clients.count:
-        raise DataError(f"part {client}: the run has clients 0 to {config.clients.count - 1}")
+    if client is None or not 0 <= client < config.clients.client_count:
+        raise DataError(
+            f"part {client}: the run has clients 0 to {config.clients.client_count - 1}"
+        )
     return PartitionedClients(data, split_data(config, data)).examples(client)
 
 
@@ -142,7 +145,7 @@ def _check_room(size: int, room: int, path: Path) -> None:
 
 def _conform(examples: Examples, facts: Facts, path: Path) -> Examples:
     """The examples in the types of the run, if their shapes and values are such as it wants."""
-    x, y = examples.x, examples.y
+    x, y = first_column(examples.x), examples.y
     try:
         _check_shapes(tuple(x.shape), tuple(y.shape), facts)
     except DataError as error:
@@ -174,7 +177,8 @@ def _read_once(key: str, read: Callable[[], Examples]) -> Examples:
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"x": examples.x.contiguous(), "y": examples.y.contiguous()}, partial)
+        x = first_column(examples.x)
+        save_file({"x": x.contiguous(), "y": examples.y.contiguous()}, partial)
         partial.replace(file)
     except (OSError, SafetensorError) as error:
         _log.warning("%s: cannot keep the data there (%s): it is read every time", file, error)

@@ -30,6 +30,7 @@ from submodel.model.build import tensors_of
 from submodel.model.capacity import prefix_cut
 from submodel.model.cut import Cut, count_values, gather
 from submodel.model.norm import StaticBatchNorm
+from submodel.prepare.objective import settle
 from submodel.runs.training import Training
 from submodel.schemes.roles import sends_masks
 
@@ -133,11 +134,14 @@ def over_devices(training: Training, post: Post, file: Path | None = None) -> Tr
 
     ``file`` keeps who is who, so that a resumed run numbers its devices as before.
     """
-    config, setup = training.config, training.setup
+    setup = training.setup
+    data = setup.clients.dataset
+    owners = None if data.owners is None else len(data.owners)
+    config = settle(training.config, owners, is_plain=setup.absent_labels == "leave_out")
     problems = problems_over_devices(config)
     if problems:
         raise ConfigError(problems)
-    head = briefing(config, Facts.of(setup.clients.dataset))
+    head = briefing(config, Facts.of(data))
     fingerprint, classes = axes_fingerprint(setup.axes), setup.clients.dataset.classes
     singles = Singles(setup)
 
@@ -146,8 +150,8 @@ def over_devices(training: Training, post: Post, file: Path | None = None) -> Tr
             return "it finds other axes in the model: has it the same submodel and torch?"
         if report.capacity is not None and report.capacity not in config.clients.capacities:
             return f"capacity {report.capacity:g} is not one of the run's"
-        if report.part is not None and not 0 <= report.part < config.clients.count:
-            return f"part {report.part}: the run has clients 0 to {config.clients.count - 1}"
+        if report.part is not None and not 0 <= report.part < config.clients.client_count:
+            return f"part {report.part}: the run has clients 0 to {config.clients.client_count - 1}"
         if config.local.absent_labels != "keep" and (
             not report.labels or max(report.labels) >= (classes or 0)
         ):
@@ -156,9 +160,9 @@ def over_devices(training: Training, post: Post, file: Path | None = None) -> Tr
             return "it tells labels, which nobody asked for"
         return singles.problem(report.examples, report.capacity) or ""
 
-    roster = Roster(post, head, accepts, config.clients.count, file)
+    roster = Roster(post, head, accepts, config.clients.client_count, file)
     engine = DeviceEngine(config, setup.module, sends_masks(setup.scheme), head, post, roster)
-    least = min(config.devices.least, config.clients.count)
+    least = min(config.devices.least, config.clients.client_count)
     clients = DeviceClients(setup, roster, engine, least, config.clients.sample_size)
     setup = replace(setup, clients=clients)
     return replace(training, setup=setup, engine=engine, checkpoint_every=1)

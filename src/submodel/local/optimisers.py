@@ -17,7 +17,8 @@ class Optimiser(Protocol):
     """Moves parameters along their gradients, weight by weight.
 
     A client's optimiser begins afresh in every round. Clients of equal shape are trained as one
-    tensor, so a step must treat every weight by itself: nothing may be summed over a tensor.
+    tensor, so a step must treat every weight by itself: nothing may be summed over a tensor. One
+    that does has ``whole_tensors = True``, and its clients step one after another.
     """
 
     @property

@@ -21,7 +21,14 @@ OPTIMISERS: Kind[Optimiser] = Kind(
     group="submodel.optimisers",
     wants="an optimiser, with copies, begin, step and plain",
     is_one=_is_optimiser,
-    offers={"sgd": Offer("submodel.local.sgd:Sgd", "with momentum, as torch's")},
+    offers={
+        "sgd": Offer("submodel.local.sgd:Sgd", "with momentum or Nesterov's, as torch's"),
+        "adam": Offer("submodel.local.adam:LocalAdam", "as torch's"),
+        "adamw": Offer("submodel.local.adam:LocalAdamW", "with a decay of its own, as torch's"),
+        "adafactor": Offer(
+            "submodel.local.adafactor:Adafactor", "little memory, relative rates, as torch's"
+        ),
+    },
 )
 
 SCHEDULES: Kind[Schedule] = Kind(

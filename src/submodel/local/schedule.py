@@ -69,3 +69,19 @@ class Cosine:
     def factor(self, round_: int) -> float:
         """From one to nought."""
         return 0.5 * (1 + math.cos(math.pi * round_ / self.rounds))
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Another schedule, approached from below over the first rounds.
+
+    >>> [WarmUp(Constant(), 4).factor(round_) for round_ in (0, 1, 3, 9)]
+    [0.25, 0.5, 1.0, 1.0]
+    """
+
+    schedule: Schedule
+    rounds: int
+
+    def factor(self, round_: int) -> float:
+        """A growing share of the other one's."""
+        return min(1.0, (round_ + 1) / self.rounds) * self.schedule.factor(round_)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from submodel.local.optimisers import Gradients, Slots
@@ -26,12 +26,20 @@ class Sgd:
 
     momentum: float = 0.0
     weight_decay: float = 0.0
+    nesterov: bool = False
 
     class Options(Section):
         """The keys of ``sgd``."""
 
         momentum: Decay = Field(0.9, description="SGD momentum")
         weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="L2 decay")
+        nesterov: bool = Field(False, description="Nesterov's momentum")
+
+        @model_validator(mode="after")
+        def _has_momentum(self) -> Self:
+            if self.nesterov and not self.momentum:
+                raise ValueError("nesterov: goes with momentum above 0")
+            return self
 
     @property
     def copies(self) -> int:
@@ -56,9 +64,12 @@ class Sgd:
             momenta = [slots[0][i] for i in indices]
             torch._foreach_mul_(momenta, self.momentum)
             torch._foreach_add_(momenta, moves)
-            moves = momenta
+            if self.nesterov:
+                moves = list(torch._foreach_add(moves, momenta, alpha=self.momentum))
+            else:
+                moves = momenta
         torch._foreach_add_(active_parameters, moves, alpha=-lr)
 
     def plain(self) -> Self:
         """Without momentum; the decay is part of the objective."""
-        return replace(self, momentum=0.0)
+        return replace(self, momentum=0.0, nesterov=False)

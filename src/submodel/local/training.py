@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from submodel.data import Examples
 from submodel.local.optimisers import Gradients
 from submodel.local.precision import Precision
-from submodel.local.work import LocalWork
+from submodel.local.work import LocalWork, count_steps
+from submodel.model.inputs import Inputs, call, first_column, split_rows
 from submodel.tasks.counting import CountingLoss, LossBook
 from submodel.tasks.loss import Loss
 
-Step = Callable[[int, Tensor, Tensor], tuple[Tensor, Gradients]]
+Step = Callable[[int, Inputs, Tensor], tuple[Tensor, Gradients]]
 """(number, inputs, targets) -> the loss, and its gradient for every trained parameter."""
 
 
@@ -51,12 +52,48 @@ def plain_step(module: nn.Module, work: LocalWork, loss: Loss) -> Step:
     """The loss of the module itself."""
     parameters = list(trainable_parameters(module).values())
 
-    def step(_number: int, x: Tensor, y: Tensor) -> tuple[Tensor, Gradients]:
-        with forward_context(x.device, work.precision):
-            value = loss(module(x), y)
+    def step(_number: int, x: Inputs, y: Tensor) -> tuple[Tensor, Gradients]:
+        with forward_context(y.device, work.precision):
+            value = loss(call(module, x), y)
         return value.detach(), torch.autograd.grad(value, parameters, allow_unused=True)
 
     return step
+
+
+def in_pieces(step: Step, loss: CountingLoss, pieces: int) -> Step:
+    """The step of a batch that is computed in pieces, each weighing what it counts.
+
+    Gradient and loss are those of the batch as one, but for the order of floating-point sums;
+    norms over the batch see the pieces.
+    """
+
+    def combine(number: int, x: Inputs, y: Tensor) -> tuple[Tensor, Gradients]:
+        size = -(-len(y) // pieces)
+        total, mean = 0.0, torch.zeros((), device=y.device)
+        sums: list[Tensor | None] = []
+        for part_x, part_y in zip(split_rows(x, size), torch.split(y, size), strict=True):
+            value, gradients = step(number, part_x, part_y)
+            count = len(part_y) if loss.last is None else loss.last
+            if not count:
+                continue
+            total += count
+            mean = mean + (value - mean) * (count / total)
+            weighted_gradients = [None if g is None else g * count for g in gradients]
+            sums = (
+                [_add(*pair) for pair in zip(sums, weighted_gradients, strict=True)]
+                if sums
+                else weighted_gradients
+            )
+        loss.last = total
+        return mean, [None if g is None else g / total for g in sums]
+
+    return combine
+
+
+def _add(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
 
 
 def train_module(
@@ -67,6 +104,7 @@ def train_module(
     loss: Loss,
     masks: Mapping[str, Tensor] | None = None,
     step: Step | None = None,
+    augment: Callable[[Tensor, int], Tensor] | None = None,
 ) -> LocalResult:
     """Train ``module`` in place: w <- w - eta m (.) grad f(m (.) w; xi), batch after batch.
 
@@ -74,22 +112,27 @@ def train_module(
     m (.) w = w holds throughout and needs no further product. ``step`` replaces the gradient of
     the module's own loss by another; ``loss`` is then the one that it computes, to be asked what
     it is the mean of. A batch in which nothing counts is passed through the module, but is no step:
-    weights are neither moved nor decayed, and what the optimiser keeps stays.
+    weights are neither moved nor decayed, and what the optimiser keeps stays. ``augment`` changes
+    the inputs of a step, by its number.
     """
     module.train()
     loss = loss if isinstance(loss, CountingLoss) else CountingLoss(loss)
     step = step or plain_step(module, work, loss)
+    if work.pieces > 1:
+        step = in_pieces(step, loss, work.pieces)
     by_name = trainable_parameters(module)
     parameters = list(by_name.values())
     mask_at = {
         i: masks[n].to(p) for i, (n, p) in enumerate(by_name.items()) if masks and n in masks
     }
     slots = work.optimiser.begin(parameters)
+    total_steps = count_steps(len(examples), work)
     book = LossBook()
     steps = examples_used = 0
     for positions in order:
-        index = torch.from_numpy(positions).to(examples.x.device)
-        value, gradients = step(steps, examples.x[index], examples.y[index])
+        batch = examples.take(torch.from_numpy(positions).to(examples.y.device))
+        x = batch.x if augment is None else augment(first_column(batch.x), steps)
+        value, gradients = step(steps, x, batch.y)
         count = len(positions) if loss.last is None else loss.last
         if count:
             gradients = [
@@ -98,7 +141,8 @@ def train_module(
             ]
             if work.clip is not None:
                 gradients = clip_gradients(gradients, work.clip)
-            work.optimiser.step(parameters, gradients, slots, work.lr)
+            lr = work.lr * work.rates.factor(steps, total_steps)
+            work.optimiser.step(parameters, gradients, slots, lr)
         book.add(value.reshape(1), [count])
         steps, examples_used = steps + 1, examples_used + len(positions)
         del gradients  # or they would still be there while the next ones are computed

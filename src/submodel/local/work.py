@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from submodel.local.optimisers import Optimiser
 from submodel.local.precision import Precision
+from submodel.local.rates import StepRates
 from submodel.local.sgd import Sgd
 from submodel.randomness import generator
 
@@ -26,6 +27,8 @@ class LocalWork:
     optimiser: Optimiser = field(default_factory=Sgd)
     clip: float | None = None  # the largest norm of a gradient
     precision: Precision = "float32"
+    pieces: int = 1  # in which a batch is computed, one after another: the same step, less memory
+    rates: StepRates = field(default_factory=StepRates)  # of the steps of a round
 
 
 def batch_length(total: int, work: LocalWork) -> int:
@@ -42,6 +45,15 @@ def batches_per_pass(total: int, work: LocalWork) -> int:
     """
     size = batch_length(total, work)
     return total // size if work.drop_last else -(-total // size)
+
+
+def count_steps(total: int, work: LocalWork) -> int:
+    """How many steps a client of so many examples takes in a round.
+
+    >>> count_steps(7, LocalWork(lr=0.1, epochs=2, batch_size=3))
+    6
+    """
+    return work.steps or (work.epochs or 0) * batches_per_pass(total, work)
 
 
 def batches(

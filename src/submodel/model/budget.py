@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from submodel.amounts import si
 from submodel.model.axes import Axes
-from submodel.model.axes.forward import Inputs, run
+from submodel.model.axes.forward import run
 from submodel.model.build import build_module
 from submodel.model.capacity import prefix_cut
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import UnitCut
+from submodel.model.inputs import Inputs
 from submodel.model.meta import Shapes
 
 

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from submodel.model.axes.forward import Inputs, isolate, run, tensors_in
+from submodel.model.axes.forward import isolate, run, tensors_in
 from submodel.model.axes.keep import DispatchMode
 from submodel.model.build import build_module, skeleton, tensors_of
 from submodel.model.cut import WHOLE, Cut
+from submodel.model.inputs import Inputs
 from submodel.model.meta import shortcut
 
 BACKWARD = 3

@@ -13,8 +13,8 @@ from torch import nn
 
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, trace
-from submodel.model.axes.forward import Inputs
 from submodel.model.cost import on_meta
+from submodel.model.inputs import Inputs
 from submodel.model.registry import MODELS
 from submodel.model.zoo import ModelContext
 from submodel.options import FreeOptions

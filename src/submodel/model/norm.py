@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
+from submodel.model.inputs import Inputs, call
 
 Source = Literal["clients", "test_batch"]
 """Pooled over the clients' examples (HeteroFL), or of each batch that is scored (FedRolex)."""
@@ -122,7 +123,7 @@ class Batches(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, number: int, /) -> Tensor: ...
+    def __getitem__(self, number: int, /) -> Inputs: ...
 
 
 Spread = Callable[[int, Callable[[int], Tensor]], list[Tensor]]
@@ -156,7 +157,7 @@ def moments(module: nn.Module, batches: Batches, spread: Spread = in_order) -> T
     def statistics(number: int) -> Tensor:
         for layer in layers:
             layer.collecting = []
-        module(batches[number])
+        call(module, batches[number])
         return torch.cat([_batch_row(layer.collecting or []) for layer in layers])
 
     try:

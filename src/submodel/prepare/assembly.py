@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from torch import nn
-from torch.nn import functional
 
 from submodel.algorithm.clients import Clients
 from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
 from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.data import Population
+from submodel.local.proximal import Proximal
+from submodel.local.rates import StepRates
 from submodel.local.registry import OPTIMISERS, SCHEDULES
+from submodel.local.schedule import WarmUp
 from submodel.local.work import LocalWork
 from submodel.model.axes import Axes
 from submodel.model.norm import Statistics
-from submodel.prepare.settings import (
-    alignment_of,
-)
+from submodel.prepare.objective import make_augmentations
+from submodel.prepare.settings import alignment_of
 from submodel.schemes import Scheme
-from submodel.tasks.loss import Loss
+from submodel.tasks.base import TaskKind
 
 
 def assemble_setup(
@@ -26,17 +27,19 @@ def assemble_setup(
     module: nn.Module,
     axes: Axes,
     scheme: Scheme,
-    federation: Clients,
-    loss: Loss = functional.cross_entropy,
+    clients: Clients,
+    task: TaskKind,
 ) -> Setup:
     """The setup of these parts, everything else as configured."""
     local = config.local
+    schedule = SCHEDULES.find(local.schedule).make(local, config.train.rounds)
+    optimiser = OPTIMISERS.find(local.optimiser).make(local)
     return Setup(
         module=module,
         axes=axes,
         scheme=scheme,
         population=Population(
-            count=config.clients.count,
+            count=config.clients.client_count,
             per_round=config.clients.sample_size,
             capacities=config.clients.capacities,
             proportions=config.clients.proportions or [1.0] * len(config.clients.capacities),
@@ -45,24 +48,29 @@ def assemble_setup(
             sampling=config.clients.sampling,
             groups=config.clients.group_count,
         ),
-        clients=federation,
+        clients=clients,
         work=LocalWork(
             lr=local.lr,
             epochs=(local.epochs or 1) if local.steps is None else None,
             steps=local.steps,
             batch_size=local.batch_size or None,
             drop_last=local.drop_last,
-            optimiser=OPTIMISERS.find(local.optimiser).make(local),
+            optimiser=Proximal(optimiser, local.proximal) if local.proximal else optimiser,
             clip=local.clip,
             precision=local.precision,
+            pieces=local.accumulate,
+            rates=StepRates(local.step_schedule, local.warmup_steps),
         ),
-        loss=loss,
+        loss=task.loss,
+        metrics=task.metrics,
+        headline=task.headline,
+        augment=make_augmentations(config, clients.dataset),
         seed=config.seed,
         granularity=config.scheme.granularity,
         alignment=alignment_of(config),
         least=config.axes.least,
-        schedule=SCHEDULES.find(local.schedule).make(local, config.train.rounds),
-        absent_labels=local.absent_labels,
+        schedule=WarmUp(schedule, local.warmup_rounds) if local.warmup_rounds else schedule,
+        absent_labels="keep" if local.absent_labels == "auto" else local.absent_labels,
         rule=RULES.find(config.merge.rule).make(config.merge),
         weights=config.merge.weights,
         server=STEPS.find(config.server.name).make(config.server),

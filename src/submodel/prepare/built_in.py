@@ -16,6 +16,7 @@ from torch import nn
 
 from submodel.config import Config
 from submodel.data import Dataset
+from submodel.model.inputs import first_column
 from submodel.model.registry import MODELS
 from submodel.prepare.model_context import context_of
 
@@ -47,9 +48,9 @@ def identify(config: Config, module: nn.Module, data: Dataset) -> BuiltIn | None
         return None
     return BuiltIn(
         config.model.model_dump_json() + config.axes.model_dump_json(),
-        tuple(data.example.shape),
+        tuple(first_column(data.example).shape),
         context_of(data).classes,
-        data.example.dtype,
+        first_column(data.example).dtype,
         not any(parameter.is_meta for parameter in module.parameters()),
     )
 

@@ -20,7 +20,7 @@ from submodel.local.registry import OPTIMISERS, SCHEDULES
 from submodel.options import Section
 from submodel.plugins import Kind
 from submodel.prepare.parts import partition_context, source_context
-from submodel.tasks.registry import LOSSES
+from submodel.tasks.registry import LOSSES, TASKS
 
 Question = tuple[Kind[Any], str, Section, object]
 """A kind, the name of one of it, the section that names it, and what it would be made with."""
@@ -55,7 +55,8 @@ def partition_problems(config: Config, data: Dataset) -> list[str]:
 def _questions(config: Config, own_data: bool, own_loss: bool) -> Iterator[Question]:
     if not own_data:
         yield SOURCES, config.data.name, config.data, source_context(config)
-    if not own_loss:
+    yield TASKS, config.task.name, config.task, None
+    if not own_loss and config.task.loss is not None:
         yield LOSSES, config.task.loss, config.task, None
     yield OPTIMISERS, config.local.optimiser, config.local, None
     yield SCHEDULES, config.local.schedule, config.local, config.train.rounds

@@ -16,6 +16,8 @@ from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.model.axes.failure import ForwardError
 from submodel.model.axes.forward import isolate, run
 from submodel.model.axes.kinds import refuse_kinds
+from submodel.model.inputs import Inputs
+from submodel.tasks.classification import smoothing_of
 from submodel.tasks.counting import value_of
 from submodel.tasks.loss import Loss
 
@@ -55,11 +57,12 @@ def simplify(loss: Loss, data: Dataset) -> Loss:
     >>> simplify(nn.CrossEntropyLoss(), digits()) is functional.cross_entropy
     True
     """
-    return functional.cross_entropy if not cross_entropy_options(loss, data) else loss
+    plain = not cross_entropy_options(loss, data) and not smoothing_of(loss)
+    return functional.cross_entropy if plain else loss
 
 
 def cross_entropy_options(loss: Loss, data: Dataset) -> list[str]:
-    """What makes a loss another one than the plain cross-entropy; empty if nothing does."""
+    """What makes a loss another one than a cross-entropy of labels, smoothed or not."""
     if loss is functional.cross_entropy:
         return []
     if type(loss) is not nn.CrossEntropyLoss:
@@ -67,8 +70,6 @@ def cross_entropy_options(loss: Loss, data: Dataset) -> list[str]:
     options = []
     if loss.weight is not None:
         options.append("weight")
-    if loss.label_smoothing:
-        options.append(f"label_smoothing = {loss.label_smoothing:g}")
     never = data.classes is not None and not 0 <= loss.ignore_index < data.classes
     if loss.ignore_index != nn.CrossEntropyLoss().ignore_index and not never:
         options.append(f"ignore_index = {loss.ignore_index}")
@@ -117,8 +118,9 @@ def check_fit(module: nn.Module, data: Dataset, loss: Loss) -> None:
 
 
 def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, name: str) -> None:
-    x, y = part.x[:_FEW], part.y[:_FEW]
-    outputs = _outputs(module, x, name)
+    few = part.take(slice(_FEW))
+    y = few.y
+    outputs = _outputs(module, few.x, name)
     if not cross_entropy_options(loss, data):
         _check_labels(outputs, part.y, data, name)
     value = _loss(loss, outputs, y, name)
@@ -136,10 +138,11 @@ def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, na
                 "turned into a number, or computed under no_grad"
             ]
         )
-    _check_extremes(module, part.x, name)
+    if isinstance(part.x, Tensor):
+        _check_extremes(module, part.x, name)
 
 
-def _outputs(module: nn.Module, x: Tensor, name: str) -> Tensor:
+def _outputs(module: nn.Module, x: Inputs, name: str) -> Tensor:
     try:
         with isolate(module), torch.enable_grad():
             outputs: Any = run(module, x)
@@ -202,6 +205,10 @@ def _loss(loss: Loss, outputs: Tensor, y: Tensor, name: str) -> Tensor:
             if _is_taken(loss, outputs, targets):
                 text += f"; it would take {change}"
                 break
+        else:
+            whole = y.is_floating_point() and bool((y == y.round()).all())
+            if y.dim() == 1 and whole and outputs.dim() == 2 and outputs.shape[1] > 1:
+                text += "; numbers are told by one output each: if these are class labels, y.long()"
         raise ConfigError([text]) from error
     if not isinstance(value, Tensor) or value.dim():
         description = f"a {type(value).__name__}"

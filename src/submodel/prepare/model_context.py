@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from submodel.data import Dataset
+from submodel.data import Dataset, Examples
+from submodel.model.inputs import first_column
 from submodel.model.zoo import ModelContext
 
 
@@ -24,25 +25,37 @@ def context_of(data: Dataset) -> ModelContext:
     ModelContext(inputs=(2,), classes=7, vocabulary=7, task='language')
     """
     targets = data.train.y
-    is_language = _are_tokens(data) and _is_whole(targets) and targets.shape == data.train.x.shape
+    is_language = (
+        _are_tokens(data) and _is_whole(targets) and targets.shape == _tokens(data.train).shape
+    )
     vocabulary = _count_tokens(data, is_language) if _are_tokens(data) else None
     if data.classes is not None:
         return ModelContext(data.inputs, data.classes, vocabulary, "classification")
     if is_language and vocabulary is not None:
         return ModelContext(data.inputs, vocabulary, vocabulary, "language")
     task = "regression" if targets.is_floating_point() else None
-    return ModelContext(data.inputs, 1, vocabulary, task)
+    return ModelContext(data.inputs, data.outputs, vocabulary, task)
 
 
 def _is_whole(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() and not tensor.is_complex()
 
 
+def _tokens(part: Examples) -> Tensor:
+    return first_column(part.x)
+
+
 def _are_tokens(data: Dataset) -> bool:
-    return _is_whole(data.train.x) and data.train.x.dim() == 2
+    return _is_whole(_tokens(data.train)) and _tokens(data.train).dim() == 2
 
 
 def _count_tokens(data: Dataset, is_language: bool) -> int:
     """One more than the largest token; a target that does not count is negative."""
-    tensors = [data.train.x, data.test.x, *([data.train.y, data.test.y] if is_language else [])]
+    if data.text is not None:
+        return data.text.vocabulary
+    tensors = [
+        _tokens(data.train),
+        _tokens(data.test),
+        *([data.train.y, data.test.y] if is_language else []),
+    ]
     return 1 + max(0, *(int(tensor.max()) for tensor in tensors if tensor.numel()))

@@ -45,10 +45,11 @@ def split_data(config: Config, data: Dataset) -> Partition:
 
 def partition_context(config: Config, data: Dataset) -> PartitionContext:
     """What is to be shared out, and among how many."""
-    clients, seed, y = config.clients.count, config.seed, data.train.y
+    clients, seed, y = config.clients.client_count, config.seed, data.train.y
     if data.classes is not None:
-        return PartitionContext(y.numpy(), len(y), clients, seed)
-    return PartitionContext(None, len(y), clients, seed, describe_targets(data))
+        return PartitionContext(y.numpy(), len(y), clients, seed, owners=data.owners)
+    targets = describe_targets(data)
+    return PartitionContext(None, len(y), clients, seed, targets, data.owners)
 
 
 def make_module(config: Config, context: ModelContext) -> nn.Module:
@@ -66,7 +67,7 @@ def make_scheme(config: Config, module: nn.Module, axes: Axes, has_labels: bool)
     facts = RunFacts(
         sizes=sizes,
         capacities=config.clients.capacities,
-        clients=config.clients.count,
+        clients=config.clients.client_count,
         per_round=config.clients.sample_size,
         granularity=config.scheme.granularity,
         output_step=config.train.output_step is not None,

@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from submodel.errors import ConfigError, SubmodelError
-from submodel.model.axes.forward import Inputs, isolate, run
+from submodel.model.axes.forward import isolate, run
 from submodel.model.build.copying import copy_module
+from submodel.model.inputs import Inputs
 
 Selector = Callable[[Any], Tensor]
 """From what a forward returns to the tensor of outputs that counts."""

@@ -10,13 +10,14 @@ from torch.nn import functional
 
 from submodel.algorithm.clients import PartitionedClients
 from submodel.algorithm.types import Setup
-from submodel.config import Config, TaskSection
+from submodel.config import Config
 from submodel.data import Dataset, Partition, limit
 from submodel.data.partitions import Unsplit
 from submodel.engines import lone
 from submodel.engines.device import device_problems
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
+from submodel.model.inputs import first_column
 from submodel.model.weights import load_weights
 from submodel.model.zoo import factorised
 from submodel.prepare.assembly import assemble_setup
@@ -24,8 +25,9 @@ from submodel.prepare.axes import find_axes, only_cut_ranks
 from submodel.prepare.builds import check_builds
 from submodel.prepare.built_in import identify
 from submodel.prepare.components import component_problems, partition_problems
-from submodel.prepare.fit import check_fit, check_kinds, check_model, simplify
+from submodel.prepare.fit import check_fit, check_kinds, check_model, cross_entropy_options
 from submodel.prepare.model_context import context_of
+from submodel.prepare.objective import apply_task, make_task, settle
 from submodel.prepare.parts import load_data, make_module, make_scheme, split_data
 from submodel.prepare.selection import select_main_output
 from submodel.prepare.settings import (
@@ -38,7 +40,6 @@ from submodel.prepare.settings import (
 from submodel.prepare.trial import try_scheme
 from submodel.schemes import Scheme
 from submodel.tasks.loss import Loss
-from submodel.tasks.registry import LOSSES
 
 
 def prepare(
@@ -54,10 +55,6 @@ def prepare(
     The axes are traced unless they are given, and who has which examples is drawn unless it is.
     Raises `ConfigError` with every misfit it can find.
     """
-    if loss is not None and config.task != TaskSection():
-        raise ConfigError(
-            [f"task.loss: {config.task.loss!r} is given, and a loss in Python; leave one out"]
-        )
     problems = component_problems(config, own_data=data is not None, own_loss=loss is not None)
     problems += device_problems(config.engine.device)
     problems += unused_problems(config)
@@ -67,9 +64,7 @@ def prepare(
         problems += factorised_problems(config, own_axes=axes is not None)
     if problems:
         raise ConfigError(problems)
-    if loss is None:
-        loss = LOSSES.find(config.task.loss).make(config.task)
-    check_kinds(module, data, loss)
+    check_kinds(module, data, loss or functional.cross_entropy)
     problems = [
         f"{section}.name: 'own' stands for what submodel.train(model, data) is given in Python"
         for section, part in (("model", module), ("data", data))
@@ -81,19 +76,22 @@ def prepare(
         data = load_data(config)
     else:
         data = limit(data, config.data.examples, config.data.test_examples)
+    task = make_task(config, data, loss)
+    data, loss = apply_task(task, data), task.loss
+    is_plain = data.classes is not None and not cross_entropy_options(loss, data)
+    config = settle(config, None if data.owners is None else len(data.owners), is_plain)
     built_in = None
     if module is None:
         module = make_module(config, context_of(data))
         if config.model.weights is not None:
             load_weights(module, Path(config.model.weights))
-        if data.example.is_floating_point():
-            module = module.to(data.example.dtype)
+        if (example := first_column(data.example)).is_floating_point():
+            module = module.to(example.dtype)
         built_in = identify(config, module, data) if axes is None else None
     check_model(module)
     module = select_main_output(module, data.example)
     if config.model.factorised:
         module = factorised(module, config.model.rank_share)
-    loss = simplify(loss, data)
     check_fit(module, data, loss)
     problems += target_problems(config, data, loss)
     if partition is None:
@@ -119,14 +117,13 @@ def prepare(
         else:
             problems += error.problems
     try:
-        has_labels = data.classes is not None and loss is functional.cross_entropy
-        scheme = make_scheme(config, module, cut_axes, has_labels)
+        scheme = make_scheme(config, module, cut_axes, is_plain)
     except ConfigError as error:
         problems += error.problems
     if problems or partition is None or scheme is None:
         raise ConfigError(problems)
     setup = assemble_setup(
-        config, module, cut_axes, scheme, PartitionedClients(data, partition), loss
+        config, module, cut_axes, scheme, PartitionedClients(data, partition), task
     )
     try_scheme(setup)
     check_builds(module, cut_axes, scheme, config, data, built_in)

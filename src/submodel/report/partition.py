@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from submodel.data import Dataset, Partition
+from submodel.model.inputs import first_column
 from submodel.presentation.figures import new_figure, save_figure
 
 _MOST_NAMES = 20
@@ -59,7 +60,7 @@ def _statistics(
     """Mean and deviation of the pixels before they were normalised."""
     means, deviations = [], []
     for channel, (centre, scale) in enumerate(zip(mean, deviation, strict=True)):
-        values = data.train.x[:, channel]
+        values = first_column(data.train.x)[:, channel]
         means.append(float(values.mean()) * scale + centre)
         deviations.append(float(values.std(correction=0)) * scale)
     return means, deviations

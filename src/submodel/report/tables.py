@@ -11,10 +11,10 @@ from torch import nn
 from submodel.algorithm.types import Setup
 from submodel.amounts import si
 from submodel.model.axes import Axes
-from submodel.model.axes.forward import Inputs
 from submodel.model.capacity import prefix_cut
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE, Cut
+from submodel.model.inputs import Inputs
 from submodel.presentation.tables import text_table
 from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_coordinates

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import importlib
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from submodel.algorithm.evaluation import Score, assemble_module, score
 from submodel.algorithm.rounds import initial_state
@@ -24,6 +23,7 @@ from submodel.algorithm.types import State
 from submodel.errors import SubmodelError
 from submodel.model.build import tensors_of
 from submodel.model.cut import UnitCut
+from submodel.model.inputs import Inputs, arguments, take_rows
 from submodel.model.norm import as_batch_norm
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.folder import RunFolder
@@ -62,7 +62,7 @@ def trained_module(
         "run": config.name,
         "capacity": capacity,
         "scheme": config.scheme.name,
-        "score": asdict(test_score),
+        "score": test_score.entries(),
         "inputs": list(setup.clients.dataset.inputs),
         "units": {a: k.tolist() for a, k in cut.units.items()} if isinstance(cut, UnitCut) else {},
         "config": config.model_dump(exclude_none=True),
@@ -75,15 +75,15 @@ def export(
 ) -> tuple[Path, Score]:
     """Write the model of a run; returns the file and its measured test score."""
     module, test_score, about = trained_module(training, state, capacity)
-    example = training.setup.clients.dataset.test.x[:2]
+    example = take_rows(training.setup.clients.dataset.test.x, slice(2))
     out.mkdir(parents=True, exist_ok=True)
     if kind == "safetensors":
         path = out / "model.safetensors"
         save_file({n: t.contiguous() for n, t in tensors_of(module).items()}, path)
     elif kind == "program":
         path = out / "model.pt2"
-        batch = torch.export.Dim("batch", min=1)
-        program = torch.export.export(module, (example,), dynamic_shapes=({0: batch},))
+        positional, by_name, shapes = _exported_inputs(example)
+        program = torch.export.export(module, positional, by_name, dynamic_shapes=shapes)
         torch.export.save(program, path)
     else:
         path = out / "model.onnx"
@@ -92,17 +92,26 @@ def export(
     return path, test_score
 
 
-def _to_onnx(module: nn.Module, example: Tensor, path: Path) -> None:
+def _exported_inputs(example: Inputs) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """Arguments, keyword arguments, and which of their dimensions is the batch."""
+    positional, by_name = arguments(example)
+    batch = torch.export.Dim("batch", min=1)
+    shapes = {name: {0: batch} for name in by_name} if by_name else ({0: batch},) * len(positional)
+    return positional, dict(by_name), shapes
+
+
+def _to_onnx(module: nn.Module, example: Inputs, path: Path) -> None:
     try:
         importlib.import_module("onnxscript")  # torch's exporter needs it
     except ImportError:
         raise SubmodelError("ONNX export needs an extra: pip install 'submodel[onnx]'") from None
-    batch = torch.export.Dim("batch", min=1)
+    positional, by_name, shapes = _exported_inputs(example)
     program = torch.onnx.export(
         module,
-        (example,),
+        positional,
+        kwargs=by_name,
         dynamo=True,
-        dynamic_shapes=({0: batch},),
+        dynamic_shapes=shapes,
         external_data=False,
         verbose=False,
     )

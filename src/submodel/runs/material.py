@@ -57,11 +57,11 @@ class Material:
             if self.data is None:
                 raise ConfigError(["clients: lists the examples of data=, which is not given"])
             partition = parse_lists(self.clients, len(self.data.train))
-            if len(partition.lists) != config.clients.count:
+            if len(partition.lists) != config.clients.client_count:
                 raise ConfigError(
                     [
-                        f"clients.count: {config.clients.count} is not the number of lists in "
-                        f"clients=, {len(partition.lists)}"
+                        f"clients.count: {config.clients.client_count} is not the number of lists "
+                        f"in clients=, {len(partition.lists)}"
                     ]
                 )
         setup = prepare(config, model, self.data, self.axes, self.loss, partition)

@@ -20,7 +20,7 @@ from submodel.runs.training import Training
 
 
 def scores(training: Training, state: State, group: Group) -> Metrics:
-    """Loss and accuracy by part and by capacity, as configured, and the user's own metrics."""
+    """Loss and metrics by part and by capacity, as configured, and the user's own metrics."""
     setup, settings, device = training.setup, training.config.train, training.device
     data = setup.clients.dataset
     parts = {"test": data.test}
@@ -33,9 +33,7 @@ def scores(training: Training, state: State, group: Group) -> Metrics:
     )
     values: Metrics = {}
     for name, score in zip(parts, part_scores, strict=True):
-        values[f"{name}_loss"] = score.loss
-        if score.accuracy is not None:
-            values[f"{name}_accuracy"] = score.accuracy
+        values |= {f"{name}_{entry}": value for entry, value in score.entries().items()}
     if settings.evaluate_capacities:
         by_capacity = evaluate_capacities(
             setup,
@@ -45,11 +43,17 @@ def scores(training: Training, state: State, group: Group) -> Metrics:
             group.spread,
             dict(zip(small, rows[1:], strict=True)),
         )
-        if part_scores[0].accuracy is not None:
-            values["capacity_accuracy"] = {f"{c:g}": s.accuracy for c, s in by_capacity.items()}
-        else:
-            values["capacity_loss"] = {f"{c:g}": s.loss for c, s in by_capacity.items()}
+        for entry in dict.fromkeys((setup.headline, *_asked_metrics(training))):
+            values[f"capacity_{entry}"] = {
+                f"{c:g}": s.entries()[entry] for c, s in by_capacity.items()
+            }
     return values | _own_metrics(training, state)
+
+
+def _asked_metrics(training: Training) -> list[str]:
+    """The metrics that the user asked for, which are told of every capacity, too."""
+    is_asked = training.config.task.metrics is not None
+    return list(training.setup.metrics) if is_asked else []
 
 
 def _own_metrics(training: Training, state: State) -> Metrics:

@@ -19,6 +19,7 @@ from submodel.data import Dataset
 from submodel.data.partitions.lists import ClientLists
 from submodel.model.axes.axes_json import axes_fingerprint
 from submodel.model.build import tensors_of
+from submodel.model.inputs import columns
 from submodel.plugins import is_path
 from submodel.prepare.selection import selection_of
 from submodel.runs.training import Training
@@ -100,7 +101,10 @@ def _of_data(data: Dataset, parts: tuple[str, ...]) -> dict[str, str]:
     for name in parts:
         part = getattr(data, name)
         fingerprints |= {
-            f"{name} inputs": _describe_tensor(part.x),
+            **{
+                f"{name} inputs {column}".rstrip(): _describe_tensor(tensor)
+                for column, tensor in columns(part.x).items()
+            },
             f"{name} targets": _describe_tensor(part.y),
         }
     return fingerprints

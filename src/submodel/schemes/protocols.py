@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from submodel.local.optimisers import Gradients
 from submodel.local.work import LocalWork
 from submodel.model.cut import Cut
+from submodel.model.inputs import Inputs
 from submodel.schemes.base import Scheme, SchemeMemory
 from submodel.tasks.loss import Loss
 
@@ -159,7 +160,7 @@ class ClientStep(Protocol):
     def passes(self) -> Passes:
         """What was computed so far."""
 
-    def __call__(self, number: int, x: Tensor, y: Tensor) -> tuple[Tensor, Gradients]:
+    def __call__(self, number: int, x: Inputs, y: Tensor) -> tuple[Tensor, Gradients]:
         """The loss of a batch, and its gradient for every trained parameter of the client."""
 
 

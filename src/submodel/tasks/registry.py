@@ -1,4 +1,4 @@
-"""Losses by name: ours, and where their code is."""
+"""Tasks, losses and metrics by name: ours, and where their code is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,31 @@ from typing import TYPE_CHECKING
 from submodel.plugins import Kind, Offer
 
 if TYPE_CHECKING:
+    from submodel.tasks.base import TaskKind
     from submodel.tasks.loss import Loss
+    from submodel.tasks.metrics import BatchMetric
+
+
+def _is_task(thing: object) -> bool:
+    from submodel.tasks.base import TaskKind
+
+    return isinstance(thing, TaskKind)
+
+
+TASKS: Kind[TaskKind] = Kind(
+    noun="task",
+    key="task.name",
+    group="submodel.tasks",
+    wants="a submodel.TaskKind",
+    is_one=_is_task,
+    with_context=True,
+    offers={
+        "auto": Offer("submodel.tasks.data_task:TaskOfData", "what the data is for"),
+        "classification": Offer("submodel.tasks.classification:Classification", "class labels"),
+        "language": Offer("submodel.tasks.language:Language", "the next token of sequences"),
+        "regression": Offer("submodel.tasks.regression:Regression", "numbers"),
+    },
+)
 
 LOSSES: Kind[Loss] = Kind(
     noun="loss",
@@ -20,5 +44,42 @@ LOSSES: Kind[Loss] = Kind(
         "cross-entropy": Offer("torch.nn.functional:cross_entropy", "of class labels"),
         "squared-error": Offer("torch.nn.functional:mse_loss", "the mean over all outputs"),
         "absolute-error": Offer("torch.nn.functional:l1_loss", "the mean over all outputs"),
+    },
+)
+
+
+def _adapt_metric(thing: object) -> object:
+    from submodel.tasks.metrics import as_metric
+
+    return as_metric(thing)
+
+
+def _is_metric(thing: object) -> bool:
+    return all(hasattr(thing, name) for name in ("higher_is_better", "width", "sums", "value"))
+
+
+METRICS: Kind[BatchMetric] = Kind(
+    noun="metric",
+    key="task.metrics",
+    group="submodel.metrics",
+    wants="a metric: a function of (outputs, targets), or an object with sums and value",
+    is_one=_is_metric,
+    adapt=_adapt_metric,
+    is_function=True,
+    offers={
+        "accuracy": Offer("submodel.tasks.metrics.accuracy:Accuracy", "the share of right answers"),
+        "top5": Offer("submodel.tasks.metrics.top5:TopFive", "right is among the best five"),
+        "f1": Offer("submodel.tasks.metrics.f1:MacroF1", "the mean over the classes"),
+        "calibration": Offer(
+            "submodel.tasks.metrics.calibration:CalibrationError", "expected error, 15 bins"
+        ),
+        "perplexity": Offer("submodel.tasks.metrics.perplexity:Perplexity", "e to the loss"),
+        "bits_per_byte": Offer(
+            "submodel.tasks.metrics.bits_per_byte:BitsPerByte", "of the text, whatever the tokens"
+        ),
+        "mae": Offer("submodel.tasks.metrics.mae:MeanAbsoluteError", "mean absolute error"),
+        "r2": Offer(
+            "submodel.tasks.metrics.r2:ExplainedVariance", "explained share of the variance"
+        ),
     },
 )

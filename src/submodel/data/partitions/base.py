@@ -8,6 +8,7 @@ from typing import NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from submodel.data.owners import Owners
 from submodel.errors import ConfigError
 
 Positions = NDArray[np.int64]
@@ -49,6 +50,7 @@ class PartitionContext:
     clients: int
     seed: int
     targets: str = ""  # what they are, where they are not labels: "float32 of shape (60, 1)"
+    owners: Owners | None = None  # who has which example, where the data says so
 
     def label_problems(self, partition: str) -> list[str]:
         """Why a partition by labels is not defined here; empty if it is.

@@ -20,21 +20,24 @@ from itertools import count, groupby
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.engines.batched.forward import Forward, UnstackableError
-from submodel.engines.batched.stack import Stack, StackedLoss
+from submodel.engines.batched.pieces import step_in_pieces
+from submodel.engines.batched.stack import Share, Stack, StackedLoss
 from submodel.engines.batched.vmap import MappedForward
 from submodel.engines.batched.wide import WideForward
-from submodel.engines.device import move
+from submodel.engines.device import move, move_examples
 from submodel.engines.estimate import Estimate
 from submodel.engines.lone import explain_lone_batches
 from submodel.engines.serial import SerialEngine
 from submodel.local.training import forward_context
-from submodel.local.work import batches, batches_per_pass
+from submodel.local.work import batches, batches_per_pass, count_steps
 from submodel.model.build import build_module, tensors_of
 from submodel.model.cut import WHOLE, Cut
+from submodel.model.inputs import Inputs, first_column, map_inputs, take_rows
 from submodel.model.norm import has_scaler, set_rate
 from submodel.schemes.roles import step_rule
 from submodel.tasks.counting import LossBook
@@ -67,8 +70,8 @@ class BatchedEngine:
         self._tensors = tensors_of(setup.module)
         self._name = type(setup.module).__name__
         self._has_scaler = has_scaler(setup.module)
-        data = setup.clients.dataset.train
-        self._x, self._y = data.x.to(self._device), data.y.to(self._device)
+        self._examples = move_examples(setup.clients.dataset.train, self._device)
+        self._example = take_rows(self._examples.x, slice(2))
         self._mapped_shapes: dict[object, MappedForward] = {}
         self._refusal: str | None = None  # why the module cannot be stacked at all
         self._wide = self._make_wide()
@@ -113,7 +116,13 @@ class BatchedEngine:
         classes = None if task.classes is None else len(task.classes)
         capacity = task.assignment.capacity if self._has_scaler else None
         plain = task.step_rule is None
-        return task.cut.shape_key, classes, task.work, capacity, tuple(task.scales), plain
+        steps = self._steps(task) if task.work.rates.vary else None
+        return task.cut.shape_key, classes, task.work, capacity, tuple(task.scales), plain, steps
+
+    def _steps(self, task: Task) -> tuple[int, int]:
+        """Batches in a pass, and steps: clients that share a rate are at the same one of them."""
+        total = self._setup.clients.size(task.assignment.client)
+        return batches_per_pass(total, task.work), count_steps(total, task.work)
 
     def _train_equal(self, tasks: Sequence[Task]) -> Iterator[Update]:
         """Tasks of one shape, as stacks of bounded size."""
@@ -134,7 +143,7 @@ class BatchedEngine:
     def _make_wide(self) -> WideForward | None:
         try:
             module = build_module(self._setup.module, WHOLE).to(self._device).train()
-            forward = WideForward(module, self._x[:2])
+            forward = WideForward(module, self._example)
         except UnstackableError as error:
             _log.info("%s is not stacked by channels: %s", self._name, error)
             return None
@@ -149,7 +158,7 @@ class BatchedEngine:
                 self._mapped_shapes.pop(next(iter(self._mapped_shapes)))
             module = build_module(self._setup.module, cut).to(self._device).train()
             try:
-                self._mapped_shapes[key] = MappedForward(module, self._setup.module, self._x[:2])
+                self._mapped_shapes[key] = MappedForward(module, self._setup.module, self._example)
             except UnstackableError as error:
                 self._refusal = str(error)
                 _log.warning("%s is trained one client after another: %s", self._name, error)
@@ -161,24 +170,51 @@ class BatchedEngine:
         stack = Stack(self._setup.module, tasks, self._device)
         set_rate(forward.module, tasks[0].assignment.capacity)
         book = LossBook(len(clients), self._device)
-        for start, stop, positions in _schedule(clients):
-            rows = move(torch.from_numpy(positions), self._device)
-            x = self._x.index_select(0, rows).view(-1, stop - start, *self._x.shape[1:])
-            y = self._y.index_select(0, rows).view(-1, stop - start, *self._y.shape[1:])
-            share = stack.share(start, stop)
-            with (
-                explain_lone_batches(self._setup, tasks),
-                forward_context(x.device, tasks[0].work.precision),
-            ):
-                outputs = forward(share.effective_tensors(), stop - start, x)
-                values, counts = loss(outputs, y, start, stop)
-            share.step(values, counts, tasks[0].work)
-            book.add(values, counts, start)
+        work, total_steps = tasks[0].work, count_steps(clients[0].total, tasks[0].work)
+        for turn in _schedule(clients):
+            x, y = self._batch(turn, tasks)
+            share = stack.share(turn.start, turn.stop)
+
+            def compute(
+                x: Inputs, y: Tensor, share: Share = share, turn: _Turn = turn
+            ) -> tuple[Tensor, list[float]]:
+                with (
+                    explain_lone_batches(self._setup, tasks),
+                    forward_context(y.device, work.precision),
+                ):
+                    outputs = forward(share.effective_tensors(), share.clients, x)
+                    return loss(outputs, y, turn.start, turn.stop)
+
+            lr = work.lr * work.rates.factor(turn.steps[0], total_steps)
+            if work.pieces == 1:
+                values, counts = compute(x, y)
+                share.step(values, counts, work, lr)
+            else:
+                values, counts = step_in_pieces(share, x, y, compute, work, lr)
+            book.add(values, counts, turn.start)
         losses = zip(book.means(), book.counts, strict=True)
         for client, (mean, weight), tensors in zip(clients, losses, stack.unstack(), strict=True):
             where, cut, total = client.task.assignment, client.task.cut, client.total
             example_count = sum(map(len, client.batches))
             yield Update(where, cut, tensors, total, example_count, mean, examples_counted=weight)
+
+    def _batch(self, turn: _Turn, tasks: Sequence[Task]) -> tuple[Inputs, Tensor]:
+        """Inputs and targets of shape (batch, clients, ...), augmented as each client's are."""
+        rows = move(torch.from_numpy(turn.positions), self._device)
+        clients = turn.stop - turn.start
+
+        def batch(tensor: Tensor) -> Tensor:
+            return tensor.index_select(0, rows).view(-1, clients, *tensor.shape[1:])
+
+        x = map_inputs(batch, self._examples.x)
+        if augment := self._setup.augment:
+            apart = zip(tasks[turn.start : turn.stop], turn.steps, first_column(x).unbind(1),
+                        strict=True)  # fmt: skip
+            x = torch.stack(
+                [augment(images, t.assignment.round, t.assignment.client, step)
+                 for t, step, images in apart], dim=1,
+            )  # fmt: skip
+        return x, batch(self._examples.y)
 
 
 def _collect(tasks: Iterator[Task]) -> Iterator[Task]:
@@ -220,8 +256,18 @@ class _Client:
         return self.batches[position]
 
 
-def _schedule(clients: Sequence[_Client]) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-    """(start, stop, positions): neighbours with batches of one size, example by example."""
+@dataclass(frozen=True)
+class _Turn:
+    """A step of neighbouring clients with batches of one size."""
+
+    start: int
+    stop: int
+    positions: NDArray[np.int64]  # of all their examples, example by example
+    steps: list[int]  # which of its own steps it is for each
+
+
+def _schedule(clients: Sequence[_Client]) -> Iterator[_Turn]:
+    """All steps of all clients: everyone does a batch of a pass before anyone goes on."""
     longest = max(client.per_pass for client in clients)
     for number in count():
         has_batches = False
@@ -233,6 +279,7 @@ def _schedule(clients: Sequence[_Client]) -> Iterator[tuple[int, int, NDArray[np
                     has_batches = True
                     group = list(members)
                     together = np.stack([b for i in group if (b := now[i]) is not None], 1)
-                    yield group[0], group[-1] + 1, together.ravel()
+                    steps = [number * clients[i].per_pass + step for i in group]
+                    yield _Turn(group[0], group[-1] + 1, together.ravel(), steps)
         if not has_batches:
             return

@@ -14,6 +14,8 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from submodel.model.inputs import Inputs
+
 Wide = Mapping[str, Tensor]
 """A stack's tensors, by name."""
 
@@ -32,6 +34,6 @@ class Forward(Protocol):
         """The most values that an example has in any activation, by the rows of the tensors."""
         ...
 
-    def __call__(self, wide: Wide, clients: int, x: Tensor) -> Tensor:
+    def __call__(self, wide: Wide, clients: int, x: Inputs) -> Tensor:
         """Inputs of shape (batch, clients, ...) to outputs of shape (batch, clients, ...)."""
         ...

@@ -18,6 +18,7 @@ from submodel.engines.device import move
 from submodel.local.optimisers import Gradients, Slots
 from submodel.local.training import clip_gradients
 from submodel.local.work import LocalWork
+from submodel.tasks.classification import smoothing_of
 from submodel.tasks.counting import value_of
 
 
@@ -40,6 +41,7 @@ class Share:
     tensors: dict[str, Tensor]
     parameters: list[Tensor]
     slots: Slots  # what the optimiser keeps
+    client_slots: Sequence[Slots]  # of optimisers that need a client's tensors by themselves
     masks: list[Tensor]  # empty without masks
     scales: dict[str, Tensor]  # of unbiased sub-models
 
@@ -49,7 +51,7 @@ class Share:
             return self.tensors
         return self.tensors | {n: self.tensors[n] * scale for n, scale in self.scales.items()}
 
-    def step(self, losses: Tensor, counts: Sequence[float], work: LocalWork) -> None:
+    def step(self, losses: Tensor, counts: Sequence[float], work: LocalWork, lr: float) -> None:
         """Take w <- w - eta m (.) grad of every client, as `local.training.train_module` does it.
 
         Clients whose losses count nothing stay as they are.
@@ -58,7 +60,14 @@ class Share:
         if len(still) == self.clients:
             return
         moving = losses[[i for i, count in enumerate(counts) if count]] if still else losses
-        gradients: Gradients = torch.autograd.grad(moving.sum(), self.parameters, allow_unused=True)
+        self.move(self.gradients(moving.sum()), still, work, lr)
+
+    def gradients(self, total: Tensor) -> Gradients:
+        """Of the sum of the clients' losses, which are each other's business in no way."""
+        return torch.autograd.grad(total, self.parameters, allow_unused=True)
+
+    def move(self, gradients: Gradients, still: Sequence[int], work: LocalWork, lr: float) -> None:
+        """Take the optimiser's step along the gradients, but for those who stay as they are."""
         if self.masks:
             gradients = [
                 None if g is None else g * mask
@@ -66,15 +75,26 @@ class Share:
             ]
         if work.clip is not None:
             gradients = clip_gradients(gradients, work.clip, self.clients)
+        if self.client_slots:
+            for client in set(range(self.clients)) - set(still):
+                parameters = [self._rows(p, client) for p in self.parameters]
+                parts = [None if g is None else self._rows(g, client) for g in gradients]
+                work.optimiser.step(parameters, parts, self.client_slots[client], lr)
+            return
         still_parts = [
-            tensor.detach()[client * (rows := len(tensor) // self.clients) :][:rows]
+            self._rows(tensor, client)
             for tensor in (*self.parameters, *chain.from_iterable(self.slots))
             for client in still
         ]
         before = [part.clone() for part in still_parts]
-        work.optimiser.step(self.parameters, gradients, self.slots, work.lr)
+        work.optimiser.step(self.parameters, gradients, self.slots, lr)
         for part, value in zip(still_parts, before, strict=True):
             part.copy_(value)
+
+    def _rows(self, wide: Tensor, client: int) -> Tensor:
+        """One client's part of a wide tensor."""
+        rows = len(wide) // self.clients
+        return wide.detach()[client * rows : (client + 1) * rows]
 
 
 class Stack:
@@ -85,7 +105,13 @@ class Stack:
         self._shapes = {name: tensor.shape for name, tensor in tasks[0].tensors.items()}
         self._trainable = [n for n, p in module.named_parameters() if p.requires_grad]
         self._tensors = {n: widen([t.tensors[n] for t in tasks], device) for n in self._shapes}
-        self._slots = tasks[0].work.optimiser.begin([self._tensors[n] for n in self._trainable])
+        optimiser, wide = tasks[0].work.optimiser, [self._tensors[n] for n in self._trainable]
+        apart = getattr(optimiser, "whole_tensors", False)
+        self._slots: Slots = [] if apart else optimiser.begin(wide)
+        self._client_slots: list[Slots] = [
+            optimiser.begin([self._rows(tensor, client, client + 1) for tensor in wide])
+            for client in range(self._clients if apart else 0)
+        ]
         self._masks = self._widen_masks(tasks, device)
         self._scales = {
             name: widen([t.scales[name].expand_as(t.tensors[name]) for t in tasks], device)
@@ -115,6 +141,7 @@ class Stack:
                 tensors,
                 parameters,
                 [[self._rows(t, start, stop) for t in slot] for slot in self._slots],
+                self._client_slots[start:stop],
                 [self._rows(t, start, stop) for t in self._masks],
                 {n: self._rows(t, start, stop) for n, t in self._scales.items()},
             )
@@ -141,7 +168,7 @@ class StackedLoss:
     """
 
     def __init__(self, setup: Setup, tasks: Sequence[Task], device: torch.device) -> None:
-        self._loss = setup.loss
+        self._loss, self._smoothing = setup.loss, smoothing_of(setup.loss)
         self._present: Tensor | None = None
         self._padding = 0
         classes = setup.clients.dataset.classes
@@ -172,6 +199,9 @@ class StackedLoss:
             values = [value_of(self._loss, o, t) for o, t in apart]
             return torch.stack([value.mean for value in values]), [value.count for value in values]
         flat = functional.cross_entropy(
-            outputs.flatten(0, 1), targets.reshape(-1), reduction="none"
+            outputs.flatten(0, 1),
+            targets.reshape(-1),
+            reduction="none",
+            label_smoothing=self._smoothing,
         )
         return flat.view(len(outputs), -1).mean(0), [len(outputs)] * (stop - start)

@@ -13,12 +13,13 @@ from submodel.engines.batched.forward import UnstackableError, Wide
 from submodel.model.axes.record import storage
 from submodel.model.build import tensors_of
 from submodel.model.build.foreign import Reads
+from submodel.model.inputs import Inputs, arguments, call, map_inputs
 
 
 class MappedForward:
     """The module under `torch.func.vmap`; tried once, so that a refusal comes at once."""
 
-    def __init__(self, module: nn.Module, whole: nn.Module, example: Tensor) -> None:
+    def __init__(self, module: nn.Module, whole: nn.Module, example: Inputs) -> None:
         distinct, all_ = (
             len(list(module.named_modules(remove_duplicate=once))) for once in (True, False)
         )
@@ -39,7 +40,7 @@ class MappedForward:
         hooks = [layer.register_forward_hook(self._see) for layer in module.modules()]
         try:
             with torch.no_grad():
-                module(example)
+                call(module, example)
                 for hook in hooks:
                     hook.remove()
                 two = {n: torch.stack([t, t]).flatten(0, min(t.dim(), 1)) for n, t in
@@ -47,7 +48,7 @@ class MappedForward:
                 captured_names: list[str] = []
                 memories = {storage(t): n for n, t in tensors_of(module).items() if t.numel()}
                 with Reads(memories, captured_names.append):
-                    out = self(two, 2, torch.stack([example, example], 1))
+                    out = self(two, 2, map_inputs(lambda t: torch.stack([t, t], 1), example))
                 if captured_names:
                     raise UnstackableError(
                         f"its code holds {captured_names[0]} itself, which cannot be swapped out"
@@ -67,12 +68,15 @@ class MappedForward:
         """The largest output of a layer."""
         return self._largest
 
-    def __call__(self, wide: Wide, clients: int, x: Tensor) -> Tensor:
+    def __call__(self, wide: Wide, clients: int, x: Inputs) -> Tensor:
         """One call over all clients."""
         tensors_by_client = {n: wide[n].view(clients, *shape) for n, shape in self._shapes.items()}
 
-        def one(tensors: dict[str, Tensor], inputs: Tensor) -> Tensor:
-            out: Tensor = torch.func.functional_call(self.module, tensors, (inputs,))
+        def one(tensors: dict[str, Tensor], inputs: Inputs) -> Tensor:
+            positional, by_name = arguments(inputs)
+            out: Tensor = torch.func.functional_call(
+                self.module, tensors, positional, dict(by_name)
+            )
             return out
 
         run_all = torch.func.vmap(one, in_dims=(0, 1), out_dims=1, randomness="error")

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from submodel.engines.batched.forward import UnstackableError, Wide
 from submodel.engines.batched.wide_layers import WITH_WEIGHTS, Operator, wide_batch_norm
+from submodel.model.inputs import Inputs, first_column
 from submodel.model.norm import Scaler, StaticBatchNorm
 
 _CHANNEL_BY_CHANNEL: tuple[type[nn.Module], ...] = (
@@ -69,7 +70,9 @@ class WideForward:
     The graph holds no sizes, so the one of the whole module serves every cut of it.
     """
 
-    def __init__(self, module: nn.Module, example: Tensor) -> None:
+    def __init__(self, module: nn.Module, example: Inputs) -> None:
+        if not isinstance(example, Tensor):
+            raise UnstackableError("it takes something else than one batch of inputs")
         self.module = module
         self._names = {id(p): n for n, p in module.named_parameters()}
         self._names |= {id(b): n for n, b in module.named_buffers()}
@@ -91,12 +94,12 @@ class WideForward:
         """Convolutions and linear layers alone change the size of an activation upwards."""
         return max(self._inputs, *(rows[n] * k for n, k in self._pixels.items()), 0)
 
-    def __call__(self, wide: Wide, clients: int, x: Tensor) -> Tensor:
+    def __call__(self, wide: Wide, clients: int, x: Inputs) -> Tensor:
         """Run the graph; images in channels-last order, which CPU kernels of few channels want."""
-        x = x.flatten(1, 2)
-        if x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        values = [x]
+        batch = first_column(x).flatten(1, 2)
+        if batch.dim() == 4:
+            batch = batch.contiguous(memory_format=torch.channels_last)
+        values = [batch]
         for run, inputs in self._steps:
             values.append(run(wide, clients, *(values[i] for i in inputs)))
         out = values[self._output]

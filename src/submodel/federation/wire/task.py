@@ -26,7 +26,6 @@ from submodel.algorithm.packing import (
 from submodel.algorithm.types import Assignment, Setup, Task
 from submodel.errors import PlanError, plain
 from submodel.federation.wire.parcel import Parcel, WireError, read_as
-from submodel.local.optimisers import Optimiser
 from submodel.local.precision import Precision
 from submodel.local.sgd import Sgd
 from submodel.local.work import LocalWork
@@ -69,9 +68,13 @@ def _unit_runs(cut: Cut) -> dict[str, list[list[int]]] | None:
     return None if isinstance(cut, CoordinateCut) and cut.masks else {}
 
 
+_AS_CONFIGURED = ("optimiser", "pieces", "rates")
+"""Of the work: the device has the configuration."""
+
+
 def _work_values(work: LocalWork) -> dict[str, Any]:
     """What a client is to do; optimisers of other people's code are made on the device."""
-    head = {f.name: getattr(work, f.name) for f in fields(work) if f.name != "optimiser"}
+    head = {f.name: getattr(work, f.name) for f in fields(work) if f.name not in _AS_CONFIGURED}
     optimiser = asdict(work.optimiser) if isinstance(work.optimiser, Sgd) else None
     return {**head, "optimiser": optimiser}
 
@@ -89,10 +92,10 @@ class _WorkHead:
     precision: Precision
     optimiser: Sgd | None
 
-    def local_work(self, run_optimiser: Optimiser) -> LocalWork:
-        """The work of a client, whose run has this optimiser unless the task names another."""
+    def local_work(self, work: LocalWork) -> LocalWork:
+        """The work of a client; what the task does not name is that of the run."""
         others = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "optimiser"}
-        return LocalWork(**others, optimiser=self.optimiser or run_optimiser)
+        return replace(work, **others, optimiser=self.optimiser or work.optimiser)
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def read_task(parcel: Parcel, setup: Setup) -> Task:
     rule = step_rule(setup.scheme, head.assignment.capacity) if head.step_rule else None
     if head.step_rule and rule is None:
         raise WireError("its steps follow a rule that the scheme of the run does not have")
-    work = head.work.local_work(setup.work.optimiser)
+    work = head.work.local_work(setup.work)
     return Task(head.assignment, cut, tensors, work, classes, scales, rule, local)
 
 

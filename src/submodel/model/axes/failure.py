@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
+from submodel.model.inputs import arguments
 
 _SHORT = {
     torch.float32: "x.float()",
@@ -47,13 +48,6 @@ def explain(module: nn.Module, inputs: Any, error: Exception) -> str:
             if _runs(module, other_input):
                 return f"{text}; it would run on {change}"
     return text
-
-
-def arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Positional and keyword arguments of the call."""
-    if isinstance(inputs, Mapping):
-        return (), inputs
-    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
 
 def _describe_inputs(inputs: Any) -> str:

@@ -11,13 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from submodel.errors import ConfigError, SubmodelError
-from submodel.model.axes.failure import ForwardError, arguments, explain
+from submodel.model.axes.failure import ForwardError, explain
 from submodel.model.axes.keep import preserve
+from submodel.model.inputs import Inputs, arguments
 from submodel.model.norm import StaticBatchNorm
 from submodel.model.seeding import seed_torch
-
-Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
-"""An example input: one tensor, the positional arguments, or the keyword arguments."""
 
 SEED = 0
 """Forwards that draw random numbers draw the same ones each time."""

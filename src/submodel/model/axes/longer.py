@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from submodel.model.axes.forward import Inputs, isolate, outputs_of, run, tensors_in
+from submodel.model.axes.forward import isolate, outputs_of, run, tensors_in
+from submodel.model.inputs import Inputs
 
 SHORT = 4
 """Up to this size, a dimension of an input may be too few steps: it is tried with more."""

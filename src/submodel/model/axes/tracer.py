@@ -24,7 +24,7 @@ from submodel.model.axes.code_numbers import NumberLog
 from submodel.model.axes.declare import Axes
 from submodel.model.axes.equal_sizes import unify_equal_sizes
 from submodel.model.axes.expression import Atom, Expression, FixedTerm
-from submodel.model.axes.forward import Inputs, isolate, outputs_of, run, tensors_in, weights_of
+from submodel.model.axes.forward import isolate, outputs_of, run, tensors_in, weights_of
 from submodel.model.axes.kinds import refuse_kinds
 from submodel.model.axes.longer import longer_inputs
 from submodel.model.axes.memory import Memory
@@ -37,6 +37,7 @@ from submodel.model.axes.siblings import Calls, passed_by, watch_calls
 from submodel.model.axes.source import source_line
 from submodel.model.axes.trial import Example
 from submodel.model.axes.verify import verify_on
+from submodel.model.inputs import Inputs
 
 
 def trace(

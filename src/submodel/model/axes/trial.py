@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from submodel.model.axes.forward import Inputs, isolate, outputs_of, run, weights_of
+from submodel.model.axes.forward import isolate, outputs_of, run, weights_of
 from submodel.model.axes.keep import preserve
 from submodel.model.axes.memory import Memory
+from submodel.model.inputs import Inputs
 from submodel.randomness import key
 
 Outputs = Callable[[Any], Any]

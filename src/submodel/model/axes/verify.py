@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
 from submodel.model.axes.declare import CLASSES, Axes
-from submodel.model.axes.forward import Inputs, isolate
+from submodel.model.axes.forward import isolate
 from submodel.model.axes.layout import Indices
 from submodel.model.axes.trial import Example, Outputs, Trial, distance, double
+from submodel.model.inputs import Inputs
 from submodel.randomness import generator
 
 TOLERANCE = {

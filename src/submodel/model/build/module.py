@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from submodel.errors import SubmodelError
-from submodel.model.axes.forward import Inputs
 from submodel.model.axes.kinds import refuse_kinds
 from submodel.model.axes.trial import Outputs
 from submodel.model.build.attributes import follow_integers, misfits
@@ -28,6 +27,7 @@ from submodel.model.build.padding import pad_groups
 from submodel.model.build.sizes import Sizes
 from submodel.model.build.solve import narrow_values
 from submodel.model.cut import Cut, PlannedCut, UnitCut, copy_part
+from submodel.model.inputs import Inputs
 
 Factory = Callable[[Mapping[str, int]], nn.Module]
 """The kept size of every axis -> an empty module of those sizes."""

@@ -14,12 +14,13 @@ from torch import nn
 from submodel.errors import SubmodelError
 from submodel.model.axes import CLASSES
 from submodel.model.axes.failure import ForwardError
-from submodel.model.axes.forward import Inputs, isolate, outputs_of, run
+from submodel.model.axes.forward import isolate, outputs_of, run
 from submodel.model.axes.keep import preserve
 from submodel.model.axes.source import failing_line
 from submodel.model.axes.trial import Outputs
 from submodel.model.build.foreign import refuse_aliases, refuse_reads
 from submodel.model.cut import Cut, UnitCut
+from submodel.model.inputs import Inputs
 
 
 class OutputCheck:

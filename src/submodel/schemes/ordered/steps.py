@@ -21,6 +21,7 @@ from submodel.local.optimisers import Gradients
 from submodel.local.training import forward_context, trainable_parameters
 from submodel.model.axes import CLASSES
 from submodel.model.cut import Cut, Plan, PlannedCut, Tensors, UnitCut, copy_part
+from submodel.model.inputs import Inputs, call, count_rows
 from submodel.model.norm import set_rate
 from submodel.randomness import generator
 from submodel.schemes.base import Draw
@@ -171,11 +172,11 @@ class NestedStep:
         """The width q of a step, uniform over the client's."""
         return drawn_width(self._rule.widths, self._key, number)
 
-    def __call__(self, number: int, x: Tensor, y: Tensor) -> tuple[Tensor, Gradients]:
+    def __call__(self, number: int, x: Inputs, y: Tensor) -> tuple[Tensor, Gradients]:
         """The loss, and the gradient in the shapes of the client's tensors."""
         width = self.width(number)
         narrow = self._narrow.get(width)
-        with forward_context(x.device, self._precision):
+        with forward_context(y.device, self._precision):
             value = self._value(narrow, width, x, y)
         wide = list(self._parameters.values())
         inner = [] if narrow is None else list(trainable_parameters(narrow.module).values())
@@ -187,7 +188,7 @@ class NestedStep:
                          for a, b in zip(gradients[: len(wide)], whole, strict=True)]  # fmt: skip
         return value.detach(), gradients
 
-    def _value(self, narrow: _Narrow | None, width: float, x: Tensor, y: Tensor) -> Tensor:
+    def _value(self, narrow: _Narrow | None, width: float, x: Inputs, y: Tensor) -> Tensor:
         if narrow is None:
             return self._loss(self._outputs(self._module, width, x), y)
         alpha, widest = self._rule.distill, self._rule.widths[-1]
@@ -198,13 +199,13 @@ class NestedStep:
         value = self._loss(teacher, y) + alpha * divergence(self._loss, student, teacher.detach())
         return value if alpha == 1 else value + (1 - alpha) * self._loss(student, y)
 
-    def _outputs(self, module: nn.Module, width: float, x: Tensor) -> Tensor:
-        self._examples[width] += len(x)
+    def _outputs(self, module: nn.Module, width: float, x: Inputs) -> Tensor:
+        self._examples[width] += count_rows(x)
         set_rate(module, width)
-        outputs: Tensor = module(x)
+        outputs: Tensor = call(module, x)
         return outputs
 
-    def _of_prefix(self, narrow: _Narrow, width: float, x: Tensor) -> Tensor:
+    def _of_prefix(self, narrow: _Narrow, width: float, x: Inputs) -> Tensor:
         narrow.load(self._all, self._buffers)
         return self._outputs(narrow.module, width, x)
 

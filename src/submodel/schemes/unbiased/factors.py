@@ -18,6 +18,7 @@ from submodel.local.training import Step, trainable_parameters
 from submodel.model.axes import Axes
 from submodel.model.axes.layout import Along, Concatenation, FixedPart, Layout
 from submodel.model.cut import Cut, Granularity, Tensors, copy_part
+from submodel.model.inputs import Inputs
 from submodel.schemes.base import Scheme
 from submodel.schemes.protocols import HasChances
 from submodel.schemes.roles import role
@@ -139,7 +140,7 @@ def scaled_step(step: Step, module: nn.Module, factors: Mapping[str, Tensor]) ->
     """The step of f(S w), for w: its gradient is S grad f(S w)."""
     parameters = dict(module.named_parameters())
 
-    def scaled_call(number: int, x: Tensor, y: Tensor) -> tuple[Tensor, Gradients]:
+    def scaled_call(number: int, x: Inputs, y: Tensor) -> tuple[Tensor, Gradients]:
         original = {name: parameters[name].data for name in factors}
         try:
             for name, factor in factors.items():

@@ -1,0 +1,1 @@
+"""MNIST and Fashion-MNIST: images in idx files."""

@@ -1,0 +1,152 @@
+"""Tables: columns of numbers or words, a target, and perhaps a column that names clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from submodel.data.columns import Column, encode_columns, read_columns
+from submodel.data.examples import Dataset, Examples
+from submodel.data.owners import Owners, owners_of
+from submodel.data.sources.base import SourceContext
+from submodel.errors import ConfigError, DataError
+from submodel.options import PathText, Section
+from submodel.randomness import generator
+
+_MOST_CLASSES = 1000
+
+
+class TableOptions(Section):
+    """The keys of ``csv`` and ``parquet``."""
+
+    target: str = Field("target", description="the column to tell")
+    columns: list[str] | None = Field(
+        None, description="the columns to tell it from (default: all others)"
+    )
+    client: str | None = Field(None, description="the column that names who has a row")
+    kind: Literal["auto", "numbers", "labels"] = Field(
+        "auto", description="of the target; auto: words and few whole numbers are labels"
+    )
+    test_path: PathText | None = Field(None, description="a second table, the test part")
+    test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="without it: the share of rows, drawn once, that are the test part"
+    )
+
+
+class Table:
+    """A file of rows; numbers are standardised by the training part, words become 0 and 1."""
+
+    Options = TableOptions
+
+    @classmethod
+    def configured(cls, options: TableOptions, context: SourceContext) -> Dataset:
+        """The rows as tensors."""
+        return load_table(Path(context.argument), options)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The columns of one table, and which of its rows are which part."""
+
+    columns: dict[str, Column]
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+
+def load_table(path: Path, options: TableOptions) -> Dataset:
+    """A table as a dataset; raises `DataError` for what is missing, not finite or unknown."""
+    rows = _read_rows(path.expanduser(), options)
+    _check_names(path, rows.columns, options)
+    names = [
+        name
+        for name in options.columns or rows.columns
+        if name not in (options.target, options.client)
+    ]
+    if not names:
+        raise ConfigError(["data.columns: no column is left to tell the target from"])
+    inputs = encode_columns({name: rows.columns[name] for name in names}, rows.train, path)
+    targets, classes = _targets(rows, options, path)
+    return Dataset(
+        Examples(_take(inputs, rows.train), _take(targets, rows.train)),
+        Examples(_take(inputs, rows.test), _take(targets, rows.test)),
+        classes,
+        owners=_owners(rows, options, path),
+    )
+
+
+def _read_rows(path: Path, options: TableOptions) -> _Rows:
+    columns = read_columns(path)
+    total = len(next(iter(columns.values())).values)
+    if options.test_path is None:
+        order = generator(0, "table").permutation(total)
+        count = round(total * options.test_share)
+        if not 0 < count < total:
+            raise DataError(f"{path}: {total} rows are too few for a training and a test part")
+        return _Rows(columns, np.sort(order[count:]), np.sort(order[:count]))
+    other = Path(options.test_path).expanduser()
+    second = read_columns(other)
+    if missing := columns.keys() - second.keys():
+        raise DataError(f"{other}: no column {sorted(missing)[0]!r}, which {path} has")
+    more = len(next(iter(second.values())).values)
+    both = {name: column.join(second[name]) for name, column in columns.items()}
+    return _Rows(both, np.arange(total), np.arange(total, total + more))
+
+
+def _check_names(path: Path, columns: dict[str, Column], options: TableOptions) -> None:
+    wishes = {"target": [options.target], "columns": options.columns or [],
+              "client": [options.client] if options.client else []}  # fmt: skip
+    problems = [
+        f"data.{key}: {path} has no column {name!r}; it has {', '.join(columns)}"
+        for key, names in wishes.items()
+        for name in names
+        if name not in columns
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _targets(
+    rows: _Rows, options: TableOptions, path: Path
+) -> tuple[NDArray[np.generic], int | None]:
+    """The targets, and how many classes they are labels of; None: they are numbers."""
+    column = rows.columns[options.target]
+    as_labels = options.kind == "labels"
+    if options.kind == "auto":
+        as_labels = column.words or (column.whole and column.distinct <= min(_MOST_CLASSES, 20))
+    if not as_labels:
+        if column.words:
+            raise ConfigError([f"data.kind: column {options.target!r} holds words, not numbers"])
+        column.check_complete(options.target, path)
+        return column.values.astype(np.float32)[:, None], None
+    column.check_complete(options.target, path)
+    names, labels = np.unique(column.values, return_inverse=True)
+    if len(names) > _MOST_CLASSES:
+        raise DataError(f"{path}: column {options.target!r} has {len(names):,} different labels")
+    unknown = np.setdiff1d(labels[rows.test], labels[rows.train])
+    if unknown.size:
+        raise DataError(
+            f"{path}: {names[unknown[0]]} stands in column {options.target!r} of the test part "
+            "alone"
+        )
+    return labels.astype(np.int64).reshape(-1), len(names)
+
+
+def _owners(rows: _Rows, options: TableOptions, path: Path) -> Owners | None:
+    if options.client is None:
+        return None
+    column = rows.columns[options.client]
+    column.check_complete(options.client, path)
+    names = column.values.astype(str)
+    owners, _ = owners_of(names[rows.train].tolist(), names[rows.test].tolist())
+    return owners
+
+
+def _take(array: NDArray[np.generic], rows: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array[rows]))

@@ -1,0 +1,1 @@
+"""Text as data: tokens, sequences of equal length, whose words they are."""

@@ -1,0 +1,127 @@
+"""Adam and AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from submodel.local.optimisers import Gradients, Slots
+from submodel.local.sgd import Sgd
+from submodel.options import Decay, Positive, Section
+
+
+class AdamOptions(Section):
+    """The keys of ``adam``."""
+
+    beta1: Decay = Field(0.9, description="decay of the mean of gradients")
+    beta2: Decay = Field(0.999, description="decay of the mean of their squares")
+    eps: Positive = Field(1e-8, description="added to the root of the latter")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="L2 decay")
+
+
+class AdamWOptions(AdamOptions):
+    """The keys of ``adamw``."""
+
+    weight_decay: Annotated[float, Field(ge=0)] = Field(
+        0.01, description="decay of the weights themselves, beside the gradient"
+    )
+
+
+@dataclass(frozen=True)
+class LocalAdam:
+    """A step of Adam, as `torch.optim.Adam` takes it (Kingma and Ba 2015).
+
+    >>> w = [torch.tensor([1.0])]
+    >>> adam = LocalAdam()
+    >>> adam.step(w, [torch.tensor([2.0])], adam.begin(w), 0.1)
+    >>> w
+    [tensor([0.9000])]
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    Options = AdamOptions
+
+    @property
+    def copies(self) -> int:
+        """Two means; the number of steps is kept once for every row."""
+        return 2
+
+    def begin(self, parameters: Sequence[Tensor]) -> Slots:
+        """Means of nought, and no steps: counted by row, as the rows of a stack are of clients."""
+        means = [[torch.zeros_like(p) for p in parameters] for _ in range(2)]
+        return [*means, [_row_counts(p) for p in parameters]]
+
+    @torch.no_grad()
+    def step(
+        self, parameters: Sequence[Tensor], gradients: Gradients, slots: Slots, lr: float
+    ) -> None:
+        """A parameter without gradient stays."""
+        places = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        moves = [gradient for gradient in gradients if gradient is not None]
+        weights = [parameters[i] for i in places]
+        means, squares, counts = ([slot[i] for i in places] for slot in slots)
+        moves = self._decay(weights, moves, lr)
+        torch._foreach_lerp_(means, moves, 1 - self.beta1)
+        torch._foreach_mul_(squares, self.beta2)
+        torch._foreach_addcmul_(squares, moves, moves, 1 - self.beta2)
+        for weight, mean, square, count in zip(weights, means, squares, counts, strict=True):
+            count += 1
+            rate = (lr / (1 - self.beta1**count)).to(weight.dtype)
+            root = (1 - self.beta2**count).sqrt().to(weight.dtype)
+            weight.sub_(mean * rate / (square.sqrt() / root).add_(self.eps))
+
+    def _decay(
+        self,
+        weights: Sequence[Tensor],
+        moves: list[Tensor],
+        lr: float,  # noqa: ARG002
+    ) -> list[Tensor]:
+        """The gradients of the decayed objective."""
+        if not self.weight_decay:
+            return moves
+        return list(torch._foreach_add(moves, list(weights), alpha=self.weight_decay))
+
+    def plain(self) -> Sgd:
+        """A gradient step; the decay is part of the objective."""
+        return Sgd(weight_decay=self.weight_decay)
+
+
+@dataclass(frozen=True)
+class LocalAdamW(LocalAdam):
+    """Adam with a decay of its own, as `torch.optim.AdamW` (Loshchilov and Hutter 2019).
+
+    >>> w = [torch.tensor([1.0])]
+    >>> adamw = LocalAdamW(weight_decay=0.5)
+    >>> adamw.step(w, [torch.tensor([2.0])], adamw.begin(w), 0.1)
+    >>> w
+    [tensor([0.8500])]
+    """
+
+    weight_decay: float = 0.01
+
+    Options = AdamWOptions
+
+    def _decay(self, weights: Sequence[Tensor], moves: list[Tensor], lr: float) -> list[Tensor]:
+        """The weights shrink; gradients stay as they are."""
+        if self.weight_decay:
+            torch._foreach_mul_(list(weights), 1 - lr * self.weight_decay)
+        return moves
+
+    def plain(self) -> Sgd:
+        """A gradient step of the loss: the decay is no part of any objective."""
+        return Sgd()
+
+
+def _row_counts(parameter: Tensor) -> Tensor:
+    """A count for every row; of double precision, as 1 - beta^t of few steps is a small number."""
+    shape = (len(parameter), *([1] * (parameter.dim() - 1))) if parameter.dim() else ()
+    return torch.zeros(shape, dtype=torch.float64, device=parameter.device)

@@ -1,0 +1,103 @@
+"""What a model is called with: one tensor, several, or named ones, all with a row per example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
+"""One tensor, the positional arguments of a forward, or its keyword arguments."""
+
+
+def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """The positional and the keyword arguments of a call.
+
+    >>> arguments({"input_ids": 1}), arguments((1, 2))
+    (((), {'input_ids': 1}), ((1, 2), {}))
+    """
+    if isinstance(inputs, Mapping):
+        return (), inputs
+    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
+
+
+def call(module: nn.Module, inputs: Inputs) -> Any:
+    """What the module returns for the inputs.
+
+    >>> call(nn.Bilinear(1, 1, 1), (torch.ones(2, 1), torch.ones(2, 1))).shape
+    torch.Size([2, 1])
+    """
+    positional, by_name = arguments(inputs)
+    return module(*positional, **by_name)
+
+
+def columns(inputs: Inputs) -> dict[str, Tensor]:
+    """The tensors by name: "" for a single one, "0", "1", ... for positional ones.
+
+    >>> list(columns((torch.ones(1), torch.ones(1))))
+    ['0', '1']
+    """
+    if isinstance(inputs, Tensor):
+        return {"": inputs}
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    return {str(place): tensor for place, tensor in enumerate(inputs)}
+
+
+def from_columns(tensors: Mapping[str, Tensor]) -> Inputs:
+    """What `columns` was given.
+
+    >>> from_columns({"": torch.ones(1)}), type(from_columns({"0": torch.ones(1)}))
+    (tensor([1.]), <class 'tuple'>)
+    """
+    if tensors.keys() == {""}:
+        return tensors[""]
+    if all(name.isdigit() for name in tensors):
+        return tuple(tensors[str(place)] for place in range(len(tensors)))
+    return dict(tensors)
+
+
+def map_inputs(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
+    """The inputs with every tensor replaced.
+
+    >>> map_inputs(lambda t: t + 1, {"a": torch.zeros(1)})
+    {'a': tensor([1.])}
+    """
+    if isinstance(inputs, Tensor):
+        return function(inputs)
+    if isinstance(inputs, Mapping):
+        return {name: function(tensor) for name, tensor in inputs.items()}
+    return tuple(function(tensor) for tensor in inputs)
+
+
+def first_column(inputs: Inputs) -> Tensor:
+    """The tensor that stands for all of them where one shape, type or device is asked for."""
+    return next(iter(columns(inputs).values()))
+
+
+def count_rows(inputs: Inputs) -> int:
+    """How many examples there are."""
+    return len(first_column(inputs))
+
+
+def take_rows(inputs: Inputs, rows: Tensor | slice) -> Inputs:
+    """The inputs of some examples.
+
+    >>> take_rows({"a": torch.arange(3)}, torch.tensor([2, 0]))
+    {'a': tensor([2, 0])}
+    """
+    return map_inputs(lambda tensor: tensor[rows], inputs)
+
+
+def split_rows(inputs: Inputs, size: int) -> list[Inputs]:
+    """The inputs in pieces of at most ``size`` examples: views, not copies.
+
+    >>> [count_rows(part) for part in split_rows((torch.zeros(5), torch.zeros(5)), 2)]
+    [2, 2, 1]
+    """
+    if isinstance(inputs, Tensor):
+        return list(torch.split(inputs, size))
+    total = count_rows(inputs)
+    return [take_rows(inputs, slice(start, start + size)) for start in range(0, total, size)]

@@ -1,0 +1,95 @@
+"""Optimisers are torch's own, step for step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from submodel.local.adafactor import Adafactor
+from submodel.local.adam import LocalAdam, LocalAdamW
+from submodel.local.optimisers import Optimiser
+from submodel.local.proximal import Proximal
+from submodel.local.sgd import Sgd
+
+LR = 0.01
+TORCHS: dict[str, tuple[Optimiser, Callable[[Any], torch.optim.Optimizer]]] = {
+    "sgd": (Sgd(0.9, 0.1), lambda p: torch.optim.SGD(p, LR, 0.9, weight_decay=0.1)),
+    "nesterov": (
+        Sgd(0.9, 0.1, nesterov=True),
+        lambda p: torch.optim.SGD(p, LR, 0.9, weight_decay=0.1, nesterov=True),
+    ),
+    "adam": (
+        LocalAdam(0.8, 0.99, 1e-6, 0.1),
+        lambda p: torch.optim.Adam(p, LR, (0.8, 0.99), 1e-6, 0.1),
+    ),
+    "adamw": (LocalAdamW(weight_decay=0.3), lambda p: torch.optim.AdamW(p, LR, weight_decay=0.3)),
+    "adafactor": (
+        Adafactor(weight_decay=0.1),
+        lambda p: torch.optim.Adafactor(p, LR, weight_decay=0.1),
+    ),
+}
+
+
+def tensors(seed: int) -> list[Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    shapes: list[tuple[int, ...]] = [(4, 3), (3,), (2, 3, 3, 3), (5, 1)]
+    return [torch.randn(shape, generator=random) for shape in shapes]
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_it_steps_as_torchs_does(name: str) -> None:
+    ours, make = TORCHS[name]
+    weights = tensors(0)
+    theirs = [w.clone().requires_grad_() for w in weights]
+    reference, slots = make(theirs), ours.begin(weights)
+    for number in range(1, 13):
+        gradients: list[Tensor | None] = list(tensors(number))
+        if number % 3 == 0:
+            gradients[1] = None  # a parameter without gradient stays, and so does its memory
+        for weight, gradient in zip(theirs, gradients, strict=True):
+            weight.grad = None if gradient is None else gradient.clone()
+        reference.step()
+        ours.step(weights, gradients, slots, LR)
+    for weight, their in zip(weights, theirs, strict=True):
+        torch.testing.assert_close(weight, their.detach(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [n for n in TORCHS if n != "adafactor"])
+def test_clients_below_each_other_step_as_each_alone(name: str) -> None:
+    optimiser = TORCHS[name][0]
+    alone = [tensors(0), tensors(1)]
+    wide = [torch.cat(pair) for pair in zip(*alone, strict=True)]
+    slots, wide_slots = [optimiser.begin(w) for w in alone], optimiser.begin(wide)
+    for number in range(2, 6):
+        gradients = [tensors(10 * number), tensors(10 * number + 1)]
+        for weights, own_slots, own in zip(alone, slots, gradients, strict=True):
+            optimiser.step(weights, own, own_slots, LR)
+        both = [torch.cat(pair) for pair in zip(*gradients, strict=True)]
+        optimiser.step(wide, both, wide_slots, LR)
+    for pair, together in zip(zip(*alone, strict=True), wide, strict=True):
+        assert torch.equal(torch.cat(pair), together)
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_the_proximal_term_is_that_of_the_objective(name: str) -> None:
+    """Gradients of f + (mu / 2) ||w - w_r||^2 by torch, against ours of f alone."""
+    optimiser, mu = TORCHS[name][0], 0.7
+    start = tensors(0)
+    weights, reference = [w.clone() for w in start], [w.clone() for w in start]
+    proximal = Proximal(optimiser, mu)
+    slots, reference_slots = proximal.begin(weights), optimiser.begin(reference)
+    for number in range(1, 6):
+        gradients = tensors(number)
+        leaves = [w.clone().requires_grad_() for w in reference]
+        value = sum(
+            (g * w).sum() + mu / 2 * (w - s).square().sum()
+            for g, w, s in zip(gradients, leaves, start, strict=True)
+        )
+        optimiser.step(reference, torch.autograd.grad(value, leaves), reference_slots, LR)  # type: ignore[arg-type]
+        proximal.step(weights, gradients, slots, LR)
+    for weight, other in zip(weights, reference, strict=True):
+        torch.testing.assert_close(weight, other, rtol=1e-5, atol=1e-6)
