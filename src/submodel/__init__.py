@@ -22,12 +22,13 @@ if TYPE_CHECKING:
         TaskSection,
         TrainSection,
     )
-    from submodel.data import Dataset, dataset, digits
+    from submodel.data import Dataset, dataset, digits, load_dataset
     from submodel.experiments.comparison.plan import compare
     from submodel.model.axes.declare import Axes, declare
     from submodel.model.axes.tracer import trace
     from submodel.runs.callbacks.base import Callback
     from submodel.runs.open import Run, open  # noqa: A004
+    from submodel.tasks.base import TaskKind
 
 __version__ = "0.1.0"
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "SchemeSection",
     "ServerSection",
     "SubmodelError",
+    "TaskKind",
     "TaskSection",
     "TrainSection",
     "build",
@@ -55,6 +57,7 @@ __all__ = [
     "dataset",
     "declare",
     "digits",
+    "load_dataset",
     "open",
     "trace",
     "train",
@@ -69,7 +72,8 @@ __getattr__ = lazily(
         **{name: "submodel.config" for name in __all__ if name.endswith("Section")},
         "Config": "submodel.config",
         "compare": "submodel.experiments.comparison.plan",
-        **dict.fromkeys(("Dataset", "dataset", "digits"), "submodel.data"),
+        **dict.fromkeys(("Dataset", "dataset", "digits", "load_dataset"), "submodel.data"),
+        "TaskKind": "submodel.tasks.base",
     },
 )
 

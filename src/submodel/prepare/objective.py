@@ -61,7 +61,7 @@ def settle(config: Config, owners: int | None, is_plain: bool) -> Config:
         config.data.partition == "auto"
         and not config.data.model_fields_set & set(ByLabel.Options.model_fields)
     )
-    if owners is not None and natural and config.clients.client_count is None:
+    if owners is not None and natural and config.clients.count is None:
         clients = config.clients.model_dump(exclude_unset=True)
         if "per_round" not in clients:
             clients["per_round"] = min(config.clients.sample_size, owners)
