@@ -1,4 +1,4 @@
-"""Data sources, partitions and augmentations by name: ours, and where their code is."""
+"""Data sources, tokenisers, partitions and augmentations by name: ours, and where their code is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from submodel.data.augmentations import Augmentation
     from submodel.data.examples import Dataset
     from submodel.data.partitions import Partition
+    from submodel.data.text.tokens import Tokeniser
 
 
 def _is_dataset(thing: object) -> bool:
@@ -45,6 +46,25 @@ SOURCES: Kind[Dataset] = Kind(
             "PATH",
         ),
         "own": Offer("submodel.data.sources.own_dataset:OwnDataset", is_hidden=True),
+    },
+)
+
+_TOKENISER = ("vocabulary", "byte_lengths", "encode", "decode", "to_json")
+TOKENS: Kind[Tokeniser] = Kind(
+    noun="tokeniser",
+    key="data.tokens",
+    group="submodel.tokens",
+    wants=f"a tokeniser: an object with {', '.join(_TOKENISER)}",
+    is_one=lambda thing: all(hasattr(thing, name) for name in _TOKENISER),
+    with_context=True,
+    offers={
+        "bytes": Offer("submodel.data.text.tokens.bytes:ByteTokens", "256 values"),
+        "characters": Offer(
+            "submodel.data.text.tokens.characters:CharacterTokens",
+            "those of the training part; any that it has once, or not at all, are one token",
+        ),
+        "bpe": Offer("submodel.data.text.tokens.bpe:BpeTokens", "byte pairs of the training part"),
+        "file": Offer("submodel.data.text.tokens.file:FileTokens", "a tokenizer.json", "PATH"),
     },
 )
 

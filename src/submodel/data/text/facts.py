@@ -12,7 +12,7 @@ class TextFacts:
     Args:
         vocabulary: how many different tokens there are.
         bytes_per_token: of the text that the test part's targets stand for, on average.
-        tokens: the tokeniser, as `submodel.data.text.tokens.from_json` reads it.
+        tokens: the tokeniser, as `submodel.data.text.tokens.read_tokens` reads it.
     """
 
     vocabulary: int
