@@ -45,6 +45,11 @@ SOURCES: Kind[Dataset] = Kind(
             "train/CLASS/*.png, test/CLASS/*.png",
             "PATH",
         ),
+        "text": Offer(
+            "submodel.data.sources.text:Text",
+            "a file; a folder, each file a client; a column of .csv, .jsonl, .parquet",
+            "PATH",
+        ),
         "own": Offer("submodel.data.sources.own_dataset:OwnDataset", is_hidden=True),
     },
 )

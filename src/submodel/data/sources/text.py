@@ -1,0 +1,86 @@
+"""Text of one's own: a file, a folder with a file for every client, or a column of a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from submodel.data.examples import Dataset
+from submodel.data.sources.base import SourceContext
+from submodel.data.text.build import build_text
+from submodel.data.text.options import TextOptions
+from submodel.data.text.plan import Streams, TextPlan
+from submodel.data.text.reading import check_encoding, check_exists, read_plain, visible_files
+from submodel.data.text.tables import TABLES, read_table
+from submodel.errors import ConfigError
+from submodel.options import PathText
+
+_SHARE = 0.1
+
+
+class Text:
+    """Text under a path, as a source."""
+
+    class Options(TextOptions):
+        """The keys of ``text:PATH``."""
+
+        test_path: PathText | None = Field(
+            None, description="other text for testing, of the same kind, instead of test_share"
+        )
+        encoding: str = Field("utf-8", description="how the text is written, as latin-1")
+        column: str | None = Field(None, description="of .csv, .jsonl, .parquet: the texts")
+        client: str | None = Field(
+            None, description="of .csv, .jsonl, .parquet: whose each text is"
+        )
+
+        @model_validator(mode="after")
+        def _one_test_part(self) -> Self:
+            if self.test_path is not None and self.test_share != _SHARE:
+                raise ValueError("test_share: data.test_path is the test part; leave one out")
+            return self
+
+    @classmethod
+    def configured(cls, options: Options, context: SourceContext) -> Dataset:
+        """Sequences of the text."""
+        check_encoding(options.encoding)
+        path = Path(context.argument).expanduser()
+        test = None if options.test_path is None else Path(options.test_path).expanduser()
+        paths = [path] if test is None else [path, test]
+        for one in paths:
+            check_exists(one)
+            _check_columns(one, options)
+
+        def read() -> tuple[Streams, Streams | None]:
+            return _read(path, options), None if test is None else _read(test, options)
+
+        files = tuple(file for one in paths for file in visible_files(one))
+        plan = TextPlan(files, read, tuple(cls.Options.model_fields), str(path))
+        return build_text(plan, options)
+
+
+def _is_table(path: Path) -> bool:
+    return path.suffix.lower() in TABLES and not path.is_dir()
+
+
+def _check_columns(path: Path, options: Text.Options) -> None:
+    """Columns for tables, and only for them."""
+    if _is_table(path):
+        if options.column is None:
+            raise ConfigError([f"data.column: which column of {path} holds the texts?"])
+        return
+    problems = [
+        f"data.{key}: goes with {', '.join(TABLES)} files; {path} is none"
+        for key in ("column", "client")
+        if getattr(options, key) is not None
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _read(path: Path, options: Text.Options) -> Streams:
+    if not _is_table(path):
+        return read_plain(path, options.encoding)
+    assert options.column is not None  # which was checked
+    return read_table(path, options.encoding, options.column, options.client)

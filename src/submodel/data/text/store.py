@@ -1,0 +1,128 @@
+"""Windows of a part of the data: in memory where they are few, else in files that are mapped.
+
+Mapped tensors are views of the files: the pages that a batch needs are read when it is made, and
+the system drops them again when memory is short.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO, Any, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from submodel.data.text.sequences import Windows
+from submodel.errors import DataError, plain
+
+LARGE = 64 << 20
+"""Bytes of inputs and targets above which they are in files."""
+BYTES_PER_PLACE = 16
+"""Of an input and its target in memory, 64 bits each: what embeddings and losses take."""
+_TYPES: dict[str, np.dtype[Any]] = {"x": np.dtype(np.int32), "y": np.dtype(np.int64)}
+"""In files; embeddings take 32 bits as well."""
+
+
+class Sink(Protocol):
+    """Where windows go, one after another."""
+
+    def add(self, windows: Windows) -> None:
+        """Some more."""
+        ...
+
+
+class MemorySink:
+    """Windows in memory.
+
+    >>> sink = MemorySink(2)
+    >>> sink.add(Windows(np.zeros((1, 2), np.int32), np.ones((1, 2), np.int64)))
+    >>> sink.tensors()[1].tolist()
+    [[1, 1]]
+    """
+
+    def __init__(self, length: int) -> None:
+        self._x: list[NDArray[np.int64]] = [np.zeros((0, length), dtype=np.int64)]
+        self._y = self._x.copy()
+
+    def add(self, windows: Windows) -> None:
+        """Some more."""
+        self._x.append(windows.x.astype(np.int64))
+        self._y.append(windows.y)
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets."""
+        x, y = (torch.from_numpy(np.concatenate(rows)) for rows in (self._x, self._y))
+        return x, y
+
+
+class FileSink:
+    """Windows in two .npy files, written from the beginning to the end, in a ``with`` statement.
+
+    Args:
+        folder: where; it is there.
+        part: ``train`` or ``test``, with which their names begin.
+        length: of a sequence.
+    """
+
+    def __init__(self, folder: Path, part: str, length: int) -> None:
+        self._length, self._rows = length, 0
+        self._files: dict[str, IO[bytes]] = {}
+        for name in _TYPES:
+            self._files[name] = array_file(folder, part, name).open("wb")
+            self._write_head(name)
+        self._start = {name: file.tell() for name, file in self._files.items()}
+
+    def _write_head(self, name: str) -> None:
+        kind, shape = _TYPES[name].str, (self._rows, self._length)
+        head = {"descr": kind, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._files[name], head)
+
+    def add(self, windows: Windows) -> None:
+        """Some more."""
+        self._files["x"].write(np.ascontiguousarray(windows.x).data)
+        self._files["y"].write(np.ascontiguousarray(windows.y).data)
+        self._rows += len(windows.x)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Say in their heads how many there are, for which numpy leaves room, and close them."""
+        for name, file in self._files.items():
+            with file:
+                if error is None:
+                    file.seek(0)
+                    self._write_head(name)
+                    assert file.tell() == self._start[name]
+                    file.flush()
+                    os.fsync(file.fileno())
+
+
+def array_file(folder: Path, part: str, name: str) -> Path:
+    """The file of the inputs or targets of a part.
+
+    >>> array_file(Path("kept"), "train", "x").name
+    'train.x.npy'
+    """
+    return folder / f"{part}.{name}.npy"
+
+
+def map_windows(folder: Path, part: str, rows: int, length: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets as views of their files; raises where these are damaged."""
+    tensors = []
+    for name, kind in _TYPES.items():
+        file = array_file(folder, part, name)
+        try:
+            # copy-on-write: nothing that is done to a tensor reaches the file
+            array = np.load(file, mmap_mode="c", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{file}: damaged ({plain(error)}); delete {folder}") from None
+        if array.dtype != kind or array.shape != (rows, length):
+            raise DataError(
+                f"{file}: damaged ({array.dtype} of shape {array.shape}); delete {folder}"
+            )
+        tensors.append(torch.from_numpy(array))
+    return tensors[0], tensors[1]
