@@ -50,6 +50,9 @@ SOURCES: Kind[Dataset] = Kind(
             "a file; a folder, each file a client; a column of .csv, .jsonl, .parquet",
             "PATH",
         ),
+        "shakespeare": Offer(
+            "submodel.data.sources.shakespeare.component:Shakespeare", "by speaking role, as text"
+        ),
         "own": Offer("submodel.data.sources.own_dataset:OwnDataset", is_hidden=True),
     },
 )
