@@ -54,7 +54,7 @@ from submodel.model.cut import PlannedCut
 from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.runs.loop import RunFolder
-from tests.deep import mutate
+from tests.deep import mutate, text
 from tests.deep.mutate import Mutation
 from tests.model.zoo import transformer
 
@@ -478,6 +478,9 @@ READERS = {
     "archive": Reader(_archive, "cifar.tar.gz", _archives, mutate.archive),
     "labels": Reader(_label_file, "train_lables.json", _label_files, mutate.text, _rows_beside),
     "kept": Reader(_restore, "kept.safetensors", _kept_images, mutate.safetensors),
+    "tokens": Reader(text.read_tokeniser, "tokens.json", text.tokenisers, mutate.text),
+    "rows": Reader(text.read_rows, "rows.jsonl", text.json_rows, mutate.text),
+    "csv rows": Reader(text.read_rows, "rows.csv", text.csv_rows, mutate.text),
     "plan": Reader(_plan, "plan.json", _plans, mutate.text, memory=300_000_000),
     "axes": Reader(_read_axes, "axes.json", _axes, mutate.text),
 }

@@ -1,0 +1,54 @@
+"""Readers of text: tokenisers and tables, with valid ones to begin with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from submodel.data.registry import TOKENS
+from submodel.data.text.tables import read_table
+from submodel.data.text.tokens import TokensContext, read_tokens
+from submodel.files import read_text
+
+_TEXT = "the cat sat on the mat; the naïve cat ☃☃\n" * 3
+_ROWS = [{"who": who, "said": f'{who}: "{number}",\n☃'} for number in range(4) for who in "ab"]
+
+
+def read_tokeniser(path: Path) -> object:
+    """A tokeniser, used."""
+    tokeniser = read_tokens(read_text(path, 1 << 20))
+    numbers = tokeniser.encode(_TEXT)
+    assert len(tokeniser.byte_lengths) == tokeniser.vocabulary
+    return tokeniser.decode(numbers)
+
+
+def tokenisers() -> tuple[bytes, ...]:
+    """Every kind of ours."""
+    saved_tokenisers = []
+    for name, keys in {"bytes": {}, "characters": {}, "bpe": {"vocabulary": 260}}.items():
+        component = TOKENS.find(name)
+        options = component.options(**keys)
+        saved_tokenisers.append(
+            component.make(options, TokensContext(lambda: [_TEXT])).to_json().encode()
+        )
+    return tuple(saved_tokenisers)
+
+
+def read_rows(path: Path) -> object:
+    """A table, with its clients and without."""
+    return [
+        "".join(stream.pieces())
+        for client in ("who", None)
+        for stream in read_table(path, "utf-8", "said", client)
+    ]
+
+
+def json_rows() -> tuple[bytes, ...]:
+    """A table as lines of JSON."""
+    return ("\n".join(map(json.dumps, _ROWS)).encode(),)
+
+
+def csv_rows() -> tuple[bytes, ...]:
+    """A table with commas."""
+    lines = [f'{row["who"]},"{row["said"].replace(chr(34), 2 * chr(34))}"' for row in _ROWS]
+    return ("\n".join(["who,said", *lines]).encode(),)
