@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -33,8 +34,20 @@ def page() -> str:
             choices = {**section.choices, **NAMED_IN_LISTS.get(name, {})}
             parts += [f"### `[{name}]`", str(section.__doc__).split("\n")[0]]
             parts.append(_keys(section.model_fields, choices))
-            parts += [_components(kind) for kind in choices.values()]
+            parts += [_components(kind) for kind in _with_inner_kinds(choices.values())]
     return "\n\n".join(parts)
+
+
+def _with_inner_kinds(kinds: Iterable[Kind[Any]]) -> list[Kind[Any]]:
+    """The kinds, each followed by those that its own components choose from, once each."""
+    result: list[Kind[Any]] = []
+    for kind in kinds:
+        names = [f"{name}:x" if offer.argument else name for name, offer in kind.offers.items()]
+        inner = [other for n in names for other in kind.find(n).options.choices.values()]
+        for one in (kind, *inner):
+            if one not in result:
+                result.append(one)
+    return result
 
 
 def _keys(fields: dict[str, FieldInfo], choices: Any) -> str:
