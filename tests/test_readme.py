@@ -14,7 +14,7 @@ README = Path(__file__).parent.parent / "README.md"
 
 
 def test_the_examples_train() -> None:
-    first, second = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    first, second, third = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(first, "README.md", "exec"), names)
     result = names["result"]
@@ -31,10 +31,14 @@ def test_the_examples_train() -> None:
     assert run.metrics[39]["distance"] > 0
     assert (run.folder.path / "export/capacity-0.5/model.pt2").is_file()
 
+    exec(compile(third, "README.md", "exec"), names)
+    perplexities = [line["test_perplexity"] for line in names["result"].history[1:]]
+    assert 1 < perplexities[-1] < 100  # of 64 tokens, drawn at random
+
 
 def test_the_configuration_is_one() -> None:
     (shown,) = re.findall(r"```toml\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
     config = parse(tomllib.loads(shown))
-    assert config.task.loss == "squared-error"
+    assert config.task.metrics == ["accuracy", "f1"]
     assert config.scheme.options == {"period": 3}
-    assert config.local.momentum == 0.5
+    assert config.local.weight_decay == 0.1
