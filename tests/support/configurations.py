@@ -32,6 +32,7 @@ WORDS: dict[str, SearchStrategy[Any]] = {
     "model.name": st.sampled_from(["mlp", "cnn", "preresnet18", "preresnet34", "own", "my.nets:x"]),
     "data.name": st.sampled_from(["digits", "cifar10", "cifar100", "own", "hf:x/y", "folder:a b"]),
     "scheme.name": st.sampled_from(SCHEMES.names()),
+    "data.tokens": st.sampled_from(["bytes", "characters", "bpe", "file:a b", "my.tokens:X"]),
     "data.partition": st.sampled_from(["auto", "iid", "labels", "dirichlet", "natural"]),
     "data.augment": st.lists(st.sampled_from(["crop", "flip"]), max_size=2),
     "task.name": st.sampled_from(["auto", "classification", "language", "regression"]),
@@ -83,10 +84,11 @@ def keys() -> tuple[dict[str, FieldInfo], dict[str, dict[str, Any]]]:
                     if path not in found:
                         found[path] = leaf
                         needs[path] = {**with_it, f"{name}.{choice}": given}
-                if kind not in section.choices.values():
-                    waiting += [
-                        (c, k, {f"{name}.{choice}": given}) for c, k in options.choices.items()
-                    ]
+                waiting += [
+                    (c, k, {**with_it, f"{name}.{choice}": given})
+                    for c, k in options.choices.items()
+                    if k not in section.choices.values()
+                ]
     return found, {key: needs.get(key, {}) | BESIDE.get(key, {}) for key in found}
 
 
