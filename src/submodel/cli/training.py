@@ -66,26 +66,25 @@ def _train_and_show(
     training: Training, folder: RunFolder, resume: bool, group: ProcessGroup | None
 ) -> None:
     from submodel.report.tables import cost_rows, cost_table
-    from submodel.runs.callbacks.progress import Progress
+    from submodel.runs.callbacks.progress import Progress, describe_test
     from submodel.runs.loop import run_rounds
 
-    config = training.config
+    config, setup = training.config, training.setup
     if not resume:
         folder.create(config)
     console.print(
         f"{'resuming' if resume else 'training'} {folder.path}: {config.model.name} on "
-        f"{config.data.name}, scheme {config.scheme.name}, {config.clients.sample_size} of "
-        f"{config.clients.client_count} clients per round, {config.train.rounds} rounds, "
+        f"{config.data.name}, scheme {config.scheme.name}, {setup.population.per_round} of "
+        f"{setup.population.count} clients per round, {config.train.rounds} rounds, "
         f"{1 if group is None else group.size} process(es) with {config.engine.threads} thread(s) "
         f"on {training.device}, engine {config.engine.name}"
     )
     with folder.lock():
         run_rounds(training, folder, [Progress(console)], resume=resume, group=group)
-    console.print(cost_table(cost_rows(training.setup)))
+    console.print(cost_table(cost_rows(setup)))
     summary = folder.summary() or {}
-    if "test_accuracy" in summary:
-        console.print(f"test accuracy {summary['test_accuracy']:.1%}", end=", ")
-    console.print(f"test loss {summary['test_loss']:.4f} after {summary['rounds']} rounds")
+    scores = sorted(describe_test(summary), key=lambda text: not text.startswith("test accuracy"))
+    console.print(f"{', '.join(scores)} after {summary['rounds']} rounds")
     if folder.curves_file.is_file():
         console.print(f"curves: {folder.curves_file}")
 

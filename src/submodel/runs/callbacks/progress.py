@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -48,12 +48,22 @@ def describe_scores(line: dict[str, Any]) -> str:
     >>> describe_scores({"train_loss": 1.25, "test_loss": 1.5, "test_accuracy": 0.5})
     'train loss 1.2500, test loss 1.5000, test accuracy 50.0%'
     """
-    text = f"train loss {line['train_loss']:.4f}"
-    if "test_loss" in line:
-        text += f", test loss {line['test_loss']:.4f}"
-    if "test_accuracy" in line:
-        text += f", test accuracy {line['test_accuracy']:.1%}"
-    return text
+    return ", ".join([f"train loss {line['train_loss']:.4f}", *describe_test(line)])
+
+
+def describe_test(entries: Mapping[str, Any]) -> list[str]:
+    """What a line or a summary says of the test part: the loss, accuracy, other metrics.
+
+    >>> describe_test({"test_loss": 1.5, "test_bits_per_byte": 2.25})
+    ['test loss 1.5000', 'test bits per byte 2.2500']
+    """
+    return [
+        f"{key.replace('_', ' ')} {value:.1%}"
+        if key == "test_accuracy"
+        else f"{key.replace('_', ' ')} {value:.4f}"
+        for key, value in entries.items()
+        if key.startswith("test_") and isinstance(value, float)
+    ]
 
 
 @contextmanager
