@@ -131,7 +131,7 @@ def test_any_number_of_units_can_be_drawn(entry: Entry, capacity: float) -> None
 
 WITH_PRODUCTS = {
     *("resnet-gn4", "resnext", "shufflenet", "vit", "multihead-attention", "encoder-layer"),
-    *("encoder-decoder", "gpt2", "bert", "distilbert", "llama", "t5"),
+    *("encoder-decoder", "gpt2", "bert", "distilbert", "llama", "t5", "builtin-gpt"),
 }
 
 
