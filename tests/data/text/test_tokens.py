@@ -177,7 +177,7 @@ BAD_FILES = {
     "another JSON": ('{"a": 1}', "not a tokeniser"),
     "no tokens": (Tokenizer(models.BPE()).to_str(), "0 tokens"),
     "too many": (
-        Tokenizer(models.WordLevel({"a": 2**31}, unk_token="a")).to_str(),
+        '{"model": {"type": "WordLevel", "vocab": {"a": 2147483648}, "unk_token": "a"}}',
         "2,147,483,649 tokens",
     ),
 }

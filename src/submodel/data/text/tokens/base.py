@@ -57,7 +57,7 @@ class Tokeniser(Protocol):
 
 @dataclass(frozen=True)
 class TokensContext:
-    """What a tokeniser is thing from, beside its own keys.
+    """What a tokeniser is made from, beside its own keys.
 
     Args:
         pieces: gives the text of the training part, in pieces, whenever it is called.
