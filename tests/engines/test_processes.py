@@ -41,7 +41,7 @@ SMALL: dict[str, Any] = {
     "train": {"rounds": 2, "evaluate_every": 2},
     "engine": {"batching": "never"},
 }
-ENDLESS = 10**6
+ENDLESS = 20_000  # minutes: should nobody be left to stop it, it ends
 CASES: dict[str, Sections] = {
     **VARIANTS,
     "coordinates": {
