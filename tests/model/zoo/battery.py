@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from submodel.model.axes import Axes, trace
 from submodel.model.axes.layout import Along, FixedPart, Layout, Product
 from submodel.model.build import build_module
+from submodel.model.build.output_check import OutputCheck
 from submodel.model.cut import UnitCut
 from submodel.schemes import Draw, Random, Static
 from submodel.schemes.draw import draw_units
@@ -70,6 +71,7 @@ class Bench:
         self.module, self.inputs = entry.make()
         self.before = snapshot(self.module)
         self.axes = trace(self.module, self.inputs, outputs=entry.outputs)
+        self.check = OutputCheck(self.module, self.inputs, entry.outputs)
 
     @cached_property
     def precise(self) -> tuple[nn.Module, Inputs, torch.dtype]:
@@ -166,10 +168,12 @@ class Bench:
     def measure(self) -> Measured:
         """The gap between sub-models and masked models; none where the axes claim there is none."""
         module, inputs, dtype = self.precise
+        check = OutputCheck(module, inputs, self.entry.outputs)
         gaps, claims = [], []
         with self._quiet(dtype):
             for cut in self.cuts:
-                small = build_module(module, cut, example_inputs=inputs, outputs=self.entry.outputs)
+                small = build_module(module, cut)
+                check.check(small, cut)
                 with masked(module, cut):
                     wanted = self._outputs(module, inputs)
                 gap = _gap(wanted, self._outputs(small, inputs))
@@ -183,9 +187,9 @@ class Bench:
 
     def build(self, cut: UnitCut) -> nn.Module:
         """The sub-model, checked on the example."""
-        return build_module(
-            self.module, cut, example_inputs=self.inputs, outputs=self.entry.outputs
-        )
+        small = build_module(self.module, cut)
+        self.check.check(small, cut)
+        return small
 
     def _unchanged(self, after: str) -> None:
         found = changes(self.before, snapshot(self.module))

@@ -14,6 +14,7 @@ from submodel.algorithm.merge import FILL_IN, Accumulator, merge_rule
 from submodel.model.axes import Axes, trace
 from submodel.model.axes.axes_json import from_json, to_json
 from submodel.model.build import build_module, tensors_of
+from submodel.model.build.output_check import OutputCheck
 from submodel.model.cut import UnitCut, count_values, gather
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
@@ -31,18 +32,26 @@ class Case:
     inputs: tuple[Any, ...]
     axes: Axes
     cut: UnitCut
+    check: OutputCheck
+
+    def build(self, cut: UnitCut) -> nn.Module:
+        """The sub-model, checked on the inputs."""
+        sub_model = build_module(self.module, cut)
+        self.check.check(sub_model, cut)
+        return sub_model
 
 
 @cache
 def case(entry: Entry) -> Case:
     module, inputs = entry.make()
     axes = trace(module, inputs, outputs=entry.outputs, verify=True)
-    return Case(module, inputs, axes, draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0)))
+    half = draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0))
+    return Case(module, inputs, axes, half, OutputCheck(module, inputs, entry.outputs))
 
 
 def small(entry: Entry) -> nn.Module:
     given = case(entry)
-    return build_module(given.module, given.cut, example_inputs=given.inputs, outputs=entry.outputs)
+    return given.build(given.cut)
 
 
 each = pytest.mark.parametrize("entry", ZOO, ids=str)
@@ -124,7 +133,7 @@ def test_any_number_of_units_can_be_drawn(entry: Entry, capacity: float) -> None
     """Bernoulli: no two axes keep the same share, so nothing fits together by luck."""
     given = case(entry)
     cut = draw_units(Random("bernoulli"), given.axes, capacity, Draw(0, 1, 0))
-    module = build_module(given.module, cut, example_inputs=given.inputs, outputs=entry.outputs)
+    module = given.build(cut)
     with torch.no_grad():
         same(entry.result(module, given.inputs), expected(entry, cut, mixes=entry.mixes))
 
@@ -146,7 +155,7 @@ def test_the_other_factor_of_each_product_can_be_cut_instead(entry: Entry) -> No
     others = tuple(given.axes.kept_whole)
     axes = trace(given.module, given.inputs, outputs=entry.outputs, cut=others, verify=False)
     cut = draw_units(Random("fixed"), axes, 0.5, Draw(0, 0, 0))
-    module = build_module(given.module, cut, example_inputs=given.inputs, outputs=entry.outputs)
+    module = given.build(cut)
     mixes = any(axis in axes.inexact for axis in cut.units)
     with torch.no_grad():
         same(entry.result(module, given.inputs), expected(entry, cut, mixes=mixes))

@@ -63,12 +63,13 @@ def reach(root: object) -> Iterator[HeldItem]:
     """
     waiting = deque([HeldItem("", root)])
     visited_ids = {id(root)}
+    visited_classes: set[type] = set()
     kept_alive = []  # what is made on the way, so that no two get the same id
     while waiting and len(visited_ids) < MOST:
         item = waiting.popleft()
         kept_alive.append(item.value)
         yield item
-        for below in _inside(item):
+        for below in _inside(item, visited_classes):
             value = below.value
             if (
                 type(value) in _PLAIN
@@ -115,12 +116,12 @@ def alias_problem(path: str, weight: str) -> str:
     )
 
 
-def _inside(holder: HeldItem) -> Iterator[HeldItem]:
+def _inside(holder: HeldItem, visited_classes: set[type]) -> Iterator[HeldItem]:
     value, path = holder.value, holder.path
     if holder.owner != "module" and not isinstance(value, (*_CONTAINERS, tuple, Tensor, nn.Module)):
         return  # other people's code: only what is plainly kept there counts
     if isinstance(value, nn.Module):
-        yield from _of_module(holder)
+        yield from _of_module(holder, visited_classes)
     elif isinstance(value, Tensor):
         for name, item in value.__dict__.items():
             yield holder.below(_join(path, name), item)
@@ -200,7 +201,7 @@ def empty_tables(module: nn.Module) -> list[str]:
 _TABLES = [name for name, item in vars(nn.Module()).items() if isinstance(item, dict | set)]
 
 
-def _of_module(holder: HeldItem) -> Iterator[HeldItem]:
+def _of_module(holder: HeldItem, visited_classes: set[type]) -> Iterator[HeldItem]:
     module: nn.Module = holder.value
     plain = dict(vars(module))
     for table in empty_tables(module):
@@ -216,8 +217,10 @@ def _of_module(holder: HeldItem) -> Iterator[HeldItem]:
         if type(item) not in _PLAIN:
             yield holder.below(_join(holder.path, name), item)
     for kind in type(module).__mro__:
-        if not kind.__module__.startswith("torch.") and issubclass(kind, nn.Module):
-            yield from _of_class(kind)
+        if kind not in visited_classes:
+            visited_classes.add(kind)
+            if not kind.__module__.startswith("torch.") and issubclass(kind, nn.Module):
+                yield from _of_class(kind)
 
 
 def _of_class(kind: type) -> Iterator[HeldItem]:
