@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ import torch
 from submodel.algorithm.types import Setup
 from submodel.config import parse
 from submodel.data import Dataset, dataset
-from submodel.model.axes import Axes
 from submodel.prepare.setup import prepare
 
 torch.set_num_threads(1)
@@ -48,15 +46,4 @@ def tiny_setup(
     }
     for name, section in sections.items():
         config[name] = {**config.get(name, {}), **section} if isinstance(section, dict) else section
-    traced = config["model"].get("factorised") or config.get("axes") or "alignment" in str(config)
-    if images is not None or traced:
-        return prepare(parse(config), data=images or tiny_images())
-    key = json.dumps({name: config.get(name) for name in ("model", "clients", "local")})
-    key += json.dumps([config.get("scheme", {}).get(name) for name in ("granularity", "widths")])
-    setup = prepare(parse(config), data=tiny_images(), axes=_AXES.get(key))
-    _AXES.setdefault(key, setup.axes)
-    return setup
-
-
-_AXES: dict[str, Axes] = {}
-"""The axes that were traced so far, which depend on these sections only: a third of the work."""
+    return prepare(parse(config), data=images or tiny_images())

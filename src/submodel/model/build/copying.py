@@ -14,7 +14,7 @@ import functools
 import sys
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
-from submodel.model.axes.reach import reach, table_of
+from submodel.model.axes.reach import empty_tables, reach, table_of
 
 Memo = dict[int, Any]
 
@@ -42,12 +42,22 @@ def copy_module(
     """
     memo: Memo = {id(p): parameters[name] for name, p in module.named_parameters()}
     memo |= {id(b): buffers[name] for name, b in module.named_buffers()}
+    memo |= _new_tables(module)
     try:
         module_copy = _deepcopy(module, memo)
         _Rebinding(memo).run()
     except Exception as problem:
         raise SubmodelError(_copy_problem(module, problem)) from problem
     return module_copy
+
+
+def _new_tables(module: nn.Module) -> Memo:
+    """The tables of every layer that hold nothing; copying each would take most of the time."""
+    tables = (vars(layer)[name] for layer in module.modules() for name in empty_tables(layer))
+    return {id(table): type(table)() for table in tables if type(table) in _TABLES}
+
+
+_TABLES = {dict, OrderedDict, set}
 
 
 class _Rebinding:
