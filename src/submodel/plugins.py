@@ -267,6 +267,8 @@ def find(path: str, key: str, entry: str = "") -> Callable[..., Any]:
         raise ConfigError(
             [f"{key}: {spelling!r}: cannot import {module_name!r}: {error}"]
         ) from None
+    except SubmodelError:  # an extra that is not installed, say: it has said what to do
+        raise
     except Exception as error:  # whatever the module's own code raises
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError([f"{key}: {spelling!r}: {module_name!r} fails: {reason}"]) from error

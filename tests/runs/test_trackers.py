@@ -158,7 +158,7 @@ class Needing(submodel.Callback):
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        (["cvs"], "train.trackers: ['cvs'] holds 'cvs', which is not one of csv and not package"),
+        (["cvs"], "train.trackers: ['cvs'] holds 'cvs', which is not one of csv, tensorboard,"),
         ("csv", "train.trackers: 'csv' is not a list"),
         (["json:dumps"], "train.trackers: 'json:dumps' cannot be made"),
         (["collections:deque"], "train.trackers: 'collections:deque'"),

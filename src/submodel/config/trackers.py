@@ -27,6 +27,18 @@ TRACKERS: Kind[object] = Kind(
             "submodel.runs.callbacks.trackers.csv_file:CsvFile",
             "metrics.csv in the run's folder, a row per round",
         ),
+        "tensorboard": Offer(
+            "submodel.runs.callbacks.trackers.tensorboard_events:TensorboardEvents",
+            "curves in tensorboard/ of the run's folder",
+        ),
+        "wandb": Offer(
+            "submodel.runs.callbacks.trackers.wandb_run:WandbRun",
+            "offline in wandb/, or by WANDB_MODE",
+        ),
+        "mlflow": Offer(
+            "submodel.runs.callbacks.trackers.mlflow_run:MlflowRun",
+            "a database in mlflow/, or at MLFLOW_TRACKING_URI",
+        ),
     },
 )
 """Made with a `submodel.runs.callbacks.trackers.TrackerContext`."""
