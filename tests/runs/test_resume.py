@@ -316,3 +316,24 @@ def test_over_devices_the_training_part_is_theirs() -> None:
     names = subject_of(Training(config, prepare(config))).keys()
     assert "test inputs" in names
     assert "train inputs" not in names
+
+
+def test_a_run_on_a_table_with_natural_clients_goes_on(tmp_path: Path, submodel: Command) -> None:
+    """The run's file has every default in it, and means the same: clients that the data names."""
+    rows = [f"{'pqrs'[i % 4]},{i % 7},{0.5 * i}" for i in range(60)]
+    (tmp_path / "table.csv").write_text("\n".join(["who,a,target", *rows]))
+    settings = {
+        "data.name": f"csv:{tmp_path / 'table.csv'}",
+        "data.client": "who",
+        "model.name": "mlp",
+        "model.width": 8,
+        "clients.capacities": "[1, 0.5]",
+    }
+    options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    short, long = tmp_path / "short", tmp_path / "long"
+    assert submodel("train", *options, "--set", "train.rounds=2", "--out", short).returncode == 0
+    extended = submodel("resume", short, "--set", "train.rounds=3")
+    assert extended.returncode == 0, extended.stderr
+    assert submodel("train", *options, "--set", "train.rounds=3", "--out", long).returncode == 0
+    assert hash_in(short) == hash_in(long)
+    assert [line["clients"] for line in RunFolder(short).metrics()] == [4, 4, 4]

@@ -8,7 +8,6 @@ from dataclasses import replace
 from submodel.config import Config, parse
 from submodel.data import Dataset
 from submodel.data.augmentations import Augmentations, AugmentContext
-from submodel.data.partitions.labels import ByLabel
 from submodel.data.registry import AUGMENTATIONS
 from submodel.errors import ConfigError
 from submodel.options import FreeOptions, Section
@@ -58,12 +57,11 @@ def settle(config: Config, owners: int | None, is_plain: bool) -> Config:
         absent: AbsentLabels = "leave_out" if is_plain else "keep"
         sections["local"] = config.local.model_copy(update={"absent_labels": absent})
     natural = config.data.partition == "natural" or (
-        config.data.partition == "auto"
-        and not config.data.model_fields_set & set(ByLabel.Options.model_fields)
+        config.data.partition == "auto" and config.data.asks_for_natural
     )
     if owners is not None and natural and config.clients.count is None:
         clients = config.clients.model_dump(exclude_unset=True)
-        if "per_round" not in clients:
+        if config.clients.per_round == type(config.clients).model_fields["per_round"].default:
             clients["per_round"] = min(config.clients.sample_size, owners)
         sections["clients"] = parse({"clients": {**clients, "count": owners}}).clients
     return config.model_copy(update=sections)
