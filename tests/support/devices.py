@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from submodel.config import Config, DevicesSection
 from submodel.federation.device import Device, Means
 from submodel.federation.post import MessageKind, Reply
-from submodel.federation.wire import Parcel
+from submodel.federation.wire import ModelBase, Parcel
 
 
 def alone(config: Config) -> Config:
@@ -26,6 +26,7 @@ class Neighbours:
         self.means = means
         self.spoil: dict[int, Callable[[MessageKind, bytes], bytes | None]] = {}
         self.mute: set[int] = set()  # say nothing, not even who they are
+        self.bases: dict[int, ModelBase] = {}  # that nodes keep, from message to message
         self.sent: list[tuple[int, MessageKind, bytes]] = []
         self._waiting: dict[str, tuple[int, MessageKind, bytes]] = {}
 
@@ -67,4 +68,8 @@ class Neighbours:
 
     def honest(self, node: int, kind: MessageKind, payload: bytes) -> bytes:
         parcel = Parcel.from_bytes(payload)
-        return Device(parcel.head, self.means[node]).answer(kind, parcel).to_bytes()
+        device = Device(parcel.head, self.means[node], base=self.bases.get(node))
+        answer = device.answer(kind, parcel).to_bytes()
+        if device.base is not None:
+            self.bases[node] = device.base
+        return answer

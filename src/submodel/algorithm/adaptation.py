@@ -68,11 +68,14 @@ def squared_gradients(
 ) -> dict[str, Tensor]:
     """The mean over the clients of grad f_i(w)^2, for every parameter, in full shape.
 
+    Of what is not trained it is 0, and nobody sends it.
+
     Clients count as they do in the merge. Sent are the weights inside the ``masks``, back come
     gradients of all. Squares below 2^-62 count as zero, as sums without order need it.
     """
     whole = [replace(a, capacity=1.0) for a in assignments]
-    zeros = {n: torch.zeros_like(state.tensors[n]) for n, _ in setup.module.named_parameters()}
+    everything = {n: torch.zeros_like(state.tensors[n]) for n, _ in setup.module.named_parameters()}
+    zeros = setup.travel.of_update(everything)
     accumulator = Accumulator(zeros, FILL_IN)
     tensors, cut_sent = gather(WHOLE, state.tensors), CoordinateCut(masks)
     by_labels = setup.absent_labels != "keep"
@@ -101,4 +104,4 @@ def squared_gradients(
         if tally.missing:
             raise SilentRoundError(f"round {state.round + 1}: no gradient ({tally.why()})")
         raise DivergedError(f"round {state.round + 1}: no client has a finite gradient")
-    return accumulator.merge()
+    return everything | accumulator.merge()

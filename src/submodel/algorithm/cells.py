@@ -14,6 +14,7 @@ label do not hold: these, and these alone, are counted row by row.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -62,7 +63,7 @@ def _row_counted_tensors(axes: Axes) -> list[str]:
 
 def begin(setup: Setup, state: State) -> State:
     """The state in which all cells begin from the global model, without updates so far."""
-    cells, tensors = cells_of(setup.scheme).cells, state.tensors
+    cells, tensors = cells_of(setup.scheme).cells, setup.travel.of_update(state.tensors)
     if cells == 1:
         return state
     memory = {"weights": torch.zeros(cells, dtype=torch.float64)}
@@ -81,13 +82,15 @@ class Cells:
         self._of = cells_of(setup.scheme)
         self._count = self._of.cells
         self._memory = state.recall(_OWNER)
+        self._tensors_back = setup.travel.of_update(state.tensors)
         self.bases: list[Mapping[str, Tensor]] = [state.tensors]
         if self._count > 1:
             self.bases = [
-                {name: self._memory[f"{cell}/model/{name}"] for name in state.tensors}
+                {n: self._memory.get(f"{cell}/model/{n}", t) for n, t in state.tensors.items()}
                 for cell in range(self._count)
             ]
-        self.accumulators = [Accumulator(base, setup.rule) for base in self.bases]
+        trained_bases = [setup.travel.of_update(base) for base in self.bases]
+        self.accumulators = [Accumulator(base, setup.rule) for base in trained_bases]
 
     def number(self, client: int) -> int:
         """The cell of a client."""
@@ -97,14 +100,17 @@ class Cells:
         """The state with the merged tensors, what was held of them, and whether it is global."""
         if self._count == 1:
             (sums,) = self.accumulators
-            state = State(self._state.round, sums.merge(), self._state.memory)
-            return state, sums.coverage_masks(), True
+            return self._with(sums.merge()), sums.coverage_masks(), True
         memory = self._after_round()
         if self._of.joins(self._state.round):
             tensors, coverage = self._join(memory, cut_of_cell)
-            return State(self._state.round, tensors, self._state.memory), coverage, True
-        nothing = {n: torch.zeros_like(t, dtype=torch.bool) for n, t in self._state.tensors.items()}
+            return self._with(tensors), coverage, True
+        nothing = {n: torch.zeros_like(t, dtype=torch.bool) for n, t in self._tensors_back.items()}
         return self._state.remember(_OWNER, memory), nothing, False
+
+    def _with(self, tensors: Mapping[str, Tensor]) -> State:
+        """The state with these tensors; what is not trained stays."""
+        return replace(self._state, tensors={**self._state.tensors, **tensors})
 
     def _after_round(self) -> dict[str, Tensor]:
         """Every cell's new average, and the weight of all its updates so far."""
@@ -125,7 +131,7 @@ class Cells:
         weights = memory["weights"].tolist()
         cuts = {cell: cut_of_cell(cell) for cell, total in enumerate(weights) if total}
         tensors, coverage = {}, {}
-        for name, whole in self._state.tensors.items():
+        for name, whole in self._tensors_back.items():
             move, weight = (torch.zeros_like(whole, dtype=torch.float64) for _ in range(2))
             for cell, cut in cuts.items():
                 holders = memory.get(f"{cell}/held/{name}")

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from submodel.algorithm.scaling import setup_factors
 from submodel.algorithm.types import Assignment, Setup, State, Task
@@ -57,7 +58,13 @@ class Dispatcher:
         self._knowledge = knowledge_of(setup, state)
         self._last: Cut | None = None
         self._scales = lru_cache(lambda capacity: setup_factors(setup, capacity))
-        self._gather = LastCut(lambda cut: gather(cut, state.tensors))
+        base = setup.travel.of_base(state.tensors)  # nobody changes it: all share its memory
+
+        def gather_part(cut: Cut) -> dict[str, Tensor]:
+            parts = gather(cut, setup.travel.of_task(state.tensors))
+            return {name: base[name] if name in base else parts[name] for name in state.tensors}
+
+        self._gather = LastCut(gather_part)
 
     def cut(self, assignment: Assignment, classes: NDArray[np.int64] | None = None) -> Cut:
         """What this client holds, optionally of some classes only."""

@@ -65,6 +65,7 @@ def client_gradient(setup: Setup, state: State, engine: Engine, task: Task) -> d
         raise SilentRoundError(f"nothing to observe: {update.reason}")
     names = [name for name, _ in setup.module.named_parameters()]
     whole = {name: torch.zeros_like(state.tensors[name]) for name in names}
-    for name, part in gradients(task.tensors, update.tensors, names).items():
+    trained_names = setup.travel.of_update(whole)
+    for name, part in gradients(task.tensors, update.tensors, trained_names).items():
         task.cut.add(name, whole[name], part)
     return whole

@@ -42,7 +42,7 @@ def initial_state(setup: Setup) -> State:
     state = begin_cells(setup, State(0, tensors))
     memory = role(setup.scheme, HasMemory)
     state = state.remember("scheme", {} if memory is None else memory.begin(parameters))
-    return state.remember("server", setup.server.begin(parameters))
+    return state.remember("server", setup.server.begin(setup.travel.of_update(parameters)))
 
 
 def plan(setup: Setup, round_: int, present: Present | None = None) -> list[Assignment]:
@@ -81,7 +81,9 @@ def step(
     Returns:
         the state after the round, and what happened in it
     """
-    tally = Tally(setup.axes, state.tensors, costs, sends_masks(setup.scheme), setup.transport)
+    tally = Tally(
+        setup.axes, state.tensors, costs, sends_masks(setup.scheme), setup.transport, setup.travel
+    )
     workers = Workers(engine, group, tally)
 
     # 1. Sample the clients and their capacities; some schemes then adapt the model to them.
@@ -159,7 +161,7 @@ def _server_step(
     setup: Setup, state: State, merged_state: State, coverage_masks: Mapping[str, Tensor]
 ) -> State:
     """The merged state after the server's own step from ``state`` and the projection."""
-    names = [name for name, _ in setup.module.named_parameters()]
+    names = [name for name, p in setup.module.named_parameters() if p.requires_grad]
     old, target = ({n: s.tensors[n] for n in names} for s in (state, merged_state))
     parameters, memory = setup.server.step(old, target, coverage_masks, state.recall("server"))
     if (reason := unsound(parameters)) is not None:
@@ -171,8 +173,8 @@ def _server_step(
 
 
 def _project(setup: Setup, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """P_W of the parameters; buffers are merged too, but W is a set of parameters."""
-    names = {name for name, _ in setup.module.named_parameters()}
+    """P_W of what is trained; buffers are merged too, but W is a set of parameters."""
+    names = {name for name, p in setup.module.named_parameters() if p.requires_grad}
     return tensors | setup.projection({n: t for n, t in tensors.items() if n in names})
 
 
@@ -199,9 +201,9 @@ def output_step(
         batch_size=None,
         optimiser=setup.work.optimiser.plain(),
     )
-    tally = Tally(setup.axes, state.tensors, costs)
+    tally = Tally(setup.axes, state.tensors, costs, travel=setup.travel)
     workers = Workers(engine, group, tally)
-    accumulator = Accumulator(state.tensors, FILL_IN)
+    accumulator = Accumulator(setup.travel.of_update(state.tensors), FILL_IN)
     present = setup.clients.present(None)
     everyone = [
         Assignment(
@@ -227,4 +229,4 @@ def output_step(
         raise kind(f"output step: no update to merge ({tally.why()})")
     if tally.missing or tally.refusals:
         _log.warning("the output step was taken without %s", tally.why())
-    return replace(state, tensors=_project(setup, accumulator.merge()))
+    return replace(state, tensors=_project(setup, {**state.tensors, **accumulator.merge()}))

@@ -14,6 +14,7 @@ from submodel.algorithm.packing import Transport, element_size, mask_bytes
 from submodel.model.axes import Axes
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE, Cut, LastCut, Tensors, UnitCut
+from submodel.model.travel import EVERYTHING, Travel, size_in_bytes
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class RoundReport:
     weights_covered: float
     bytes_down: int
     bytes_up: int
+    bytes_once: int  # of the base that a client gets before its first task; in neither of these
     flops: int
     seconds: dict[str, float]  # by phase
     observations: dict[str, float]  # what the scheme measured: means over the clients
@@ -43,8 +45,11 @@ class Tally:
         costs: CostModel,
         sends_masks: bool = False,
         transport: Transport = "exact",
+        travel: Travel = EVERYTHING,
     ) -> None:
         self._tensors = tensors
+        self._tensors_out, self._tensors_back = travel.of_task(tensors), travel.of_update(tensors)
+        self._bytes_once = size_in_bytes(travel.of_base(tensors))
         self._sizes = {name: element_size(t, transport) for name, t in tensors.items()}
         self._masks = LastCut(
             lambda cut: (
@@ -52,7 +57,8 @@ class Tally:
             )
         )
         self.costs = costs
-        self._bytes = LastCut(self._count_bytes)
+        self._bytes_of_task = LastCut(lambda cut: self._count_bytes(cut, self._tensors_out))
+        self._bytes_of_update = LastCut(lambda cut: self._count_bytes(cut, self._tensors_back))
         self._unit_coverage = {a: np.zeros(n, np.bool_) for a, n in axes.cut_by_capacity.items()}
         self._bytes_down = self._bytes_up = self._flops = self._examples_used = 0
         self._losses: list[tuple[float, float]] = []  # (what it counts, the loss) of every update
@@ -69,16 +75,16 @@ class Tally:
         self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
         self._last = now
 
-    def _count_bytes(self, cut: Cut) -> int:
-        return sum(cut.value_count(n, t.shape) * self._sizes[n] for n, t in self._tensors.items())
+    def _count_bytes(self, cut: Cut, tensors: Tensors) -> int:
+        return sum(cut.value_count(n, t.shape) * self._sizes[n] for n, t in tensors.items())
 
     def upload(self, cut: Cut) -> int:
         """The bytes that come back from the client of a cut."""
-        return self._bytes(cut)
+        return self._bytes_of_update(cut)
 
     def send(self, cut: Cut) -> None:
         """A task went out, with the masks that the client cannot make itself."""
-        self._bytes_down += self._bytes(cut) + self._masks(cut)
+        self._bytes_down += self._bytes_of_task(cut) + self._masks(cut)
         self.lap("gather")
 
     def accept(
@@ -94,7 +100,7 @@ class Tally:
         Its loss is the mean over ``examples_counted`` examples, or over all that were processed.
         """
         self.update_count += 1
-        self._bytes_up += self._bytes(cut)
+        self._bytes_up += self._bytes_of_update(cut)
         for pass_cut, examples in passes or [(cut, examples_used)]:
             self._flops += BACKWARD * self.costs.forward_flops(pass_cut) * examples
         self._examples_used += examples_used
@@ -106,7 +112,7 @@ class Tally:
 
     def book_gradients(self, cut: Cut, names: Iterable[str], examples_used: int) -> None:
         """A client got ``cut`` and sent the gradients of all of these parameters, untrained."""
-        self._bytes_down += self._bytes(cut) + self._masks(cut)
+        self._bytes_down += self._bytes_of_task(cut) + self._masks(cut)
         self._bytes_up += sum(self._tensors[n].numel() * self._sizes[n] for n in names)
         self._flops += BACKWARD * self.costs.forward_flops(WHOLE) * examples_used
 
@@ -177,6 +183,7 @@ class Tally:
             weights_covered=weights_covered,
             bytes_down=self._bytes_down,
             bytes_up=self._bytes_up,
+            bytes_once=self._bytes_once,
             flops=self._flops,
             seconds=self._seconds,
             observations={n: math.fsum(v) / len(v) for n, v in sorted(self._notes.items())},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from submodel.local.work import LocalWork
 from submodel.model.axes import Axes
 from submodel.model.cut import COORDINATES, Cut, Granularity
 from submodel.model.norm import Statistics
+from submodel.model.travel import Travel, travel_of
 from submodel.schemes import Scheme
 from submodel.schemes.protocols import Passes, StepRule
 from submodel.schemes.random.independent import Alignment
@@ -65,6 +67,12 @@ class Setup:
         if self.granularity == "unit":
             return dict(self.axes.cut_by_capacity)
         return {COORDINATES: sum(p.numel() for p in self.module.parameters())}
+
+    @cached_property
+    def travel(self) -> Travel:
+        """Which tensors go out, and which come back."""
+        by_units = self.granularity == "unit" and self.alignment == "residual"
+        return travel_of(self.module, self.axes, by_units)
 
     def weight(self, examples: int) -> float:
         """What the update of a client with so many examples counts."""

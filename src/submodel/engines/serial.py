@@ -98,7 +98,7 @@ class SerialEngine:
         own_memory = dict(module.named_parameters()).keys()  # buffers are the next task's as well
         tensors = {
             name: tensor.to("cpu", copy=name not in own_memory)
-            for name, tensor in tensors_of(module).items()
+            for name, tensor in setup.travel.of_update(tensors_of(module)).items()
         }
         passes = () if client_step is None else client_step.passes
         counts = len(examples), result.examples_used

@@ -65,8 +65,9 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
     from submodel.local.work import batches
     from submodel.schemes.roles import local_work, pass_cuts, sends_masks, step_rule
 
-    tally = Tally(setup.axes, state.tensors, costs, sends_masks(setup.scheme))
-    now, names = knowledge_of(setup, state), [name for name, _ in setup.module.named_parameters()]
+    masks, travel = sends_masks(setup.scheme), setup.travel
+    tally = Tally(setup.axes, state.tensors, costs, masks, travel=travel)
+    now, names = knowledge_of(setup, state), travel.of_update(dict(setup.module.named_parameters()))
     upload_bytes = 0
     for assignment in plan(setup, state.round):
         client, size = assignment.client, setup.clients.size(assignment.client)

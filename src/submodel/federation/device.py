@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from submodel.algorithm.clients import Model
 from submodel.algorithm.evaluation import moments_of
-from submodel.algorithm.types import Setup
+from submodel.algorithm.types import Setup, Task
 from submodel.config import Config
 from submodel.data import Dataset, Examples
 from submodel.engines.device import own_device
@@ -40,10 +40,12 @@ from submodel.federation.memory import (
 )
 from submodel.federation.own_data import OwnData
 from submodel.federation.wire import (
+    ModelBase,
     Parcel,
     PositiveInteger,
     moments_parcel,
     read_as,
+    read_base,
     read_task,
     update_parcel,
 )
@@ -82,6 +84,7 @@ class Report:
     capacity: float | None  # None: whatever the run's configuration gives this part
     part: int | None
     axes: str  # the fingerprint of the axes that it found
+    base: str | None = None  # the digest of the base that it has from earlier tasks
 
     def head(self) -> dict[str, Any]:
         """As plain values."""
@@ -149,10 +152,15 @@ class Device:
     """Answers the messages of one run."""
 
     def __init__(
-        self, head: Mapping[str, Any], means: Means, earlier_axes: str | None = None
+        self,
+        head: Mapping[str, Any],
+        means: Means,
+        earlier_axes: str | None = None,
+        base: ModelBase | None = None,
     ) -> None:
-        """``earlier_axes``: what `axes_json` was in an earlier process of the same run."""
+        """``earlier_axes``, ``base``: what `axes_json` and `base` were in an earlier process."""
         self.config, self.facts = read_briefing(head)
+        self.base = base  # for the next process of the run
         self.means, self._earlier_axes = means, earlier_axes
         torch.set_num_threads(self.config.engine.threads)
 
@@ -207,7 +215,9 @@ class Device:
         labels = tuple(setup.clients.labels(0).tolist()) if tells_labels else ()
         name = means.name or platform.node()
         part, axes = means.data.part, axes_fingerprint(setup.axes)
-        return Parcel(Report(name, len(self.examples), labels, capacity, part, axes).head(), {})
+        base = None if self.base is None else self.base.digest
+        report = Report(name, len(self.examples), labels, capacity, part, axes, base)
+        return Parcel(report.head(), {})
 
     def _fitting_capacity(self, setup: Setup) -> float:
         """The largest that trains in the memory that the owner gives, or that is free."""
@@ -224,9 +234,14 @@ class Device:
             config, setup.module, setup.axes, self.facts, memory, taken_bytes, copies
         )
 
+    def _task(self, parcel: Parcel) -> Task:
+        """The task of a message; a base that it carries stays here."""
+        self.base = read_base(parcel, self.base)
+        return read_task(parcel, self.setup, self.base)
+
     def train(self, parcel: Parcel) -> Parcel:
         """The update for a task."""
-        task = read_task(parcel, self.setup)
+        task = self._task(parcel)
         engine = SerialEngine(self.setup, own_device(self.config.engine.device))
         start = time.monotonic()
         (update,) = engine.run([task])
@@ -236,7 +251,7 @@ class Device:
 
     def measure(self, parcel: Parcel) -> Parcel:
         """What the static norms of a sub-model see of this device's examples."""
-        task = read_task(parcel, self.setup)
+        task = self._task(parcel)
         device = own_device(self.config.engine.device)
         module = to_device(build_module(self.setup.module, task.cut), device)
         load(module, {n: t.to(device) for n, t in task.tensors.items()})

@@ -18,6 +18,7 @@ from submodel.federation.post import MessageKind, Post, Reply
 from submodel.federation.roster import Roster
 from submodel.federation.wire import (
     Limits,
+    ModelBase,
     Parcel,
     TrainingCost,
     WireError,
@@ -27,6 +28,7 @@ from submodel.federation.wire import (
     task_parcel,
     update_limits,
 )
+from submodel.model.travel import EVERYTHING, Travel
 
 _PAUSE = 0.1
 
@@ -53,7 +55,11 @@ class DeviceEngine:
         post: Post,
         roster: Roster,
         clock: Callable[[], float] = time.monotonic,
+        travel: Travel = EVERYTHING,
     ) -> None:
+        self._travel = travel
+        self._base: ModelBase | None = None  # of the first task, and so of all
+        self._has_base: dict[int, bool] = {}  # by node, since it last answered
         self._config, self._module, self._masks = config.devices, module, sends_masks
         self._briefing, self._post, self._roster = briefing, post, roster
         self._clock = clock
@@ -77,7 +83,7 @@ class DeviceEngine:
                     continue
                 if "problem" in reply.head:
                     raise WireError(plain(reply.head["problem"]))
-                update = read_update(reply, task)
+                update = read_update(reply, task, self._travel)
                 self._roster.note_answer(task.assignment.client)
                 yield update
             except WireError as error:
@@ -117,10 +123,13 @@ class DeviceEngine:
         unreachable_tasks = []
         masks = self._masks or kind == "moments"  # those are not of a client's own draw
         for task in tasks:
-            parcel = task_parcel(task, self._module, masks, self._config.transport)
+            node = self._roster.entry(task.assignment.client).node
+            sends_base = self._needs_base(task)
+            parcel = task_parcel(
+                task, self._module, masks, self._config.transport, self._base, sends_base
+            )
             payload = replace(parcel, head={**self._briefing, **parcel.head}).to_bytes()
             topic = str(task.assignment.round + 1)
-            node = self._roster.entry(task.assignment.client).node
             ticket = self._post.send(node, kind, payload, self._config.deadline, topic)
             if ticket is None:
                 self._roster.note_failure(
@@ -132,17 +141,28 @@ class DeviceEngine:
                 open_tasks[ticket] = _OpenTask(task, self._clock(), len(payload), limits)
         return open_tasks, unreachable_tasks
 
+    def _needs_base(self, task: Task) -> bool:
+        """Whether the device of a task is to be sent the base: it has not got it, or lost it."""
+        if self._base is None and self._travel.base_names:
+            self._base = ModelBase.of(self._travel.of_base(task.tensors))
+        if self._base is None:
+            return False
+        entry = self._roster.entry(task.assignment.client)
+        return not self._has_base.get(entry.node, entry.report.base == self._base.digest)
+
     def _limits(self, task: Task, kind: MessageKind) -> Limits:
         """What an honest answer can have, by the cut that it is for."""
         return (
             moments_limits(task)
             if kind == "moments"
-            else update_limits(task, self._config.transport)
+            else update_limits(task, self._config.transport, self._travel)
         )
 
     def _open(self, open_task: _OpenTask, reply: Reply) -> Parcel | Failure:
         """Read an answer, and note what it took."""
         client = open_task.task.assignment.client
+        node = self._roster.entry(client).node
+        self._has_base[node] = False  # until an answer shows that it is there
         if reply.problem:
             self._roster.note_failure(client, reply.problem, silent=True)
             return Failure(open_task.task.assignment, reply.problem)
@@ -152,6 +172,7 @@ class DeviceEngine:
         except WireError as error:
             self._roster.note_failure(client, f"its answer: {error}", silent=False)
             return Failure(open_task.task.assignment, f"its answer: {error}")
+        self._has_base[node] = "problem" not in parcel.head
         measurement = {
             "capacity": open_task.task.assignment.capacity,
             "seconds": round(self._clock() - open_task.sent_at, 3),

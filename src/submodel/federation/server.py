@@ -161,7 +161,8 @@ def over_devices(training: Training, post: Post, file: Path | None = None) -> Tr
         return singles.problem(report.examples, report.capacity) or ""
 
     roster = Roster(post, head, accepts, config.clients.client_count, file)
-    engine = DeviceEngine(config, setup.module, sends_masks(setup.scheme), head, post, roster)
+    masks, travel = sends_masks(setup.scheme), setup.travel
+    engine = DeviceEngine(config, setup.module, masks, head, post, roster, travel=travel)
     least = min(config.devices.least, config.clients.client_count)
     clients = DeviceClients(setup, roster, engine, least, config.clients.sample_size)
     setup = replace(setup, clients=clients)

@@ -19,6 +19,7 @@ from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import UnitCut
 from submodel.model.inputs import Inputs
 from submodel.model.meta import Shapes
+from submodel.model.travel import travel_of
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Budget:
         copies: int = 1,
         least: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        self._costs = CostModel(module, example_inputs)
+        self._costs = CostModel(module, example_inputs, travel_of(module, axes))
         self._axes = axes
         self._batch = batch_size
         self._copies = copies  # that the optimiser keeps of the parameters
@@ -91,11 +92,11 @@ class Budget:
         cost = self._costs.of(cut)
         return Needs(
             parameters=cost.bytes,
-            gradients=cost.bytes,
-            optimizer=cost.bytes * self._copies,
+            gradients=cost.trained_bytes,
+            optimizer=cost.trained_bytes * self._copies,
             activations=activation_bytes(build_module(self._costs.module, cut), self._inputs),
             flops=BACKWARD * cost.forward_flops * self._batch,
-            traffic=2 * cost.bytes,
+            traffic=cost.traffic,
         )
 
     def largest(self, fits: Callable[[Needs], bool]) -> Fit:

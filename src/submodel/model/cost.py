@@ -17,6 +17,7 @@ from submodel.model.build import build_module, skeleton, tensors_of
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs
 from submodel.model.meta import shortcut
+from submodel.model.travel import Travel, untrained_names
 
 BACKWARD = 3
 """Training an example costs about three forward passes: one forward, two for the gradients."""
@@ -27,7 +28,9 @@ class Cost:
     """The cost of one sub-model."""
 
     parameters: int
-    bytes: int  # one way
+    bytes: int  # that the client holds
+    trained_bytes: int  # of these, the ones that it changes and sends back
+    traffic: int  # bytes per round, down and up; a base that is sent once is not in it
     forward_flops: int  # per example
 
 
@@ -49,7 +52,11 @@ class CostModel:
     their masks so) runs for real instead.
     """
 
-    def __init__(self, module: nn.Module, example_inputs: Inputs) -> None:
+    def __init__(
+        self, module: nn.Module, example_inputs: Inputs, travel: Travel | None = None
+    ) -> None:
+        """``travel``: which tensors go both ways; None: those that are trained, the others down."""
+        self._travel = travel or Travel(untrained_names(module))
         self.examples = next(tensors_in(example_inputs)).shape[0]
         self._flops: dict[tuple[tuple[str, int], ...], int] = {}
         self.module, self.inputs = skeleton(module), on_meta(example_inputs)
@@ -65,12 +72,14 @@ class CostModel:
         >>> import torch
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> CostModel(net, torch.empty(1, 4)).of(WHOLE)
-        Cost(parameters=58, bytes=232, forward_flops=96)
+        Cost(parameters=58, bytes=232, trained_bytes=232, traffic=464, forward_flops=96)
         """
         counts = {n: cut.value_count(n, t.shape) for n, t in self._tensors.items()}
         parameters = sum(counts[name] for name, _ in self.module.named_parameters())
-        size = sum(count * self._tensors[name].element_size() for name, count in counts.items())
-        return Cost(parameters, size, self.forward_flops(cut))
+        sizes = {name: count * self._tensors[name].element_size() for name, count in counts.items()}
+        down = sum(self._travel.of_task(sizes).values())
+        up = sum(self._travel.of_update(sizes).values())
+        return Cost(parameters, sum(sizes.values()), up, down + up, self.forward_flops(cut))
 
     def flops_per_weight(self) -> dict[str, float]:
         """What one weight of each parameter costs in a forward pass of one example.

@@ -15,6 +15,7 @@ from submodel.model.capacity import prefix_cut
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs
+from submodel.model.travel import travel_of
 from submodel.presentation.tables import text_table
 from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_coordinates
@@ -22,7 +23,7 @@ from submodel.schemes.draw import draw_coordinates
 
 def cost_rows(setup: Setup) -> list[dict[str, float]]:
     """What each capacity of a setup costs, by the nominal size of its cut."""
-    costs = CostModel(setup.module, setup.clients.dataset.example)
+    costs = CostModel(setup.module, setup.clients.dataset.example, setup.travel)
     capacities = sorted({1.0, *setup.population.capacities}, reverse=True)
     draw = Draw(0, 0, 0)
     if setup.granularity == "unit":
@@ -43,7 +44,7 @@ def _rows(costs: CostModel, cuts: Mapping[float, Cut]) -> list[dict[str, float]]
                 "capacity": capacity,
                 "parameters": cost.parameters,
                 "share": cost.parameters / whole.parameters,
-                "bytes": 2 * cost.bytes,
+                "bytes": cost.traffic,
                 "flops": BACKWARD * cost.forward_flops,
                 "flops_share": cost.forward_flops / max(1, whole.forward_flops),
             }
@@ -76,7 +77,7 @@ def module_cost_rows(
 ) -> list[dict[str, float]]:
     """What each capacity of a bare module costs."""
     cuts: dict[float, Cut] = {c: prefix_cut(axes, c) for c in capacities}
-    return _rows(CostModel(module, example_inputs), cuts)
+    return _rows(CostModel(module, example_inputs, travel_of(module, axes)), cuts)
 
 
 def history_table(history: Sequence[dict[str, Any]], title: str) -> Table:

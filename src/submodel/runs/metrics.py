@@ -40,6 +40,7 @@ class _Line(TypedDict):
     train_loss: JsonNumber
     bytes_down: JsonNumber
     bytes_up: JsonNumber
+    bytes_once: NotRequired[JsonNumber]
     flops: JsonNumber
     coverage: Annotated[dict[str, JsonNumber], AfterValidator(_covers)]
     seconds: dict[str, JsonNumber]
@@ -76,6 +77,7 @@ def round_line(round_: int, report: RoundReport) -> Metrics:
         "coverage": {"units": report.units_covered, "weights": report.weights_covered},
         "bytes_down": report.bytes_down,
         "bytes_up": report.bytes_up,
+        **({"bytes_once": report.bytes_once} if report.bytes_once else {}),
         "flops": report.flops,
         "seconds": {phase: round(s, 6) for phase, s in report.seconds.items()},
         **({"observed": report.observations} if report.observations else {}),

@@ -24,12 +24,14 @@ def summary_of(
     totals = {
         key: sum(line[key] for line in history) for key in ("bytes_down", "bytes_up", "flops")
     }
+    once = {key: line[key] for line in history[-1:] for key in ("bytes_once",) if key in line}
     return {
         "name": name,
         "rounds": final.round,
         **entries,
         "model_sha256": checkpoint.model_sha256(final.tensors),
         **totals,
+        **once,
         "refused": sum(len(line["refused"]) for line in history),
         "seconds": round(sum(sum(line["seconds"].values()) for line in history), 3),
         **({"rounds_lost": final.round - len(history)} if len(history) < final.round else {}),

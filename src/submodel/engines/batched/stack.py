@@ -18,6 +18,7 @@ from submodel.engines.device import move
 from submodel.local.optimisers import Gradients, Slots
 from submodel.local.training import clip_gradients
 from submodel.local.work import LocalWork
+from submodel.model.travel import untrained_names
 from submodel.tasks.classification import smoothing_of
 from submodel.tasks.counting import value_of
 
@@ -103,6 +104,7 @@ class Stack:
     def __init__(self, module: nn.Module, tasks: Sequence[Task], device: torch.device) -> None:
         self._clients = len(tasks)
         self._shapes = {name: tensor.shape for name, tensor in tasks[0].tensors.items()}
+        self._untrained_names = untrained_names(module)
         self._trainable = [n for n, p in module.named_parameters() if p.requires_grad]
         self._tensors = {n: widen([t.tensors[n] for t in tasks], device) for n in self._shapes}
         optimiser, wide = tasks[0].work.optimiser, [self._tensors[n] for n in self._trainable]
@@ -152,10 +154,11 @@ class Stack:
         return wide[start * rows : stop * rows]
 
     def unstack(self) -> Iterator[dict[str, Tensor]]:
-        """Every client's tensors, on the CPU."""
+        """Every client's tensors, on the CPU; those that are not trained stay where they are."""
         apart = {
             name: wide.to("cpu").contiguous().view(self._clients, *self._shapes[name])
             for name, wide in self._tensors.items()
+            if name not in self._untrained_names
         }
         for client in range(self._clients):
             yield {name: tensor[client] for name, tensor in apart.items()}

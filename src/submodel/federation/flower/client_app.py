@@ -9,20 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from submodel.amounts import parse_amount, parse_capacity
 from submodel.errors import SubmodelError, plain
 from submodel.federation.device import Device, Means
 from submodel.federation.facts import digest
-from submodel.federation.flower.messages import take_payload, to_records
+from submodel.federation.flower.messages import ARRAY, RECORD, take_payload, to_records
 from submodel.federation.own_data import OwnData
 from submodel.federation.post import MessageKind
-from submodel.federation.wire import Parcel, WireError
+from submodel.federation.wire import ModelBase, Parcel, WireError
 
 app = ClientApp()
-_STATE = "submodel"  # where Flower keeps what the processes of one run tell each other
+# where Flower keeps what the processes of one run tell each other
+_STATE, _BASE = "submodel", "submodel-base"
 _log = logging.getLogger(__name__)
 
 
@@ -57,8 +58,12 @@ def answer(kind: MessageKind, message: Message, context: Context) -> Message:
         del payload  # memory is what a device has least of
         # a device is asked who it is whenever it comes: then it looks at the model anew
         earlier_axes = None if kind == "report" else _earlier_axes(context, parcel.head)
-        device = Device(parcel.head, means_of(context.node_config), earlier_axes)
+        earlier_base = _earlier_base(context)
+        means = means_of(context.node_config)
+        device = Device(parcel.head, means, earlier_axes, earlier_base)
         reply = device.answer(kind, parcel)
+        if device.base is not None and device.base is not earlier_base:
+            context.state[_BASE] = base_record(device.base)
         if kind == "report" and "problem" not in reply.head:
             record = ConfigRecord({"axes": device.axes_json, "of": digest(parcel.head)})
             context.state[_STATE] = record
@@ -84,6 +89,21 @@ def _earlier_axes(context: Context, head: Mapping[str, Any]) -> str | None:
     """The axes that a process before this one found, if it was briefed alike."""
     record = context.state.config_records.get(_STATE)
     return str(record["axes"]) if record and record.get("of") == digest(head) else None
+
+
+def base_record(base: ModelBase) -> ArrayRecord:
+    """A base as Flower keeps it between messages: on the device, for the run."""
+    payload = Parcel({"base": base.digest}, base.tensors).to_bytes()
+    return to_records(payload).array_records[RECORD]
+
+
+def _earlier_base(context: Context) -> ModelBase | None:
+    """The base that a process before this one kept."""
+    record = context.state.array_records.get(_BASE)
+    if record is None:
+        return None
+    parcel = Parcel.from_bytes(record[ARRAY].data)
+    return ModelBase(str(parcel.head["base"]), parcel.tensors)
 
 
 _JOURNAL_KEYS = ("problem", "capacity", "examples", "labels", "loss", "processed", "peak_memory")

@@ -16,7 +16,7 @@ TYPES: dict[MessageKind, str] = {
     "train": MessageType.TRAIN,
     "moments": MessageType.EVALUATE,
 }
-_RECORD, _ARRAY, _FORMAT = "submodel", "payload", "safetensors"
+RECORD, ARRAY, _FORMAT = "submodel", "payload", "safetensors"
 _LATER = 5.0  # seconds by which Flower's patience outlasts ours: the deadline is told by us
 _REASONS = {
     1: "its app could not be loaded",
@@ -32,7 +32,7 @@ _REASONS = {
 def to_records(payload: bytes) -> RecordDict:
     """A payload as Flower carries it."""
     array = Array("uint8", (len(payload),), _FORMAT, payload)
-    return RecordDict({_RECORD: ArrayRecord({_ARRAY: array})})
+    return RecordDict({RECORD: ArrayRecord({ARRAY: array})})
 
 
 def payload_of(message: Message) -> bytes:
@@ -41,7 +41,7 @@ def payload_of(message: Message) -> bytes:
     The bytes are taken as they are: Flower would have numpy read them, which strangers can fail.
     """
     try:
-        return message.content.array_records[_RECORD][_ARRAY].data
+        return message.content.array_records[RECORD][ARRAY].data
     except (KeyError, ValueError):
         return b""
 
@@ -49,7 +49,7 @@ def payload_of(message: Message) -> bytes:
 def take_payload(message: Message) -> bytes:
     """`payload_of`, which the message does not keep: it would hold the memory of the values."""
     payload = payload_of(message)
-    message.content.array_records.pop(_RECORD, None)
+    message.content.array_records.pop(RECORD, None)
     return payload
 
 

@@ -25,6 +25,7 @@ from submodel.algorithm.packing import (
 )
 from submodel.algorithm.types import Assignment, Setup, Task
 from submodel.errors import PlanError, plain
+from submodel.federation.wire.base import ModelBase, receive_base
 from submodel.federation.wire.parcel import Parcel, WireError, read_as
 from submodel.local.precision import Precision
 from submodel.local.sgd import Sgd
@@ -37,16 +38,27 @@ from submodel.schemes.roles import step_rule
 _SCALES, _LOCAL = "scales/", "local/"
 
 
-def task_parcel(task: Task, module: nn.Module, masks: bool, transport: Transport) -> Parcel:
+def task_parcel(
+    task: Task,
+    module: nn.Module,
+    masks: bool,
+    transport: Transport,
+    base: ModelBase | None = None,
+    sends_base: bool = False,
+) -> Parcel:
     """What a device gets: its cut's units and values, what to do, and nothing of the rest.
 
-    ``masks``: send the masks of single weights; else the device draws them again.
+    ``masks``: send the masks of single weights; else the device draws them again. Of a ``base``
+    only the digest goes, or, with ``sends_base``, all values.
     """
-    package = pack_cut(task.cut, task.tensors, masks)
+    base_names = base.tensors.keys() if base else ()
+    sent_tensors = {n: t for n, t in task.tensors.items() if n not in base_names}
+    package = pack_cut(task.cut, sent_tensors, masks)
     values, scales = halve(package.values) if transport == "half" else (dict(package.values), {})
     local = {_LOCAL + n: task.cut.part(n, t).contiguous() for n, t in local_of(module).items()}
     tensors = dict(replace(package, values=values).to_tensors()) | local
     tensors |= {_SCALES + n: t.clone() for n, t in task.scales.items()}
+    tensors |= base.to_tensors() if base and sends_base else {}
     head = {
         "assignment": asdict(task.assignment),
         "units": _unit_runs(task.cut),
@@ -55,6 +67,7 @@ def task_parcel(task: Task, module: nn.Module, masks: bool, transport: Transport
         "step_rule": task.step_rule is not None,
         "classes": None if task.classes is None else task.classes.tolist(),
         "halved": scales if transport == "half" else None,
+        "base": base.digest if base else None,
     }
     return Parcel(head, tensors)
 
@@ -109,17 +122,36 @@ class _TaskHead:
     step_rule: bool  # whether steps follow that of the scheme, which the device has too
     classes: list[Annotated[int, Field(ge=0, lt=1 << 53)]] | None
     halved: dict[str, FiniteFloat] | None  # scales of the values; None: they are exact
+    base: str | None = None  # the digest of what the device has, or gets here for good
 
 
-def read_task(parcel: Parcel, setup: Setup) -> Task:
-    """The task of a parcel, for a setup whose module may be a skeleton; raises `WireError`."""
+def read_base(parcel: Parcel, earlier: ModelBase | None) -> ModelBase | None:
+    """The base that a task is for; ``earlier``: what the device has. Raises `WireError`."""
+    return receive_base(parcel, read_as(_BaseHead, parcel.head).base, earlier)
+
+
+@dataclass(frozen=True)
+class _BaseHead:
+    base: str | None = None
+
+
+def read_task(parcel: Parcel, setup: Setup, base: ModelBase | None = None) -> Task:
+    """The task of a parcel, for a setup whose module may be a skeleton; raises `WireError`.
+
+    ``base``: as `read_base` gives it.
+    """
     head = read_as(_TaskHead, parcel.head)
+    base_tensors = base.tensors if base else {}
+    if odd := sorted(setup.travel.base_names ^ base_tensors.keys()):
+        raise WireError(f"the base of the model lacks, or should not have, {plain(odd[0], 100)!r}")
     class_count = setup.clients.dataset.classes
     if head.classes is not None and max(head.classes, default=0) >= (class_count or 0):
         largest = max(head.classes, default=0)
         raise WireError(f"class {largest} is none of the {class_count} of the run")
     classes = None if head.classes is None else np.asarray(head.classes, dtype=np.int64)
-    cut, tensors = _cut_and_values(parcel, head, setup, classes)
+    cut, values = _cut_and_values(parcel, head, setup, classes)
+    tensors = {n: (base_tensors if n in base_tensors else values)[n]
+               for n in tensors_of(setup.module)}  # fmt: skip
     scales, local = _part(parcel, _SCALES), _part(parcel, _LOCAL)
     _check_shapes(setup, cut, tensors, local, scales)
     rule = step_rule(setup.scheme, head.assignment.capacity) if head.step_rule else None
@@ -134,7 +166,7 @@ def _cut_and_values(
 ) -> tuple[Cut, dict[str, Tensor]]:
     """The cut of a task, read or drawn again, and the values of the sub-model in its shapes."""
     package = PackedTensors.from_tensors(parcel.tensors)
-    names = tensors_of(setup.module).keys()
+    names = setup.travel.of_task(tensors_of(setup.module)).keys()
     if odd := sorted(names ^ package.values.keys()) or sorted(package.masks.keys() - names):
         raise WireError(f"tensors do not match: {plain(odd[0], 100)!r} is missing or unknown")
     if head.halved is not None:

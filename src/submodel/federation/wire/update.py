@@ -33,7 +33,8 @@ from submodel.federation.wire.parcel import (
     WireError,
     read_as,
 )
-from submodel.model.cut import Tensors
+from submodel.model.cut import Cut, Tensors
+from submodel.model.travel import EVERYTHING, Travel
 
 _Amount = Annotated[FiniteFloat, Field(ge=0)]
 
@@ -91,8 +92,10 @@ class TrainingCost:
     peak_memory: _Amount | None = None
 
 
-def update_limits(task: Task, transport: Transport) -> Limits:
+def update_limits(task: Task, transport: Transport, travel: Travel = EVERYTHING) -> Limits:
     """What an answer to a task may have: the values of its cut, and a head that names them.
+
+    ``travel``: what of them comes back.
 
     >>> import torch
     >>> from submodel.local.work import LocalWork
@@ -104,11 +107,12 @@ def update_limits(task: Task, transport: Transport) -> Limits:
     10
     """
     size = 0
-    for name, tensor in task.tensors.items():
+    tensors = travel.of_update(task.tensors)
+    for name, tensor in tensors.items():
         mask = task.cut.mask(name)
         values = tensor.numel() if mask is None else int(mask.sum())
         size += values * element_size(tensor, transport)
-    return Limits.of(size, task.tensors, _widths(task))
+    return Limits.of(size, tensors, _widths(task))
 
 
 def _widths(task: Task) -> int:
@@ -116,8 +120,11 @@ def _widths(task: Task) -> int:
     return 0 if task.step_rule is None else len(task.step_rule.widths)
 
 
-def read_update(parcel: Parcel, task: Task) -> Update:
-    """The update of a parcel, if it answers just this task; raises `WireError` if not."""
+def read_update(parcel: Parcel, task: Task, travel: Travel = EVERYTHING) -> Update:
+    """The update of a parcel, if it answers just this task; raises `WireError` if not.
+
+    ``travel``: what of the task's tensors comes back.
+    """
     head = read_as(_UpdateHead, parcel.head)
     answer_to = head.assignment
     if Assignment(**asdict(answer_to)) != task.assignment:
@@ -126,15 +133,17 @@ def read_update(parcel: Parcel, task: Task) -> Update:
         raise WireError("its loss is not finite")
     if len(head.passes) > _widths(task):
         raise WireError(f"it tells of {len(head.passes):,} widths; {_widths(task)} were asked")
-    tensors = _values(parcel, task, head.halved)
+    tensors = _values(parcel, task.cut, travel.of_update(task.tensors), head.halved)
     counts = head.examples, head.processed
     return Update(task.assignment, task.cut, tensors, *counts, head.loss, head.passes, head.counted)
 
 
-def _values(parcel: Parcel, task: Task, scales: Mapping[str, float] | None) -> dict[str, Tensor]:
-    """The tensors of an update in the task's shapes and types."""
+def _values(
+    parcel: Parcel, cut: Cut, tensors: Tensors, scales: Mapping[str, float] | None
+) -> dict[str, Tensor]:
+    """The tensors of an update in the shapes and types of ``tensors``, which were sent."""
     package = PackedTensors.from_tensors(parcel.tensors)
-    task_values = pack_cut(task.cut, task.tensors).values
+    task_values = pack_cut(cut, tensors).values
     if odd_names := sorted(task_values.keys() ^ package.values.keys()):
         raise WireError(f"tensors do not match: {plain(odd_names[0], 100)!r} is missing or unknown")
     values = dict(package.values)
@@ -151,5 +160,5 @@ def _values(parcel: Parcel, task: Task, scales: Mapping[str, float] | None) -> d
             raise WireError(f"{name} is of {value.dtype}, not {before.dtype}")
         if scales is not None:
             values[name] = (before.double() + value.double()).to(before.dtype)
-    shapes = {name: tuple(tensor.shape) for name, tensor in task.tensors.items()}
-    return unpack_cut(PackedTensors(values), shapes, task.cut)[1]
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    return unpack_cut(PackedTensors(values), shapes, cut)[1]

@@ -1,0 +1,105 @@
+"""Which tensors travel: what is trained goes both ways, what is not never comes back.
+
+Of what is not trained (``requires_grad = False``), a client needs the same in every round where no
+cut ever takes a part of it: such a *base* is sent once, before a client's first task, and kept.
+Where cuts do take parts, as of a frozen layer whose width is cut, a client holds another part in
+every round, and gets it in every round: to keep the whole would be to hold more than it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from submodel.model.axes import CLASSES, Axes
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Travel:
+    """The names of the tensors that do not go both ways in every round.
+
+    Args:
+        untrained_names: never come back
+        base_names: of these, the ones that every client holds whole: they are sent once
+    """
+
+    untrained_names: frozenset[str] = frozenset()
+    base_names: frozenset[str] = frozenset()
+
+    def of_update(self, tensors: Mapping[str, _T]) -> dict[str, _T]:
+        """What comes back, is merged, and takes the server's step.
+
+        >>> Travel(frozenset({"a", "b"}), frozenset({"a"})).of_update({"a": 1, "b": 2, "c": 3})
+        {'c': 3}
+        """
+        return {name: value for name, value in tensors.items() if name not in self.untrained_names}
+
+    def of_task(self, tensors: Mapping[str, _T]) -> dict[str, _T]:
+        """What goes out in every round.
+
+        >>> Travel(frozenset({"a", "b"}), frozenset({"a"})).of_task({"a": 1, "b": 2, "c": 3})
+        {'b': 2, 'c': 3}
+        """
+        return {name: value for name, value in tensors.items() if name not in self.base_names}
+
+    def of_base(self, tensors: Mapping[str, _T]) -> dict[str, _T]:
+        """What goes out once.
+
+        >>> Travel(frozenset({"a", "b"}), frozenset({"a"})).of_base({"a": 1, "b": 2, "c": 3})
+        {'a': 1}
+        """
+        return {name: value for name, value in tensors.items() if name in self.base_names}
+
+
+EVERYTHING = Travel()
+"""All tensors go both ways."""
+
+
+def untrained_names(module: nn.Module) -> frozenset[str]:
+    """The parameters that training does not change.
+
+    >>> untrained_names(nn.Linear(2, 1).requires_grad_(False)) == {"weight", "bias"}
+    True
+    """
+    return frozenset(name for name, p in module.named_parameters() if not p.requires_grad)
+
+
+def travel_of(module: nn.Module, axes: Axes, by_units: bool = True) -> Travel:
+    """What travels in a run that cuts along these axes.
+
+    Args:
+        module: the model
+        axes: of the run
+        by_units: whether cuts take units of the axes, and nothing else; masks of single weights,
+            or channels drawn layer by layer, leave no tensor whole
+
+    >>> from submodel.model.axes import declare
+    >>> layer = nn.Linear(2, 1, bias=False).requires_grad_(False)
+    >>> travel_of(layer, declare({}, {})).base_names
+    frozenset({'weight'})
+    """
+    names = untrained_names(module)
+    if not by_units:
+        return Travel(names)
+    cut_axes = {*axes.cut_by_capacity, CLASSES} & axes.sizes.keys()
+    base = frozenset(
+        name
+        for name in names
+        if not any(cut_axes & set(layout.axes()) for layout in axes.layouts.get(name, ()))
+    )
+    return Travel(names, base)
+
+
+def size_in_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """What tensors take, exact to the bit.
+
+    >>> import torch
+    >>> size_in_bytes({"w": torch.zeros(3)})
+    12
+    """
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
