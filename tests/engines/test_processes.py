@@ -274,3 +274,29 @@ def test_torchrun_itself_starts_it_too(tmp_path: Path, submodel: Command) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     assert submodel(*arguments(tmp_path / "one", 2)).returncode == 0
     assert hash_of(tmp_path / "two") == hash_of(tmp_path / "one")
+
+
+def test_what_preparing_warns_of_is_said_once() -> None:
+    code = (
+        "import logging\n"
+        "from submodel.engines.processes.launch import follow_launcher, saying_it_once\n"
+        "follow_launcher()\n"
+        "log = logging.getLogger('submodel.data')\n"
+        "with saying_it_once():\n"
+        "    log.warning('preparing')\n"
+        "log.warning('training')\n"
+    )
+    said = {}
+    for rank in (None, "0"):
+        variables = {"SUBMODEL_FOLLOWS": "1"} | ({} if rank is None else {"RANK": rank})
+        child = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, **variables},
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert child.stderr is not None
+        said[rank] = child.stderr.read().split()
+        child.communicate()
+    assert said == {None: ["preparing", "training"], "0": ["training"]}

@@ -12,7 +12,7 @@ import typer
 
 from submodel.cli import devices
 from submodel.cli.base import ConfigFile, RunPath, SetOptions, console
-from submodel.engines.processes.launch import launch
+from submodel.engines.processes.launch import launch, saying_it_once
 from submodel.errors import ConfigError
 
 if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
@@ -35,7 +35,8 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
 
     if config.engine.name == "flower":
         raise ConfigError(["engine.name: real devices are served: 'submodel serve CONFIG.toml'"])
-    setup = prepare(config)
+    with saying_it_once():
+        setup = prepare(config)
     config = choose_engine(config, setup)
     training = Training(config, setup)
     together = config.engine.name == "torchrun"

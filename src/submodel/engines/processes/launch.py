@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import signal
@@ -10,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import IO
 
 from submodel.errors import SubmodelError
@@ -20,6 +22,8 @@ _FIRST_PORT, _PORTS, _TRIES = 12_000, 20_000, 100
 _GRACE = 20.0  # seconds that the others have to notice that one is gone
 _MOST_PER_CORE = 16
 _FOLLOWS = "SUBMODEL_FOLLOWS"  # set for those whose standard input is held open by their launcher
+_THREAD = "launcher"  # that waits for its end
+_THREAD = "launcher"
 
 
 def free_port() -> int:
@@ -53,7 +57,20 @@ def follow_launcher() -> None:
     if that takes too long: somebody may wait for another process that will never answer.
     """
     if os.environ.pop(_FOLLOWS, None) is not None:
-        threading.Thread(target=_wait_and_end, name="launcher", daemon=True).start()
+        threading.Thread(target=_wait_and_end, name=_THREAD, daemon=True).start()
+
+
+@contextmanager
+def saying_it_once() -> Iterator[None]:
+    """Without warnings, if `launch` started this process: who called it has given them."""
+    log = logging.getLogger("submodel")
+    level = log.level
+    if "RANK" in os.environ and any(t.name == _THREAD for t in threading.enumerate()):
+        log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _wait_and_end() -> None:
