@@ -20,9 +20,9 @@ from torch.nn import functional
 
 import submodel
 from submodel.algorithm.dispatch import Dispatcher
-from submodel.algorithm.evaluation import score
 from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, output_step, step
+from submodel.algorithm.score import score
 from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.config import parse
 from submodel.data import Dataset, Examples, dataset

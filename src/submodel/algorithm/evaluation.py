@@ -6,7 +6,7 @@ In a group of processes each computes some of the batches, and all know the resu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -17,12 +17,19 @@ from torch import Tensor, nn
 from submodel.algorithm.clients import Model
 from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.scaling import scale_model
+from submodel.algorithm.score import (
+    BATCH,
+    Score,
+    layout_of,
+    present_layout,
+    score,
+    split_inputs,
+)
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.data import Examples
-from submodel.errors import DataError
 from submodel.model.build import build_module, load
 from submodel.model.cut import WHOLE, Cut, gather
-from submodel.model.inputs import Inputs, call, map_inputs, split_rows
+from submodel.model.inputs import Inputs
 from submodel.model.norm import (
     Spread,
     always_by_batch,
@@ -32,105 +39,10 @@ from submodel.model.norm import (
     set_statistics,
 )
 from submodel.randomness import generator
-from submodel.tasks.counting import batch_weights, check_unknown, value_of
 
-_BATCH = 200
 _OWN_STATISTICS_BATCH = 50  # as FedRolex's CIFAR test batches were at 3f1485e; 100 at its head
-_FEW_CHANNELS = 8  # below, images in channels-last order are the slower ones on a CPU
 EVALUATOR = -1
 """The client number whose cuts stand for a capacity when sub-models are evaluated."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """The mean loss, and the values of the task's metrics by name."""
-
-    loss: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def accuracy(self) -> float | None:
-        """The share of right answers; None where it is not told."""
-        return self.metrics.get("accuracy")
-
-    def entries(self) -> dict[str, float]:
-        """All numbers by name."""
-        return {"loss": self.loss, **self.metrics}
-
-
-def _layout(module: nn.Module) -> torch.memory_format:
-    """The order in memory that the module's kernels want; if it is channels-last, it stays so."""
-    convs = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
-    wide = convs and min(layer.out_channels for layer in convs) >= _FEW_CHANNELS
-    return torch.channels_last if wide else _present_layout(module)
-
-
-def _present_layout(module: nn.Module) -> torch.memory_format:
-    """The order in memory that images have in the module as it is."""
-    images = [p for p in module.parameters() if p.dim() == 4]
-    last = any(not p.is_contiguous() and _is_channels_last(p) for p in images)
-    return torch.channels_last if last else torch.contiguous_format
-
-
-def _is_channels_last(tensor: Tensor) -> bool:
-    return tensor.is_contiguous(memory_format=torch.channels_last)
-
-
-class _Inputs:
-    """Examples in batches, each moved to the module's device when it is asked for."""
-
-    def __init__(self, x: Inputs, module: nn.Module, batch: int = _BATCH) -> None:
-        self._parts = split_rows(x, batch)
-        self._device = next(module.parameters()).device
-        self._layout = _layout(module)
-
-    def __len__(self) -> int:
-        return len(self._parts)
-
-    def __getitem__(self, number: int) -> Inputs:
-        return map_inputs(self._move, self._parts[number])
-
-    def _move(self, tensor: Tensor) -> Tensor:
-        layout = self._layout if tensor.dim() == 4 else torch.contiguous_format
-        return tensor.to(self._device).contiguous(memory_format=layout)
-
-
-@torch.no_grad()
-def score(
-    module: nn.Module,
-    examples: Examples,
-    setup: Setup,
-    spread: Spread = in_order,
-    batch: int = _BATCH,
-) -> Score:
-    """Evaluate a module as it is; ``batch`` matters only to norms that go by the batch."""
-    module.eval()
-    metrics = setup.metrics
-    inputs, targets = _Inputs(examples.x, module, batch), torch.split(examples.y, batch)
-
-    def of_batch(number: int) -> Tensor:
-        outputs = call(module, inputs[number])
-        y = targets[number].to(outputs.device)
-        sums = [metric.sums(outputs, y).double().cpu() for metric in metrics.values()]
-        value = value_of(setup.loss, outputs, y)
-        if not value.is_count_known:
-            check_unknown(setup.loss, outputs, y, value.mean)
-        row = torch.tensor([float(value.mean), value.count], dtype=torch.float64)
-        return torch.cat([row, *sums])
-
-    rows = torch.stack(spread(len(inputs), of_batch))
-    means, counts = rows[:, :2].t().tolist()
-    shares = batch_weights(counts, [len(y) for y in targets])
-    if not sum(shares):
-        raise DataError(f"none of the targets of these {len(examples)} examples counts in the loss")
-    terms = [mean * share if share else 0.0 for mean, share in zip(means, shares, strict=True)]
-    loss = float(torch.tensor(terms, dtype=torch.float64).sum()) / sum(shares)
-    sums_by_metric = torch.split(rows[:, 2:].sum(0), [m.width for m in metrics.values()])
-    values = {
-        name: metric.value(sums, loss)
-        for (name, metric), sums in zip(metrics.items(), sums_by_metric, strict=True)
-    }
-    return Score(loss, values)
 
 
 def assemble_module(
@@ -158,9 +70,9 @@ def assemble_module(
 
 def moments_of(module: nn.Module, x: Inputs, spread: Spread = in_order) -> Tensor:
     """What the module's static norms see of these inputs, batch by batch."""
-    layout_before = _present_layout(module)
-    module.to(memory_format=_layout(module))  # type: ignore[call-overload]
-    rows = moments(module, _Inputs(x, module), spread)
+    layout_before = present_layout(module)
+    module.to(memory_format=layout_of(module))  # type: ignore[call-overload]
+    rows = moments(module, split_inputs(x, module), spread)
     module.to(memory_format=layout_before)  # type: ignore[call-overload]
     return rows
 
@@ -224,15 +136,27 @@ def evaluate_parts(
 
     Static batch norm goes by the statistics that the setup names; ``rows``: of `measure_moments`.
     """
+    module = evaluation_module(setup, state, cut, device, spread, rows)
     by_test_batch = setup.statistics.source == "test_batch"
-    if by_test_batch:
+    batch = _OWN_STATISTICS_BATCH if by_test_batch else BATCH
+    return [score(module, part, setup, spread, batch) for part in parts]
+
+
+def evaluation_module(
+    setup: Setup,
+    state: State,
+    cut: Cut = WHOLE,
+    device: torch.device | str = "cpu",
+    spread: Spread = in_order,
+    rows: Tensor | None = None,
+) -> nn.Module:
+    """The global model, or a cut of it, with the statistics that the setup evaluates with."""
+    if setup.statistics.source == "test_batch":
         module = _load_cut(setup, state.tensors, cut, device)
         always_by_batch(module)
     else:
         module = assemble_module(setup, state.tensors, cut, device, spread, rows)
-    module.to(memory_format=_layout(module))  # type: ignore[call-overload]
-    batch = _OWN_STATISTICS_BATCH if by_test_batch else _BATCH
-    return [score(module, part, setup, spread, batch) for part in parts]
+    return module.to(memory_format=layout_of(module))  # type: ignore[call-overload, no-any-return]
 
 
 def evaluate_capacities(

@@ -144,13 +144,16 @@ def resume_command(run: RunPath, settings: SetOptions = None) -> None:
 
 def show_command(run: RunPath) -> None:
     """Show a run: its evaluated rounds and where it stands."""
-    from submodel.report.tables import history_table
+    from submodel.report.tables import clients_table, history_table
     from submodel.runs.open import Run
 
     past_run = Run(run)
     folder, config, history = past_run.folder, past_run.config, past_run.history
     scheme = f"{config.scheme.name}, {config.merge.rule}"
     console.print(history_table(history, f"{config.name}: {config.model.name}, {scheme}"))
+    evaluated_lines = [line for line in history if "test_loss" in line]
+    if evaluated_lines and (of_clients := clients_table(evaluated_lines[-1])) is not None:
+        console.print(of_clients)
     if lost_lines := folder.describe_damage():
         console.print(f"{folder.metrics_file}: {lost_lines}")
     summary = past_run.summary

@@ -28,7 +28,7 @@ CHANGEABLE = (
 )
 """What may change when a run goes on: nothing here shapes the rounds behind it."""
 _SCORE_KEYS = ("train.evaluate_capacities", "train.evaluate_train", "train.evaluate_train_examples",
-           "train.statistics", "train.statistics_examples")  # fmt: skip
+           "train.evaluate_clients", "train.statistics", "train.statistics_examples")  # fmt: skip
 _UNSET = "null"
 
 

@@ -120,6 +120,11 @@ class TrainSection(Section):
     evaluate_train_examples: Count | None = Field(
         None, description="on how many of its examples, evenly spread (default: all)"
     )
+    evaluate_clients: Literal["no", "submodel", "global"] = Field(
+        "no",
+        description="score every client as well, by the sub-model of its capacity or by the global "
+        "model: its own test examples, or those of its labels, weighted as it has them",
+    )
     statistics: Literal["clients", "test_batch"] = Field(
         "clients",
         description="of static batch norm in evaluation: pooled over the clients' examples, or "

@@ -22,6 +22,14 @@ def unused_problems(config: Config) -> list[str]:
         problems.append("train.evaluate_train_examples: goes with train.evaluate_train = true")
     if config.local.drop_last and not config.local.batch_size:
         problems.append("local.drop_last: goes with batches; local.batch_size = 0 makes one of all")
+    if config.train.evaluate_clients != "no":
+        if config.engine.name == "flower":
+            problems.append("train.evaluate_clients: devices keep their data; leave it out")
+        if config.train.statistics == "test_batch":
+            problems.append(
+                "train.evaluate_clients: the statistics of a batch would be those of one label or "
+                "client; use train.statistics = 'clients'"
+            )
     return problems
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import nn
 from torch.nn import functional
 
+from submodel.algorithm.client_scores import client_tests
 from submodel.algorithm.clients import PartitionedClients
 from submodel.algorithm.types import Setup
 from submodel.config import Config
@@ -125,6 +126,8 @@ def prepare(
     setup = assemble_setup(
         config, module, cut_axes, scheme, PartitionedClients(data, partition), task
     )
+    if config.train.evaluate_clients != "no":
+        client_tests(setup.clients, setup.population.count)  # or says why it cannot be
     try_scheme(setup)
     check_builds(module, cut_axes, scheme, config, data, built_in)
     if config.engine.name != "flower" and (problems := lone.problems(setup, config.train.rounds)):

@@ -113,3 +113,31 @@ def history_table(history: Sequence[dict[str, Any]], title: str) -> Table:
             str(len(line["refused"])),
         )
     return table
+
+
+def clients_table(line: Mapping[str, Any]) -> Table | None:
+    """How clients fare in an evaluated round; None where they were not scored."""
+    entries = {
+        key.removeprefix("client_"): _numbers_of_clients(value)
+        for key, value in line.items()
+        if key.startswith("client_") and isinstance(value, Mapping)
+    }
+    columns = list(dict.fromkeys(column for entry in entries.values() for column in entry))
+    if not columns:
+        return None
+    cells = []
+    for name, entry in entries.items():
+        form = ".1%" if name == "accuracy" else ".4f"
+        values = [f"{entry[column]:{form}}" if column in entry else "-" for column in columns]
+        cells.append([name, *values])
+    title = f"{line.get('client_count', '')} clients, round {line['round']}".strip()
+    return text_table(title, ["of clients", *columns], cells)
+
+
+def _numbers_of_clients(entry: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of one metric by the headings of their columns; a line may hold anything."""
+    by_capacity = entry.get("capacity")
+    shares = by_capacity if isinstance(by_capacity, Mapping) else {}
+    columns = {"mean": entry.get("mean"), "worst quarter": entry.get("worst_quarter")}
+    columns |= {f"at {capacity}": value for capacity, value in shares.items()}
+    return {name: value for name, value in columns.items() if isinstance(value, int | float)}

@@ -8,7 +8,7 @@ these lines.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -51,16 +51,14 @@ class _Line(TypedDict):
     train_eval_accuracy: NotRequired[JsonNumber]
     capacity_accuracy: NotRequired[dict[str, JsonNumber]]
     capacity_loss: NotRequired[dict[str, JsonNumber]]
+    client_count: NotRequired[JsonNumber]
+    client_accuracy: NotRequired[dict[str, Any]]
+    client_loss: NotRequired[dict[str, Any]]
     observed: NotRequired[dict[str, JsonNumber]]
     missing: NotRequired[dict[str, Any]]
 
 
 _LINE: TypeAdapter[Any] = TypeAdapter(_Line)
-SCORES = (
-    *("test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy"),
-    *("capacity_accuracy", "capacity_loss"),  # the latter where accuracy is not defined
-)
-"""What an evaluation may add to a round's line."""
 _SUMMARY_NAMES = ("name", "rounds", "model_sha256", "rounds_lost")
 RESERVED_NAMES = frozenset((*_Line.__annotations__, "clients", "devices", *_SUMMARY_NAMES))
 """What lines and summaries call their own entries; nobody else may."""
@@ -82,6 +80,19 @@ def round_line(round_: int, report: RoundReport) -> Metrics:
         "seconds": {phase: round(s, 6) for phase, s in report.seconds.items()},
         **({"observed": report.observations} if report.observations else {}),
     }
+
+
+def score_names(metrics: Iterable[str]) -> set[str]:
+    """What an evaluation may add to a round's line.
+
+    Args:
+        metrics: the names of the task's.
+
+    >>> "capacity_f1" in score_names(["f1"]), "capacity_f1" in score_names(["accuracy"])
+    (True, False)
+    """
+    parts = ("test", "train_eval", "capacity", "client")
+    return {"client_count", *(f"{part}_{name}" for part in parts for name in ("loss", *metrics))}
 
 
 def with_entries(line: Metrics, entries: Mapping[str, Any]) -> Metrics:

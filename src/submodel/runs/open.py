@@ -11,7 +11,8 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from submodel.algorithm.evaluation import Score
+from submodel.algorithm.client_scores import ScoredModel, score_clients
+from submodel.algorithm.score import Score
 from submodel.algorithm.types import State
 from submodel.amounts import parse_capacity
 from submodel.config import Config, parse, to_toml
@@ -92,6 +93,27 @@ class Run:
             capacity: the share of every axis, as 0.25 or "1/4".
         """
         return self._training.model(self._state, parse_capacity(capacity))
+
+    def client_scores(self, model: ScoredModel = "submodel") -> list[Metrics]:
+        """How every client fares with the trained model: a row each, ready for pandas.
+
+        On its own test examples, where the data says whose they are; else on those of the labels
+        that it has, weighted as the labels are among its training examples.
+
+        Args:
+            model: score with the "submodel" of the client's capacity, or the "global" model.
+        """
+        training = self._training
+        setup, tests = training.setup, training.client_tests
+        return [
+            {
+                "client": row.client,
+                **({"name": tests.names[row.client]} if tests.names else {}),
+                "capacity": row.capacity,
+                **row.score.entries(),
+            }
+            for row in score_clients(setup, self._state, tests, model, training.device)
+        ]
 
     def export(
         self,

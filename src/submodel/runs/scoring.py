@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
+from submodel.algorithm.client_scores import ScoredModel, score_clients, worst_quarter
 from submodel.algorithm.evaluation import (
     capacity_models,
     evaluate_capacities,
@@ -17,6 +19,7 @@ from submodel.errors import CallbackError
 from submodel.model.cut import WHOLE
 from submodel.runs.metrics import Metrics
 from submodel.runs.training import Training
+from submodel.tasks.base import LOSS
 
 
 def scores(training: Training, state: State, group: Group) -> Metrics:
@@ -43,17 +46,43 @@ def scores(training: Training, state: State, group: Group) -> Metrics:
             group.spread,
             dict(zip(small, rows[1:], strict=True)),
         )
-        for entry in dict.fromkeys((setup.headline, *_asked_metrics(training))):
+        for entry in _told_entries(training):
             values[f"capacity_{entry}"] = {
                 f"{c:g}": s.entries()[entry] for c, s in by_capacity.items()
             }
+    if settings.evaluate_clients != "no":
+        values |= _client_entries(training, state, group, settings.evaluate_clients)
     return values | _own_metrics(training, state)
 
 
-def _asked_metrics(training: Training) -> list[str]:
-    """The metrics that the user asked for, which are told of every capacity, too."""
+def _told_entries(training: Training) -> list[str]:
+    """What is told of every capacity: the headline, and the metrics that were asked for."""
     is_asked = training.config.task.metrics is not None
-    return list(training.setup.metrics) if is_asked else []
+    asked_metrics = list(training.setup.metrics) if is_asked else []
+    return list(dict.fromkeys((training.setup.headline, *asked_metrics)))
+
+
+def _client_entries(training: Training, state: State, group: Group, model: ScoredModel) -> Metrics:
+    """How clients fare: the mean over them, the worst quarter, and the mean by capacity."""
+    setup, tests = training.setup, training.client_tests
+    client_rows = score_clients(setup, state, tests, model, training.device, group.spread)
+    entries: Metrics = {"client_count": len(client_rows)}
+    for entry in dict.fromkeys((*_told_entries(training), LOSS)):
+        higher = entry != LOSS and setup.metrics[entry].higher_is_better
+        values_by_capacity: dict[float, list[float]] = {}
+        for client in client_rows:
+            value = client.score.entries()[entry]
+            values_by_capacity.setdefault(client.capacity, []).append(value)
+        values = [value for some_values in values_by_capacity.values() for value in some_values]
+        entries[f"client_{entry}"] = {
+            "mean": fmean(values),
+            "worst_quarter": worst_quarter(values, higher),
+            "capacity": {
+                f"{capacity:g}": fmean(values_by_capacity[capacity])
+                for capacity in sorted(values_by_capacity, reverse=True)
+            },
+        }
+    return entries
 
 
 def _own_metrics(training: Training, state: State) -> Metrics:

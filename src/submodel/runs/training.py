@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from submodel.algorithm.client_scores import ClientTests, client_tests
 from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.evaluation import EVALUATOR, assemble_module
 from submodel.algorithm.execution import Engine
@@ -52,6 +53,11 @@ class Training:
     def device(self) -> torch.device:
         """Where this process computes."""
         return own_device(self.config.engine.device)
+
+    @cached_property
+    def client_tests(self) -> ClientTests:
+        """What every client is scored on."""
+        return client_tests(self.setup.clients, self.setup.population.count)
 
     def make_engine(self) -> Engine:
         """Where the tasks of this process run."""

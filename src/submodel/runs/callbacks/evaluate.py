@@ -10,7 +10,7 @@ from submodel.algorithm.execution import ALONE
 from submodel.algorithm.types import State
 from submodel.engines.processes.group import ProcessGroup
 from submodel.runs.callbacks.base import Callback
-from submodel.runs.metrics import SCORES, Metrics
+from submodel.runs.metrics import Metrics, score_names
 from submodel.runs.scoring import scores
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class Evaluate(Callback):
         """
         self._training = training
         last = history[-1] if history and history[-1]["round"] == state.round else {}
-        self._scores = {key: last[key] for key in (*SCORES, *training.metrics) if key in last}
+        names = score_names(training.setup.metrics) | set(training.metrics)
+        self._scores = {key: value for key, value in last.items() if key in names}
         if state.round < training.rounds:
             return
         needs_scores = "test_loss" not in last

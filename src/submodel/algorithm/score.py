@@ -1,0 +1,154 @@
+"""Scores of a module on examples: the mean loss, and the metrics of the task.
+
+In a group of processes each computes some of the batches, and all know the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from submodel.algorithm.types import Setup
+from submodel.data import Examples
+from submodel.errors import DataError
+from submodel.model.inputs import Inputs, call, map_inputs, split_rows, take_rows
+from submodel.model.norm import Spread, in_order
+from submodel.tasks.counting import batch_weights, check_unknown, value_of
+
+BATCH = 200
+"""How many examples are scored at once."""
+_FEW_CHANNELS = 8  # below, images in channels-last order are the slower ones on a CPU
+
+
+@dataclass(frozen=True)
+class Score:
+    """The mean loss, and the values of the task's metrics by name."""
+
+    loss: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right answers; None where it is not told."""
+        return self.metrics.get("accuracy")
+
+    def entries(self) -> dict[str, float]:
+        """All numbers by name."""
+        return {"loss": self.loss, **self.metrics}
+
+
+def layout_of(module: nn.Module) -> torch.memory_format:
+    """The order in memory that the module's kernels want; if it is channels-last, it stays so."""
+    convs = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+    wide = convs and min(layer.out_channels for layer in convs) >= _FEW_CHANNELS
+    return torch.channels_last if wide else present_layout(module)
+
+
+def present_layout(module: nn.Module) -> torch.memory_format:
+    """The order in memory that images have in the module as it is."""
+    images = [p for p in module.parameters() if p.dim() == 4]
+    last = any(not p.is_contiguous() and _is_channels_last(p) for p in images)
+    return torch.channels_last if last else torch.contiguous_format
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    return tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+class InputBatches:
+    """So many batches of inputs, each moved to the module's device when it is asked for."""
+
+    def __init__(self, count: int, part: Callable[[int], Inputs], module: nn.Module) -> None:
+        self._count, self._part = count, part
+        self._device = next(module.parameters()).device
+        self._layout = layout_of(module)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> Inputs:
+        return map_inputs(self._move, self._part(number))
+
+    def _move(self, tensor: Tensor) -> Tensor:
+        layout = self._layout if tensor.dim() == 4 else torch.contiguous_format
+        return tensor.to(self._device).contiguous(memory_format=layout)
+
+
+def split_inputs(x: Inputs, module: nn.Module, batch: int = BATCH) -> InputBatches:
+    """Inputs in batches, in their order."""
+    parts = split_rows(x, batch)
+    return InputBatches(len(parts), parts.__getitem__, module)
+
+
+@torch.no_grad()
+def score(
+    module: nn.Module,
+    examples: Examples,
+    setup: Setup,
+    spread: Spread = in_order,
+    batch: int = BATCH,
+) -> Score:
+    """Evaluate a module as it is; ``batch`` matters only to norms that go by the batch."""
+    module.eval()
+    inputs, targets = split_inputs(examples.x, module, batch), torch.split(examples.y, batch)
+    rows = _rows(setup, module, inputs, targets, spread)
+    means, counts = rows[:, :2].t().tolist()
+    shares = batch_weights(counts, [len(y) for y in targets])
+    if not sum(shares):
+        raise DataError(f"none of the targets of these {len(examples)} examples counts in the loss")
+    terms = [mean * share if share else 0.0 for mean, share in zip(means, shares, strict=True)]
+    losses = torch.tensor(terms, dtype=torch.float64).sum()
+    head = torch.stack([losses, torch.tensor(float(sum(shares)), dtype=torch.float64)])
+    return score_of_sums(setup, torch.cat([head, rows[:, 2:].sum(0)]))
+
+
+def score_of_sums(setup: Setup, sums: Tensor) -> Score:
+    """What sums over batches come to: of losses, of what they count, and of every metric."""
+    loss = float(sums[0]) / float(sums[1])
+    sums_by_metric = torch.split(sums[2:], [m.width for m in setup.metrics.values()])
+    values = {
+        name: metric.value(its_sums, loss)
+        for (name, metric), its_sums in zip(setup.metrics.items(), sums_by_metric, strict=True)
+    }
+    return Score(loss, values)
+
+
+@torch.no_grad()
+def batch_rows(
+    setup: Setup,
+    module: nn.Module,
+    examples: Examples,
+    places: Sequence[Tensor],
+    spread: Spread = in_order,
+) -> Tensor:
+    """For each batch the mean loss, what that is the mean of, and the sums of every metric.
+
+    Args:
+        setup: what is trained.
+        module: what is scored, as it is.
+        examples: all of them.
+        places: those of each batch.
+        spread: how batches are shared by processes.
+    """
+    module.eval()
+    inputs = InputBatches(len(places), lambda n: take_rows(examples.x, places[n]), module)
+    return _rows(setup, module, inputs, [examples.y[rows] for rows in places], spread)
+
+
+def _rows(
+    setup: Setup, module: nn.Module, inputs: InputBatches, targets: Sequence[Tensor], spread: Spread
+) -> Tensor:
+    def of_batch(number: int) -> Tensor:
+        outputs = call(module, inputs[number])
+        y = targets[number].to(outputs.device)
+        sums = [metric.sums(outputs, y).double().cpu() for metric in setup.metrics.values()]
+        value = value_of(setup.loss, outputs, y)
+        if not value.is_count_known:
+            check_unknown(setup.loss, outputs, y, value.mean)
+        row = torch.tensor([float(value.mean), value.count], dtype=torch.float64)
+        return torch.cat([row, *sums])
+
+    return torch.stack(spread(len(inputs), of_batch))
