@@ -23,6 +23,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "inspect": models.inspect_command,
     "plan": models.plan_command,
     "export": models.export_command,
+    "generate": models.generate_command,
     "serve": devices.serve_command,
     "join": devices.join_command,
     "data": research.data_command,

@@ -148,6 +148,23 @@ def export_command(
     print(f"{path}: capacity {share:g}, {accuracy}test loss {score.loss:.4f}")
 
 
+def generate_command(
+    run: RunPath,
+    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "\n",
+    tokens: Annotated[int, typer.Option(help="How many to add.")] = 200,
+    capacity: Annotated[str, typer.Option(help="Of the sub-model, as 1/4.")] = "1",
+    temperature: Annotated[
+        float, typer.Option(help="Below 1: likelier tokens; 0: always the likeliest.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Another one draws another text.")] = 0,
+) -> None:
+    """Write text with a trained language model, or with the sub-model of a capacity."""
+    from submodel.runs.open import Run
+
+    share = parse_capacity(capacity)
+    print(Run(run).generate(prompt, tokens, capacity=share, temperature=temperature, seed=seed))
+
+
 def config_command(config: ConfigFile = None, settings: SetOptions = None) -> None:
     """Print a configuration with every key, its value, what it means, and your own comments."""
     from submodel.config import describe, keep_comments, read

@@ -28,6 +28,7 @@ from submodel.runs.callbacks import Callback, CallbackGuard
 from submodel.runs.callbacks.progress import Progress
 from submodel.runs.export import Format, export, trained_state
 from submodel.runs.folder import RunFolder
+from submodel.runs.generation import generate
 from submodel.runs.loop import run_rounds
 from submodel.runs.material import Material
 from submodel.runs.metrics import Metrics, flat
@@ -134,6 +135,30 @@ class Run:
         share = parse_capacity(capacity)
         target = Path(out or self.folder.path / "export" / f"capacity-{share:g}")
         return export(self._training, self._state, share, format, target)
+
+    def generate(
+        self,
+        prompt: str,
+        tokens: int = 200,
+        *,
+        capacity: float | str = 1.0,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> str:
+        """What the trained language model, or the sub-model of a capacity, writes after a prompt.
+
+        Args:
+            prompt: what the text begins with.
+            tokens: how many are added.
+            capacity: the share of every axis, as 0.25 or "1/4".
+            temperature: below 1: likelier tokens; 0: always the likeliest.
+            seed: another one draws another text.
+
+        Returns:
+            The prompt and what follows it.
+        """
+        data = self._training.setup.clients.dataset
+        return generate(self.submodel(capacity), data, prompt, tokens, temperature, seed)
 
     def resume(
         self,
