@@ -51,6 +51,11 @@ IN_A_CONFIGURATION: dict[str, dict[str, Any]] = {
         "model": {"name": "cnn", "options": {"width": 8}}
     },
     "model.rank_share: goes with factorised = true": {"model": {"rank_share": 0.5}},
+    'model.adapter_rank: goes with adapters = "lora"': {"model": {"adapter_rank": 4}},
+    'model.adapter_dropout: goes with adapters = "lora"': {"model": {"adapter_dropout": 0.0}},
+    "model.adapters: stand beside layers as they are": {
+        "model": {"adapters": "lora", "factorised": True}
+    },
     "task.options: 'auto' takes keys": {"task": {"options": {"reduction": "sum"}}},
     "data.alpha: 'iid' has no such key; it goes with data.partition = dirichlet": {
         "data": {"partition": "iid", "alpha": 0.5}

@@ -130,6 +130,7 @@ CASES: dict[str, dict[str, Any]] = {
         "clients": {"capacities": [0.25]},
     },
     "factorised": {"model": {"factorised": True}},
+    "adapters": {"model": {"name": "mlp", "adapters": "lora", "adapter_rank": 4}},
     "static batch norm and scaler": {"model": {"name": "preresnet18", "width": 2, "scaler": True}},
     "all labels, examples count": {
         "local": {"absent_labels": "keep"},

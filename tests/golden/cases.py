@@ -37,6 +37,7 @@ OTHERS: dict[str, Sections] = {
         {"scheme": {"name": "random", "sampling": "fixed", "alignment": "independent"}},
     ),
     "factorised": {"model": {"factorised": True}},
+    "adapters": joined(MLP, {"model": {"adapters": "lora", "adapter_rank": 4}}),
     **{f"server {name}": {"server": {"name": name}} for name in ("momentum", "adam", "yogi")},
     **{name: {"clients": {"sampling": name}} for name in ("cyclic", "shuffled-cyclic")},
     **{f"absent labels {a}": {"local": {"absent_labels": a}} for a in ("keep", "zero")},

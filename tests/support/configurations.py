@@ -49,7 +49,10 @@ WORDS: dict[str, SearchStrategy[Any]] = {
 # What a key needs beside it to mean anything, beyond the component that has it.
 BESIDE: dict[str, dict[str, Any]] = {
     "model.rank_share": {"model.factorised": True},
-    "model.scaler": {"model.factorised": False},
+    "model.scaler": {"model.factorised": False, "model.adapters": None},
+    "model.factorised": {"model.adapters": None},
+    **{f"model.adapter_{key}": {"model.adapters": "lora", "model.factorised": False}
+       for key in ("rank", "alpha", "dropout", "layers")},
     "data.partitioner_options": {"data.partitioner": "X"},
     "clients.count": {"clients.per_round": 1},
     "clients.proportions": {"clients.capacities": [1, 0.5]},

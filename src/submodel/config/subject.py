@@ -8,7 +8,15 @@ from pydantic import Field, field_validator, model_validator
 
 from submodel.data.registry import AUGMENTATIONS, PARTITIONS, SOURCES
 from submodel.model.registry import MODELS
-from submodel.options import Capacity, ChoosingSection, Count, PathText, Positive, Section
+from submodel.options import (
+    Capacity,
+    ChoosingSection,
+    Count,
+    Decay,
+    PathText,
+    Positive,
+    Section,
+)
 from submodel.tasks.registry import LOSSES, METRICS, TASKS
 
 _CLIENTS = 50  # without any word on it
@@ -33,6 +41,39 @@ class ModelSection(ChoosingSection):
     rank_share: Capacity = Field(
         1.0, description="factorised: the share of the full rank that the global model has"
     )
+
+    adapters: Literal["lora"] | None = Field(
+        None,
+        description="lora: nothing is trained but low-rank layers beside the linear ones (LoRA); "
+        "the model itself is sent once, and capacity is rank",
+    )
+    adapter_rank: Count | None = Field(None, description="lora: ranks per layer (default: 8)")
+    adapter_alpha: Positive | None = Field(
+        None, description="lora: what ranks add is scaled by alpha / rank (default: 2 rank)"
+    )
+    adapter_dropout: Decay | None = Field(
+        None,
+        description="lora: the share of an adapter's inputs that is dropped in training (default: "
+        "0; clients train one by one with it)",
+    )
+    adapter_layers: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="lora: the layers to adapt, by path or its last parts, as "
+        '"attention.project" (default: all linear layers but the last)',
+    )
+
+    @model_validator(mode="after")
+    def _adapters(self) -> Self:
+        keys = ("adapter_rank", "adapter_alpha", "adapter_dropout", "adapter_layers")
+        set_keys = [key for key in keys if getattr(self, key) is not None]
+        if self.adapters is None and set_keys:
+            raise ValueError(f'{set_keys[0]}: goes with adapters = "lora", and only with it')
+        if self.adapters is not None and self.factorised:
+            raise ValueError("adapters: stand beside layers as they are, not factorised ones")
+        if self.adapters is not None and getattr(self, "scaler", False):
+            raise ValueError("scaler: makes up for units left out; adapters leave none out")
+        return self
 
     @model_validator(mode="after")
     def _ranks(self) -> Self:

@@ -53,12 +53,11 @@ from submodel.model.axes import Axes
 from submodel.model.axes.axes_json import axes_fingerprint, from_json, to_json
 from submodel.model.build import build_module, fill_local, load, skeleton, tensors_of, to_device
 from submodel.model.norm import pool_moments
-from submodel.model.zoo import factorised
 from submodel.prepare.assembly import assemble_setup
 from submodel.prepare.axes import find_axes, only_cut_ranks
 from submodel.prepare.built_in import identify
 from submodel.prepare.objective import make_task
-from submodel.prepare.parts import make_module, make_scheme
+from submodel.prepare.parts import as_low_rank, make_module, make_scheme
 
 _log = logging.getLogger(__name__)
 Label = Annotated[int, Field(ge=0, lt=1 << 53)]
@@ -136,7 +135,7 @@ def empty_module(config: Config, facts: Facts) -> nn.Module:
         module = make_module(config, facts.model_context)
         if facts.example.is_floating_point():
             module = module.to(facts.example.dtype)
-        return factorised(module, config.model.rank_share) if config.model.factorised else module
+        return as_low_rank(config, module)
 
     try:
         with torch.device("meta"):

@@ -15,6 +15,7 @@ from submodel.model.build import tensors_of
 from submodel.model.build.cut_check import check_axes
 from submodel.model.cut import COORDINATES
 from submodel.model.zoo import only_ranks
+from submodel.model.zoo.adapters import adapters_of
 from submodel.prepare.built_in import BuiltIn, find_once
 
 
@@ -67,8 +68,9 @@ def find_axes(
 
 
 def only_cut_ranks(config: Config, module: nn.Module, axes: Axes) -> Axes:
-    """The axes that capacities cut: ranks alone where the model is factorised."""
-    return only_ranks(module, axes) if config.model.factorised else axes
+    """The axes that capacities cut: ranks alone where the model is factorised or has adapters."""
+    has_ranks = config.model.factorised or bool(adapters_of(module))
+    return only_ranks(module, axes) if has_ranks else axes
 
 
 def capacity_shares(config: Config) -> set[float]:

@@ -14,7 +14,8 @@ from submodel.errors import ConfigError
 from submodel.model.axes import Axes
 from submodel.model.registry import MODELS
 from submodel.model.seeding import seed_torch
-from submodel.model.zoo import ModelContext
+from submodel.model.zoo import ModelContext, add_adapters, factorised
+from submodel.model.zoo.adapters import DEFAULT_RANK
 from submodel.prepare.axes import selection_sizes
 from submodel.prepare.settings import alignment_of, describe_targets
 from submodel.randomness import key
@@ -57,6 +58,24 @@ def make_module(config: Config, context: ModelContext) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         seed_torch(key(config.seed, "initialise") % 2**63)
         return MODELS.find(config.model.name).make(config.model, context)
+
+
+def as_low_rank(config: Config, module: nn.Module) -> nn.Module:
+    """The model with factorised layers or with adapters, where the configuration says so."""
+    choice = config.model
+    if choice.factorised:
+        return factorised(module, choice.rank_share)
+    if choice.adapters is None:
+        return module
+    with torch.random.fork_rng(devices=[]):
+        seed_torch(key(config.seed, "adapters") % 2**63)
+        return add_adapters(
+            module,
+            choice.adapter_rank or DEFAULT_RANK,
+            choice.adapter_alpha,
+            choice.adapter_dropout or 0.0,
+            choice.adapter_layers or (),
+        )
 
 
 def make_scheme(config: Config, module: nn.Module, axes: Axes, has_labels: bool) -> Scheme:

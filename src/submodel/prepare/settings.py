@@ -93,6 +93,7 @@ def alignment_problems(config: Config, module: nn.Module, own_axes: bool) -> lis
             f"preresnet18 or preresnet34, whose layers it knows, not {type(module).__name__}",
         ),
         (not config.model.factorised, "the layers as they are, not model.factorised"),
+        (config.model.adapters is None, "the layers as they are, without model.adapters"),
         (
             not own_axes and config.axes == AxesSection(),
             "the traced axes unchanged, as it draws by layers",
@@ -101,16 +102,19 @@ def alignment_problems(config: Config, module: nn.Module, own_axes: bool) -> lis
     return [f"scheme.alignment: 'independent' needs {need}" for holds, need in needs if not holds]
 
 
-def factorised_problems(config: Config, own_axes: bool) -> list[str]:
-    """What contradicts a capacity that is rank, and rank alone."""
+def rank_problems(config: Config, own_axes: bool) -> list[str]:
+    """What contradicts a capacity that is rank, and rank alone; empty where it is not."""
+    if not config.model.factorised and config.model.adapters is None:
+        return []
+    key = "model.factorised" if config.model.factorised else "model.adapters"
     problems = []
     if config.scheme.granularity == "coordinate":
         problems.append(
-            "scheme.granularity: 'coordinate' masks single weights, but with model.factorised "
-            "capacity is rank; use 'unit'"
+            f"scheme.granularity: 'coordinate' masks single weights, but with {key} capacity is "
+            "rank; use 'unit'"
         )
     if config.axes.cut:
-        problems.append("axes.cut: with model.factorised nothing but ranks is cut")
+        problems.append(f"axes.cut: with {key} nothing but ranks is cut")
     if own_axes:
-        problems.append("model.factorised: has tensors of its own and traces them; leave out axes=")
+        problems.append(f"{key}: has tensors of its own and traces them; leave out axes=")
     return problems

@@ -20,7 +20,6 @@ from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
 from submodel.model.inputs import first_column
 from submodel.model.weights import load_weights
-from submodel.model.zoo import factorised
 from submodel.prepare.assembly import assemble_setup
 from submodel.prepare.axes import find_axes, only_cut_ranks
 from submodel.prepare.builds import check_builds
@@ -29,12 +28,12 @@ from submodel.prepare.components import component_problems, partition_problems
 from submodel.prepare.fit import check_fit, check_kinds, check_model, cross_entropy_options
 from submodel.prepare.model_context import context_of
 from submodel.prepare.objective import apply_task, make_task, settle
-from submodel.prepare.parts import load_data, make_module, make_scheme, split_data
+from submodel.prepare.parts import as_low_rank, load_data, make_module, make_scheme, split_data
 from submodel.prepare.selection import select_main_output
 from submodel.prepare.settings import (
     alignment_problems,
     axes_problems,
-    factorised_problems,
+    rank_problems,
     target_problems,
     unused_problems,
 )
@@ -61,8 +60,7 @@ def prepare(
     problems += unused_problems(config)
     if module is not None and config.model.weights is not None:
         problems.append("model.weights: a model that is given in Python has its own; leave it out")
-    if config.model.factorised:
-        problems += factorised_problems(config, own_axes=axes is not None)
+    problems += rank_problems(config, own_axes=axes is not None)
     if problems:
         raise ConfigError(problems)
     check_kinds(module, data, loss or functional.cross_entropy)
@@ -91,8 +89,7 @@ def prepare(
         built_in = identify(config, module, data) if axes is None else None
     check_model(module)
     module = select_main_output(module, data.example)
-    if config.model.factorised:
-        module = factorised(module, config.model.rank_share)
+    module = as_low_rank(config, module)
     check_fit(module, data, loss)
     problems += target_problems(config, data, loss)
     if partition is None:

@@ -54,10 +54,10 @@ def _axes() -> Axes:
     return trace(_net(), _data().example)
 
 
-@lru_cache(maxsize=1)
-def costs() -> CostModel:
-    """Of the small net."""
-    return CostModel(_net(), _data().example)
+@lru_cache(maxsize=4)
+def costs_of(module: nn.Module) -> CostModel:
+    """Of the small net, or of the low-rank one that a configuration makes of it."""
+    return CostModel(module, _data().example)
 
 
 class OneByOne(SerialEngine):
@@ -90,7 +90,9 @@ class SchemeBench:
 
     def fresh(self, **changes: Mapping[str, Any]) -> Setup:
         """A setup with a scheme of its own."""
-        return prepare(self.config(**changes), _net(), _data(), _axes())
+        config = self.config(**changes)
+        has_ranks = config.model.factorised or config.model.adapters is not None
+        return prepare(config, _net(), _data(), None if has_ranks else _axes())
 
     @cached_property
     def setup(self) -> Setup:
@@ -133,7 +135,7 @@ def run_bench(setup: Setup, engine: OneByOne, rounds: int = ROUNDS, memory: bool
     """Some rounds from the start; ``memory`` keeps what scheme and server remember."""
     state = initial_state(setup)
     for _ in range(rounds):
-        state, _ = step(setup, state, engine, costs())
+        state, _ = step(setup, state, engine, costs_of(setup.module))
     return state if memory else replace(state, memory={})
 
 

@@ -15,7 +15,6 @@ from submodel.algorithm.cells import cells_of
 from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.evaluation import EVALUATOR
 from submodel.algorithm.merge import Accumulator, merge_rule
-from submodel.algorithm.registry import RULES
 from submodel.algorithm.rounds import initial_state, output_step, plan, step
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.model.cut import gather
@@ -28,7 +27,7 @@ from submodel.testing.bench import (
     BudgetScope,
     SchemeBench,
     bits,
-    costs,
+    costs_of,
     require,
     require_same,
     run_bench,
@@ -38,6 +37,7 @@ _LIMITS: dict[BudgetScope, str] = {"axis": "axis by axis", "total": "in total"}
 _DRAWN_ROUNDS = 50
 _DEVIATIONS = 5  # of a mean, where masks have random sizes
 _SMOOTHNESS = 20.0
+_RULES = ("selective", "fill_in")  # that any model can be merged by
 
 
 def _questions(setup: Setup, state: State) -> Iterator[tuple[str, int, float, Draw]]:
@@ -130,17 +130,18 @@ def round_trip(bench: SchemeBench) -> list[str]:
     """Contract 2: what comes back as it went leaves no trace, under either rule."""
     setup = bench.setup
     state = initial_state(setup)
-    for rule in RULES.offers:
-        accumulator = Accumulator(state.tensors, merge_rule(rule))
+    whole_tensors = setup.travel.of_update(state.tensors)
+    for rule in _RULES:
+        accumulator = Accumulator(whole_tensors, merge_rule(rule))
         for assignment in plan(setup, 1):
             cut = cut_of(setup, assignment, knowledge=knowledge_of(setup, state))
-            tensors = gather(cut, state.tensors)
+            tensors = gather(cut, whole_tensors)
             reason = accumulator.refusal(cut, tensors)
             require(reason is None, f"client {assignment.client}: its update is refused: {reason}")
             accumulator.add(cut, tensors)
         require_same(
             State(0, accumulator.merge()),
-            State(0, state.tensors),
+            State(0, whole_tensors),
             f"merging ({rule}) what clients hold, untouched, changes the model",
         )
     return ["what is gathered and merged untouched changes no bit (contract 2)"]
@@ -162,7 +163,8 @@ def resumption(bench: SchemeBench) -> list[str]:
     state = start
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(ROUNDS):
-            state, _ = step(bench.fresh(), state, bench.engine, costs())
+            setup = bench.fresh()
+            state, _ = step(setup, state, bench.engine, costs_of(setup.module))
             for name in start.memory.keys() ^ state.memory.keys():
                 raise AssertionError(
                     f"memory {name!r} is not there all the time; `begin` names all"
@@ -193,7 +195,7 @@ def final_output(bench: SchemeBench) -> list[str]:
     setup = bench.fresh()
     state = run_bench(setup, bench.engine, rounds=1)
     one, two = (
-        output_step(setup, state, engine, costs(), _SMOOTHNESS)
+        output_step(setup, state, engine, costs_of(setup.module), _SMOOTHNESS)
         for engine in (bench.engine, bench.backwards)
     )
     for name, tensor in one.tensors.items():
@@ -216,7 +218,7 @@ def everything(bench: SchemeBench) -> list[str]:
             missing == 0, f"{question(axis, size, capacity, draw)}: {missing} units are missing"
         )
     full = replace(bench, choice={"name": "full", "granularity": bench.choice["granularity"]})
-    for rule in RULES.offers:
+    for rule in _RULES:
         scheme_setup, fedavg = (
             b.fresh(clients=bench.whole, merge={"rule": rule}) for b in (bench, full)
         )
@@ -226,7 +228,7 @@ def everything(bench: SchemeBench) -> list[str]:
             f"a round ({rule}) at capacity 1 is not a round of FedAvg",
         )
     one, two = (
-        output_step(s, initial_state(s), bench.engine, costs(), _SMOOTHNESS)
+        output_step(s, initial_state(s), bench.engine, costs_of(s.module), _SMOOTHNESS)
         for s in (scheme_setup, fedavg)
     )
     for name, tensor in one.tensors.items():  # sums over more passes are rounded otherwise

@@ -167,7 +167,8 @@ class BatchedEngine:
     def _train_stack(self, forward: Forward, clients: Sequence[_Client]) -> Iterator[Update]:
         tasks = [client.task for client in clients]
         loss = StackedLoss(self._setup, tasks, self._device)
-        stack = Stack(self._setup.module, tasks, self._device)
+        shared_names = self._setup.travel.base_names if forward is not self._wide else ()
+        stack = Stack(self._setup.module, tasks, self._device, shared_names)
         set_rate(forward.module, tasks[0].assignment.capacity)
         book = LossBook(len(clients), self._device)
         work, total_steps = tasks[0].work, count_steps(clients[0].total, tasks[0].work)

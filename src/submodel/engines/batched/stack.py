@@ -5,7 +5,7 @@ Everything here keeps clients apart: losses, gradient norms and what optimisers 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -101,12 +101,25 @@ class Share:
 class Stack:
     """Clients of equal shape; `share` gives those of a step, `unstack` the results."""
 
-    def __init__(self, module: nn.Module, tasks: Sequence[Task], device: torch.device) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        tasks: Sequence[Task],
+        device: torch.device,
+        shared_names: Collection[str] = (),
+    ) -> None:
+        """``shared_names``: tensors that are the same for all, and not trained: one copy does."""
         self._clients = len(tasks)
+        self._shared_names = shared_names
         self._shapes = {name: tensor.shape for name, tensor in tasks[0].tensors.items()}
         self._untrained_names = untrained_names(module)
         self._trainable = [n for n, p in module.named_parameters() if p.requires_grad]
-        self._tensors = {n: widen([t.tensors[n] for t in tasks], device) for n in self._shapes}
+        self._tensors = {
+            n: move(tasks[0].tensors[n], device)
+            if n in shared_names
+            else widen([t.tensors[n] for t in tasks], device)
+            for n in self._shapes
+        }
         optimiser, wide = tasks[0].work.optimiser, [self._tensors[n] for n in self._trainable]
         apart = getattr(optimiser, "whole_tensors", False)
         self._slots: Slots = [] if apart else optimiser.begin(wide)
@@ -135,7 +148,10 @@ class Stack:
     def share(self, start: int, stop: int) -> Share:
         """The clients from ``start`` up to ``stop``."""
         if (start, stop) not in self._shares:
-            tensors = {n: self._rows(t, start, stop) for n, t in self._tensors.items()}
+            tensors = {
+                n: t if n in self._shared_names else self._rows(t, start, stop)
+                for n, t in self._tensors.items()
+            }
             parameters = [tensors[n].detach().requires_grad_() for n in self._trainable]
             tensors |= dict(zip(self._trainable, parameters, strict=True))
             self._shares[start, stop] = Share(

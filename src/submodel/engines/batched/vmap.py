@@ -69,8 +69,13 @@ class MappedForward:
         return self._largest
 
     def __call__(self, wide: Wide, clients: int, x: Inputs) -> Tensor:
-        """One call over all clients."""
-        tensors_by_client = {n: wide[n].view(clients, *shape) for n, shape in self._shapes.items()}
+        """One call over all clients; what comes in the shape of one client is everybody's."""
+        place = {n: None if wide[n].shape == s and clients > 1 else 0
+                 for n, s in self._shapes.items()}  # fmt: skip
+        tensors_by_client = {
+            n: wide[n] if place[n] is None else wide[n].view(clients, *shape)
+            for n, shape in self._shapes.items()
+        }
 
         def one(tensors: dict[str, Tensor], inputs: Inputs) -> Tensor:
             positional, by_name = arguments(inputs)
@@ -79,6 +84,6 @@ class MappedForward:
             )
             return out
 
-        run_all = torch.func.vmap(one, in_dims=(0, 1), out_dims=1, randomness="error")
+        run_all = torch.func.vmap(one, in_dims=(place, 1), out_dims=1, randomness="error")
         outputs: Tensor = run_all(tensors_by_client, x)
         return outputs

@@ -1,4 +1,4 @@
-"""The built-in models, a file for each, and layers as products of two low-rank ones."""
+"""The built-in models, a file for each, layers as products of low-rank ones, and adapters."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from torch import nn
 
 from submodel.errors import ConfigError
 from submodel.model.registry import MODELS
+from submodel.model.zoo.adapters import add_adapters, fold_adapters
 from submodel.model.zoo.context import ModelContext
-from submodel.model.zoo.low_rank import factorised, only_ranks
+from submodel.model.zoo.low_rank import factorised
+from submodel.model.zoo.ranks import only_ranks
 
-__all__ = ["ModelContext", "factorised", "make_model", "only_ranks"]
+__all__ = [
+    "ModelContext",
+    "add_adapters",
+    "factorised",
+    "fold_adapters",
+    "make_model",
+    "only_ranks",
+]
 
 
 def make_model(

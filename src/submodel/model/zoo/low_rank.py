@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator
+from typing import TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from submodel.errors import ConfigError
-from submodel.model.axes import CLASSES, Axes
-from submodel.model.axes.layout import Along
 from submodel.model.capacity import units_held
 
+_Layer = TypeVar("_Layer", bound=nn.Module)
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
@@ -76,7 +75,7 @@ def factorised(
     if not 0 < rank_share <= 1:
         raise ConfigError([f"rank_share: {rank_share} is not in (0, 1]"])
     low_rank = copy.deepcopy(module)
-    layers = dict(_layers(low_rank))
+    layers = dict(layers_of(low_rank, _is_matrix))
     if unknown := [path for path in skip or () if path not in layers]:
         raise ConfigError(
             [f"skip: {path!r} is not one of the layers {', '.join(layers)}" for path in unknown]
@@ -87,7 +86,7 @@ def factorised(
     layers_to_split = {
         id(layer): layer
         for layer in layers.values()
-        if id(layer) not in skipped_ids and _is_plain(layer, uses) and _saves(layer.weight)
+        if id(layer) not in skipped_ids and stands_alone(layer, uses) and _saves(layer.weight)
     }
     if not layers_to_split:
         raise ConfigError(
@@ -105,38 +104,35 @@ def factorised(
     return pairs.get(id(low_rank), low_rank)
 
 
-def only_ranks(module: nn.Module, axes: Axes) -> Axes:
-    """The axes of a factorised module, all but its ranks kept whole: capacity is rank.
+def _is_matrix(layer: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
+    return type(layer) is nn.Linear or (type(layer) is nn.Conv2d and layer.groups == 1)
 
-    >>> from submodel.model.axes import trace
-    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.Linear(6, 2))
-    >>> low = factorised(net)
-    >>> only_ranks(low, trace(low, torch.ones(1, 4))).cut_by_capacity
-    {'2.down': 6}
+
+def layers_of(
+    module: nn.Module, is_one: Callable[[nn.Module], TypeGuard[_Layer]], path: str = ""
+) -> Iterator[tuple[str, _Layer]]:
+    """The layers of a kind, in the order in which the module holds them, not inside torch's own.
+
+    Args:
+        module: where to look.
+        is_one: whether a layer is of the kind.
+        path: of the module.
     """
-    ranks = set()
-    for path, layer in module.named_modules():
-        if isinstance(layer, Factors):
-            layouts = axes.layouts.get(f"{path}.down.weight".lstrip("."))
-            if layouts is not None and isinstance(layouts[0], Along):
-                ranks.add(layouts[0].axis)
-    others = [axis for axis in axes.sizes if axis not in ranks and axis != CLASSES]
-    why = "of a factorised model only ranks are cut"
-    return replace(axes, kept_whole=dict.fromkeys(others, why) | dict(axes.kept_whole))
-
-
-def _layers(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Linear | nn.Conv2d]]:
-    """The layers that have the form of a matrix, in the order in which the module holds them."""
-    if type(module) is nn.Linear or (type(module) is nn.Conv2d and module.groups == 1):
+    if is_one(module):
         yield path, module
     elif isinstance(module, _CONTAINERS) or not type(module).__module__.startswith("torch.nn."):
         for name, child in module._modules.items():  # under every name that it has
             if child is not None:
-                yield from _layers(child, f"{path}.{name}".lstrip("."))
+                yield from layers_of(child, is_one, f"{path}.{name}".lstrip("."))
 
 
-def _is_plain(layer: nn.Linear | nn.Conv2d, uses: Counter[int]) -> bool:
-    """Whether nobody else depends on what the layer is made of."""
+def stands_alone(layer: nn.Module, uses: Counter[int]) -> bool:
+    """Whether nobody else depends on what the layer is made of.
+
+    Args:
+        layer: one with a weight and a bias.
+        uses: how often each parameter is used, by its identity.
+    """
     parameters = layer._parameters
     return (
         parameters.keys() == {"weight", "bias"}
