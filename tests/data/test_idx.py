@@ -18,8 +18,8 @@ def idx(array: np.ndarray) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
 
 
-def write_set(folder: Path, packed: bool = False) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(0)
+def write_set(folder: Path, packed: bool = False, seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
     arrays = {}
     for part, count in (("train", 20), ("t10k", 10)):
         arrays[f"{part}-images-idx3-ubyte"] = random.integers(0, 256, (count, 28, 28))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -9,9 +10,10 @@ import tarfile
 import tempfile
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +30,11 @@ from submodel.data.images import Images, ImageSet
 from submodel.data.sources.cifar.files import read_cifar
 from submodel.data.sources.cifar.spec import CIFAR10
 from submodel.data.sources.folder import read_folder
+from submodel.data.table_facts import ColumnCode, TableFacts
 from submodel.experiments.comparison import report
 from submodel.experiments.comparison.findings import Findings
 from submodel.federation.device import Report
+from submodel.federation.encoding import keep_encoding, receive_encoding
 from submodel.federation.facts import Facts, briefing, read_briefing
 from submodel.federation.own_data import OwnData
 from submodel.federation.roster import read_roster
@@ -261,6 +265,62 @@ def _read_task(path: Path) -> None:
     read_task(parcel, _setup())
 
 
+TEXT_FACTS = Facts((4,), "int64", None, (), (), (), 300, "language", (4,), "int64", True)
+TABLE_FACTS = Facts((3,), "float32", 2, (), (), ())
+TEXTS = parse({"data": {"name": "text:/here", "length": 4, "tokens": "characters"}})
+TABLES = parse({"data": {"name": "csv:/here", "target": "b"}})
+TABLE = TableFacts((ColumnCode("a", 1.5, 0.5), ColumnCode("c", words=("x", "y"))), ("no", "yes"))
+
+
+def _questions() -> tuple[bytes, ...]:
+    """Who are you, and here is how text or a table becomes numbers."""
+    heads = [
+        {**briefing(TEXTS, TEXT_FACTS), "encoding": {"tokens": tokens.decode(), "table": None}}
+        for tokens in text.tokenisers()
+    ]
+    heads.append(
+        {**briefing(TABLES, TABLE_FACTS), "encoding": {"tokens": None, "table": asdict(TABLE)}}
+    )
+    return tuple(Parcel(head, {}).to_bytes() for head in heads)
+
+
+def _own_text_and_table(folder: Path) -> None:
+    (folder / "own.txt").write_text("the cat sat on the mat")
+    (folder / "own.csv").write_text("a,b,c\n1,no,x\n2,yes,z\n")
+
+
+def _read_question(path: Path) -> None:
+    head = Parcel.from_bytes(path.read_bytes()).head
+    _read_own(path.parent, *read_briefing(head), head)
+
+
+def _read_own(folder: Path, config: Config, facts: Facts, head: Mapping[str, Any]) -> None:
+    """What a device does, whatever the fingerprint, which nobody would hit by chance."""
+    fingerprint = hashlib.sha256(json.dumps(head.get("encoding"), sort_keys=True).encode())
+    keep_encoding(head, fingerprint.hexdigest())
+    for source in (head, {}):  # as it came, and as it was kept
+        receive = partial(receive_encoding, source, fingerprint.hexdigest())
+        kind = "text" if config.data.name.startswith("text") else "csv"
+        file = folder / ("own.txt" if kind == "text" else "own.csv")
+        OwnData.of(f"{kind}:{file}").read(config, facts, receive)
+
+
+def _encodings() -> tuple[bytes, ...]:
+    heads = [Parcel.from_bytes(question).head["encoding"] for question in _questions()]
+    return tuple(json.dumps(head).encode() for head in heads)
+
+
+def _read_encoding(path: Path) -> None:
+    try:
+        values = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise WireError(error) from None
+    if isinstance(values, dict) and values.get("table"):
+        _read_own(path.parent, TABLES, TABLE_FACTS, {"encoding": values})
+    else:
+        _read_own(path.parent, TEXTS, TEXT_FACTS, {"encoding": values})
+
+
 def _updates() -> tuple[bytes, ...]:
     made = []
     for transport, granularity in WAYS:
@@ -466,6 +526,12 @@ READERS = {
     "comparison": Reader(_compared, "comparison.json", _index, mutate.text, _records_beside),
     "devices": Reader(lambda path: read_roster(path), "devices.json", _devices, mutate.text),
     "task": Reader(_read_task, "message", _tasks, mutate.safetensors),
+    "question": Reader(
+        _read_question, "message", _questions, mutate.safetensors, _own_text_and_table
+    ),
+    "encoding": Reader(
+        _read_encoding, "encoding.json", _encodings, mutate.text, _own_text_and_table
+    ),
     "update": Reader(_read_update, "message", _updates, mutate.safetensors),
     "report": Reader(_read_report, "message", _reports, mutate.safetensors),
     "moments": Reader(_read_moments, "message", _moments, mutate.safetensors),

@@ -759,7 +759,7 @@ def test_memory_becomes_the_largest_capacity_that_fits() -> None:
     setup = prepare(config)
     facts = Facts.of(setup.clients.dataset)
     fits = [
-        fitting_capacity(config, setup.module, setup.axes, facts, memory)
+        fitting_capacity(config, setup, facts.example, memory)
         for memory in (10**9, 4 * 10**6, 10**6)
     ]
     assert fits == [1.0, 0.5, 0.25]
@@ -767,10 +767,10 @@ def test_memory_becomes_the_largest_capacity_that_fits() -> None:
     needs = Budget(setup.module, setup.axes, facts.example, config.local.batch_size or 1).needs(1.0)
     for copies, memory in ((0, needs.memory), (4, needs.memory + 4 * whole)):
         for short, capacity in ((0, 1.0), (1, 0.5)):
-            args = (config, setup.module, setup.axes, facts, memory - short)
+            args = (config, setup, facts.example, memory - short)
             assert fitting_capacity(*args, copies=copies) == capacity
     with pytest.raises(ConfigError, match=r"the smallest, 0.25, needs .* parameters"):
-        fitting_capacity(config, setup.module, setup.axes, facts, 10**9, taken_bytes=10**9 - 10**4)
+        fitting_capacity(config, setup, facts.example, 10**9, taken_bytes=10**9 - 10**4)
     assert [offered_capacity(config, c) for c in (1, 0.9, 0.5, 0.3)] == [1, 0.5, 0.5, 0.25]
 
 

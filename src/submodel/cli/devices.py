@@ -6,7 +6,7 @@ import importlib.util
 import json
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -126,8 +126,12 @@ def follow(config: Config, folder: RunFolder, place: ServingPlace) -> None:
 def join_command(
     host: Annotated[str, typer.Argument(metavar="HOST[:PORT]", help="The server.")],
     data: Annotated[
-        Path | None,
-        typer.Option(help="CLASS/*.png in a folder, or x and y in .npz or .safetensors."),
+        str | None,
+        typer.Option(
+            metavar="PATH|NAME",
+            help="CLASS/*.png in a folder, x and y in .npz or .safetensors, or as data.name: "
+            "csv:PATH, text:PATH, mnist, ...",
+        ),
     ] = None,
     part: Annotated[
         int | None, typer.Option(help="Or play this client of the run's own data, to try it out.")
@@ -143,6 +147,14 @@ def join_command(
         Path, typer.Option(help="The device's folder of 'submodel federation init'.")
     ] = _CREDENTIALS,
     name: Annotated[str | None, typer.Option(help="What the server calls this device.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="data.KEY=VALUE",
+            help="A key of --data that is another here than on the server; repeatable.",
+        ),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option(help="Neither encrypt nor show a key; on loopback only.")
     ] = False,
@@ -152,7 +164,7 @@ def join_command(
     from submodel.federation.flower.credentials import load_device
     from submodel.federation.flower.supernode import Supernode, keep_running
 
-    settings = node_settings(data, part, capacity, memory, name)
+    app_settings = node_settings(data, part, capacity, memory, name, settings or ())
     files = None
     if not insecure:
         files = load_device(credentials)
@@ -160,7 +172,7 @@ def join_command(
     with tempfile.TemporaryDirectory(prefix="submodel-") as temporary:
         home = Path(temporary)
         journal = home / "journal.jsonl"
-        config = {**settings, "journal": str(journal)}
+        config = {**app_settings, "journal": str(journal)}
         node = Supernode(address, home, home / "supernode.log", files, config)
         print(f"joining {address}; Ctrl-C leaves", flush=True)
         over = threading.Event()
@@ -176,34 +188,67 @@ def join_command(
 
 
 def node_settings(
-    data: Path | None,
+    data: str | None,
     part: int | None,
     capacity: str | None,
     memory: str | None,
     name: str | None,
+    settings: Sequence[str] = (),
 ) -> dict[str, str | int | float | bool]:
     """What the device's app is told, checked here, where its owner sees it."""
     problems = []
     if (data is None) == (part is None):
         problems.append("give --data DIR (or --part NUMBER, to try it out), and only one of them")
-    if data is not None and not data.expanduser().exists():
-        problems.append(f"--data: {data}: no such file or folder")
+    place, problem = ("", "") if data is None else find_own_data(data)
+    problems += [f"--data: {problem}"] * bool(problem)
+    if data is None and settings:
+        problems.append("--set: goes with --data; a part of the run's data has the run's keys")
+    problems += [
+        f"--set {setting}: want data.KEY=VALUE"
+        for setting in settings
+        if not setting.strip().startswith("data.") or "=" not in setting or "\n" in setting
+    ]
     if capacity is not None and memory is not None:
         problems.append("give --capacity or --memory, not both")
     if problems:
         raise ConfigError(problems)
-    settings: dict[str, str | int | float | bool] = {}
+    values: dict[str, str | int | float | bool] = {}
     if data is not None:
-        settings["data"] = str(data.expanduser().resolve())
+        values["data"] = place
+    if settings:
+        values["set"] = "\n".join(settings)
     if part is not None:
-        settings["part"] = part
+        values["part"] = part
     if capacity is not None:
-        settings["capacity"] = parse_capacity(capacity)
+        values["capacity"] = parse_capacity(capacity)
     if memory is not None:
-        settings["memory"] = parse_amount(memory)
+        values["memory"] = parse_amount(memory)
     if name is not None:
-        settings["name"] = name
-    return settings
+        values["name"] = name
+    return values
+
+
+def find_own_data(text: str) -> tuple[str, str]:
+    """What ``--data`` names, with its path in full, and what is wrong with it, if anything.
+
+    >>> find_own_data("mnist")
+    ('mnist', '')
+    >>> find_own_data("/nowhere/pictures")[1]
+    '/nowhere/pictures: no such file or folder, nor the name of a data source'
+    """
+    from submodel.data.registry import SOURCES
+
+    path = Path(text).expanduser()
+    if path.exists():
+        return str(path.resolve()), ""
+    if text == "own" or not SOURCES.knows(text):
+        return text, f"{text}: no such file or folder, nor the name of a data source"
+    prefix, _, argument = text.partition(":")
+    if prefix not in SOURCES.prefixes or SOURCES.offers[prefix].argument != "PATH":
+        return text, ""
+    path = Path(argument).expanduser()
+    problem = "" if path.exists() else f"{argument}: no such file or folder"
+    return f"{prefix}:{path.resolve()}", problem
 
 
 def _tell(journal: Path, over: threading.Event) -> None:

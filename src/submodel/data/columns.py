@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from submodel.data.table_facts import ColumnCode
 from submodel.errors import DataError
 from submodel.extras import needs_extra
 
@@ -58,17 +59,22 @@ class Column:
             )
 
 
-def read_columns(path: Path) -> dict[str, Column]:
-    """The columns of a table by name, from .csv, .tsv or .parquet."""
+def read_columns(path: Path, words: Collection[str] = ()) -> dict[str, Column]:
+    """The columns of a table by name, from .csv, .tsv or .parquet.
+
+    Args:
+        path: the file.
+        words: names of columns that are words, even if all of them could be numbers.
+    """
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    columns = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
+    columns = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path, words)
     if not columns or not len(next(iter(columns.values())).values):
         raise DataError(f"{path}: no rows in it")
     return columns
 
 
-def _read_csv(path: Path) -> dict[str, Column]:
+def _read_csv(path: Path, words: Collection[str]) -> dict[str, Column]:
     delimiter = "\t" if path.suffix == ".tsv" else ","
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -85,13 +91,15 @@ def _read_csv(path: Path) -> dict[str, Column]:
         if len(row) != len(head):
             raise DataError(f"{path}: row {number} has {len(row)} entries, not {len(head)}")
     return {
-        name: _column(np.array([row[place] for row in rows], dtype=str))
+        name: _column(np.array([row[place] for row in rows], dtype=str), name in words)
         for place, name in enumerate(head)
     }
 
 
-def _column(texts: NDArray[np.str_]) -> Column:
+def _column(texts: NDArray[np.str_], words: bool) -> Column:
     """Numbers where all entries are; a missing one is not a number."""
+    if words:
+        return Column(texts, words=True)
     blank = np.isin(np.char.lower(np.char.strip(texts)), _EMPTY)
     try:
         values = np.where(blank, "nan", texts).astype(np.float64)
@@ -115,36 +123,66 @@ def _read_parquet(path: Path) -> dict[str, Column]:
     return columns
 
 
-def encode_columns(
+def code_columns(
     columns: Mapping[str, Column], train: NDArray[np.int64], path: Path
-) -> NDArray[np.float32]:
-    """All columns as numbers: standardised by the training part, words as columns of 0 and 1.
+) -> tuple[ColumnCode, ...]:
+    """How columns become numbers: standardised by the training part, words as columns of 0 and 1.
+
+    Args:
+        columns: the columns by name.
+        train: the rows of the training part.
+        path: where they are from, for errors.
 
     >>> column = Column(np.array([1.0, 3.0, 5.0]), words=False)
-    >>> encode_columns({"a": column}, np.array([0, 1]), Path("t.csv")).ravel().tolist()
-    [-1.0, 1.0, 3.0]
+    >>> code_columns({"a": column}, np.array([0, 1]), Path("t.csv"))
+    (ColumnCode(name='a', mean=2.0, deviation=1.0, words=None),)
     """
-    parts = []
+    codes = []
     for name, column in columns.items():
         column.check_complete(name, path)
         if column.words:
-            parts.append(_one_hot(name, column, train, path))
+            words = np.unique(column.values[train])
+            if len(words) > _MOST_WORDS:
+                raise DataError(
+                    f"{path}: column {name!r} has {len(words):,} different words; leave it out of "
+                    f"data.columns, or have at most {_MOST_WORDS}"
+                )
+            codes.append(ColumnCode(name, words=tuple(words.tolist())))
             continue
         values = column.values.astype(np.float64)
         mean, deviation = values[train].mean(), values[train].std()
-        parts.append(((values - mean) / (deviation or 1.0))[:, None])
+        codes.append(ColumnCode(name, float(mean), float(deviation or 1.0)))
+    return tuple(codes)
+
+
+def encode_columns(
+    columns: Mapping[str, Column], codes: Sequence[ColumnCode], path: Path
+) -> NDArray[np.float32]:
+    """The columns that have a code as numbers.
+
+    Args:
+        columns: the columns by name.
+        codes: how each becomes numbers; words that a code does not have are none of its columns.
+        path: where they are from, for errors.
+
+    >>> column = Column(np.array([1.0, 3.0, 5.0]), words=False)
+    >>> encode_columns({"a": column}, [ColumnCode("a", 2.0, 1.0)], Path("t.csv")).ravel().tolist()
+    [-1.0, 1.0, 3.0]
+    """
+    parts = []
+    for code in codes:
+        column = columns[code.name]
+        column.check_complete(code.name, path)
+        if column.words != (code.words is not None):
+            kinds = {True: "words", False: "numbers"}
+            raise DataError(
+                f"{path}: column {code.name!r} holds {kinds[column.words]}, and the run's holds "
+                f"{kinds[not column.words]}"
+            )
+        if code.words is not None:
+            same: NDArray[np.bool_] = column.values[:, None] == np.array(code.words)[None]
+            parts.append(same.astype(np.float64))
+        else:
+            values = column.values.astype(np.float64)
+            parts.append(((values - code.mean) / code.deviation)[:, None])
     return np.concatenate(parts, axis=1).astype(np.float32)
-
-
-def _one_hot(
-    name: str, column: Column, train: NDArray[np.int64], path: Path
-) -> NDArray[np.float64]:
-    """A column for every word of the training part; others have none of them."""
-    words = np.unique(column.values[train])
-    if len(words) > _MOST_WORDS:
-        raise DataError(
-            f"{path}: column {name!r} has {len(words):,} different words; leave it out of "
-            f"data.columns, or have at most {_MOST_WORDS}"
-        )
-    same: NDArray[np.bool_] = column.values[:, None] == words[None]
-    return same.astype(np.float64)

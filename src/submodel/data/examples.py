@@ -13,6 +13,7 @@ from torch import Tensor
 from submodel.data.checks import are_labels, count_classes
 from submodel.data.owners import Owners
 from submodel.data.parts import read_part
+from submodel.data.table_facts import TableFacts
 from submodel.data.text.facts import TextFacts
 from submodel.errors import ConfigError, DataError
 from submodel.model.inputs import Inputs, count_rows, first_column, take_rows
@@ -64,6 +65,7 @@ class Dataset:
         about: where images come from.
         text: what is known of the tokens, where examples are text.
         owners: who has which example, where the data says so.
+        table: how columns became numbers, where examples are rows of a table.
     """
 
     train: Examples
@@ -72,6 +74,7 @@ class Dataset:
     about: About | None = None
     text: TextFacts | None = None
     owners: Owners | None = None
+    table: TableFacts | None = None
 
     @property
     def inputs(self) -> tuple[int, ...]:

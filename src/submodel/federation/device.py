@@ -11,7 +11,7 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from submodel.data import Dataset, Examples
 from submodel.engines.device import own_device
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError, PlanError, SubmodelError, plain
+from submodel.federation.encoding import keep_encoding, receive_encoding
 from submodel.federation.facts import Facts, read_briefing
 from submodel.federation.memory import (
     COPIES,
@@ -51,13 +52,17 @@ from submodel.federation.wire import (
 )
 from submodel.model.axes import Axes
 from submodel.model.axes.axes_json import axes_fingerprint, from_json, to_json
+from submodel.model.axes.failure import ForwardError
 from submodel.model.build import build_module, fill_local, load, skeleton, tensors_of, to_device
+from submodel.model.inputs import first_column
 from submodel.model.norm import pool_moments
 from submodel.prepare.assembly import assemble_setup
 from submodel.prepare.axes import find_axes, only_cut_ranks
 from submodel.prepare.built_in import identify
+from submodel.prepare.fit import cross_entropy_options
 from submodel.prepare.objective import make_task
 from submodel.prepare.parts import as_low_rank, make_module, make_scheme
+from submodel.prepare.selection import logits_of, select_outputs
 
 _log = logging.getLogger(__name__)
 Label = Annotated[int, Field(ge=0, lt=1 << 53)]
@@ -128,23 +133,26 @@ class LoneClient:
         return [None for _ in models]
 
 
+def whole_module(config: Config, facts: Facts) -> nn.Module:
+    """The configured model, as the server makes it."""
+    module = make_module(config, facts.model_context)
+    if (example := first_column(facts.example)).is_floating_point():
+        module = module.to(example.dtype)
+    if facts.selects_logits:
+        module = select_outputs(module, logits_of)
+    return as_low_rank(config, module)
+
+
 def empty_module(config: Config, facts: Facts) -> nn.Module:
     """The configured model without values; one that cannot be made so is made and emptied."""
-
-    def make() -> nn.Module:
-        module = make_module(config, facts.model_context)
-        if facts.example.is_floating_point():
-            module = module.to(facts.example.dtype)
-        return as_low_rank(config, module)
-
     try:
         with torch.device("meta"):
-            return make()
+            return whole_module(config, facts)
     except (ConfigError, NotImplementedError, RuntimeError) as error:
         if isinstance(error, ConfigError) and error.__cause__ is None:
             raise  # a mistake in the configuration, not code that needs values
         _log.warning("the model cannot be made without values (%s): made whole for a moment", error)
-        return skeleton(make())
+        return skeleton(whole_module(config, facts))
 
 
 class Device:
@@ -160,29 +168,48 @@ class Device:
         """``earlier_axes``, ``base``: what `axes_json` and `base` were in an earlier process."""
         self.config, self.facts = read_briefing(head)
         self.base = base  # for the next process of the run
+        self._head = {key: head[key] for key in ("encoding",) if key in head}
+        keep_encoding(self._head, self.facts.encoding)
         self.means, self._earlier_axes = means, earlier_axes
         torch.set_num_threads(self.config.engine.threads)
 
     @cached_property
     def examples(self) -> Examples:
         """The device's data."""
-        return self.means.data.read(self.config, self.facts)
+        receive = partial(receive_encoding, self._head, self.facts.encoding)
+        return self.means.data.read(self.config, self.facts, receive)
 
     @cached_property
     def setup(self) -> Setup:
         """The run as seen from here: a module without values, and only this device's examples."""
         module = empty_module(self.config, self.facts)
         axes = self._read_earlier_axes(module) or self._find_axes(module)
-        scheme = make_scheme(self.config, module, axes, self.facts.classes is not None)
-        clients = LoneClient(self.facts.dataset, self.examples)
-        task = make_task(self.config, self.facts.dataset)
+        data = self.facts.dataset
+        task = make_task(self.config, data)
+        is_plain = data.classes is not None and not cross_entropy_options(task.loss, data)
+        scheme = make_scheme(self.config, module, axes, is_plain)
+        clients = LoneClient(data, self.examples)
         return assemble_setup(self.config, module, axes, scheme, clients, task)
 
     def _find_axes(self, module: nn.Module) -> Axes:
+        """The axes by shapes alone; of a forward that asks for values, by those of a whole model.
+
+        Models of Hugging Face look at their masks.
+        """
         data = self.facts.dataset
-        built_in = identify(self.config, module, data)
-        axes = find_axes(self.config, module, data, None, built_in)
+        built_in = identify(self.config, module, data, self.facts.model_context)
+        try:
+            axes = find_axes(self.config, module, data, None, built_in)
+        except ForwardError as error:
+            why = plain(error, 200)
+            _log.warning("the model does not run without values (%s): made whole for a while", why)
+            data = replace(data, train=self.examples)
+            axes = find_axes(self.config, self._module_with_values, data, None, None)
         return only_cut_ranks(self.config, module, axes)
+
+    @cached_property
+    def _module_with_values(self) -> nn.Module:
+        return whole_module(self.config, self.facts)
 
     @property
     def axes_json(self) -> str:
@@ -229,9 +256,10 @@ class Device:
             copies += 2 * (config.devices.transport == "half")  # changes, and those made smaller
         memory = self.means.memory or process_bytes + free_memory(device)
         taken_bytes = process_bytes + running_bytes
-        return fitting_capacity(
-            config, setup.module, setup.axes, self.facts, memory, taken_bytes, copies
-        )
+        example = self.facts.example
+        if "_module_with_values" in vars(self):  # it does not run without them
+            setup, example = replace(setup, module=self._module_with_values), self.examples.x
+        return fitting_capacity(config, setup, example, memory, taken_bytes, copies)
 
     def _task(self, parcel: Parcel) -> Task:
         """The task of a message; a base that it carries stays here."""

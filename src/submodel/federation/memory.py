@@ -8,15 +8,13 @@ from pathlib import Path
 
 import psutil
 import torch
-from torch import nn
 
+from submodel.algorithm.types import Setup
 from submodel.amounts import si
 from submodel.config import Config
 from submodel.errors import ConfigError
-from submodel.federation.facts import Facts
-from submodel.local.registry import OPTIMISERS
-from submodel.model.axes import Axes
 from submodel.model.budget import Budget
+from submodel.model.inputs import Inputs
 
 _SHARE = 0.5
 """Of what is free now: other programs of the device want memory too."""
@@ -51,9 +49,8 @@ def peak_memory() -> int:
 
 def fitting_capacity(
     config: Config,
-    module: nn.Module,
-    axes: Axes,
-    facts: Facts,
+    setup: Setup,
+    example: Inputs,
     memory: int,
     taken_bytes: int = 0,
     copies: int = 0,
@@ -74,11 +71,11 @@ def fitting_capacity(
         )
     batch = config.local.batch_size or 1
     budget = Budget(
-        module,
-        axes,
-        facts.example,
+        setup.module,
+        setup.axes,
+        example,
         batch,
-        OPTIMISERS.find(config.local.optimiser).make(config.local).copies,
+        setup.work.optimiser.copies,
         config.axes.least,
     )
     needs = {capacity: budget.needs(capacity) for capacity in capacities}

@@ -8,62 +8,159 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from submodel.algorithm.clients import PartitionedClients
-from submodel.amounts import si
-from submodel.config import Config
+from submodel.config import Config, override
 from submodel.data import Examples
-from submodel.data.arrays import ArrayShapes, read_arrays
 from submodel.data.cache import cache_folder
-from submodel.data.images import normalise, stack_pictures
-from submodel.data.sources.folder import classes_in, images_in, open_image
-from submodel.errors import DataError, plain
+from submodel.data.registry import SOURCES
+from submodel.data.sources.base import Encoding, SourceContext
+from submodel.data.text.reading import visible_files
+from submodel.data.text.tables import TABLES
+from submodel.errors import ConfigError, DataError
+from submodel.federation.conform import conform, renumber_classes
 from submodel.federation.facts import Facts
-from submodel.federation.memory import free_memory
-from submodel.model.inputs import first_column
+from submodel.federation.own_files import picture_files, read_array_file, read_pictures
+from submodel.model.inputs import columns, from_columns
+from submodel.options import Section
+from submodel.prepare.objective import apply_task, make_task
 from submodel.prepare.parts import load_data, split_data
 
 _log = logging.getLogger(__name__)
+_NOT_HERE: dict[str, Any] = {
+    "path": None,
+    "test_path": None,
+    "source": "auto",
+    "examples": None,
+    "test_examples": None,
+    "least": 0,
+    "client": None,
+    "partition": "iid",
+    "augment": [],
+}
+"""Keys of the server's data that say nothing of a device's: where it is, how much of it is used."""
 
 
 @dataclass(frozen=True)
 class OwnData:
-    """Where a device's examples are: in a folder or a file, or a part of the run's own data."""
+    """Where a device's examples are: in a folder or a file, by name, or a part of the run's data.
+
+    Args:
+        path: a folder with a folder of pictures for every class, or a file of arrays.
+        part: the client whose part of the configured data this device plays.
+        name: a source of data, as ``csv:PATH``, read with the keys of the run's configuration.
+        settings: keys that are others here, as ``data.path=PLACE``.
+    """
 
     path: Path | None = None
-    part: int | None = None  # the client whose part of the configured data this device plays
+    part: int | None = None
+    name: str | None = None
+    settings: tuple[str, ...] = ()
 
-    def read(self, config: Config, facts: Facts) -> Examples:
-        """The examples, in the shapes and classes of the run."""
+    @classmethod
+    def of(cls, text: str, settings: tuple[str, ...] = ()) -> OwnData:
+        """A path that is there, or else the name of a source.
+
+        >>> OwnData.of("mnist").name, OwnData.of("folder:/pictures").path
+        ('mnist', PosixPath('/pictures'))
+        """
+        prefix, _, argument = text.partition(":")
+        if prefix == "folder" and argument:
+            return cls(Path(argument), settings=settings)
+        if Path(text).expanduser().exists() or not SOURCES.knows(text):
+            return cls(Path(text), settings=settings)
+        return cls(name=text, settings=settings)
+
+    def read(
+        self, config: Config, facts: Facts, receive: Callable[[], Encoding] = Encoding
+    ) -> Examples:
+        """The examples, in the shapes and classes of the run.
+
+        Args:
+            config: of the run.
+            facts: of its data.
+            receive: gives how the server's text or table became numbers.
+        """
         if self.part is not None:
-            key = _key("part", self.part, config.data, config.clients.client_count, config.seed)
+            key = _key("part", self.part, config.data, config.clients.client_count, config.seed,
+                       config.task)  # fmt: skip
             return _read_once(key, lambda: _part(config, self.part))
+        if self.name is not None:
+            return self._read_named(self.name, config, facts, receive)
         if self.path is None:
-            raise DataError("this device has no data: join with --data DIR, or --part NUMBER")
+            raise DataError("this device has no data: join with --data, or --part NUMBER")
         path = self.path.expanduser()
+        size = getattr(self._section(config), "size", None)
         try:
             if not path.is_dir():
-                return _file(path, facts)
-            files = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in _files(path)]
+                return conform(read_array_file(path, facts), facts, path)
+            files = [_identity(file) for file in picture_files(path)]
         except (OSError, ValueError) as error:  # not readable, or no name of a file
             raise DataError(f"{path}: {error}") from None
-        size = getattr(config.data, "size", None)
-        key = _key("folder", size, facts, files)
-        return _read_once(key, lambda: _conform(_folder(path, size, facts), facts, path))
+        task = make_task(config, facts.dataset)
+
+        def read() -> Examples:
+            return conform(task.examples(read_pictures(path, size, facts)), facts, path)
+
+        return _read_once(_key("folder", size, facts, files, config.task), read)
+
+    def _read_named(
+        self, name: str, config: Config, facts: Facts, receive: Callable[[], Encoding]
+    ) -> Examples:
+        section = self._section(config)
+        source = SOURCES.find(name)
+        task = make_task(config, facts.dataset)
+
+        def read() -> Examples:
+            encoding = replace(receive(), mean=facts.mean, deviation=facts.deviation)
+            data = source.make(section, SourceContext(source.argument, encoding=encoding))
+            if data.about is not None and facts.mean and data.about.mean != facts.mean:
+                raise DataError(f"{name}: it is normalised by other means than the run's data")
+            return conform(task.examples(renumber_classes(data, facts, name)), facts, name)
+
+        if not SOURCES.is_ours(name):
+            return read()  # nobody knows when somebody's code gives others
+        places = [source.argument, getattr(section, "path", None)]
+        files = [
+            _identity(file)
+            for place in places
+            if place and (path := Path(place).expanduser()).exists()
+            for file in visible_files(path)
+        ]
+        return _read_once(_key("named", section, facts, files, config.task), read)
+
+    def _section(self, config: Config) -> Section:
+        """The run's section ``data`` with what is this device's own."""
+        values: Mapping[str, Any] = override({}, self.settings)
+        own_keys = values.get("data", {})
+        name = config.data.name if self.name is None else self.name
+        others: dict[str, Any] = {**_NOT_HERE, "name": name}
+        if name.startswith("text:") and Path(name).suffix.lower() not in TABLES:
+            others["column"] = None  # a plain text has none, though the server's may
+        section = config.data.with_values(**{**others, **own_keys})
+        unused_keys = [
+            *(f"data.{key}" for key in own_keys if key not in type(section).model_fields),
+            *(key for key in values if key != "data"),
+        ]
+        if unused_keys:
+            raise ConfigError(
+                [f"--set {key}: {name!r} has no such key of its data" for key in unused_keys]
+            )
+        return section
 
 
 def _part(config: Config, client: int | None) -> Examples:
     data = load_data(config)
+    data = apply_task(make_task(config, data), data)
     if client is None or not 0 <= client < config.clients.client_count:
         raise DataError(
             f"part {client}: the run has clients 0 to {config.clients.client_count - 1}"
@@ -71,93 +168,9 @@ def _part(config: Config, client: int | None) -> Examples:
     return PartitionedClients(data, split_data(config, data)).examples(client)
 
 
-def _files(path: Path) -> list[Path]:
-    top = path / "train" if (path / "train").is_dir() else path
-    return [file for name in classes_in(top) for file in images_in(top / name)]
-
-
-def _folder(path: Path, size: int | None, facts: Facts) -> Examples:
-    """Images in folders named by their class; the run knows the classes' numbers."""
-    names = facts.names or tuple(map(str, range(facts.classes or 0)))
-    pictures, labels = [], []
-    size_in_memory, room = 0, free_memory(torch.device("cpu"))
-    for file in _files(path):
-        name = file.parent.name
-        if name not in names:
-            raise DataError(f"{file.parent}: no class of the run; those are {', '.join(names)}")
-        pictures.append(open_image(file, size))
-        labels.append(names.index(name))
-        # as read, and as they are trained on
-        size_in_memory += pictures[-1].size * (1 + _value_bytes(facts))
-        _check_room(size_in_memory, room, path)
-    if not pictures:
-        raise DataError(f"{path}: no pictures in it; want {path}/CLASS/*.png")
-    (pixels,) = stack_pictures([pictures], str(path))
-    if pixels.shape[1] == 1 and facts.inputs[0] == 3:
-        pixels = np.repeat(pixels, 3, axis=1)
-    mean, deviation = facts.mean, facts.deviation
-    if len(mean) != pixels.shape[1]:
-        mean, deviation = (0.0,) * pixels.shape[1], (1.0,) * pixels.shape[1]
-    return Examples(normalise(pixels, mean, deviation), torch.tensor(labels))
-
-
-def _file(path: Path, facts: Facts) -> Examples:
-    """Tensors x and y of one file, .safetensors or .npz, ready to be trained on."""
-
-    def check(shapes: ArrayShapes, size: int) -> None:
-        _check_shapes(shapes["x"], shapes["y"], facts)
-        # as read, and as they are trained on
-        size_in_memory = size + math.prod(shapes["x"]) * _value_bytes(facts)
-        _check_room(size_in_memory, free_memory(torch.device("cpu")), path)
-
-    try:
-        x, y = read_arrays(path, ("x", "y"), check)
-    except DataError as error:
-        raise DataError(
-            f"{path}: want a folder CLASS/*.png, or .npz or .safetensors with arrays x and y: "
-            f"{error}"
-        ) from None
-    return _conform(Examples(x, y), facts, path)
-
-
-def _check_shapes(x: tuple[int, ...], y: tuple[int, ...], facts: Facts) -> None:
-    if not x or not y or not x[0] or x[0] != y[0]:
-        counts = [str(shape[0]) if shape else "a single number instead of" for shape in (x, y)]
-        raise DataError(f"{counts[0]} inputs and {counts[1]} targets; want as many, not 0")
-    if x[1:] != facts.inputs:
-        raise DataError(f"inputs of {plain(x[1:], 60)}, but the run's are {facts.inputs}")
-    if facts.classes is not None and len(y) > 1:
-        raise DataError(f"targets of {plain(y[1:], 60)}, but the run's are labels, one number each")
-
-
-def _value_bytes(facts: Facts) -> int:
-    """The bytes of one value of an input."""
-    return torch.empty(0, dtype=getattr(torch, facts.dtype)).element_size()
-
-
-def _check_room(size: int, room: int, path: Path) -> None:
-    """Refuse what the device cannot hold, before it is held."""
-    if size > room:
-        raise DataError(
-            f"{path}: {si(size, 'B')} to be held, but half of the free memory is {si(room, 'B')}"
-        )
-
-
-def _conform(examples: Examples, facts: Facts, path: Path) -> Examples:
-    """The examples in the types of the run, if their shapes and values are such as it wants."""
-    x, y = first_column(examples.x), examples.y
-    try:
-        _check_shapes(tuple(x.shape), tuple(y.shape), facts)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-    for what, tensor in {"inputs": x, "targets": y}.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise DataError(f"{path}: not all {what} are finite")
-    if facts.classes is not None:
-        y = y.long()
-        if int(y.min()) < 0 or int(y.max()) >= facts.classes:
-            raise DataError(f"{path}: labels must be 0 to {facts.classes - 1}")
-    return Examples(x.to(getattr(torch, facts.dtype)), y)
+def _identity(file: Path) -> tuple[str, int, int]:
+    status = file.stat()
+    return str(file), status.st_size, status.st_mtime_ns
 
 
 def _key(*parts: object) -> str:
@@ -168,19 +181,35 @@ def _read_once(key: str, read: Callable[[], Examples]) -> Examples:
     """The examples that were kept under a key, or what is read now and kept under it."""
     file = cache_folder() / "devices" / f"{key}.safetensors"
     try:
-        tensors = load_file(file)
-        if 0 < len(tensors["x"]) == len(tensors["y"]):
-            return Examples(tensors["x"], tensors["y"])
+        return _from_tensors(load_file(file))
     except (OSError, KeyError, TypeError, ValueError, SafetensorError):
         pass  # not there, or damaged
     examples = read()
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        x = first_column(examples.x)
-        save_file({"x": x.contiguous(), "y": examples.y.contiguous()}, partial)
+        save_file(_to_tensors(examples), partial)
         partial.replace(file)
     except (OSError, SafetensorError) as error:
         _log.warning("%s: cannot keep the data there (%s): it is read every time", file, error)
         partial.unlink(missing_ok=True)
+    return examples
+
+
+_INPUTS = "x/"
+
+
+def _to_tensors(examples: Examples) -> dict[str, Tensor]:
+    inputs = {f"{_INPUTS}{name}": t.contiguous() for name, t in columns(examples.x).items()}
+    # an autoencoder's targets are its inputs, and safetensors writes no tensor twice
+    shared = any(examples.y.data_ptr() == tensor.data_ptr() for tensor in inputs.values())
+    targets = examples.y.contiguous()
+    return {**inputs, "y": targets.clone() if shared else targets}
+
+
+def _from_tensors(tensors: Mapping[str, Tensor]) -> Examples:
+    inputs = {n.removeprefix(_INPUTS): t for n, t in tensors.items() if n.startswith(_INPUTS)}
+    examples = Examples(from_columns(inputs), tensors["y"])
+    if not inputs or not all(0 < len(t) == len(examples.y) for t in inputs.values()):
+        raise ValueError("damaged")
     return examples

@@ -20,6 +20,7 @@ from submodel.data import Dataset, Examples
 from submodel.engines.lone import Singles
 from submodel.errors import ConfigError, SubmodelError, plain
 from submodel.federation.device import Report
+from submodel.federation.encoding import encoding_head
 from submodel.federation.engine import DeviceEngine
 from submodel.federation.facts import Facts, briefing
 from submodel.federation.post import Post
@@ -141,7 +142,8 @@ def over_devices(training: Training, post: Post, file: Path | None = None) -> Tr
     problems = problems_over_devices(config)
     if problems:
         raise ConfigError(problems)
-    head = briefing(config, Facts.of(data))
+    head = briefing(config, Facts.of(data, setup.module))
+    question = {**head, **encoding_head(data)}
     fingerprint, classes = axes_fingerprint(setup.axes), setup.clients.dataset.classes
     singles = Singles(setup)
 
@@ -160,7 +162,7 @@ def over_devices(training: Training, post: Post, file: Path | None = None) -> Tr
             return "it tells labels, which nobody asked for"
         return singles.problem(report.examples, report.capacity) or ""
 
-    roster = Roster(post, head, accepts, config.clients.client_count, file)
+    roster = Roster(post, question, accepts, config.clients.client_count, file)
     masks, travel = sends_masks(setup.scheme), setup.travel
     engine = DeviceEngine(config, setup.module, masks, head, post, roster, travel=travel)
     least = min(config.devices.least, config.clients.client_count)

@@ -18,6 +18,7 @@ from submodel.config import Config
 from submodel.data import Dataset
 from submodel.model.inputs import first_column
 from submodel.model.registry import MODELS
+from submodel.model.zoo import ModelContext
 from submodel.prepare.model_context import context_of
 
 _Finding = TypeVar("_Finding")
@@ -36,20 +37,23 @@ class BuiltIn:
     has_values: bool  # what has none is not verified
 
 
-def identify(config: Config, module: nn.Module, data: Dataset) -> BuiltIn | None:
+def identify(
+    config: Config, module: nn.Module, data: Dataset, context: ModelContext | None = None
+) -> BuiltIn | None:
     """Which built-in model this is; None if somebody else's code makes it.
 
     Args:
         config: the configuration that the module was made by.
         module: the module.
         data: what it is for.
+        context: what it was made with; None: what follows from the data.
     """
     if not MODELS.is_ours(config.model.name):
         return None
     return BuiltIn(
         config.model.model_dump_json() + config.axes.model_dump_json(),
         tuple(first_column(data.example).shape),
-        context_of(data).classes,
+        (context or context_of(data)).classes,
         first_column(data.example).dtype,
         not any(parameter.is_meta for parameter in module.parameters()),
     )

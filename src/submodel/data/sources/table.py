@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from submodel.data.columns import Column, encode_columns, read_columns
+from submodel.data.columns import Column, code_columns, encode_columns, read_columns
 from submodel.data.examples import Dataset, Examples
 from submodel.data.owners import Owners, owners_of
 from submodel.data.sources.base import SourceContext
+from submodel.data.table_facts import TableFacts
 from submodel.errors import ConfigError, DataError
 from submodel.options import PathText, Section
 from submodel.randomness import generator
@@ -48,7 +49,16 @@ class Table:
     @classmethod
     def configured(cls, options: TableOptions, context: SourceContext) -> Dataset:
         """The rows as tensors."""
-        return load_table(Path(context.argument), options)
+        if context.encoding is None:
+            return load_table(Path(context.argument), options)
+        if context.encoding.table is None:
+            raise ConfigError(
+                [
+                    "--data: the run's own data is no table, so nobody knows how the columns of "
+                    f"{context.argument} become numbers; give arrays, .npz or .safetensors"
+                ]
+            )
+        return load_own_table(Path(context.argument), options, context.encoding.table)
 
 
 @dataclass(frozen=True)
@@ -71,14 +81,56 @@ def load_table(path: Path, options: TableOptions) -> Dataset:
     ]
     if not names:
         raise ConfigError(["data.columns: no column is left to tell the target from"])
-    inputs = encode_columns({name: rows.columns[name] for name in names}, rows.train, path)
-    targets, classes = _targets(rows, options, path)
+    codes = code_columns({name: rows.columns[name] for name in names}, rows.train, path)
+    inputs = encode_columns(rows.columns, codes, path)
+    targets, labels = _targets(rows, options, path)
     return Dataset(
         Examples(_take(inputs, rows.train), _take(targets, rows.train)),
         Examples(_take(inputs, rows.test), _take(targets, rows.test)),
-        classes,
+        None if labels is None else len(labels),
         owners=_owners(rows, options, path),
+        table=TableFacts(codes, labels),
     )
+
+
+def load_own_table(path: Path, options: TableOptions, facts: TableFacts) -> Dataset:
+    """A device's own table, every row for training, in the numbers of the run's.
+
+    Args:
+        path: the file.
+        options: names the target.
+        facts: how the run's columns became numbers.
+    """
+    path = path.expanduser()
+    is_words = facts.labels is not None and isinstance(facts.labels[0], str)
+    columns = read_columns(path, facts.word_columns | ({options.target} if is_words else set()))
+    problems = [
+        f"--data: {path} has no column {name!r}, as the run has; it has {', '.join(columns)}"
+        for name in (*(code.name for code in facts.columns), options.target)
+        if name not in columns
+    ]
+    if problems:
+        raise ConfigError(problems)
+    inputs = torch.from_numpy(encode_columns(columns, facts.columns, path))
+    targets = torch.from_numpy(_own_targets(columns[options.target], options.target, facts, path))
+    classes = None if facts.labels is None else len(facts.labels)
+    nothing = Examples(inputs[:0], targets[:0])
+    return Dataset(Examples(inputs, targets), nothing, classes, table=facts)
+
+
+def _own_targets(
+    column: Column, name: str, facts: TableFacts, path: Path
+) -> NDArray[np.float32] | NDArray[np.int64]:
+    column.check_complete(name, path)
+    if column.words and (facts.labels is None or not isinstance(facts.labels[0], str)):
+        raise DataError(f"{path}: column {name!r} holds words, and the run's holds numbers")
+    if facts.labels is None:
+        return column.values.astype(np.float32)[:, None]
+    number = {label: place for place, label in enumerate(facts.labels)}
+    entries = column.values.tolist()
+    if unknown := [entry for entry in entries if entry not in number]:
+        raise DataError(f"{path}: {unknown[0]} in column {name!r} is no label of the run")
+    return np.array([number[entry] for entry in entries], dtype=np.int64)
 
 
 def _read_rows(path: Path, options: TableOptions) -> _Rows:
@@ -114,8 +166,8 @@ def _check_names(path: Path, columns: dict[str, Column], options: TableOptions) 
 
 def _targets(
     rows: _Rows, options: TableOptions, path: Path
-) -> tuple[NDArray[np.generic], int | None]:
-    """The targets, and how many classes they are labels of; None: they are numbers."""
+) -> tuple[NDArray[np.generic], tuple[str, ...] | tuple[float, ...] | None]:
+    """The targets, and the entries that are classes; None: they are numbers."""
     column = rows.columns[options.target]
     as_labels = options.kind == "labels"
     if options.kind == "auto":
@@ -135,7 +187,7 @@ def _targets(
             f"{path}: {names[unknown[0]]} stands in column {options.target!r} of the test part "
             "alone"
         )
-    return labels.astype(np.int64).reshape(-1), len(names)
+    return labels.astype(np.int64).reshape(-1), tuple(names.tolist())
 
 
 def _owners(rows: _Rows, options: TableOptions, path: Path) -> Owners | None:

@@ -53,11 +53,13 @@ class Text:
             _check_columns(one, options)
 
         def read() -> tuple[Streams, Streams | None]:
+            if context.encoding is not None:
+                return _read(path, options), ()  # all is for training
             return _read(path, options), None if test is None else _read(test, options)
 
         files = tuple(file for one in paths for file in visible_files(one))
         plan = TextPlan(files, read, tuple(cls.Options.model_fields), str(path))
-        return build_text(plan, options)
+        return build_text(plan, options, context.encoding)
 
 
 def _is_table(path: Path) -> bool:

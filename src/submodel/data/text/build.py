@@ -8,30 +8,42 @@ from typing import Any
 
 from submodel.data.examples import Dataset
 from submodel.data.registry import TOKENS
+from submodel.data.sources.base import Encoding
 from submodel.data.text.dataset import TensorPair, text_dataset
-from submodel.data.text.encoding import EncodedPart, encode_passages, make_tokeniser
+from submodel.data.text.encoding import (
+    EncodedPart,
+    encode_passages,
+    make_tokeniser,
+    run_tokeniser,
+)
 from submodel.data.text.plan import Passages, TextPlan, divide_text
 from submodel.data.text.store import LARGE, FileSink, MemorySink, Sink, map_windows
 from submodel.data.text.text_cache import TextIndex, keep_text, read_index, text_folder, text_key
 from submodel.data.text.tokens import Tokeniser
-from submodel.errors import DataError
+from submodel.errors import ConfigError, DataError
 
 _log = logging.getLogger(__name__)
 
 
-def build_text(plan: TextPlan, options: Any) -> Dataset:
+def build_text(plan: TextPlan, options: Any, encoding: Encoding | None = None) -> Dataset:
     """The dataset of a text.
 
     Args:
         plan: where the text is.
         options: the section of the configuration, with the keys of `TextOptions`, of the source
             and of the tokeniser.
+        encoding: of the run, where the text is a device's own.
     """
-    ours = TOKENS.is_ours(options.tokens)
+    if encoding is not None and encoding.tokens is None:
+        raise ConfigError([f"--data: {plan.where}: the run's own data is no text, without tokens"])
+    ours = TOKENS.is_ours(options.tokens) and encoding is None
     if ours and (index := read_index(folder := text_folder(text_key(plan, options, None)))):
         return _map_dataset(folder, index, plan)
     passages = divide_text(*plan.read(), options, plan.where)
-    tokeniser = make_tokeniser(options, passages.train)
+    if encoding is None or encoding.tokens is None:
+        tokeniser = make_tokeniser(options, passages.train)
+    else:
+        tokeniser = run_tokeniser(options, passages.train, encoding.tokens)
     if passages.windows_size(options.length) <= LARGE:
         sinks = MemorySink(options.length), MemorySink(options.length)
         index = _write(passages, tokeniser, options.length, sinks, plan)
@@ -39,7 +51,8 @@ def build_text(plan: TextPlan, options: Any) -> Dataset:
         train, test = (sink.tensors() for sink in sinks)
         return text_dataset(index, train, test)
     if not ours:
-        folder = text_folder(text_key(plan, options, tokeniser.to_json()))
+        whole = " all for training" * (encoding is not None)
+        folder = text_folder(text_key(plan, options, tokeniser.to_json() + whole))
 
     def write(place: Path) -> TextIndex:
         with (
@@ -61,8 +74,8 @@ def _write(
 ) -> TextIndex:
     train = encode_passages(passages.train, tokeniser, length, sinks[0])
     test = encode_passages(passages.test, tokeniser, length, sinks[1])
-    for name, part in (("training", train), ("test", test)):
-        if not part.total:
+    for name, part, must_be in (("training", train, True), ("test", test, passages.test)):
+        if must_be and not part.total:
             raise DataError(f"{plan.where}: too short: its {name} part has less than two tokens")
     return _index(passages, tokeniser, length, train, test)
 
@@ -76,7 +89,7 @@ def _index(
     return TextIndex(
         tokens=tokeniser.to_json(),
         vocabulary=tokeniser.vocabulary,
-        bytes_per_token=test.target_bytes / test.targets,
+        bytes_per_token=test.target_bytes / max(test.targets, 1),
         length=length,
         names=[passages.names[owner] for owner in has_some],
         train=[[number.get(owner, -1), rows] for owner, rows in train.rows if rows],

@@ -11,9 +11,9 @@ from submodel.data.registry import TOKENS
 from submodel.data.text.plan import Passage
 from submodel.data.text.sequences import cut_windows
 from submodel.data.text.store import Sink
-from submodel.data.text.tokens import Tokeniser, TokensContext
+from submodel.data.text.tokens import Tokeniser, TokensContext, read_tokens
 from submodel.data.text.tokens.base import ByteLengths, NoTokenError, TokenArray
-from submodel.errors import DataError
+from submodel.errors import ConfigError, DataError
 
 
 def make_tokeniser(options: Any, train: Sequence[Passage]) -> Tokeniser:
@@ -24,6 +24,24 @@ def make_tokeniser(options: Any, train: Sequence[Passage]) -> Tokeniser:
         return chain.from_iterable(passage.pieces() for passage in train)
 
     return component.make(options, TokensContext(pieces, component.argument))
+
+
+def run_tokeniser(options: Any, train: Sequence[Passage], tokens: str) -> Tokeniser:
+    """The tokeniser of a run, for a device's own text.
+
+    Args:
+        options: name it.
+        train: the device's text.
+        tokens: what the server's is.
+    """
+    if TOKENS.is_ours(options.tokens):
+        return read_tokens(tokens)
+    tokeniser = make_tokeniser(options, train)  # of somebody's code, which is here as well
+    if tokeniser.to_json() != tokens:
+        raise ConfigError(
+            [f"--data: {options.tokens!r} makes another tokeniser here than on the server"]
+        )
+    return tokeniser
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,9 @@ def means_of(node_config: Mapping[str, object]) -> Means:
     0.25
     """
     settings = {key: str(value) for key, value in node_config.items()}
-    path, part = settings.get("data"), settings.get("part", settings.get("partition-id"))
-    data = OwnData(Path(path)) if path else OwnData(part=None if part is None else int(part))
+    text, part = settings.get("data"), settings.get("part", settings.get("partition-id"))
+    own_keys = tuple(settings.get("set", "").splitlines())
+    data = OwnData.of(text, own_keys) if text else OwnData(part=None if part is None else int(part))
     return Means(
         data,
         parse_capacity(settings["capacity"]) if "capacity" in settings else None,

