@@ -641,3 +641,29 @@ def test_the_command_refuses_bad_input_without_a_traceback(
         assert result.returncode == 2
         assert message in result.stderr
         assert "Traceback" not in result.stderr
+
+
+FACTORIES = """
+import torch
+from torch.utils.data import TensorDataset
+
+
+def part(count=60):
+    return TensorDataset(torch.randn(count, 4), torch.arange(count) % 3)
+
+
+def parts():
+    return part(60), part(30)
+"""
+
+
+def test_a_factory_of_torch_datasets_is_a_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "factories.py").write_text(FACTORIES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    data = load_dataset("factories:parts", examples=30)
+    assert (len(data.train), len(data.test), data.classes, data.inputs) == (30, 30, 3, (4,))
+    with pytest.raises(ConfigError, match="made a TensorDataset, which is not"):
+        load_dataset("factories:part")

@@ -19,12 +19,22 @@ def _is_dataset(thing: object) -> bool:
     return isinstance(thing, Dataset)
 
 
+def _adapt_parts(thing: object) -> object:
+    """A training and a test part are data, too: torch's datasets, or what `dataset` takes."""
+    if isinstance(thing, tuple) and len(thing) == 2:
+        from submodel.data.examples import dataset
+
+        return dataset(*thing)
+    return thing
+
+
 SOURCES: Kind[Dataset] = Kind(
     noun="data source",
     key="data.name",
     group="submodel.data",
-    wants="a submodel.Dataset",
+    wants="a submodel.Dataset, nor a pair of its parts, training and test",
     is_one=_is_dataset,
+    adapt=_adapt_parts,
     offers={
         "digits": Offer("submodel.data.sources.digits:Digits", "scikit-learn's 1,797 images"),
         "cifar10": Offer("submodel.data.sources.cifar.component:Cifar10"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from submodel.config import Config, parse
 from submodel.data import Dataset
 from submodel.data.augmentations import Augmentations, AugmentContext
+from submodel.data.checks import are_labels, count_classes
 from submodel.data.registry import AUGMENTATIONS
 from submodel.errors import ConfigError
 from submodel.options import FreeOptions, Section
@@ -40,8 +41,13 @@ def make_task(config: Config, data: Dataset, loss: Loss | None = None) -> TaskKi
 
 
 def apply_task(task: TaskKind, data: Dataset) -> Dataset:
-    """The data as the task trains and scores on it."""
-    return replace(data, train=task.examples(data.train), test=task.examples(data.test))
+    """The data as the task trains and scores on it; its targets may be labels no more."""
+    train, test = task.examples(data.train), task.examples(data.test)
+    classes = data.classes
+    if train.y is not data.train.y:
+        is_labelled = are_labels(train.y) and are_labels(test.y)
+        classes = count_classes(train.y, test.y) if is_labelled else None
+    return replace(data, train=train, test=test, classes=classes)
 
 
 def settle(config: Config, owners: int | None, is_plain: bool) -> Config:

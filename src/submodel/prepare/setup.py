@@ -76,7 +76,8 @@ def prepare(
     else:
         data = limit(data, config.data.examples, config.data.test_examples)
     task = make_task(config, data, loss)
-    data, loss = apply_task(task, data), task.loss
+    source = data  # who has which examples follows from it, whatever the task makes of them
+    data, loss = apply_task(task, source), task.loss
     is_plain = data.classes is not None and not cross_entropy_options(loss, data)
     config = settle(config, None if data.owners is None else len(data.owners), is_plain)
     built_in = None
@@ -93,7 +94,7 @@ def prepare(
     check_fit(module, data, loss)
     problems += target_problems(config, data, loss)
     if partition is None:
-        problems += partition_problems(config, data)
+        problems += partition_problems(config, source)
     problems += alignment_problems(config, module, own_axes=axes is not None)
     if problems:
         raise ConfigError(problems)
@@ -108,7 +109,7 @@ def prepare(
     ]
     scheme: Scheme | None = None
     try:
-        partition = partition or split_data(config, data)
+        partition = partition or split_data(config, source)
     except ConfigError as error:
         if config.engine.name == "flower":
             partition = Unsplit(error)  # devices bring data of their own
