@@ -15,7 +15,9 @@ import pytest
 from submodel.config.config import Config
 from submodel.config.mistakes import section_class
 from submodel.config.trackers import TRACKERS
+from submodel.data.registry import AUGMENTATIONS, TOKENS
 from submodel.plugins import Kind, find
+from submodel.tasks.registry import METRICS
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
@@ -23,7 +25,7 @@ FILES = dict(re.findall(r"<!-- (\w+)\.py -->\n```python\n(.*?)```", PAGE, re.DOT
 TESTS = [name for name in FILES if name.startswith("test_")]
 OFFERS = re.findall(r'\[project\.entry-points\."([\w.]+)"\]\n(\w+) = "my_package\.([\w:]+)"', PAGE)
 KINDS: list[Kind[Any]] = [
-    TRACKERS,
+    *(AUGMENTATIONS, METRICS, TOKENS, TRACKERS),
     *(kind for name in Config.model_fields
       for kind in getattr(section_class(name), "choices", {}).values()),
 ]  # fmt: skip
@@ -50,7 +52,7 @@ def test_a_recipe_passes_its_own_test(name: str, tmp_path: Path) -> None:
 
 def test_every_recipe_has_its_code_its_test_and_its_registration() -> None:
     recipes = PAGE.count("\n### ")
-    assert recipes == len(TESTS) == len(OFFERS) == 9
+    assert recipes == len(TESTS) == len(OFFERS) == 13
     assert set(FILES) == {*TESTS, *(name.removeprefix("test_") for name in TESTS)}
     for name in FILES.keys() - set(TESTS):
         assert 10 <= len([line for line in FILES[name].splitlines() if line.strip()]) <= 25

@@ -48,6 +48,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for file in OUTSIDE.glob("*.py"):
         shutil.copy(file, tmp_path)
         monkeypatch.delitem(sys.modules, file.stem, raising=False)
+    (tmp_path / "play.txt").write_text("to be, or not to be: " * 60)
     (tmp_path / "raising.py").write_text('raise RuntimeError("out of order")\n')
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
@@ -58,7 +59,8 @@ def laid_over(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """A configuration with changes; a section that names another engine or model begins anew."""
     merged = {**base, **change}
     for name in base.keys() & change.keys() - {"model", "engine"}:
-        merged[name] = {**base[name], **change[name]}
+        section = {**base[name], **change[name]}
+        merged[name] = {key: value for key, value in section.items() if value is not None}
     return merged
 
 
@@ -206,6 +208,30 @@ def _engine(run: Trained) -> None:
     assert from_python({}).sha256 == run.sha256
 
 
+def _metric(run: Trained) -> None:
+    """It is told, and of clients the highest are the worst."""
+    line = run.history[-1]
+    assert line["test_misses"] == pytest.approx(1 - line["test_accuracy"])
+    clients = line["client_misses"]
+    assert clients["mean"] == pytest.approx(1 - line["client_accuracy"]["mean"])
+    assert clients["worst_quarter"] == pytest.approx(1 - line["client_accuracy"]["worst_quarter"])
+    assert clients["worst_quarter"] > clients["mean"]
+
+
+def _augmentation(run: Trained) -> None:
+    """Something else is learned, and the same if it is done again."""
+    assert run.sha256 != from_python({}).sha256
+    assert run.sha256 == from_python({"data": {"augment": [AUGMENTATION]}}).sha256
+
+
+def _tokeniser(run: Trained) -> None:
+    data = run.training.setup.clients.dataset
+    assert data.text is not None
+    assert data.text.vocabulary == 3
+    assert data.train.x[0, :5].tolist() == [1, 0, 2, 1, 0]  # as in "to be"
+    assert run.history[-1]["test_perplexity"] > 1
+
+
 def _tracker(run: Trained) -> None:
     _check_notes(RUN, run.history)
 
@@ -222,6 +248,17 @@ SIGNS = {
         "steps": 1,
     },
     "clients": {"per_round": 1, "capacities": [1.0]},
+}
+AUGMENTATION = "an_augmentation:negatives"
+TEXT: dict[str, Any] = {
+    "model": {"name": "gpt", "width": 8, "layers": 1, "heads": 2},
+    "data": {
+        "name": "text:play.txt",
+        "tokens": "a_tokeniser:Sounds",
+        "length": 8,
+        "examples": None,
+        "test_examples": None,
+    },
 }
 CASES = {
     "scheme": Case(
@@ -257,6 +294,15 @@ CASES = {
     "engine": Case(
         {"engine": {"name": "an_engine:Backwards", "options": {"notes": "notes.txt"}}}, _engine
     ),
+    "metric": Case(
+        {
+            "task": {"metrics": ["accuracy", "a_metric:misses"]},
+            "train": {"evaluate_clients": "submodel"},
+        },
+        _metric,
+    ),
+    "augmentation": Case({"data": {"augment": [AUGMENTATION]}}, _augmentation),
+    "tokeniser": Case(TEXT, _tokeniser),
     "tracker": Case({"train": {"trackers": ["a_tracker:Notes"]}}, _tracker),
 }
 
