@@ -37,6 +37,9 @@ OTHERS: dict[str, Sections] = {
         {"scheme": {"name": "random", "sampling": "fixed", "alignment": "independent"}},
     ),
     "factorised": {"model": {"factorised": True}},
+    "adapters by products": joined(
+        MLP, {"model": {"adapters": "lora", "adapter_rank": 4}, "merge": {"rule": "products"}}
+    ),
     "adapters": joined(MLP, {"model": {"adapters": "lora", "adapter_rank": 4}}),
     **{f"server {name}": {"server": {"name": name}} for name in ("momentum", "adam", "yogi")},
     **{name: {"clients": {"sampling": name}} for name in ("cyclic", "shuffled-cyclic")},

@@ -38,7 +38,7 @@ WORDS: dict[str, SearchStrategy[Any]] = {
     "task.name": st.sampled_from(["auto", "classification", "language", "regression"]),
     "task.loss": st.sampled_from(["cross-entropy", "squared-error"]),
     "task.metrics": st.lists(st.sampled_from(["accuracy", "f1", "mae"]), max_size=2),
-    "merge.rule": st.sampled_from(["selective", "fill_in"]),
+    "merge.rule": st.sampled_from(["selective", "fill_in", "products"]),
     "merge.projection": st.just("none"),
     "server.name": st.sampled_from(["plain", "momentum", "adam", "yogi"]),
     "local.optimiser": st.sampled_from(["sgd", "adam", "adamw", "adafactor"]),

@@ -19,7 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from submodel.algorithm.merge import Accumulator, average
+from submodel.algorithm.merge import average
 from submodel.algorithm.types import Setup, State
 from submodel.model.axes import CLASSES, Axes
 from submodel.model.cut import Cut
@@ -90,7 +90,7 @@ class Cells:
                 for cell in range(self._count)
             ]
         trained_bases = [setup.travel.of_update(base) for base in self.bases]
-        self.accumulators = [Accumulator(base, setup.rule) for base in trained_bases]
+        self.accumulators = [setup.begin_sums(base) for base in trained_bases]
 
     def number(self, client: int) -> int:
         """The cell of a client."""

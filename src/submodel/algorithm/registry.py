@@ -22,6 +22,10 @@ RULES: Kind[MergeRule] = Kind(
             "submodel.algorithm.merge.rules:Selective", "divide by those who held a weight"
         ),
         "fill_in": Offer("submodel.algorithm.merge.rules:FillIn", "divide by all (the paper)"),
+        "products": Offer(
+            "submodel.algorithm.merge.products:Products",
+            "low-rank layers by the mean of their products, factorised anew (FlexLoRA)",
+        ),
     },
 )
 

@@ -110,6 +110,8 @@ def step(
 
     # 4. The sums are merged; the server takes its step from there, and projects: w_{r+1}.
     new = _next(setup, state, cells, dispatchers[0])
+    for sums in cells.accumulators:
+        tally.note(sums.notes)
     return new, tally.report(coverage(cells.accumulators))
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from submodel.algorithm.clients import Clients
-from submodel.algorithm.merge import SELECTIVE, MergeRule, exact_weight
+from submodel.algorithm.merge import SELECTIVE, Accumulator, HasSums, MergeRule, exact_weight
 from submodel.algorithm.packing import Transport
 from submodel.algorithm.projection import NoProjection, Projection
 from submodel.algorithm.server import Plain, ServerStep
@@ -25,6 +25,7 @@ from submodel.model.axes import Axes
 from submodel.model.cut import COORDINATES, Cut, Granularity
 from submodel.model.norm import Statistics
 from submodel.model.travel import Travel, travel_of
+from submodel.model.zoo.adapters import FactorPair, factor_pairs
 from submodel.schemes import Scheme
 from submodel.schemes.protocols import Passes, StepRule
 from submodel.schemes.random.independent import Alignment
@@ -73,6 +74,18 @@ class Setup:
         """Which tensors go out, and which come back."""
         by_units = self.granularity == "unit" and self.alignment == "residual"
         return travel_of(self.module, self.axes, by_units)
+
+    @cached_property
+    def pairs(self) -> list[FactorPair]:
+        """The trained tensors whose products count, in low-rank layers."""
+        fixed_names = self.travel.untrained_names
+        return [p for p in factor_pairs(self.module) if not {p.up, p.down} & fixed_names]
+
+    def begin_sums(self, whole: Mapping[str, Tensor]) -> Accumulator:
+        """Where the updates of a round to these tensors are added up."""
+        if isinstance(self.rule, HasSums):
+            return self.rule.sums(whole, self.pairs)
+        return Accumulator(whole, self.rule)
 
     def weight(self, examples: int) -> float:
         """What the update of a client with so many examples counts."""

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from torch import nn
 
+from submodel.algorithm.merge import HasSums
+from submodel.algorithm.server import Plain
+from submodel.algorithm.types import Setup
 from submodel.config import AxesSection, Config
 from submodel.data import Dataset
+from submodel.model.axes import CLASSES
 from submodel.model.zoo.preresnet import PreResNet
 from submodel.prepare.fit import cross_entropy_options
+from submodel.schemes import HasCells, role
 from submodel.schemes.random.independent import Alignment
 from submodel.tasks.loss import Loss
 
@@ -100,6 +105,31 @@ def alignment_problems(config: Config, module: nn.Module, own_axes: bool) -> lis
         ),
     ]
     return [f"scheme.alignment: 'independent' needs {need}" for holds, need in needs if not holds]
+
+
+def product_problems(setup: Setup) -> list[str]:
+    """Why products of low-rank layers cannot be merged here; empty if they can, or are not."""
+    if not isinstance(setup.rule, HasSums):
+        return []
+    cut_axes = {*setup.axes.cut_by_capacity, CLASSES}
+    parts = [(p.up, 0) for p in setup.pairs] + [(p.down, 1) for p in setup.pairs]
+    layouts = [(n, setup.axes.layouts[n][d]) for n, d in parts if n in setup.axes.layouts]
+    cut_names = [name for name, layout in layouts if cut_axes & set(layout.axes())]
+    needs = [
+        (bool(setup.pairs), "low-rank layers: model.adapters or model.factorised makes them"),
+        (setup.granularity == "unit", "scheme.granularity = 'unit', which leaves ranks whole"),
+        (
+            setup.server == Plain(),
+            "server.name = 'plain' with lr = 1: factors that are made anew have no direction",
+        ),
+        (role(setup.scheme, HasCells) is None, "one server: a scheme with cells has several"),
+        (
+            not cut_names,
+            f"layers of which ranks alone are cut, and of {', '.join(cut_names[:3])} more is; "
+            "if it is the classes, local.absent_labels = 'keep' leaves them whole",
+        ),
+    ]
+    return [f"merge.rule: merging products needs {need}" for holds, need in needs if not holds]
 
 
 def rank_problems(config: Config, own_axes: bool) -> list[str]:

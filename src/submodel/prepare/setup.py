@@ -33,6 +33,7 @@ from submodel.prepare.selection import select_main_output
 from submodel.prepare.settings import (
     alignment_problems,
     axes_problems,
+    product_problems,
     rank_problems,
     target_problems,
     unused_problems,
@@ -126,6 +127,8 @@ def prepare(
     )
     if config.train.evaluate_clients != "no":
         client_tests(setup.clients, setup.population.count)  # or says why it cannot be
+    if problems := product_problems(setup):
+        raise ConfigError(problems)
     try_scheme(setup)
     check_builds(module, cut_axes, scheme, config, data, built_in)
     if config.engine.name != "flower" and (problems := lone.problems(setup, config.train.rounds)):

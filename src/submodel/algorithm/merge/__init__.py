@@ -5,6 +5,7 @@ from submodel.algorithm.merge.guards import LARGEST_VALUE, unsound
 from submodel.algorithm.merge.rules import (
     FILL_IN,
     SELECTIVE,
+    HasSums,
     MergeRule,
     average,
     merge_rule,
@@ -15,6 +16,7 @@ __all__ = [
     "LARGEST_VALUE",
     "SELECTIVE",
     "Accumulator",
+    "HasSums",
     "MergeRule",
     "average",
     "coverage",

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from submodel.algorithm.merge.guards import unsound
+from submodel.algorithm.merge.guards import misfit, unsound
 from submodel.algorithm.merge.rules import MergeRule, average
 from submodel.model.cut import Cut, LastCut, Tensors
 
@@ -51,18 +51,18 @@ class Accumulator:
         self._waiting: dict[Hashable, tuple[Cut, list[tuple[Tensors, float]]]] = {}
         self._waiting_values = 0
         self._shapes = LastCut(lambda cut: {n: cut.shape(n, t.shape) for n, t in whole.items()})
+        self.notes: dict[str, float] = {}  # what `merge` has to tell, for the round's metrics
 
     def refusal(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> str | None:
         """Why an update must not be merged, in words; None if it may."""
+        reason = self.weight_refusal(weight) or misfit(self._shapes(cut), tensors)
+        return reason or unsound(tensors)
+
+    def weight_refusal(self, weight: float) -> str | None:
+        """Why nobody of such a weight can be added any more; None if one can."""
         if max(self._weight + weight, self._count + 1) > LARGEST_WEIGHT_SUM:
             return f"a round takes clients up to a total weight of {LARGEST_WEIGHT_SUM:g}"
-        if missing := self._whole.keys() ^ tensors.keys():
-            return f"tensors do not match: {sorted(missing)[0]!r} is missing or unknown"
-        for name, shape in self._shapes(cut).items():
-            if tensors[name].shape != shape:
-                shape_sent = tuple(tensors[name].shape)
-                return f"{name} has shape {shape_sent}, which does not fit the cut"
-        return unsound(tensors)
+        return None
 
     def add(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> None:
         """Add one client's tensors, as they came back.

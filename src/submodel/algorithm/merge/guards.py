@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -10,6 +11,24 @@ from submodel.model.cut import Tensors
 
 LARGEST_VALUE = 2.0**14
 """No weight of a sane model is larger; with the next bound it keeps every sum below 2^53: exact."""
+
+
+def misfit(shapes: Mapping[str, Sequence[int]], tensors: Tensors) -> str | None:
+    """Which tensor is missing, unknown, or of another shape, in words; None if all fit.
+
+    Args:
+        shapes: what the tensors of a cut must have.
+        tensors: what came.
+
+    >>> misfit({"w": (2,)}, {"w": torch.ones(3)})
+    'w has shape (3,), which does not fit the cut'
+    """
+    if missing := shapes.keys() ^ tensors.keys():
+        return f"tensors do not match: {sorted(missing)[0]!r} is missing or unknown"
+    for name, shape in shapes.items():
+        if tuple(tensors[name].shape) != tuple(shape):
+            return f"{name} has shape {tuple(tensors[name].shape)}, which does not fit the cut"
+    return None
 
 
 def unsound(tensors: Tensors) -> str | None:

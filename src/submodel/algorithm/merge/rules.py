@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from submodel.algorithm.registry import RULES
+from submodel.model.cut import Tensors
+from submodel.model.zoo.adapters import FactorPair
 from submodel.options import Section
+
+if TYPE_CHECKING:
+    from submodel.algorithm.merge.accumulator import Accumulator
 
 
 class MergeRule(Protocol):
@@ -21,6 +27,20 @@ class MergeRule(Protocol):
         Args:
             holder_weight: of each coordinate, the weight of the clients who held it
             total_weight: that of all clients
+        """
+        ...
+
+
+@runtime_checkable
+class HasSums(Protocol):
+    """A rule with sums of its own: it merges low-rank layers by their products."""
+
+    def sums(self, whole: Tensors, pairs: Sequence[FactorPair]) -> Accumulator:
+        """Those of a round.
+
+        Args:
+            whole: the global tensors that come back from clients
+            pairs: which of them are factors of a product
         """
         ...
 
