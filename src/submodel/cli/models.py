@@ -20,6 +20,7 @@ class ExportFormat(StrEnum):
     SAFETENSORS = "safetensors"
     PROGRAM = "program"
     ONNX = "onnx"
+    HUGGINGFACE = "huggingface"
 
 
 def cost_command(config: ConfigFile = None, settings: SetOptions = None) -> None:

@@ -2,6 +2,7 @@
 
 ``safetensors``: the weights, with a JSON file that says what they are. ``program``: a
 `torch.export` program that runs without this package. ``onnx``: for other runtimes (an extra).
+``huggingface``: a folder for `from_pretrained`, of a model of `transformers`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from submodel.model.inputs import Inputs, arguments, take_rows
 from submodel.model.norm import as_batch_norm
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.folder import RunFolder
+from submodel.runs.pretrained_folder import write_pretrained
 from submodel.runs.training import Training
 
-Format = Literal["safetensors", "program", "onnx"]
+Format = Literal["safetensors", "program", "onnx", "huggingface"]
 
 
 def trained_state(folder: RunFolder, training: Training) -> State:
@@ -86,6 +88,9 @@ def export(
         positional, by_name, shapes = _exported_inputs(example)
         program = torch.export.export(module, positional, by_name, dynamic_shapes=shapes)
         torch.export.save(program, path)
+    elif kind == "huggingface":
+        text = training.setup.clients.dataset.text
+        path = write_pretrained(module, example, None if text is None else text.tokens, out)
     else:
         path = out / "model.onnx"
         _to_onnx(module, example, path)

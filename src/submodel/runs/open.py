@@ -126,7 +126,8 @@ class Run:
 
         Args:
             capacity: the share of every axis, as 0.25 or "1/4".
-            format: ``safetensors``, ``program`` (torch.export) or ``onnx``.
+            format: ``safetensors``, ``program`` (torch.export), ``onnx`` or ``huggingface`` (for
+                `from_pretrained`; only models of `transformers`).
             out: the folder to write to; by default ``export/capacity-...`` in the run's own.
 
         Returns:

@@ -1,0 +1,90 @@
+"""A trained model as a folder that `from_pretrained` of `transformers` loads, and its tokeniser."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from submodel.errors import SubmodelError
+from submodel.model.inputs import Inputs, call
+from submodel.model.pretrained import as_pretrained, is_pretrained
+from submodel.model.pretrained.rebuild import first_output
+from submodel.prepare.selection import without_selection
+
+_TOLERANCE = 1e-4
+"""Of the largest output, in the model's own precision: scales move digits from layer to layer."""
+
+
+def write_pretrained(module: nn.Module, example: Inputs, tokens: str | None, out: Path) -> Path:
+    """Write the model and see that it computes the same when it is loaded; returns its weights.
+
+    Args:
+        module: of `transformers`, or the sub-model of one; its logits may have been selected.
+        example: a batch of inputs for the comparison.
+        tokens: the tokeniser, as `submodel.data.text.tokens.read_tokens` reads it, if there is one.
+        out: the folder, which is there; nothing is written to it unless all is well.
+    """
+    module = without_selection(module)
+    if not is_pretrained(module):
+        raise SubmodelError(
+            f"export: format 'huggingface' is for models of transformers, not for a "
+            f"{type(module).__name__}; 'safetensors' is for any model"
+        )
+    try:
+        model: Any = as_pretrained(module, example)
+    except SubmodelError as error:
+        raise SubmodelError(f"export: format 'huggingface': {error}") from None
+    with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as name, _quietly():
+        partial = Path(name)
+        model.save_pretrained(partial)
+        _write_tokeniser(tokens, partial)
+        loaded_model = type(model).from_pretrained(partial, local_files_only=True).eval()
+        _compare(loaded_model, module, example)
+        for file in partial.iterdir():
+            file.replace(out / file.name)
+    return out / "model.safetensors"
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the library's progress bars, which tell of files."""
+    from transformers.utils import logging
+
+    had_bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if had_bars:
+            logging.enable_progress_bar()
+
+
+@torch.no_grad()
+def _compare(loaded_model: nn.Module, module: nn.Module, example: Inputs) -> None:
+    outputs, sub_outputs = _outputs(loaded_model, example), _outputs(module, example)
+    difference = float((outputs - sub_outputs).abs().max())
+    if not difference <= _TOLERANCE * float(sub_outputs.abs().max()):
+        raise SubmodelError(
+            f"export: format 'huggingface': when it is loaded, outputs differ by {difference:.3g}"
+        )
+
+
+def _outputs(module: nn.Module, example: Inputs) -> Tensor:
+    return first_output(call(module, example))
+
+
+def _write_tokeniser(tokens: str | None, folder: Path) -> None:
+    """Write the JSON of a tokeniser of the package ``tokenizers``; ours have none."""
+    description = None if tokens is None else json.loads(tokens).get("tokenizer")
+    if description is None:
+        return
+    (folder / "tokenizer.json").write_text(json.dumps(description), "utf-8")
+    about = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about) + "\n", "utf-8")

@@ -1,0 +1,1 @@
+"""Sub-models of models of transformers, with configs of their own."""
