@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import tempfile
 from collections.abc import Iterator
@@ -55,8 +56,7 @@ def write_pretrained(module: nn.Module, example: Inputs, tokens: str | None, out
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Without the library's progress bars, which tell of files."""
-    from transformers.utils import logging
-
+    logging: Any = importlib.import_module("transformers.utils.logging")
     had_bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

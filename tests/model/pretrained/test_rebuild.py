@@ -17,6 +17,7 @@ from submodel.model.cut import UnitCut
 from submodel.model.inputs import Inputs, call
 from submodel.model.pretrained import NoConfigError, as_pretrained, is_pretrained
 from submodel.model.pretrained.rebuild import first_output
+from submodel.model.zoo import factorised
 from tests.model.zoo import hugging_face
 
 ENTRIES = {entry.name: entry for entry in hugging_face.ENTRIES}
@@ -125,6 +126,13 @@ def test_sizes_that_no_config_says_are_refused() -> None:
     units = {"transformer.h.0.mlp.c_fc": np.arange(3)}  # and all 56 of the other layer
     with pytest.raises(NoConfigError, match=r"h\.[01]\.mlp\.c_fc\.weight is"):
         as_pretrained(build_module(module, UnitCut(axes, units)).eval(), example)
+
+
+def test_layers_that_were_replaced_are_named() -> None:
+    module, example, _ = whole_model("bert")
+    low_rank = factorised(module, 0.5).eval()
+    with pytest.raises(NoConfigError, match="other tensors than BertForSequenceClassification"):
+        as_pretrained(low_rank, example)
 
 
 def test_a_model_that_computes_something_else_is_refused() -> None:

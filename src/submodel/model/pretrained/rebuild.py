@@ -160,6 +160,12 @@ def _class_name(small: nn.Module) -> str:
 
 
 def _no_sizes(small: nn.Module, nearest: Misfit) -> str:
+    other_names = [name for name, pair in nearest.tensors.items() if None in pair]
+    if other_names:
+        return (
+            f"the model has other tensors than {type(small).__name__} has, as {other_names[0]}: "
+            "layers were replaced, by model.factorised or adapters"
+        )
     examples = [
         f"{name} is {here} in the sub-model and would be {there}"
         for name, (there, here) in list(nearest.tensors.items())[:_MOST_SHOWN]

@@ -45,9 +45,8 @@ def rotary_changes(small: nn.Module, values: Mapping[str, Any]) -> list[dict[str
         base = float(frequencies[1] ** -len(frequencies))
         bases = [float(f"{base:.6g}"), base, *bases]
     factors = (1 / (frequencies * bases[-1] ** steps)).tolist()
-    scale = next(
-        (layer.attention_scaling for layer in small.modules() if hasattr(layer, _BUFFER)), 1.0
-    )
+    layers = (layer for layer in small.modules() if hasattr(layer, _BUFFER))
+    scale: Any = getattr(next(layers), "attention_scaling", 1.0)
     long = {
         "rope_type": "longrope",
         "rope_theta": bases[-1],
