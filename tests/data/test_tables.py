@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from submodel.data import load_dataset
 from submodel.data.owners import owners_of
+from submodel.data.sources.base import Encoding, SourceContext
+from submodel.data.sources.table import Table, TableOptions
 from submodel.errors import SubmodelError
 
 ROWS = [
@@ -42,12 +44,37 @@ def test_numbers_are_standardised_by_the_training_part_and_words_become_columns(
 
 
 def test_a_column_names_the_clients(tmp_path: Path) -> None:
-    data = load_dataset(f"csv:{table(tmp_path)}", target="price", client="who")
+    keys: dict[str, Any] = {"target": "price", "client": "who", "standardise": False}
+    data = load_dataset(f"csv:{table(tmp_path)}", **keys)
     assert data.owners is not None
     assert data.owners.names == ("ann", "bob", "cy")
     prices = np.asarray(data.train.y)[data.owners.positions(1), 0] * 2
     assert set(prices % 3) == {1}
     assert data.inputs == (3,)  # who has a row is not told to the model
+
+
+def test_a_target_of_numbers_is_standardised_and_can_be_told_in_its_own_unit(
+    tmp_path: Path,
+) -> None:
+    path = table(tmp_path)
+    plain = load_dataset(f"csv:{path}", target="price", standardise=False)
+    data = load_dataset(f"csv:{path}", target="price")
+    assert plain.table is not None
+    assert plain.table.target is None
+    assert data.table is not None
+    assert data.table.target is not None
+    prices = np.asarray(plain.train.y)
+    assert data.table.target.mean == pytest.approx(float(prices.mean()))
+    assert data.table.target.deviation == pytest.approx(float(prices.std()))
+    for part, plain_part in ((data.train, plain.train), (data.test, plain.test)):
+        told = np.asarray(part.y) * data.table.target.deviation + data.table.target.mean
+        assert told == pytest.approx(np.asarray(plain_part.y), abs=1e-5)
+    context = SourceContext(str(path), encoding=Encoding(table=data.table))
+    own_rows = Table.configured(TableOptions(target="price"), context)  # of a device
+    told = np.asarray(own_rows.train.y) * data.table.target.deviation + data.table.target.mean
+    assert told.ravel() == pytest.approx([n * 0.5 for n in range(40)], abs=1e-5)
+    with pytest.raises(SubmodelError, match=r"data\.standardise: column 'colour' holds labels"):
+        load_dataset(f"csv:{path}", target="colour", standardise=True)
 
 
 def test_words_and_few_whole_numbers_are_labels(tmp_path: Path) -> None:

@@ -65,6 +65,14 @@ def test_numbers_are_scored_as_scikit_learn_does(count: int, seed: int) -> None:
     )
 
 
+def test_the_mean_absolute_error_is_in_the_unit_of_the_users_targets() -> None:
+    outputs, targets = torch.zeros(2, 1), torch.tensor([[1.0], [-2.0]])
+    metrics = make_metrics(["mae", "r2"], MetricContext(unit=10.0))
+    assert in_batches(metrics["mae"], outputs, targets) == 15.0
+    plain = make_metrics(["r2"], MetricContext())["r2"]
+    assert in_batches(metrics["r2"], outputs, targets) == in_batches(plain, outputs, targets)
+
+
 def test_calibration_is_the_mean_distance_of_confidence_from_being_right() -> None:
     confidence = torch.tensor([0.55, 0.58, 0.95, 0.99])
     logits = torch.stack([confidence.log(), (1 - confidence).log()], 1)

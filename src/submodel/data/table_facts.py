@@ -29,10 +29,12 @@ class TableFacts:
     Args:
         columns: those that the target is told from, in their order.
         labels: the entries of the target that are classes, by number; None: it holds numbers.
+        target: how a target of numbers was standardised; None: it was not.
     """
 
     columns: tuple[ColumnCode, ...]
     labels: tuple[str, ...] | tuple[float, ...] | None = None
+    target: ColumnCode | None = None
 
     @property
     def word_columns(self) -> set[str]:

@@ -30,10 +30,12 @@ def make_task(config: Config, data: Dataset, loss: Loss | None = None) -> TaskKi
         )
     if loss is None and section.loss is not None:
         loss = LOSSES.find(section.loss).make(section)
-    text = data.text
+    text, table = data.text, data.table
+    target = None if table is None else table.target
     facts = MetricContext(
         classes=data.classes if text is None else text.vocabulary,
         bytes_per_token=None if text is None else text.bytes_per_token,
+        unit=1.0 if target is None else target.deviation,
     )
     context = TaskContext(loss, section.metrics, facts, task_for(data))
     task = TASKS.find(section.name).make(section, context)

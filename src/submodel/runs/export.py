@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,7 +62,7 @@ def trained_module(
     cut = training.cut(state, capacity)
     module = assemble_module(setup, scale_model(setup, state.tensors, capacity), cut)
     test_score = score(module, setup.clients.dataset.test, setup)
-    about = {
+    about: dict[str, Any] = {
         "run": config.name,
         "capacity": capacity,
         "scheme": config.scheme.name,
@@ -70,6 +71,8 @@ def trained_module(
         "units": {a: k.tolist() for a, k in cut.units.items()} if isinstance(cut, UnitCut) else {},
         "config": config.model_dump(exclude_none=True),
     }
+    if setup.clients.dataset.table is not None:
+        about["table"] = asdict(setup.clients.dataset.table)
     return as_batch_norm(module).eval(), test_score, about
 
 

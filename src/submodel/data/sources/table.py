@@ -16,7 +16,7 @@ from submodel.data.columns import Column, code_columns, encode_columns, read_col
 from submodel.data.examples import Dataset, Examples
 from submodel.data.owners import Owners, owners_of
 from submodel.data.sources.base import SourceContext
-from submodel.data.table_facts import TableFacts
+from submodel.data.table_facts import ColumnCode, TableFacts
 from submodel.errors import ConfigError, DataError
 from submodel.options import PathText, Section
 from submodel.randomness import generator
@@ -34,6 +34,11 @@ class TableOptions(Section):
     client: str | None = Field(None, description="the column that names who has a row")
     kind: Literal["auto", "numbers", "labels"] = Field(
         "auto", description="of the target; auto: words and few whole numbers are labels"
+    )
+    standardise: bool | None = Field(
+        None,
+        description="a target of numbers is told in standard deviations from its mean, of the "
+        "training part (default: yes; mae is in its own unit either way)",
     )
     test_path: PathText | None = Field(None, description="a second table, the test part")
     test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
@@ -83,13 +88,13 @@ def load_table(path: Path, options: TableOptions) -> Dataset:
         raise ConfigError(["data.columns: no column is left to tell the target from"])
     codes = code_columns({name: rows.columns[name] for name in names}, rows.train, path)
     inputs = encode_columns(rows.columns, codes, path)
-    targets, labels = _targets(rows, options, path)
+    targets, labels, code = _targets(rows, options, path)
     return Dataset(
         Examples(_take(inputs, rows.train), _take(targets, rows.train)),
         Examples(_take(inputs, rows.test), _take(targets, rows.test)),
         None if labels is None else len(labels),
         owners=_owners(rows, options, path),
-        table=TableFacts(codes, labels),
+        table=TableFacts(codes, labels, code),
     )
 
 
@@ -125,7 +130,7 @@ def _own_targets(
     if column.words and (facts.labels is None or not isinstance(facts.labels[0], str)):
         raise DataError(f"{path}: column {name!r} holds words, and the run's holds numbers")
     if facts.labels is None:
-        return column.values.astype(np.float32)[:, None]
+        return _numbers(column, facts.target)
     number = {label: place for place, label in enumerate(facts.labels)}
     entries = column.values.tolist()
     if unknown := [entry for entry in entries if entry not in number]:
@@ -164,10 +169,18 @@ def _check_names(path: Path, columns: dict[str, Column], options: TableOptions) 
         raise ConfigError(problems)
 
 
+def _numbers(column: Column, code: ColumnCode | None) -> NDArray[np.float32]:
+    """A target of numbers, one to a row."""
+    values = column.values.astype(np.float64)
+    if code is not None:
+        values = (values - code.mean) / code.deviation
+    return values.astype(np.float32)[:, None]
+
+
 def _targets(
     rows: _Rows, options: TableOptions, path: Path
-) -> tuple[NDArray[np.generic], tuple[str, ...] | tuple[float, ...] | None]:
-    """The targets, and the entries that are classes; None: they are numbers."""
+) -> tuple[NDArray[np.generic], tuple[str, ...] | tuple[float, ...] | None, ColumnCode | None]:
+    """The targets; the entries that are classes, if they are; or how numbers were standardised."""
     column = rows.columns[options.target]
     as_labels = options.kind == "labels"
     if options.kind == "auto":
@@ -175,8 +188,13 @@ def _targets(
     if not as_labels:
         if column.words:
             raise ConfigError([f"data.kind: column {options.target!r} holds words, not numbers"])
+        code = None
+        if options.standardise is not False:
+            (code,) = code_columns({options.target: column}, rows.train, path)
         column.check_complete(options.target, path)
-        return column.values.astype(np.float32)[:, None], None
+        return _numbers(column, code), None, code
+    if options.standardise is not None:
+        raise ConfigError([f"data.standardise: column {options.target!r} holds labels"])
     column.check_complete(options.target, path)
     names, labels = np.unique(column.values, return_inverse=True)
     if len(names) > _MOST_CLASSES:
@@ -187,7 +205,7 @@ def _targets(
             f"{path}: {names[unknown[0]]} stands in column {options.target!r} of the test part "
             "alone"
         )
-    return labels.astype(np.int64).reshape(-1), tuple(names.tolist())
+    return labels.astype(np.int64).reshape(-1), tuple(names.tolist()), None
 
 
 def _owners(rows: _Rows, options: TableOptions, path: Path) -> Owners | None:

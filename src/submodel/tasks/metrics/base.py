@@ -45,6 +45,7 @@ class MetricContext:
 
     classes: int | None = None  # that targets are labels of: classes, or tokens
     bytes_per_token: float | None = None  # of text
+    unit: float = 1.0  # what one is, in the unit that the targets were given in
 
 
 @dataclass(frozen=True)
