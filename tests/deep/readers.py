@@ -146,6 +146,8 @@ def _setup() -> Setup:
 def _run(folder: Path) -> None:
     """A run of two rounds that was stopped."""
     state = initial_state(_setup())
+    weights = {n: t for n, t in state.tensors.items() if n.endswith("weight")}
+    state = replace(state, client_slots={f"1/0/{n}": t + 1 for n, t in weights.items()})
     run = RunFolder(folder)
     run.create(CONFIG)
     for number in (1, 2):
@@ -166,6 +168,10 @@ CHECKPOINT = "checkpoints/round-000002/"
 
 def _states() -> tuple[bytes, ...]:
     return (_written(f"{CHECKPOINT}state.json"),)
+
+
+def _optimisers() -> tuple[bytes, ...]:
+    return (_written(f"{CHECKPOINT}optimisers.safetensors"),)
 
 
 def _models() -> tuple[bytes, ...]:
@@ -517,6 +523,9 @@ READERS = {
     "state": Reader(_checkpoint, f"{CHECKPOINT}state.json", _states, mutate.text, _run),
     "model": Reader(
         _checkpoint, f"{CHECKPOINT}model.safetensors", _models, mutate.safetensors, _run
+    ),
+    "optimisers": Reader(
+        _checkpoint, f"{CHECKPOINT}optimisers.safetensors", _optimisers, mutate.safetensors, _run
     ),
     "metrics": Reader(
         _metrics, "metrics.jsonl", lambda: ((_line(1) + _line(2)).encode(),), mutate.text, _run

@@ -17,6 +17,7 @@ from torch import Tensor
 from submodel.algorithm.adaptation import adapt_state
 from submodel.algorithm.cells import Cells
 from submodel.algorithm.cells import begin as begin_cells
+from submodel.algorithm.client_slots import ClientSlots
 from submodel.algorithm.clients import Present
 from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.execution import ALONE, Engine, Group
@@ -97,33 +98,37 @@ def step(
     cells = Cells(setup, state)
     dispatchers = [Dispatcher(setup, replace(state, tensors=base), work) for base in cells.bases]
 
+    slots = ClientSlots(setup, state)
+
     def task(assignment: Assignment) -> Task:
-        return dispatchers[cells.number(assignment.client)].task(assignment)
+        return slots.give(dispatchers[cells.number(assignment.client)].task(assignment))
 
     # 3. Sound updates are added up: in any order, to the same bits.
     for bundle in bundles:
         observe(setup, state, engine, map(task, bundle.assignments), tally)
         for update in workers.train(map(task, bundle.assignments)):
-            _add(setup, cells, update, tally)
+            if _add(setup, cells, update, tally):
+                slots.take(update)
     workers.reduce(cells.accumulators)
     _require_updates(tally, state.round)
 
     # 4. The sums are merged; the server takes its step from there, and projects: w_{r+1}.
-    new = _next(setup, state, cells, dispatchers[0])
+    new = slots.keep_in(_next(setup, state, cells, dispatchers[0]))
     for sums in cells.accumulators:
         tally.note(sums.notes)
     return new, tally.report(coverage(cells.accumulators))
 
 
-def _add(setup: Setup, cells: Cells, update: Update, tally: Tally) -> None:
-    """Guard an update and add it, or refuse it by name."""
+def _add(setup: Setup, cells: Cells, update: Update, tally: Tally) -> bool:
+    """Guard an update and add it, or refuse it by name; whether it was added."""
     accumulator = cells.accumulators[cells.number(update.assignment.client)]
     if reason := _add_sound(setup, accumulator, update):
         tally.refuse(update.assignment.client, reason)
-        return
+        return False
     rule = step_rule(setup.scheme, update.assignment.capacity)
     passes = pass_cuts(rule, update.cut, update.passes, setup.least)
     tally.accept(update.cut, update.examples_used, update.loss, passes, update.examples_counted)
+    return True
 
 
 def _add_sound(setup: Setup, accumulator: Accumulator, update: Update) -> str | None:

@@ -61,6 +61,7 @@ class Setup:
     metrics: Mapping[str, BatchMetric] = field(default_factory=dict)  # told beside the loss
     headline: str = "loss"  # the metric that a run is judged by
     augment: Augmentations = field(default_factory=Augmentations)  # of training batches
+    keeps_slots: bool = False  # whether clients' optimisers go on where they ended
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -99,6 +100,8 @@ class State:
     round: int
     tensors: Mapping[str, Tensor]
     memory: Mapping[str, Tensor] = field(default_factory=dict)  # by "scheme/...", "server/..."
+    client_slots: Mapping[str, Tensor] = field(default_factory=dict)
+    """What clients' optimisers keep, by "client/slot/parameter" (see `client_slots`)."""
 
     def recall(self, owner: str) -> dict[str, Tensor]:
         """What ``owner`` remembers, by its own names.
@@ -139,6 +142,7 @@ class Task:
     scales: Mapping[str, Tensor] = field(default_factory=dict)  # the client computes with s (.) w
     step_rule: StepRule | None = None  # None: plain steps
     local: Mapping[str, Tensor] | None = None  # buffers never exchanged; None: the engine has them
+    slots: Mapping[str, Tensor] | None = None  # that the optimiser kept; None: it begins afresh
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,7 @@ class Update:
     examples_counted: float | None = (
         None  # examples that the loss is the mean of; None: all processed
     )
+    slots: Mapping[str, Tensor] | None = None  # that the optimiser is to go on with
 
     @property
     def weight_of_loss(self) -> float:

@@ -101,6 +101,7 @@ def plan_command(
 ) -> None:
     """Turn a device's budget into the largest capacity that fits, and show the arithmetic."""
     from submodel.config import read
+    from submodel.local.slots import kept_copies
     from submodel.model.budget import Budget
     from submodel.prepare.setup import prepare
 
@@ -115,7 +116,8 @@ def plan_command(
     setup = prepare(full_config)
     batch = full_config.local.batch_size or len(setup.clients.examples(0))
     example = setup.clients.dataset.example
-    copies = setup.work.optimiser.copies
+    optimiser = setup.work.optimiser
+    copies = kept_copies(optimiser) if setup.keeps_slots else optimiser.copies
     budget = Budget(setup.module, setup.axes, example, batch, copies, setup.least)
     fit = budget.largest(lambda n: all(getattr(n, what) <= most for what, most in limits.items()))
     limit_text = ", ".join(f"{what} {si(most)}" for what, most in limits.items())

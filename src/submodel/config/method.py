@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
 from submodel.config.trackers import TRACKERS
 from submodel.engines.registry import ENGINES
+from submodel.local.optimiser_state import OptimiserState
 from submodel.local.precision import Precision
 from submodel.local.rates import StepSchedule
 from submodel.local.registry import OPTIMISERS, SCHEDULES
@@ -67,6 +68,11 @@ class LocalSection(ChoosingSection):
         "over the batch may fail on one example); a client's only batch stays",
     )
     optimiser: str = Field("sgd", description=OPTIMISERS.describe())
+    optimiser_state: OptimiserState = Field(
+        "fresh",
+        description="momenta and the like: fresh in every round, or kept for every client, weight "
+        "by weight, from the last time it held one",
+    )
     lr: Positive = Field(0.02, description="learning rate eta")
     schedule: str = Field(
         "constant", description=f"learning rate over the rounds: {SCHEDULES.describe()}"

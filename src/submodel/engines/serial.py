@@ -92,8 +92,11 @@ class SerialEngine:
             order = batches(len(examples), task.work, setup.seed, where.round, where.client)
             with explain_lone_batches(setup, [task]):
                 augment = setup.augment.of_client(where.round, where.client)
+                earlier = None
+                if task.slots is not None:
+                    earlier = {n: move(t, self._device) for n, t in task.slots.items()}
                 result = train_module(
-                    module, examples, order, task.work, loss, masks, step, augment
+                    module, examples, order, task.work, loss, masks, step, augment, earlier
                 )
         own_memory = dict(module.named_parameters()).keys()  # buffers are the next task's as well
         tensors = {
@@ -102,6 +105,7 @@ class SerialEngine:
         }
         passes = () if client_step is None else client_step.passes
         counts = len(examples), result.examples_used
+        slots = None if result.slots is None else {n: t.cpu() for n, t in result.slots.items()}
         return Update(
-            where, task.cut, tensors, *counts, result.loss, passes, result.examples_counted
+            where, task.cut, tensors, *counts, result.loss, passes, result.examples_counted, slots
         )

@@ -16,7 +16,10 @@ Slots = Sequence[Sequence[Tensor]]
 class Optimiser(Protocol):
     """Moves parameters along their gradients, weight by weight.
 
-    A client's optimiser begins afresh in every round. Clients of equal shape are trained as one
+    A client's optimiser begins afresh in every round, or, with ``local.optimiser_state = "kept"``,
+    with the slots of its last one: they must have the shapes of the parameters, or stretch to
+    them. An optimiser whose first slots are of a round alone has their number as
+    ``slots_of_round``. Clients of equal shape are trained as one
     tensor, so a step must treat every weight by itself: nothing may be summed over a tensor. One
     that does has ``whole_tensors = True``, and its clients step one after another.
     """

@@ -29,6 +29,11 @@ class Proximal:
     mu: float
 
     @property
+    def slots_of_round(self) -> int:
+        """The model that was sent is another one in every round."""
+        return 1 + int(getattr(self.optimiser, "slots_of_round", 0))
+
+    @property
     def copies(self) -> int:
         """The model that was sent, and what the other one keeps."""
         return 1 + self.optimiser.copies

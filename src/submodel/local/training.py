@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from submodel.data import Examples
 from submodel.local.optimisers import Gradients
 from submodel.local.precision import Precision
+from submodel.local.slots import name_slots, restore_slots
 from submodel.local.work import LocalWork, count_steps
 from submodel.model.inputs import Inputs, call, first_column, split_rows
 from submodel.tasks.counting import CountingLoss, LossBook
@@ -37,6 +38,7 @@ class LocalResult:
     loss: float  # the mean over all that counts in the batches
     examples_used: int  # each as often as it was used
     examples_counted: float  # that the loss is the mean of; fractions where not all targets count
+    slots: Mapping[str, Tensor] | None = None  # what the optimiser has at the end, where it is kept
 
 
 def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -105,6 +107,7 @@ def train_module(
     masks: Mapping[str, Tensor] | None = None,
     step: Step | None = None,
     augment: Callable[[Tensor, int], Tensor] | None = None,
+    earlier: Mapping[str, Tensor] | None = None,
 ) -> LocalResult:
     """Train ``module`` in place: w <- w - eta m (.) grad f(m (.) w; xi), batch after batch.
 
@@ -113,7 +116,8 @@ def train_module(
     the module's own loss by another; ``loss`` is then the one that it computes, to be asked what
     it is the mean of. A batch in which nothing counts is passed through the module, but is no step:
     weights are neither moved nor decayed, and what the optimiser keeps stays. ``augment`` changes
-    the inputs of a step, by its number.
+    the inputs of a step, by its number. ``earlier``: what the optimiser kept of an earlier round;
+    what it has at the end is then part of the result.
     """
     module.train()
     loss = loss if isinstance(loss, CountingLoss) else CountingLoss(loss)
@@ -126,6 +130,8 @@ def train_module(
         i: masks[n].to(p) for i, (n, p) in enumerate(by_name.items()) if masks and n in masks
     }
     slots = work.optimiser.begin(parameters)
+    if earlier is not None:
+        slots = restore_slots(work.optimiser, slots, by_name, earlier)
     total_steps = count_steps(len(examples), work)
     book = LossBook()
     steps = examples_used = 0
@@ -146,7 +152,8 @@ def train_module(
         book.add(value.reshape(1), [count])
         steps, examples_used = steps + 1, examples_used + len(positions)
         del gradients  # or they would still be there while the next ones are computed
-    return LocalResult(book.means()[0], examples_used, book.counts[0])
+    kept_slots = None if earlier is None else name_slots(work.optimiser, slots, by_name)
+    return LocalResult(book.means()[0], examples_used, book.counts[0], kept_slots)
 
 
 def clip_gradients(gradients: Gradients, largest: float, clients: int = 1) -> list[Tensor | None]:

@@ -65,6 +65,7 @@ def assemble_setup(
         metrics=task.metrics,
         headline=task.headline,
         augment=make_augmentations(config, clients.dataset),
+        keeps_slots=local.optimiser_state == "kept",
         seed=config.seed,
         granularity=config.scheme.granularity,
         alignment=alignment_of(config),

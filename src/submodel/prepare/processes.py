@@ -23,7 +23,7 @@ def choose_engine(config: Config, setup: Setup) -> Config:
     """The configuration with ``engine.name = "auto"`` settled.
 
     A group that torchrun has started is used; more than a minute of work is shared among one
-    process per core; less is done here.
+    process per core; less is done here, as is what keeps the state of clients.
     """
     cores = os.cpu_count() or 1
     on_cpu = own_device(config.engine.device).type == "cpu"
@@ -36,10 +36,17 @@ def choose_engine(config: Config, setup: Setup) -> Config:
                     "has started several; leave out one of them"
                 ]
             )
+        if setup.keeps_slots:
+            raise ConfigError(
+                [
+                    "local.optimiser_state: 'kept' is of clients that train in one process, and "
+                    "torchrun has started several; leave out one of them"
+                ]
+            )
         choice = {"name": "torchrun", "processes": int(os.environ["WORLD_SIZE"])}
     elif config.engine.name != "auto":
         return config
-    elif not on_cpu:
+    elif not on_cpu or setup.keeps_slots:
         choice = {"name": "local"}
     elif cores > 1 and Estimate(setup).seconds(config.train.rounds) > _WORTH_PROCESSES:
         choice = {"name": "torchrun", "processes": cores}

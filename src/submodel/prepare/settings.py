@@ -27,6 +27,15 @@ def unused_problems(config: Config) -> list[str]:
         problems.append("train.evaluate_train_examples: goes with train.evaluate_train = true")
     if config.local.drop_last and not config.local.batch_size:
         problems.append("local.drop_last: goes with batches; local.batch_size = 0 makes one of all")
+    if config.local.optimiser_state == "kept":
+        reasons = {
+            "flower": "devices begin every round afresh: what one kept would not go back with the "
+            "run when it is resumed",
+            "torchrun": "a client may train in another process next time; use engine.name = "
+            "'local'",
+        }
+        if reason := reasons.get(config.engine.name):
+            problems.append(f"local.optimiser_state: {reason}")
     if config.train.evaluate_clients != "no":
         if config.engine.name == "flower":
             problems.append("train.evaluate_clients: devices keep their data; leave it out")
@@ -121,6 +130,10 @@ def product_problems(setup: Setup) -> list[str]:
         (
             setup.server == Plain(),
             "server.name = 'plain' with lr = 1: factors that are made anew have no direction",
+        ),
+        (
+            not setup.keeps_slots,
+            "local.optimiser_state = 'fresh': momenta of factors that are made anew mean nothing",
         ),
         (role(setup.scheme, HasCells) is None, "one server: a scheme with cells has several"),
         (

@@ -17,6 +17,8 @@ from submodel.data.partitions import Unsplit
 from submodel.engines import lone
 from submodel.engines.device import device_problems
 from submodel.errors import ConfigError
+from submodel.local.slots import slot_problems
+from submodel.local.training import trainable_parameters
 from submodel.model.axes import Axes, Dimension
 from submodel.model.inputs import first_column
 from submodel.model.weights import load_weights
@@ -129,6 +131,10 @@ def prepare(
         client_tests(setup.clients, setup.population.count)  # or says why it cannot be
     if problems := product_problems(setup):
         raise ConfigError(problems)
+    if setup.keeps_slots:
+        parameters = trainable_parameters(module)
+        if problems := slot_problems(setup.work.optimiser, config.local.optimiser, parameters):
+            raise ConfigError(problems)
     try_scheme(setup)
     check_builds(module, cut_axes, scheme, config, data, built_in)
     if config.engine.name != "flower" and (problems := lone.problems(setup, config.train.rounds)):

@@ -21,10 +21,11 @@ import tomli_w
 import torch
 from pydantic import ConfigDict, TypeAdapter
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from submodel.algorithm.client_slots import check_slots
 from submodel.algorithm.types import State
 from submodel.config import Config, override, parse, to_toml
 from submodel.config.meaning import fingerprint, refusals
@@ -49,6 +50,7 @@ __all__ = [
 ]
 _FOLDERS_TO_KEEP = 2
 _TENSORS, _MEMORY, _STATE = "model.safetensors", "memory.safetensors", "state.json"
+_SLOTS = "optimisers.safetensors"
 _MOST_STATE = 2**23  # bytes; a tenth of it describes two thousand layers
 _NAME = re.compile(r"round-(\d{6,15})")
 
@@ -89,6 +91,9 @@ def save(folder: Path, state: State, config: Config, subject: Fingerprints | Non
     if state.memory:
         files[_MEMORY] = state.memory
         meta["memory_sha256"] = model_sha256(state.memory)
+    if state.client_slots:
+        files[_SLOTS] = state.client_slots
+        meta["optimisers_sha256"] = model_sha256(state.client_slots)
     for name, tensors in files.items():
         save_file({n: t.contiguous() for n, t in tensors.items()}, partial / name)
     (partial / _STATE).write_text(_state(meta, config, subject), encoding="utf-8")
@@ -135,8 +140,13 @@ def read_checkpoint(
     hashes = model_sha256(tensors), model_sha256(memory) if memory else None
     if hashes != (meta["model_sha256"], meta.get("memory_sha256") if memory else None):
         raise DamagedError(f"{path}: damaged (the tensors do not match their hash)")
+    slots: dict[str, Tensor] = {}
+    if "optimisers_sha256" in meta:
+        slots = _load_slots(path / _SLOTS, like.tensors)
+        if model_sha256(slots) != meta["optimisers_sha256"]:
+            raise DamagedError(f"{path}: damaged ({_SLOTS} does not match its hash)")
     _check_subject(path, meta, subject or {})
-    return State(meta["round"], tensors, memory)
+    return State(meta["round"], tensors, memory, slots)
 
 
 def latest(
@@ -260,6 +270,17 @@ def _config(path: Path, meta: Mapping[str, Any], now: Config) -> Config:
 
 def _text_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _load_slots(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the optimisers of clients keep, if it is of such a model."""
+    try:
+        slots = load_file(path)
+    except Exception as error:  # whatever the reader of a damaged file comes to
+        raise DamagedError(f"{path.parent}: damaged ({plain(error)})") from None
+    if not check_slots(slots, like):
+        raise DamagedError(f"{path.parent}: its optimisers are not those of this model")
+    return slots
 
 
 def _load(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:

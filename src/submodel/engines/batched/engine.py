@@ -194,10 +194,11 @@ class BatchedEngine:
                 values, counts = step_in_pieces(share, x, y, compute, work, lr)
             book.add(values, counts, turn.start)
         losses = zip(book.means(), book.counts, strict=True)
-        for client, (mean, weight), tensors in zip(clients, losses, stack.unstack(), strict=True):
+        results = zip(clients, losses, stack.unstack(), stack.unstack_slots(), strict=True)
+        for client, (mean, weight), tensors, slots in results:
             where, cut, total = client.task.assignment, client.task.cut, client.total
             example_count = sum(map(len, client.batches))
-            yield Update(where, cut, tensors, total, example_count, mean, examples_counted=weight)
+            yield Update(where, cut, tensors, total, example_count, mean, (), weight, slots)
 
     def _batch(self, turn: _Turn, tasks: Sequence[Task]) -> tuple[Inputs, Tensor]:
         """Inputs and targets of shape (batch, clients, ...), augmented as each client's are."""

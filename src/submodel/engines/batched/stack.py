@@ -16,6 +16,7 @@ from torch.nn import functional
 from submodel.algorithm.types import Setup, Task
 from submodel.engines.device import move
 from submodel.local.optimisers import Gradients, Slots
+from submodel.local.slots import name_slots, restore_slots
 from submodel.local.training import clip_gradients
 from submodel.local.work import LocalWork
 from submodel.model.travel import untrained_names
@@ -123,6 +124,12 @@ class Stack:
         optimiser, wide = tasks[0].work.optimiser, [self._tensors[n] for n in self._trainable]
         apart = getattr(optimiser, "whole_tensors", False)
         self._slots: Slots = [] if apart else optimiser.begin(wide)
+        self._optimiser = optimiser
+        self._keeps_slots = tasks[0].slots is not None
+        if earlier := [task.slots for task in tasks if task.slots is not None]:
+            by_name = dict(zip(self._trainable, wide, strict=True))
+            wide_slots = {n: widen([s[n] for s in earlier], device) for n in earlier[0]}
+            self._slots = restore_slots(optimiser, self._slots, by_name, wide_slots)
         self._client_slots: list[Slots] = [
             optimiser.begin([self._rows(tensor, client, client + 1) for tensor in wide])
             for client in range(self._clients if apart else 0)
@@ -178,6 +185,24 @@ class Stack:
         }
         for client in range(self._clients):
             yield {name: tensor[client] for name, tensor in apart.items()}
+
+    def unstack_slots(self) -> Iterator[dict[str, Tensor] | None]:
+        """What every client's optimiser is to go on with; None: it begins afresh."""
+        if not self._keeps_slots:
+            yield from [None] * self._clients
+            return
+        by_name = {name: self._tensors[name] for name in self._trainable}
+        apart = {
+            key: wide.to("cpu").contiguous().view(self._clients, *self._shapes[_parameter(key)])
+            for key, wide in name_slots(self._optimiser, self._slots, by_name).items()
+        }
+        for client in range(self._clients):
+            yield {key: tensor[client] for key, tensor in apart.items()}
+
+
+def _parameter(key: str) -> str:
+    """The parameter of a slot, by number and name."""
+    return key.partition("/")[2]
 
 
 class StackedLoss:

@@ -97,8 +97,8 @@ class CallbackGuard(Callback):
 
 def _copy(state: State) -> State:
     """A state that shares nothing with the one that is trained."""
-    tensors, memory = (
+    tensors, memory, slots = (
         {name: tensor.clone() for name, tensor in tensors.items()}
-        for tensors in (state.tensors, state.memory)
+        for tensors in (state.tensors, state.memory, state.client_slots)
     )
-    return State(state.round, tensors, memory)
+    return State(state.round, tensors, memory, slots)
