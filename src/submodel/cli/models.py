@@ -21,6 +21,7 @@ class ExportFormat(StrEnum):
     PROGRAM = "program"
     ONNX = "onnx"
     HUGGINGFACE = "huggingface"
+    PEFT = "peft"
 
 
 def cost_command(config: ConfigFile = None, settings: SetOptions = None) -> None:

@@ -3,6 +3,7 @@
 ``safetensors``: the weights, with a JSON file that says what they are. ``program``: a
 `torch.export` program that runs without this package. ``onnx``: for other runtimes (an extra).
 ``huggingface``: a folder for `from_pretrained`, of a model of `transformers`.
+``peft``: adapters alone, for `peft` (peft_export.py).
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from submodel.model.build import tensors_of
 from submodel.model.cut import UnitCut
 from submodel.model.inputs import Inputs, arguments, take_rows
 from submodel.model.norm import as_batch_norm
+from submodel.model.zoo import fold_adapters
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.folder import RunFolder
+from submodel.runs.peft_export import write_peft
 from submodel.runs.pretrained_folder import write_pretrained
 from submodel.runs.training import Training
 
-Format = Literal["safetensors", "program", "onnx", "huggingface"]
+Format = Literal["safetensors", "program", "onnx", "huggingface", "peft"]
 
 
 def trained_state(folder: RunFolder, training: Training) -> State:
@@ -93,7 +96,10 @@ def export(
         torch.export.save(program, path)
     elif kind == "huggingface":
         text = training.setup.clients.dataset.text
-        path = write_pretrained(module, example, None if text is None else text.tokens, out)
+        tokens = None if text is None else text.tokens
+        path = write_pretrained(fold_adapters(module), example, tokens, out)
+    elif kind == "peft":
+        path = write_peft(module, training.config, out)
     else:
         path = out / "model.onnx"
         _to_onnx(module, example, path)
