@@ -323,7 +323,8 @@ def test_it_trains_from_python_and_from_the_command_line(kind: str, submodel: Co
         _check_notes(Path("command"), opened.history)
 
 
-def test_a_callback_trains_from_python() -> None:
+def test_a_callback_trains_from_python(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(here)
     from a_callback import Distance  # type: ignore[import-not-found]
 
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))

@@ -7,6 +7,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +124,41 @@ def without_seconds(curves: Curves) -> Curves:
     return as_float32(rest)
 
 
+@dataclass(frozen=True)
+class Tracked:
+    """A run with all trackers, and whom its process connected to."""
+
+    run: Path
+    addresses: list[tuple[socket.AddressFamily, Any]]
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> Tracked:
+    result = Tracked(tmp_path_factory.mktemp("tracked") / "run", [])
+    connect = socket.socket.connect
+
+    def watched(self: socket.socket, address: Any) -> None:
+        result.addresses.append((socket.AddressFamily(self.family), address))
+        connect(self, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", watched)
+        train(result.run, config(*NAMES))
+    return result
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_every_number_of_every_round_is_there(name: str, tmp_path: Path) -> None:
-    train(tmp_path / "run", config(name))
-    curves, lines = READERS[name](tmp_path / "run"), curves_of(tmp_path / "run")
+def test_every_number_of_every_round_is_there(name: str, tracked: Tracked) -> None:
+    curves, lines = READERS[name](tracked.run), curves_of(tracked.run)
     assert [step for step, _ in curves["train_loss"]] == [1, 2, 3, 4, 5]
     assert [step for step, _ in curves["capacity_accuracy/0.25"]] == [2, 4, 5]
     assert set(curves) == set(lines) >= {"seconds/train", "bytes_down", "coverage/units"}
     assert as_float32(curves) == as_float32(lines)  # which is what TensorBoard keeps
+
+
+def test_nobody_on_another_machine_is_asked(tracked: Tracked) -> None:
+    families = {family for family, _ in tracked.addresses}
+    assert families <= {socket.AF_UNIX}
 
 
 class StopsIn(submodel.Callback):
@@ -169,38 +197,19 @@ def test_a_run_may_get_trackers_when_it_goes_on(tmp_path: Path) -> None:
         assert [step for step, _ in READERS[name](run)["train_loss"]] == [1, 2, 3]
 
 
-def test_trackers_tell_the_configuration_and_how_a_run_ended(tmp_path: Path) -> None:
+def test_trackers_tell_the_configuration_and_how_a_run_ended(tracked: Tracked) -> None:
     from mlflow.tracking import MlflowClient
 
-    run = tmp_path / "run"
-    train(run, config("mlflow", "wandb", rounds=1))
+    run = tracked.run
     client = MlflowClient(tracking_uri=f"sqlite:///{run / 'mlflow/mlflow.db'}")
-    tracked = client.get_run((run / "mlflow/run-id.txt").read_text())
-    assert tracked.data.params["clients.per_round"] == "2.0"
-    assert tracked.info.status == "FINISHED"
+    run_of_mlflow = client.get_run((run / "mlflow/run-id.txt").read_text())
+    assert run_of_mlflow.data.params["clients.per_round"] == "2.0"
+    assert run_of_mlflow.info.status == "FINISHED"
     (file,) = run.glob("wandb/offline-run-*/*.wandb")
     (record,) = [r.run for r in wandb_records(file) if r.WhichOneof("record_type") == "run"]
     sections = {update.key: json.loads(update.value_json) for update in record.config.update}
     assert sections["clients"]["count"] == 4
     assert (record.project, record.run_id) == ("submodel", (run / "wandb/run-id.txt").read_text())
-
-
-def test_this_process_talks_to_no_other_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    addresses = []
-    connect = socket.socket.connect
-
-    def watched(self: socket.socket, address: Any) -> None:
-        addresses.append((self.family, address))
-        connect(self, address)
-
-    monkeypatch.setattr(socket.socket, "connect", watched)
-    train(tmp_path / "run", config(*NAMES, rounds=1))
-    assert all(
-        family == socket.AF_UNIX or address[0] in ("127.0.0.1", "localhost")
-        for family, address in addresses
-    )
 
 
 @pytest.mark.parametrize(

@@ -107,3 +107,5 @@ class WandbRun(Callback):
         if self._run is not None:
             self._run.finish(exit_code=exit_code)
             self._run = None
+            if self._mode == "offline" and wandb.run is None:  # no run of the user's own
+                wandb.teardown()  # waits until the file is written, which finish does not
