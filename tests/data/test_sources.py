@@ -512,7 +512,7 @@ def test_bad_hub_datasets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     with pytest.raises(DataError, match="label of example 2 is None, not a class label"):
         load_dataset("hf:x")
     answer(hub_dataset({"label": pets}).remove_columns("img"))
-    with pytest.raises(DataError, match="0 columns of images among label"):
+    with pytest.raises(ConfigError, match=r"data\.column: hf:x has no images among its columns"):
         load_dataset("hf:x")
     with pytest.raises(DataError, match="nowhere: cannot be loaded: FileNotFoundError"):
         load_dataset("hf:x", path=tmp_path / "nowhere")

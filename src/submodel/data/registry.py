@@ -48,7 +48,9 @@ SOURCES: Kind[Dataset] = Kind(
         ),
         "parquet": Offer("submodel.data.sources.table:Table", "likewise", "PATH"),
         "hf": Offer(
-            "submodel.data.sources.hub:Hub", "any image dataset of the Hugging Face hub", "NAME"
+            "submodel.data.sources.hub:Hub",
+            "of the Hugging Face hub: images, a column of texts, or a table",
+            "NAME",
         ),
         "folder": Offer(
             "submodel.data.sources.folder:Folder",

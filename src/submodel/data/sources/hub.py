@@ -1,10 +1,10 @@
-"""Image-classification datasets of the Hugging Face hub, through the package ``datasets``."""
+"""Datasets of the Hugging Face hub, through the package ``datasets``: images, text, tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -20,7 +20,15 @@ from submodel.data.images import (
     decode,
     stack_pictures,
 )
+from submodel.data.registry import TOKENS
 from submodel.data.sources.base import SourceContext
+from submodel.data.sources.hub_rows import (
+    HubRows,
+    check_keys,
+    content_of,
+    rows_as_table,
+    rows_as_text,
+)
 from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.options import Count, PathText, Section
 
@@ -46,19 +54,27 @@ def read_hub(
     Its training part is the split "train", its test part the split "test" or, failing that,
     "validation". The column of images and that of class labels are found by their types.
     """
+    where = f"hf:{name}"
+    train, test = two_parts(load_splits(name, path), where)
+    return _image_set(train, test, label, size, where)
+
+
+def load_splits(name: str, path: Path | None) -> Any:
+    """The splits of a dataset of the hub, or of one saved to ``path``."""
     datasets = _package()
     repository, _, configuration = name.partition(":")
     try:
         if path is not None:
-            splits = datasets.load_from_disk(str(path))
-        else:
-            splits = datasets.load_dataset(repository, configuration or None)
+            return datasets.load_from_disk(str(path))
+        return datasets.load_dataset(repository, configuration or None)
     except Exception as error:  # whatever the network, the hub or a file format raises
         first = str(error).strip().splitlines()[:1]
         reason = f"{type(error).__name__}: {first[0] if first else ''}"
         raise DataError(f"{path or f'hf:{name}'}: cannot be loaded: {reason}") from None
-    where = f"hf:{name}"
-    train, test = _parts(splits, where)
+
+
+def _image_set(train: Any, test: Any, label: str | None, size: int | None, where: str) -> ImageSet:
+    datasets = _package()
     image_column, label_column = _columns(datasets, train.features, label, where)
     if missing := {image_column, label_column} - set(test.features):
         raise DataError(f"{where}: the test part lacks the column(s) {', '.join(sorted(missing))}")
@@ -68,14 +84,24 @@ def read_hub(
     return ImageSet(Images(pixels[0], labels[0]), Images(pixels[1], labels[1]), names, "hub")
 
 
-def _parts(splits: Any, where: str) -> tuple[Any, Any]:
+def two_parts(splits: Any, where: str) -> tuple[Any, Any]:
     """The training and the test part."""
     if not isinstance(splits, Mapping):
         raise DataError(f"{where}: one part only; want the splits 'train' and 'test'")
-    test = next((name for name in _TEST_SPLITS if name in splits), None)
-    if "train" not in splits or test is None:
+    train, test = some_parts(splits, where)
+    if test is None:
         raise DataError(f"{where}: its splits are {', '.join(splits)}; want 'train' and 'test'")
-    return splits["train"], splits[test]
+    return train, test
+
+
+def some_parts(splits: Any, where: str) -> tuple[Any, Any | None]:
+    """The training part, and the test part if there is one."""
+    if not isinstance(splits, Mapping):
+        return splits, None
+    if "train" not in splits:
+        raise DataError(f"{where}: its splits are {', '.join(splits)}; want 'train' and 'test'")
+    test = next((name for name in _TEST_SPLITS if name in splits), None)
+    return splits["train"], None if test is None else splits[test]
 
 
 def _columns(
@@ -148,19 +174,55 @@ def _labels(
 
 
 class Hub:
-    """Images of the Hugging Face hub, as a source."""
+    """Images, text or a table of the Hugging Face hub, as a source."""
 
     class Options(Section):
-        """The keys of ``hf:NAME``."""
+        """The keys of ``hf:NAME``; which go together follows from what the dataset holds."""
+
+        choices = {"tokens": TOKENS}  # noqa: RUF012
 
         path: PathText | None = Field(None, description="a dataset that was saved to disk")
-        label: str | None = Field(None, description="the column of class labels")
-        size: Count | None = Field(None, description="resize images to this square")
+        label: str | None = Field(None, description="of images: the column of class labels")
+        size: Count | None = Field(None, description="of images: resize them to this square")
+        column: str | None = Field(None, description="of text: the column of texts")
+        tokens: str | None = Field(
+            None, description=f"of text (default: bytes): {TOKENS.describe()}"
+        )
+        length: Count | None = Field(None, description="of text: tokens in a sequence (64)")
+        least: Count | None = Field(
+            None, description="of text: clients with fewer characters are left out"
+        )
+        target: str | None = Field(None, description="of a table: the column to tell")
+        columns: list[str] | None = Field(
+            None, description="of a table: the columns to tell it from (default: all others)"
+        )
+        kind: Literal["numbers", "labels"] | None = Field(
+            None,
+            description="of a table's target (default: words and few whole numbers are labels)",
+        )
+        standardise: bool | None = Field(
+            None, description="of a table's target of numbers (default: yes)"
+        )
+        client: str | None = Field(None, description="of text and tables: whose each row is")
+        test_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+            None,
+            description="of text and tables without a test split: the share that is for testing "
+            "(default: 0.1 of text, 0.2 of a table)",
+        )
 
     @classmethod
     def configured(cls, options: Options, context: SourceContext) -> Dataset:
         """The splits for training and testing."""
-        path = None if options.path is None else Path(options.path)
-        return context.normalise_images(
-            read_hub(context.argument, path, options.label, options.size)
-        )
+        where, path = f"hf:{context.argument}", options.path
+        splits = load_splits(context.argument, None if path is None else Path(path))
+        train, test = some_parts(splits, where)
+        content = content_of(_package(), train.features, options.target, options.column, where)
+        check_keys(options, content, where)
+        if content == "images":
+            parts = two_parts(splits, where)
+            images = _image_set(*parts, options.label, options.size, where)
+            return context.normalise_images(images)
+        rows = HubRows(train, test, where)
+        if content == "text":
+            return rows_as_text(rows, options, context.encoding)
+        return rows_as_table(rows, options, context.encoding)

@@ -67,7 +67,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class TableRows:
     """The columns of one table, and which of its rows are which part."""
 
     columns: dict[str, Column]
@@ -77,7 +77,17 @@ class _Rows:
 
 def load_table(path: Path, options: TableOptions) -> Dataset:
     """A table as a dataset; raises `DataError` for what is missing, not finite or unknown."""
-    rows = _read_rows(path.expanduser(), options)
+    return encode_table(_read_rows(path.expanduser(), options), options, path)
+
+
+def encode_table(rows: TableRows, options: TableOptions, path: Path) -> Dataset:
+    """A table that was read, as a dataset.
+
+    Args:
+        rows: its columns, and which rows are for testing.
+        options: names the target.
+        path: what errors call it.
+    """
     _check_names(path, rows.columns, options)
     names = [
         name
@@ -109,6 +119,20 @@ def load_own_table(path: Path, options: TableOptions, facts: TableFacts) -> Data
     path = path.expanduser()
     is_words = facts.labels is not None and isinstance(facts.labels[0], str)
     columns = read_columns(path, facts.word_columns | ({options.target} if is_words else set()))
+    return encode_own_table(columns, options, facts, path)
+
+
+def encode_own_table(
+    columns: dict[str, Column], options: TableOptions, facts: TableFacts, path: Path
+) -> Dataset:
+    """A device's own table that was read, as `load_own_table` has it.
+
+    Args:
+        columns: the columns by name.
+        options: names the target.
+        facts: how the run's columns became numbers.
+        path: what errors call it.
+    """
     problems = [
         f"--data: {path} has no column {name!r}, as the run has; it has {', '.join(columns)}"
         for name in (*(code.name for code in facts.columns), options.target)
@@ -138,22 +162,34 @@ def _own_targets(
     return np.array([number[entry] for entry in entries], dtype=np.int64)
 
 
-def _read_rows(path: Path, options: TableOptions) -> _Rows:
+def _read_rows(path: Path, options: TableOptions) -> TableRows:
     columns = read_columns(path)
-    total = len(next(iter(columns.values())).values)
     if options.test_path is None:
-        order = generator(0, "table").permutation(total)
-        count = round(total * options.test_share)
-        if not 0 < count < total:
-            raise DataError(f"{path}: {total} rows are too few for a training and a test part")
-        return _Rows(columns, np.sort(order[count:]), np.sort(order[:count]))
+        return draw_test_rows(columns, options.test_share, path)
     other = Path(options.test_path).expanduser()
-    second = read_columns(other)
+    return join_tables(columns, read_columns(other), path, other)
+
+
+def draw_test_rows(columns: dict[str, Column], share: float, path: Path) -> TableRows:
+    """A table of which some rows, drawn once, are for testing."""
+    total = len(next(iter(columns.values())).values)
+    order = generator(0, "table").permutation(total)
+    count = round(total * share)
+    if not 0 < count < total:
+        raise DataError(f"{path}: {total} rows are too few for a training and a test part")
+    return TableRows(columns, np.sort(order[count:]), np.sort(order[:count]))
+
+
+def join_tables(
+    columns: dict[str, Column], second: dict[str, Column], path: Path, other: Path
+) -> TableRows:
+    """A table, and another one for testing."""
+    total = len(next(iter(columns.values())).values)
     if missing := columns.keys() - second.keys():
         raise DataError(f"{other}: no column {sorted(missing)[0]!r}, which {path} has")
     more = len(next(iter(second.values())).values)
     both = {name: column.join(second[name]) for name, column in columns.items()}
-    return _Rows(both, np.arange(total), np.arange(total, total + more))
+    return TableRows(both, np.arange(total), np.arange(total, total + more))
 
 
 def _check_names(path: Path, columns: dict[str, Column], options: TableOptions) -> None:
@@ -178,7 +214,7 @@ def _numbers(column: Column, code: ColumnCode | None) -> NDArray[np.float32]:
 
 
 def _targets(
-    rows: _Rows, options: TableOptions, path: Path
+    rows: TableRows, options: TableOptions, path: Path
 ) -> tuple[NDArray[np.generic], tuple[str, ...] | tuple[float, ...] | None, ColumnCode | None]:
     """The targets; the entries that are classes, if they are; or how numbers were standardised."""
     column = rows.columns[options.target]
@@ -208,7 +244,7 @@ def _targets(
     return labels.astype(np.int64).reshape(-1), tuple(names.tolist()), None
 
 
-def _owners(rows: _Rows, options: TableOptions, path: Path) -> Owners | None:
+def _owners(rows: TableRows, options: TableOptions, path: Path) -> Owners | None:
     if options.client is None:
         return None
     column = rows.columns[options.client]

@@ -24,12 +24,14 @@ class TextPlan:
         read: the streams of the text, and those for testing where these are others.
         keys: of the options, all that shape the result but for the tokeniser's own.
         where: what errors call it.
+        identity: what else tells it from others, where files do not.
     """
 
     files: tuple[Path, ...]
     read: Callable[[], tuple[Streams, Streams | None]]
     keys: tuple[str, ...]
     where: str
+    identity: str = ""
 
 
 @dataclass(frozen=True)

@@ -30,16 +30,34 @@ def read_table(path: Path, encoding: str, column: str, client: str | None) -> li
     """
     check_exists(path)
     rows = partial(_rows, path, encoding, {column, client} - {None})
+    return column_streams(path, rows, column, client)
+
+
+def column_streams(
+    where: Path | str, rows: Callable[[], Rows], column: str, client: str | None
+) -> list[TextStream]:
+    r"""The texts of a column of any table, as `read_table` has them.
+
+    Args:
+        where: what errors call the table.
+        rows: gives its rows, whenever it is called.
+        column: the column of texts.
+        client: the column that says whose they are; None: nobody's.
+
+    >>> rows = [{"text": "a", "by": 1}, {"text": "b", "by": 2}, {"text": "c", "by": 1}]
+    >>> [(s.owner, *s.pieces()) for s in column_streams("here", lambda: iter(rows), "text", "by")]
+    [('1', 'a\nc\n'), ('2', 'b\n')]
+    """
     if client is None:
-        texts = partial(_texts, path, rows, column)
-        return [measured_stream("", str(path), lambda: split_pieces(texts()))]
+        texts = partial(_texts, where, rows, column)
+        return [measured_stream("", str(where), lambda: split_pieces(texts()))]
     by_client: dict[str, list[str]] = {}
     for number, row in enumerate(rows(), 1):
-        owner = _cell(path, row, number, client, "client")
-        text = _text(path, row, number, column)
-        by_client.setdefault(_name(path, number, client, owner), []).append(f"{text}\n")
+        owner = _cell(where, row, number, client, "client")
+        text = _text(where, row, number, column)
+        by_client.setdefault(_name(where, number, client, owner), []).append(f"{text}\n")
     return [
-        measured_stream(owner, f"{path}: {client} {owner!r}", partial(_join, texts))
+        measured_stream(owner, f"{where}: {client} {owner!r}", partial(_join, texts))
         for owner, texts in sorted(by_client.items())
     ]
 
@@ -48,38 +66,38 @@ def _join(texts: Iterable[str]) -> Iterator[str]:
     return split_pieces(texts)
 
 
-def _texts(path: Path, rows: Callable[[], Rows], column: str) -> Iterator[str]:
+def _texts(where: Path | str, rows: Callable[[], Rows], column: str) -> Iterator[str]:
     for number, row in enumerate(rows(), 1):
-        yield f"{_text(path, row, number, column)}\n"
+        yield f"{_text(where, row, number, column)}\n"
 
 
-def _text(path: Path, row: Mapping[str, Any], number: int, column: str) -> str:
-    value = _cell(path, row, number, column, "column")
+def _text(where: Path | str, row: Mapping[str, Any], number: int, column: str) -> str:
+    value = _cell(where, row, number, column, "column")
     if not isinstance(value, str):
         raise DataError(
-            f"{path}: row {number:,}: {column} is {plain(repr(value), 60)}, which is no text"
+            f"{where}: row {number:,}: {column} is {plain(repr(value), 60)}, which is no text"
         )
     if any("\ud800" <= character <= "\udfff" for character in value if character > "\ud7ff"):
-        raise DataError(f"{path}: row {number:,}: {column} holds half a character (a surrogate)")
+        raise DataError(f"{where}: row {number:,}: {column} holds half a character (a surrogate)")
     return value
 
 
-def _name(path: Path, number: int, client: str, owner: object) -> str:
+def _name(where: Path | str, number: int, client: str, owner: object) -> str:
     if isinstance(owner, str | int) and not isinstance(owner, bool) and str(owner):
         return str(owner)
     raise DataError(
-        f"{path}: row {number:,}: {client} is {plain(repr(owner), 60)}; want a name or a number"
+        f"{where}: row {number:,}: {client} is {plain(repr(owner), 60)}; want a name or a number"
     )
 
 
-def _cell(path: Path, row: Mapping[str, Any], number: int, column: str, key: str) -> object:
+def _cell(where: Path | str, row: Mapping[str, Any], number: int, column: str, key: str) -> object:
     if column not in row:
         raise ConfigError(
-            [f"data.{key}: {path} has no {column!r} in row {number:,}, only {_list_names(row)}"]
+            [f"data.{key}: {where} has no {column!r} in row {number:,}, only {_list_names(row)}"]
         )
     value = row[column]
     if value is None or (isinstance(value, float) and math.isnan(value)):
-        raise DataError(f"{path}: row {number:,}: {column} is empty; leave such rows out")
+        raise DataError(f"{where}: row {number:,}: {column} is empty; leave such rows out")
     return value
 
 

@@ -58,6 +58,7 @@ def text_key(plan: TextPlan, options: Any, tokens_json: str | None) -> str:
         "files": [_identity(file) for file in files],
         "keys": {key: getattr(options, key) for key in keys},
         "tokens": tokens_json,
+        **({"identity": plan.identity} if plan.identity else {}),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
