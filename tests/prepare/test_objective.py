@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from submodel.config import parse
 from submodel.data import Examples
+from submodel.federation.facts import Facts
+from submodel.federation.own_data import OwnData
 from submodel.prepare.setup import prepare
 from submodel.tasks.base import TaskContext, TaskKind
 from tests.support.common import tiny_images
+
+TABLE = "".join(f"{n / 60},{n % 7},{'abc'[n % 3]}\n" for n in range(60))
 
 
 def autoencoder(context: TaskContext) -> TaskKind:
@@ -35,3 +40,28 @@ def test_clients_have_what_they_have_whatever_the_task_makes_of_it() -> None:
     classes = [clients.dataset.classes for clients in (plain, numbers, labels)]
     assert classes == [10, None, 2]
     assert torch.equal(labels.dataset.train.y, plain.dataset.train.y // 5)
+
+
+def test_whole_numbers_are_numbers_where_a_regression_is_asked_for(tmp_path: Path) -> None:
+    """Here, and where a device plays a client."""
+    (tmp_path / "table.csv").write_text(f"x,count,who\n{TABLE}")
+    data = {"name": f"csv:{tmp_path / 'table.csv'}", "target": "count", "client": "who"}
+    clients = {"count": 3, "per_round": 2}
+    sections = {"data": data, "model": {"name": "mlp", "width": 4}, "clients": clients}
+    setup = prepare(parse({**sections, "task": {"name": "regression"}}))
+    assert setup.clients.dataset.classes is None
+    assert setup.clients.examples(1).y.shape == (setup.clients.size(1), 1)
+    assert prepare(parse(sections)).clients.dataset.classes == 7
+    config = parse({**sections, "task": {"name": "regression"}})
+    part = OwnData(part=1).read(config, Facts.of(setup.clients.dataset, setup.module))
+    assert torch.equal(part.y, setup.clients.examples(1).y)
+
+
+def test_a_device_that_plays_a_client_has_what_that_client_has() -> None:
+    clients = {"count": 6, "per_round": 2}
+    sections = {"model": {"name": "mlp", "width": 4}, "clients": clients, "data": {"examples": 90}}
+    config = parse({**sections, "task": {"name": f"{__name__}:halves"}})
+    setup = prepare(config)
+    part = OwnData(part=4).read(config, Facts.of(setup.clients.dataset, setup.module))
+    assert torch.equal(part.x, setup.clients.examples(4).x)
+    assert torch.equal(part.y, setup.clients.examples(4).y)

@@ -159,13 +159,13 @@ class OwnData:
 
 
 def _part(config: Config, client: int | None) -> Examples:
-    data = load_data(config)
-    data = apply_task(make_task(config, data), data)
+    source = load_data(config)
     if client is None or not 0 <= client < config.clients.client_count:
         raise DataError(
             f"part {client}: the run has clients 0 to {config.clients.client_count - 1}"
         )
-    return PartitionedClients(data, split_data(config, data)).examples(client)
+    data = apply_task(make_task(config, source), source)
+    return PartitionedClients(data, split_data(config, source)).examples(client)
 
 
 def _identity(file: Path) -> tuple[str, int, int]:
