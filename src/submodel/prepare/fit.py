@@ -16,12 +16,15 @@ from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.model.axes.failure import ForwardError
 from submodel.model.axes.forward import isolate, run
 from submodel.model.axes.kinds import refuse_kinds
-from submodel.model.inputs import Inputs
+from submodel.model.inputs import Inputs, columns, from_columns, take_rows
 from submodel.tasks.classification import smoothing_of
 from submodel.tasks.counting import value_of
+from submodel.tasks.language import TokenCrossEntropy
+from submodel.tasks.logits import NO_LABEL
 from submodel.tasks.loss import Loss
 
 _FEW = 2  # examples that a trial takes
+_ROWS = 1 << 16
 
 
 def check_kinds(module: object, data: object, loss: object) -> None:
@@ -123,6 +126,8 @@ def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, na
     outputs = _outputs(module, few.x, name)
     if not cross_entropy_options(loss, data):
         _check_labels(outputs, part.y, data, name)
+    if isinstance(loss, TokenCrossEntropy):
+        _check_tokens(outputs, part.y, name)
     value = _loss(loss, outputs, y, name)
     if not bool(value.isfinite()):
         counting = value_of(loss, outputs, y)
@@ -138,8 +143,7 @@ def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, na
                 "turned into a number, or computed under no_grad"
             ]
         )
-    if isinstance(part.x, Tensor):
-        _check_extremes(module, part.x, name)
+    _check_extremes(module, part.x, name)
 
 
 def _outputs(module: nn.Module, x: Inputs, name: str) -> Tensor:
@@ -183,6 +187,23 @@ def _check_labels(outputs: Tensor, y: Tensor, data: Dataset, name: str) -> None:
         f"{name} data: labels go from {least} to {most}, but the model has {count} outputs, for "
         f"labels 0 to {count - 1}{begin}"
     )
+
+
+def _check_tokens(outputs: Tensor, y: Tensor, name: str) -> None:
+    """Whether there is an output for every token that is to be told."""
+    if y.is_floating_point() or outputs.dim() < 2:
+        return  # which the loss itself will refuse
+    count = outputs.shape[-1]
+    for start in range(0, len(y), _ROWS):  # targets may be more than memory holds
+        rows = y[start : start + _ROWS]
+        wrong = (rows != NO_LABEL) & ((rows < 0) | (rows >= count))
+        if bool(wrong.any()):
+            place = wrong.nonzero()[0].tolist()
+            raise DataError(
+                f"{name} data: example {start + place[0]}: target {int(rows[tuple(place)])} is not "
+                f"one of the tokens 0 to {count - 1} that the model tells; {NO_LABEL} stands for "
+                "none"
+            )
 
 
 def _loss(loss: Loss, outputs: Tensor, y: Tensor, name: str) -> Tensor:
@@ -243,23 +264,33 @@ def _is_taken(loss: Loss, outputs: Tensor, y: Tensor) -> bool:
     return isinstance(value, Tensor) and value.dim() == 0
 
 
-def _check_extremes(module: nn.Module, x: Tensor, name: str) -> None:
+def _check_extremes(module: nn.Module, inputs: Inputs, name: str) -> None:
     """Whether the model takes the largest and the smallest whole numbers: tokens, categories.
 
     One made-up pair of examples tells that it does. It may be one that data never hold (a text of
     nothing but padding), so before anything is said, an example that does hold them must fail.
     """
-    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool or x.dim() < 2:
+    tensors = columns(inputs)
+    whole = {key: tensor for key, tensor in tensors.items() if _holds_tokens(tensor)}
+    if not whole:
         return
-    if _takes(module, torch.stack([x.amin(0), x.amax(0)])) is None:
+    pair = {key: tensor[:1].repeat_interleave(2, 0) for key, tensor in tensors.items()}
+    pair |= {key: torch.stack([tensor.amin(0), tensor.amax(0)]) for key, tensor in whole.items()}
+    if _takes(module, from_columns(pair)) is None:
         return
-    flat = x.flatten(1)
-    for row in dict.fromkeys([*flat.argmax(0).tolist(), *flat.argmin(0).tolist()]):
-        if (error := _takes(module, x[[row, row]])) is not None:
+    flat = [tensor.flatten(1) for tensor in whole.values()]
+    rows = [row for x in flat for row in (*x.argmax(0).tolist(), *x.argmin(0).tolist())]
+    for row in dict.fromkeys(rows):
+        if (error := _takes(module, take_rows(inputs, torch.tensor([row, row])))) is not None:
             raise DataError(f"{name} data: example {row}: {error}") from error.__cause__
 
 
-def _takes(module: nn.Module, x: Tensor) -> ForwardError | None:
+def _holds_tokens(x: Tensor) -> bool:
+    whole = not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+    return whole and x.dim() >= 2
+
+
+def _takes(module: nn.Module, x: Inputs) -> ForwardError | None:
     try:
         with isolate(module):
             run(module, x)

@@ -40,9 +40,7 @@ def explain(module: nn.Module, inputs: Any, error: Exception) -> str:
         return f"{text}; {hint}"
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and isinstance(error, IndexError):
         text += f"; it has the entries 0 to {layer.num_embeddings - 1}"
-        if len(tensors) == 1 and tensors[0].numel():
-            text += f", and the inputs go from {int(tensors[0].min())} to {int(tensors[0].max())}"
-        return text
+        return text + _describe_lookup(layer, tensors, error.__traceback__)
     if len(positional) == 1 and isinstance(positional[0], Tensor) and not keywords:
         for change, other_input in _changes(module, positional[0]):
             if _runs(module, other_input):
@@ -93,6 +91,24 @@ def _innermost(module: nn.Module, trail: TracebackType | None) -> tuple[str, nn.
             innermost = running
         trail = trail.tb_next
     return paths[id(innermost)], innermost
+
+
+def _describe_lookup(layer: nn.Module, tensors: list[Tensor], trail: TracebackType | None) -> str:
+    """What an embedding was asked for: the inputs, or numbers of their places."""
+    numbers = None
+    while trail is not None:
+        names = trail.tb_frame.f_locals
+        if names.get("self") is layer and isinstance(names.get("input"), Tensor):
+            numbers = names["input"]
+        trail = trail.tb_next
+    if numbers is None or not numbers.numel():
+        return ""
+    least, most = int(numbers.min()), int(numbers.max())
+    if any(t.shape == numbers.shape and bool((t == numbers).all()) for t in tensors):
+        return f", and the inputs go from {least} to {most}"
+    lengths = {t.shape[1] for t in tensors if t.dim() > 1}
+    longer = f": sequences of {most + 1} are too long for it" if {most + 1} == lengths else ""
+    return f", and is asked for {least} to {most}{longer}"
 
 
 def _placement(module: nn.Module, tensors: list[Tensor]) -> str | None:
