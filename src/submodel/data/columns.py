@@ -68,7 +68,8 @@ def read_columns(path: Path, words: Collection[str] = ()) -> dict[str, Column]:
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    columns = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path, words)
+    read = _read_parquet if path.suffix == ".parquet" else _read_csv
+    columns = read(path, words)
     if not columns or not len(next(iter(columns.values())).values):
         raise DataError(f"{path}: no rows in it")
     return columns
@@ -108,7 +109,7 @@ def _column(texts: NDArray[np.str_], words: bool) -> Column:
     return Column(values, words=False)
 
 
-def _read_parquet(path: Path) -> dict[str, Column]:
+def _read_parquet(path: Path, words: Collection[str]) -> dict[str, Column]:
     with needs_extra("hub", "a Parquet file"):
         parquet: Any = importlib.import_module("pyarrow.parquet")
     try:
@@ -118,9 +119,21 @@ def _read_parquet(path: Path) -> dict[str, Column]:
     columns = {}
     for name in table.column_names:
         values = table[name].to_numpy()
-        numbers = values.dtype.kind in "iufb"
-        columns[name] = Column(values.astype(np.float64 if numbers else str), not numbers)
+        if values.dtype.kind in "iufb" and name not in words:
+            columns[name] = Column(values.astype(np.float64), words=False)
+        else:
+            columns[name] = word_column(table[name].to_pylist())
     return columns
+
+
+def word_column(values: Sequence[Any]) -> Column:
+    """A column of words, whatever its entries are; what is missing is empty.
+
+    >>> word_column(["a", 1, None, float("nan")]).values.tolist()
+    ['a', '1', '', '']
+    """
+    texts = ["" if value is None or value != value else str(value) for value in values]
+    return Column(np.array(texts, dtype=str), words=True)
 
 
 def code_columns(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from submodel.data.columns import Column
+from submodel.data.columns import Column, word_column
 from submodel.data.examples import Dataset
 from submodel.data.registry import TOKENS
 from submodel.data.sources.base import Encoding
@@ -143,14 +143,14 @@ def rows_as_table(rows: HubRows, options: Any, encoding: Encoding | None) -> Dat
     path = Path(rows.where)
     names = [*(options.columns or rows.train.column_names), options.target]
     names += [] if options.client is None else [options.client]
-    columns = _columns(rows.train, names, rows.where)
+    columns = _columns(rows.train, names, rows.where, options.client)
     if encoding is not None:
         if encoding.table is None:
             raise ConfigError([f"--data: {rows.where} is a table, and the run's own data is none"])
         return encode_own_table(columns, table_options, encoding.table, path)
     if rows.test is None:
         return encode_table(draw_test_rows(columns, share or 0.2, path), table_options, path)
-    second = _columns(rows.test, names, f"{rows.where}: test part")
+    second = _columns(rows.test, names, f"{rows.where}: test part", options.client)
     test_path = Path(f"{rows.where}: test part")
     return encode_table(join_tables(columns, second, path, test_path), table_options, path)
 
@@ -164,15 +164,18 @@ def _test_share(rows: HubRows, options: Any, default: float) -> float | None:
     return None
 
 
-def _columns(part: Any, names: list[str], where: str) -> dict[str, Column]:
+def _columns(part: Any, names: list[str], where: str, client: str | None) -> dict[str, Column]:
     """The columns of these names that there are, in order; others are named elsewhere."""
     if not len(part):
         raise DataError(f"{where}: a part without examples")
-    return {
+    columns = {
         name: _column(list(part[name]), part.features[name], f"{where}: column {name!r}")
         for name in dict.fromkeys(names)
         if name in part.column_names
     }
+    if client in columns and not columns[client].words:
+        columns[client] = word_column(list(part[client]))
+    return columns
 
 
 def _column(values: list[Any], feature: Any, where: str) -> Column:

@@ -163,11 +163,12 @@ def _own_targets(
 
 
 def _read_rows(path: Path, options: TableOptions) -> TableRows:
-    columns = read_columns(path)
+    words = [] if options.client is None else [options.client]  # 1 and 01 are two clients
+    columns = read_columns(path, words)
     if options.test_path is None:
         return draw_test_rows(columns, options.test_share, path)
     other = Path(options.test_path).expanduser()
-    return join_tables(columns, read_columns(other), path, other)
+    return join_tables(columns, read_columns(other, words), path, other)
 
 
 def draw_test_rows(columns: dict[str, Column], share: float, path: Path) -> TableRows:
