@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from submodel.data import Dataset
 from submodel.errors import ConfigError
 from submodel.model.inputs import first_column
@@ -24,7 +26,13 @@ class TaskOfData:
 
 
 def task_for(data: Dataset) -> str:
-    """The name of the task that data is for.
+    """The name of the task that data is for, decided here for losses, metrics and models.
+
+    Labels are for classification; whole numbers for every place of the inputs, as the next tokens
+    of text, for language; other numbers for regression.
+
+    Args:
+        data: the examples.
 
     >>> from submodel.data import digits
     >>> task_for(digits())
@@ -33,7 +41,20 @@ def task_for(data: Dataset) -> str:
     if data.classes is not None:
         return "classification"
     targets, inputs = data.train.y, first_column(data.train.x)
-    whole = not targets.is_floating_point() and not targets.is_complex()
-    if data.text is not None or (whole and targets.dim() == 2 and targets.shape == inputs.shape):
+    is_by_place = targets.dim() == 2 and targets.shape == inputs.shape
+    if data.text is not None or (is_whole(targets) and is_by_place):
         return "language"
     return "regression" if targets.is_floating_point() else "classification"
+
+
+def is_whole(tensor: Tensor) -> bool:
+    """Whether a tensor holds whole numbers.
+
+    Args:
+        tensor: of any type.
+
+    >>> import torch
+    >>> is_whole(torch.tensor([1])), is_whole(torch.tensor([1.0]))
+    (True, False)
+    """
+    return not tensor.is_floating_point() and not tensor.is_complex()
