@@ -20,6 +20,7 @@ from submodel.model.pretrained.config_values import (
 )
 from submodel.model.pretrained.rotary import rotary_changes
 from submodel.model.pretrained.scales import differing_scales, ways_to_fold
+from submodel.model.zoo.hugging_face import only_errors
 
 _TOLERANCE = 1e-6
 """In float64, of the largest output: norms of `transformers` compute in float32 all the same."""
@@ -49,9 +50,10 @@ def as_pretrained(small: nn.Module, example: Inputs) -> nn.Module:
     values: dict[str, Any] = small.config.to_dict()  # type: ignore[operator, union-attr]
     general_keys = _general_keys(small)
     fields = size_fields({key: v for key, v in values.items() if key not in general_keys})
-    fits, nearest = search_configs(
-        measure_sizes(small), fields, lambda changes: _empty(small, values, changes)
-    )
+    with only_errors():
+        fits, nearest = search_configs(
+            measure_sizes(small), fields, lambda changes: _empty(small, values, changes)
+        )
     if not fits:
         raise NoConfigError(_no_sizes(small, nearest))
     outputs = _outputs(_double(small), example)

@@ -6,7 +6,9 @@ do not give them. Weights are random; nothing is fetched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +35,24 @@ def as_component(target: Any) -> Any:
     return ConfiguredModel(target) if is_config_class(target) else target
 
 
+@contextmanager
+def only_errors() -> Iterator[None]:
+    """Without what the library says of configs on their way, as of default tokens beyond a small
+    vocabulary, which are set right afterwards.
+
+    >>> with only_errors():
+    ...     logging.getLogger("transformers").isEnabledFor(logging.WARNING)
+    False
+    """
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 @dataclass(frozen=True)
 class ConfiguredModel:
     """The component of a config class.
@@ -50,7 +70,8 @@ class ConfiguredModel:
     def configured(self, options: FreeOptions, context: ModelContext) -> nn.Module:
         """The model for the data's task."""
         values = options.options
-        config = self.config_class(**values)
+        with only_errors():
+            config = self.config_class(**values)
         problems = [*self._unknown_keys(values), *fit_config(config, values, context)]
         if problems:
             raise ConfigError(problems)
