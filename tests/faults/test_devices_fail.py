@@ -37,6 +37,11 @@ def with_client(house: House, client: int) -> list[dict[str, Any]]:
     return [line for line in house.metrics() if client in there(line)]
 
 
+def asked_after(house: House, client: int, round_: int) -> bool:
+    """Whether a later round asked the client."""
+    return any(line["round"] > round_ for line in with_client(house, client))
+
+
 def answered_after(house: House, client: int, round_: int) -> bool:
     """Whether a later round merged the client's update."""
     later = with_client(house, client)
@@ -64,6 +69,9 @@ def test_a_device_joins_late_is_killed_and_comes_back_as_the_same_client(house: 
     assert len(dead) >= 3  # SuperNode, SuperExec, ClientApp
     late.release()
     late.join()  # at once, when Flower still takes it for online
+    # Flower takes two minutes to let it in. Then it is one of three of whom the first two close a
+    # round, and whoever is last says who it is before it is asked again: that may take some rounds.
+    house.wait("its return", lambda: asked_after(house, 2, killed_in))
     house.wait("its next answer", lambda: answered_after(house, 2, killed_in))
     kept, model = stop(house)
 

@@ -305,6 +305,44 @@ def test_a_newcomer_that_does_not_answer_is_waited_for_once() -> None:
     assert (clock.now, asked(post, 2**63 + 17)) == (300.0, 2)
 
 
+class Forgetful(Neighbours):
+    """Who a device is can be heard while a round runs, and is lost when it is over.
+
+    As Flower has it where a device answers in the middle of a round that outlasts the question.
+    """
+
+    def __init__(self, means: dict[int, Means]) -> None:
+        super().__init__(means)
+        self.forgets, self._polls = False, 0
+
+    def replies(self, tickets: Collection[str]) -> list[Reply]:
+        if not self.forgets:
+            return super().replies(tickets)
+        kinds = {self.sent[int(ticket) - 1][1] for ticket in tickets}
+        if kinds == {"report"}:
+            lost = [Reply(ticket, b"", "the message was lost") for ticket in tickets]
+            return super().replies(tickets) if 0 < self._polls < 15 else lost
+        self._polls += 1
+        return [] if self._polls < 15 else super().replies(tickets)
+
+
+def test_who_says_during_a_round_who_it_is_is_heard_before_that_is_over() -> None:
+    config = config_of(clients={"count": 2, "per_round": 2}, devices={"least": 1, "deadline": 5})
+    post, (_, second) = Forgetful(parts(2)), sorted(parts(2))
+    setup, engine = over(config, post)
+    assert chosen(setup) == [0, 1]
+    clients = setup.clients
+    assert isinstance(clients, DeviceClients)
+    post.mute.add(second)
+    clients.roster.note_failure(1, "no answer in 40 s", silent=True)
+    assert chosen(setup) == [0]
+    task = Dispatcher(setup, initial_state(setup), setup.work).task(plan(setup, 0, {0: None})[0])
+    post.mute.clear()
+    post.forgets = True
+    assert len(list(engine.run([task]))) == 1  # meanwhile, the second says who it is
+    assert chosen(setup) == [0, 1]
+
+
 def test_who_comes_back_is_asked_again_what_it_has_and_holds() -> None:
     post, clock = Neighbours(parts(2)), Clock()
     node = 2**63 + 17

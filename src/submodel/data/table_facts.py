@@ -37,6 +37,11 @@ class TableFacts:
     target: ColumnCode | None = None
 
     @property
+    def has_word_labels(self) -> bool:
+        """Whether the target holds words."""
+        return any(isinstance(label, str) for label in self.labels or ())
+
+    @property
     def word_columns(self) -> set[str]:
         """The names of columns that hold words.
 

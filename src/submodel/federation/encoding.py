@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -128,6 +129,12 @@ def _file_of(fingerprint: str) -> Path:
 
 def _check_encoding(values: Any, fingerprint: str) -> Encoding:
     head = read_as(_EncodingHead, values)
+    table = head.table
+    if table is not None and not table.columns:
+        raise WireError("encoding: a table without columns")
+    for code in () if table is None else (*table.columns, *filter(None, [table.target])):
+        if not (math.isfinite(code.mean) and 0 < code.deviation < math.inf):
+            raise WireError(f"encoding: column {plain(code.name, 60)!r} has no mean and deviation")
     if encoding_fingerprint(values) != fingerprint:
         raise WireError("encoding: it is another one than the facts say")
     return Encoding(tokens=head.tokens, table=head.table)

@@ -106,6 +106,7 @@ class DeviceEngine:
                 answer = self._open(open_task, reply)
                 answers += not isinstance(answer, Failure)
                 yield open_task.task, answer
+            self._roster.listen()
             if not replies:
                 time.sleep(_PAUSE)
         for open_task in open_tasks.values():

@@ -12,14 +12,13 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from submodel.algorithm.clients import PartitionedClients
-from submodel.config import Config, override
+from submodel.config import Config, DataSection, override, parse
 from submodel.data import Examples
 from submodel.data.cache import cache_folder
 from submodel.data.registry import SOURCES
@@ -31,22 +30,13 @@ from submodel.federation.conform import conform, renumber_classes
 from submodel.federation.facts import Facts
 from submodel.federation.own_files import picture_files, read_array_file, read_pictures
 from submodel.model.inputs import columns, from_columns
-from submodel.options import Section
+from submodel.options import compose
 from submodel.prepare.objective import apply_task, make_task
 from submodel.prepare.parts import load_data, split_data
 
 _log = logging.getLogger(__name__)
-_NOT_HERE: dict[str, Any] = {
-    "path": None,
-    "test_path": None,
-    "source": "auto",
-    "examples": None,
-    "test_examples": None,
-    "least": 0,
-    "client": None,
-    "partition": "iid",
-    "augment": [],
-}
+_NOT_HERE = ("name", "path", "test_path", "source", "examples", "test_examples", "least", "client",
+             "partition", "augment")  # fmt: skip
 """Keys of the server's data that say nothing of a device's: where it is, how much of it is used."""
 
 
@@ -138,24 +128,27 @@ class OwnData:
         ]
         return _read_once(_key("named", section, facts, files, config.task), read)
 
-    def _section(self, config: Config) -> Section:
-        """The run's section ``data`` with what is this device's own."""
-        values: Mapping[str, Any] = override({}, self.settings)
-        own_keys = values.get("data", {})
-        name = config.data.name if self.name is None else self.name
-        others: dict[str, Any] = {**_NOT_HERE, "name": name}
+    def _section(self, config: Config) -> DataSection:
+        """The section ``data`` with what the run says of such data, and what is different here."""
+        own_values = override({}, self.settings)
+        own_keys = own_values.get("data", {})
+        strange_keys = sorted(own_values.keys() - {"data"})
+        if strange_keys or not isinstance(own_keys, dict) or "name" in own_keys:
+            wrong = strange_keys[0] if strange_keys else "data.name, which is --data,"
+            raise ConfigError([f"--set {wrong}: want data.KEY=VALUE"])
+        choice, name = config.data, self.name or config.data.name
+        values = {
+            key: getattr(choice, key)
+            for key, field in type(choice).model_fields.items()
+            if key not in _NOT_HERE and getattr(choice, key) != field.default
+        }
         if name.startswith("text:") and Path(name).suffix.lower() not in TABLES:
-            others["column"] = None  # a plain text has none, though the server's may
-        section = config.data.with_values(**{**others, **own_keys})
-        unused_keys = [
-            *(f"data.{key}" for key in own_keys if key not in type(section).model_fields),
-            *(key for key in values if key != "data"),
-        ]
-        if unused_keys:
-            raise ConfigError(
-                [f"--set {key}: {name!r} has no such key of its data" for key in unused_keys]
-            )
-        return section
+            values.pop("column", None)  # a plain text has none, though the server's may
+        values |= {"name": name, **own_keys}
+        fields = compose(DataSection, values).model_fields
+        return parse(
+            {"data": {k: v for k, v in values.items() if k in fields or k in own_keys}}
+        ).data
 
 
 def _part(config: Config, client: int | None) -> Examples:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +29,7 @@ _log = logging.getLogger(__name__)
 _PATIENCE = 120.0  # seconds that a device has to say who it is
 _AGAIN = 60.0  # seconds after which one that cannot take part is asked once more
 _PAUSE = 0.2
+_LISTEN = 1.0  # seconds between looking for answers while a round runs
 _MOST_BYTES = 2**30  # of the file that keeps all devices
 _REMIND = 30.0
 
@@ -72,6 +74,7 @@ class Roster:
         self._file, self._clock = file, clock
         self._open: dict[str, _Question] = {}
         self._turned_away: dict[int, tuple[float, str]] = {}  # node -> since when, why
+        self._heard_at = -math.inf
         self._entries: dict[int, Entry] = {}  # by client
         self._restore()
 
@@ -120,10 +123,7 @@ class Roster:
         for entry in list(self._entries.values()):
             if entry.present and entry.node not in present:
                 self._set(replace(entry, present=False))
-        for reply in self._post.replies(list(self._open)) if self._open else ():
-            question = self._open.pop(reply.ticket, None)
-            if question is not None:
-                self._read(question.node, reply.payload, reply.problem)
+        self._hear()
         for ticket, question in list(self._open.items()):
             if question.node not in present:
                 del self._open[ticket]
@@ -136,6 +136,22 @@ class Roster:
         recent_nodes = {n for n, (since, _) in self._turned_away.items() if now - since < _AGAIN}
         for node in sorted(present - known_nodes - asked_nodes - recent_nodes):
             self._ask(node, is_awaited=node not in self._turned_away)
+
+    def listen(self) -> None:
+        """Hear, while a round runs, who has said who it is.
+
+        An answer is there as long as its question is worth something, and a round may be longer.
+        """
+        if self._open and self._clock() >= self._heard_at + _LISTEN:
+            self._hear()
+
+    def _hear(self) -> None:
+        """Read the answers that have come."""
+        self._heard_at = self._clock()
+        for reply in self._post.replies(list(self._open)) if self._open else ():
+            question = self._open.pop(reply.ticket, None)
+            if question is not None:
+                self._read(question.node, reply.payload, reply.problem)
 
     def _ask(self, node: int, is_awaited: bool) -> None:
         ticket = self._post.send(node, "report", self._question, _PATIENCE, "report")

@@ -17,7 +17,7 @@ from submodel.data.examples import Dataset, Examples
 from submodel.data.owners import Owners, owners_of
 from submodel.data.sources.base import SourceContext
 from submodel.data.table_facts import ColumnCode, TableFacts
-from submodel.errors import ConfigError, DataError
+from submodel.errors import ConfigError, DataError, plain
 from submodel.options import PathText, Section
 from submodel.randomness import generator
 
@@ -117,8 +117,8 @@ def load_own_table(path: Path, options: TableOptions, facts: TableFacts) -> Data
         facts: how the run's columns became numbers.
     """
     path = path.expanduser()
-    is_words = facts.labels is not None and isinstance(facts.labels[0], str)
-    columns = read_columns(path, facts.word_columns | ({options.target} if is_words else set()))
+    target_words = {options.target} if facts.has_word_labels else set()
+    columns = read_columns(path, facts.word_columns | target_words)
     return encode_own_table(columns, options, facts, path)
 
 
@@ -134,12 +134,13 @@ def encode_own_table(
         path: what errors call it.
     """
     problems = [
-        f"--data: {path} has no column {name!r}, as the run has; it has {', '.join(columns)}"
+        f"--data: {path} has no column {plain(name, 100)!r}, as the run has; it has "
+        f"{plain(', '.join(columns), 500)}"
         for name in (*(code.name for code in facts.columns), options.target)
         if name not in columns
     ]
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(problems[:10])
     inputs = torch.from_numpy(encode_columns(columns, facts.columns, path))
     targets = torch.from_numpy(_own_targets(columns[options.target], options.target, facts, path))
     classes = None if facts.labels is None else len(facts.labels)
@@ -151,7 +152,7 @@ def _own_targets(
     column: Column, name: str, facts: TableFacts, path: Path
 ) -> NDArray[np.float32] | NDArray[np.int64]:
     column.check_complete(name, path)
-    if column.words and (facts.labels is None or not isinstance(facts.labels[0], str)):
+    if column.words and not facts.has_word_labels:
         raise DataError(f"{path}: column {name!r} holds words, and the run's holds numbers")
     if facts.labels is None:
         return _numbers(column, facts.target)
