@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from examples import gpt2_on_text, own_scheme
+from safetensors.torch import load_file
 
-from submodel.config import parse
+from submodel.config import parse, read
 from submodel.errors import ConfigError
+from submodel.model.travel import size_in_bytes
 from submodel.prepare.setup import prepare
+from submodel.runs.folder import RunFolder
 from submodel.schemes import Draw, units_held
+from tests.support.runs import run
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def test_a_gpt2_learns_through_rolling_sub_models(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,3 +49,20 @@ def test_stripes_visit_every_unit_equally_often_and_strides_that_would_not_are_r
     config = parse({"scheme": {"name": "examples.own_scheme:Striped", "options": {"stride": 4}}})
     with pytest.raises(ConfigError, match=r"scheme\.options\.stride: 4 and the 32 units of axis"):
         prepare(config)
+
+
+def test_a_model_of_one_author_is_adapted_to_others(tmp_path: Path) -> None:
+    small = ["model.width=32", "model.layers=2", "train.evaluate_every=100", "engine.name=local"]
+    one = [*small, "data.name=text:examples/data/moby_dick.txt", "data.test_examples=100",
+           "train.rounds=1", "local.steps=100", "local.lr=0.01"]  # fmt: skip
+    run(tmp_path / "base", read(EXAMPLES / "lora-base.toml", one))
+    others = [*small, f"model.weights={tmp_path / 'base'}"]
+    still = ["train.rounds=1", "local.steps=1", "local.lr=1e-9"]
+    before = run(tmp_path / "before", read(EXAMPLES / "lora.toml", [*others, *still]))
+    faster = ["train.rounds=2", "local.lr=0.03"]
+    after = run(tmp_path / "after", read(EXAMPLES / "lora.toml", [*others, *faster]))
+    assert after["test_bits_per_byte"] < before["test_bits_per_byte"] - 0.01
+    line = RunFolder(tmp_path / "after").metrics()[-1]
+    ranks = 2 * (32 + 96 + 32 + 32 + 32 + 128 + 128 + 32)  # layers x inputs and outputs
+    assert line["bytes_up"] % (4 * ranks) == 0
+    assert line["bytes_once"] == size_in_bytes(load_file(tmp_path / "base/model.safetensors"))
