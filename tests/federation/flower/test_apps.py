@@ -190,6 +190,21 @@ def test_a_device_looks_at_the_model_when_it_comes_and_not_for_every_message(
     assert_same(folder.model_file, trained_here(config))
 
 
+def test_a_device_keeps_a_frozen_model_from_process_to_process(tmp_path: Path) -> None:
+    model = {"name": "mlp", "width": 8, "adapters": "lora", "adapter_rank": 4}
+    config, grid = config_of(model=model), Village()
+    sent: list[bool] = []
+
+    def note(message: Message) -> list[Message]:
+        sent.append(b'"base/' in payload_of(message))
+        return [grid.honest(message)]
+
+    grid.spoil = dict.fromkeys(grid.contexts, note)
+    folder = run(tmp_path / "run", config, grid)
+    assert sent == [True] * 4 + [False] * 4
+    assert_same(folder.model_file, trained_here(config))
+
+
 def test_a_run_through_flowers_objects_ends_with_the_bits_of_a_local_one(tmp_path: Path) -> None:
     config, grid = config_of(), Village()
     folder = run(tmp_path / "run", config, grid)
