@@ -19,18 +19,24 @@ from tests.support.devices import alone
 from tests.support.processes import House
 
 CONFIG = """
-name = "devices"
+name = "letters"
 seed = 3
 [model]
-name = "cnn"
+name = "gpt"
 width = 8
+layers = 1
+heads = 2
 [data]
-examples = 200
-test_examples = 100
+name = "text:{folder}/train"
+test_path = "{folder}/test.txt"
+tokens = "bpe"
+vocabulary = 270
+length = 8
+[local]
+optimiser = "adamw"
+lr = 0.01
 [clients]
-count = 2
-per_round = 2
-capacities = [1.0, 0.25]
+capacities = [0.5]
 [train]
 rounds = 2
 evaluate_every = 2
@@ -42,6 +48,7 @@ device = "cpu"
 least = 2
 deadline = 120
 """
+WORDS = {"big": "the cat sat on the mat. ", "small": "a dog ran over a hill. "}
 
 
 def pretender(house: House, name: str, *credentials: str) -> Child:
@@ -86,15 +93,24 @@ def refused(house: House) -> None:
             child.stop()
 
 
+def reported(house: House, name: str) -> Callable[[], bool]:
+    return lambda: "reported" in house.said(name)
+
+
 def test_two_devices_train_over_tls_what_one_process_trains(house: House) -> None:
-    house.serve(CONFIG, ["big", "small"])
-    for part, name in enumerate(["big", "small"]):
-        house.join(name, "--part", str(part))
-    house.wait("both devices", lambda: "reported" in house.said("big") + house.said("small"))
+    """On text of their own; the server's byte pairs travel once, and devices encode it by them."""
+    (house.folder / "train").mkdir()
+    for name, words in WORDS.items():
+        (house.folder / "train" / f"{name}.txt").write_text(words * 6)
+    (house.folder / "test.txt").write_text("the dog sat on a mat, over the hill")
+    house.serve(CONFIG.replace("{folder}", str(house.folder)), list(WORDS))
+    for name in WORDS:  # one after the other: so they are numbered
+        house.join(name, "--data", f"text:train/{name}.txt", "--capacity", "0.5")
+        house.wait(f"the report of {name}", reported(house, name))
 
     refused(house)
     assert house.finish("serve") == 0, house.everything()
-    assert "test accuracy" in house.said("serve")
+    assert "test perplexity" in house.said("serve")
 
     config = alone(read(house.run / "config.toml"))
     expected, _ = run_rounds(Training(config, prepare(config)))
@@ -109,60 +125,3 @@ def test_two_devices_train_over_tls_what_one_process_trains(house: House) -> Non
             assert device["peak_memory"] > 0
         down = sum(device["bytes_down"] for device in line["devices"].values())
         assert line["bytes_down"] < down < line["bytes_down"] + 2 * 6000
-
-
-def reported(house: House, name: str) -> Callable[[], bool]:
-    return lambda: "reported" in house.said(name)
-
-
-TEXT_CONFIG = """
-name = "letters"
-[model]
-name = "gpt"
-width = 8
-layers = 1
-heads = 2
-[data]
-name = "text:{folder}/train"
-test_path = "{folder}/test.txt"
-tokens = "bpe"
-vocabulary = 270
-length = 8
-[local]
-optimiser = "adamw"
-lr = 0.01
-[clients]
-capacities = [1.0]
-[train]
-rounds = 2
-evaluate_every = 2
-evaluate_capacities = false
-[engine]
-name = "flower"
-device = "cpu"
-[devices]
-least = 2
-deadline = 120
-"""
-
-
-def test_two_devices_with_text_of_their_own_train_what_one_process_trains(house: House) -> None:
-    """The server's byte pairs travel once; each device encodes what it has by them."""
-    (house.folder / "train").mkdir()
-    for name, words in {
-        "ann": "the cat sat on the mat. ",
-        "bob": "a dog ran over a hill. ",
-    }.items():
-        (house.folder / "train" / f"{name}.txt").write_text(words * 6)
-    (house.folder / "test.txt").write_text("the dog sat on a mat, over the hill")
-    house.serve(TEXT_CONFIG.replace("{folder}", str(house.folder)), ["ann", "bob"])
-    for name in ("ann", "bob"):  # one after the other: so they are numbered
-        house.join(name, "--data", f"text:train/{name}.txt", "--capacity", "1")
-        house.wait(f"the report of {name}", reported(house, name))
-    assert house.finish("serve") == 0, house.everything()
-
-    config = alone(read(house.run / "config.toml"))
-    expected, _ = run_rounds(Training(config, prepare(config)))
-    model = load_file(house.run / "model.safetensors")
-    for name, tensor in expected.tensors.items():
-        assert torch.equal(tensor, model[name]), name
