@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
 
 _log = logging.getLogger(__name__)
+_MARGINS = {"left": 0.055, "right": 0.985, "bottom": 0.14, "top": 0.88, "wspace": 0.24}
 
 
 class Curves(Callback):
@@ -38,7 +39,7 @@ class Curves(Callback):
 
 def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     """Draw one PNG from the lines of ``metrics.jsonl``."""
-    figure = new_figure(12, 3.6)
+    figure = new_figure(12, 3.6, _MARGINS)
     scores, loss, traffic = figure.subplots(1, 3)
     figure.suptitle(title)
     scored_lines = [line for line in history if "test_loss" in line]
