@@ -51,6 +51,15 @@ def test_stripes_visit_every_unit_equally_often_and_strides_that_would_not_are_r
         prepare(config)
 
 
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_configuration_is_one_and_says_what_it_reaches(path: Path) -> None:
+    config = read(path, [])
+    assert config.name == path.stem
+    remark = " ".join(line[1:] for line in path.read_text().splitlines() if line.startswith("#"))
+    assert f"submodel train examples/{path.name}" in remark
+    assert "on two cores" in " ".join(remark.split())
+
+
 def test_a_model_of_one_author_is_adapted_to_others(tmp_path: Path) -> None:
     small = ["model.width=32", "model.layers=2", "train.evaluate_every=100", "engine.name=local"]
     one = [*small, "data.name=text:examples/data/moby_dick.txt", "data.test_examples=100",
