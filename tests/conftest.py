@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from submodel.cli import main
-from tests.support.durations import Recorder, arrange, measured
+from tests.support.durations import SHARED, Recorder, arrange, measured, shared_key
 
 if TYPE_CHECKING:
     from tests.support.commands import Command
@@ -33,6 +34,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests are marked, and come first."""
     arrange(items, measured())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """What several tests use is measured apart from the test that is the first to do so."""
+    start = time.perf_counter()
+    result = yield
+    if fixturedef.scope != "function" and isinstance(request._pyfuncitem, pytest.Item):
+        seconds = time.perf_counter() - start
+        request._pyfuncitem.user_properties.append((SHARED, (shared_key(fixturedef), seconds)))
+    return result
 
 
 def pytest_collection_finish() -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,13 +27,30 @@ def measured(file: Path = FILE) -> dict[str, float]:
     return found
 
 
+SHARED = "shared set-up"
+"""The property of a test that set up what others use, too: what it is, and the seconds."""
+
+
+def shared_key(fixture: Any) -> str:
+    """What stands for a fixture that several tests share."""
+    return f"{fixture.baseid}::fixture {fixture.argname}"
+
+
+def _keys(item: pytest.Item) -> Iterator[str]:
+    """What a test takes its time for: itself, and what it shares with others."""
+    yield item.nodeid
+    information = getattr(item, "_fixtureinfo", None)
+    for fixtures in information.name2fixturedefs.values() if information else ():
+        yield from (shared_key(fixture) for fixture in fixtures[-1:])
+
+
 def arrange(items: list[pytest.Item], seconds: dict[str, float]) -> None:
     """Mark what is slow, and put the files that take longest first: none is left for the end."""
     files: dict[str, float] = defaultdict(float)
     for item in items:
-        if item.nodeid in seconds:
+        if slow := [seconds[key] for key in _keys(item) if key in seconds]:
             item.add_marker("slow")
-            files[item.nodeid.partition("::")[0]] += seconds[item.nodeid]
+            files[item.nodeid.partition("::")[0]] += max(slow)
     items.sort(key=lambda item: -files[item.nodeid.partition("::")[0]])
 
 
@@ -45,6 +64,11 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test was set up, has run or was torn down."""
         self._seconds[report.nodeid] += report.duration
+        for name, value in report.user_properties if report.when == "setup" else ():
+            if name == SHARED:
+                shared: Any = value
+                self._seconds[shared[0]] += shared[1]
+                self._seconds[report.nodeid] -= shared[1]
 
     def pytest_sessionfinish(self) -> None:
         """Add what is slow to what was; to forget that, delete the file."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.support.durations import SLOW, Recorder, arrange, measured
+from tests.support.durations import SHARED, SLOW, Recorder, arrange, measured, shared_key
 
 
 class Item:
@@ -36,8 +36,30 @@ def test_the_longest_time_of_every_slow_test_is_written_down(tmp_path: Path) -> 
     ):
         recorder = Recorder(file)
         for name, part in (("a::1", seconds / 2), ("a::1", seconds / 2), (f"a::{seconds}", 1.0)):
-            report: Any = SimpleNamespace(nodeid=name, duration=part)
+            report: Any = SimpleNamespace(
+                nodeid=name, duration=part, when="call", user_properties=[]
+            )
             recorder.pytest_runtest_logreport(report)
         recorder.pytest_sessionfinish()
         assert measured(file).get("a::1") == longest
     assert len(measured(file)) == 4  # one other test of every time
+
+
+def test_what_tests_share_counts_to_all_who_use_it_and_not_to_the_first(tmp_path: Path) -> None:
+    file = tmp_path / "durations.json"
+    fixture = SimpleNamespace(baseid="a", argname="run")
+    recorder = Recorder(file)
+    for when in ("setup", "call", "teardown"):  # each tells all that is known of the test
+        properties = [(SHARED, (shared_key(fixture), 5.0))]
+        duration = 5.01 if when == "setup" else 0.01
+        report: Any = SimpleNamespace(
+            nodeid="a::1", duration=duration, when=when, user_properties=properties
+        )
+        recorder.pytest_runtest_logreport(report)
+    recorder.pytest_sessionfinish()
+    assert measured(file) == {"a::fixture run": 5.0}
+    items: list[Any] = [Item("b::1"), Item("a::1"), Item("a::2")]
+    for item in items[1:]:
+        item._fixtureinfo = SimpleNamespace(name2fixturedefs={"run": (fixture,)})
+    arrange(items, measured(file))
+    assert [item.nodeid for item in items if item.marks] == ["a::1", "a::2"]
