@@ -19,7 +19,7 @@ test: lint-quick
 	$(TEST_ENV) $(BIN)/pytest -n auto --dist worksteal; tests=$$?; \
 	wait $$mypy; typed=$$?; cat $$types; exit $$((tests ? tests : typed))
 
-# For daily work, in a good minute and without the linters: all tests but those that took a tenth of a second or
+# For daily work, in less than a minute and without linters: all tests but those that took a tenth of a second or
 # more when they were last measured (tests/durations.json, by `pytest -n auto --record-durations`).
 test-quick: $(VENV)/.ready
 	$(TEST_ENV) $(BIN)/pytest -n auto --dist worksteal -m 'not slow and not faults and not deep'
