@@ -9,7 +9,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 from torch import Tensor
@@ -204,8 +207,6 @@ def examples(config: Config, text: str, *settings: str) -> Examples:
 
 
 def test_a_parquet_table_does_as_well(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     config = config_of(data=write_table(tmp_path), model=MLP)
     expected = examples(config, f"csv:{tmp_path / 'ann.csv'}")
     lines = [line.split(",") for line in (tmp_path / "ann.csv").read_text().splitlines()]
@@ -213,7 +214,7 @@ def test_a_parquet_table_does_as_well(tmp_path: Path) -> None:
         name: [row[place] for row in lines[1:]] for place, name in enumerate(lines[0])
     }
     table |= {name: [float(v) for v in table[name]] for name in ("size", "target")}
-    parquet.write_table(pyarrow.table(table), tmp_path / "own.parquet")
+    pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "own.parquet")
     own = examples(config, f"parquet:{tmp_path / 'own.parquet'}")
     assert torch.equal(own.x, expected.x)
     assert torch.equal(own.y, expected.y)
@@ -232,7 +233,6 @@ def test_own_mnist_is_normalised_as_the_servers(tmp_path: Path) -> None:
 
 
 def test_pictures_of_the_hub_are_normalised_and_numbered_as_the_servers(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
     for name, names in {"server": ["cat", "dog"], "own": ["dog", "cat"]}.items():
         labels = [0, 1, 1, 0, 1, 0]
         made = hub_dataset({"label": (datasets.ClassLabel(names=names), labels)})

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 import submodel
@@ -147,7 +148,6 @@ def test_inputs_by_name_train_as_one_tensor_does(batching: str) -> None:
 
 
 def test_a_hugging_face_model_trains_as_it_is() -> None:
-    transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8, "vocab_size": 11}
     net = transformers.GPT2LMHeadModel(transformers.GPT2Config(

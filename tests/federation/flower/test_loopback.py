@@ -36,7 +36,7 @@ length = 8
 optimiser = "adamw"
 lr = 0.01
 [clients]
-capacities = [0.5]
+capacities = [1.0, 0.25]
 [train]
 rounds = 2
 evaluate_every = 2
@@ -98,15 +98,16 @@ def reported(house: House, name: str) -> Callable[[], bool]:
 
 
 def test_two_devices_train_over_tls_what_one_process_trains(house: House) -> None:
-    """On text of their own; the server's byte pairs travel once, and devices encode it by them."""
+    """One on text of its own, by the server's byte pairs; one plays a client of the run's data."""
     (house.folder / "train").mkdir()
     for name, words in WORDS.items():
         (house.folder / "train" / f"{name}.txt").write_text(words * 6)
     (house.folder / "test.txt").write_text("the dog sat on a mat, over the hill")
     house.serve(CONFIG.replace("{folder}", str(house.folder)), list(WORDS))
-    for name in WORDS:  # one after the other: so they are numbered
-        house.join(name, "--data", f"text:train/{name}.txt", "--capacity", "0.5")
-        house.wait(f"the report of {name}", reported(house, name))
+    house.join("big", "--data", "text:train/big.txt", "--capacity", "1")
+    house.wait("the report of big", reported(house, "big"))  # so it is client 0
+    house.join("small", "--part", "1")  # of the run's own data, and of the configured capacity
+    house.wait("the report of small", reported(house, "small"))
 
     refused(house)
     assert house.finish("serve") == 0, house.everything()
