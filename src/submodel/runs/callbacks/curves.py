@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
 
 _log = logging.getLogger(__name__)
-_MARGINS = {"left": 0.055, "right": 0.985, "bottom": 0.14, "top": 0.88, "wspace": 0.24}
+_MARGINS = {"left": 0.065, "right": 0.985, "bottom": 0.14, "top": 0.88, "wspace": 0.34}
 
 
 class Curves(Callback):
