@@ -149,15 +149,16 @@ def test_inputs_by_name_train_as_one_tensor_does(batching: str) -> None:
 
 def test_a_hugging_face_model_trains_as_it_is() -> None:
     torch.manual_seed(0)
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8, "vocab_size": 11}
-    net = transformers.GPT2LMHeadModel(transformers.GPT2Config(
-        **sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
-    ))  # fmt: skip
+    settings = transformers.GPT2Config(
+        n_embd=16, n_layer=1, n_head=2, n_positions=8, vocab_size=11, bos_token_id=0,
+        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    net = transformers.GPT2LMHeadModel(settings)  # type: ignore[no-untyped-call]
     tokens = torch.randint(0, 11, (24, 8), generator=torch.Generator().manual_seed(0))
     part = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
     data = submodel.dataset({**part, "labels": tokens}, {**part, "labels": tokens})
-    settings = config(local={"optimiser": "adamw", "lr": 0.01})
-    result = submodel.train(net, data, settings, progress=False)
+    adamw = config(local={"optimiser": "adamw", "lr": 0.01})
+    result = submodel.train(net, data, adamw, progress=False)
     assert result.history[-1]["test_loss"] < result.history[0]["test_loss"]
     assert result.history[-1]["test_perplexity"] == pytest.approx(
         np.exp(result.history[-1]["test_loss"])
