@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from tests.support.commands import Command
     from tests.support.processes import House
 
+gc.disable()  # until all is loaded: nothing of it is garbage, and it was gone through at every step
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """One option of ours."""
@@ -29,6 +32,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """With it, measure; only the process that hears of all tests."""
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder())
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker more than cores, as slow tests wait for processes; the quick ones never wait."""
+    return (os.cpu_count() or 1) + ("not slow" not in config.option.markexpr)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,6 +60,7 @@ def pytest_fixture_setup(
 def pytest_collection_finish() -> None:
     """What is loaded by now stays: the garbage collector need not go through it again and again."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
