@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from submodel.cli import main
+from tests.support.doctests import DoctestFilter
 from tests.support.durations import SHARED, Recorder, arrange, measured, shared_key
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """With it, measure; only the process that hears of all tests."""
+    config.pluginmanager.register(DoctestFilter())
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder())
 

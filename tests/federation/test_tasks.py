@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -233,6 +232,8 @@ def test_own_mnist_is_normalised_as_the_servers(tmp_path: Path) -> None:
 
 
 def test_pictures_of_the_hub_are_normalised_and_numbered_as_the_servers(tmp_path: Path) -> None:
+    import datasets
+
     for name, names in {"server": ["cat", "dog"], "own": ["dog", "cat"]}.items():
         labels = [0, 1, 1, 0, 1, 0]
         made = hub_dataset({"label": (datasets.ClassLabel(names=names), labels)})

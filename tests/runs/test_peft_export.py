@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from submodel.config import Config, parse
 from submodel.errors import SubmodelError
@@ -35,6 +33,8 @@ def trained(config: Config, path: Path) -> Run:
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     """A model as `save_pretrained` writes it, and a run that adapted it."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     path = tmp_path_factory.mktemp("gpt2")
     (path / "text.txt").write_text(CHARACTERS * 60)
     torch.manual_seed(0)
@@ -59,6 +59,12 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     return path / "base", trained(parse(config), path / "run")
 
 
+def with_adapters(module: Any, folder: Path) -> Any:
+    from peft import PeftModel  # two seconds that only who runs these tests shall spend
+
+    return PeftModel.from_pretrained(module, folder)
+
+
 def logits(module: nn.Module, tokens: Tensor) -> Tensor:
     with torch.no_grad():
         returned = module.eval()(tokens)
@@ -70,6 +76,8 @@ def logits(module: nn.Module, tokens: Tensor) -> Tensor:
 def test_peft_loads_what_the_command_writes(
     gpt2: tuple[Path, Run], tmp_path: Path, submodel: Command, capacity: str
 ) -> None:
+    from transformers import GPT2LMHeadModel
+
     base, run = gpt2
     options = ("--format", "peft", "--capacity", capacity, "--out", tmp_path / "adapters")
     result = submodel("export", base.parent / "run", *options)
@@ -78,7 +86,7 @@ def test_peft_loads_what_the_command_writes(
     plain = GPT2LMHeadModel.from_pretrained(base)
     tokens = torch.arange(16).view(1, 16) % len(CHARACTERS)
     before = logits(plain, tokens)
-    adapted = PeftModel.from_pretrained(plain, tmp_path / "adapters")
+    adapted = with_adapters(plain, tmp_path / "adapters")
     share = 1.0 if capacity == "1" else 0.5
     expected = logits(run.submodel(share), tokens)
     torch.testing.assert_close(logits(adapted, tokens), expected, rtol=1e-5, atol=1e-5)
@@ -95,6 +103,8 @@ def test_peft_loads_what_the_command_writes(
 def test_for_transformers_adapters_are_folded_into_the_model(
     gpt2: tuple[Path, Run], tmp_path: Path
 ) -> None:
+    from transformers import GPT2LMHeadModel
+
     _, run = gpt2
     run.export(1.0, "huggingface", tmp_path)
     loaded = GPT2LMHeadModel.from_pretrained(tmp_path)
@@ -121,7 +131,7 @@ def test_layers_that_hold_different_numbers_of_ranks(tmp_path: Path) -> None:
     plain_names = {n: n.replace(".base.", ".") for n in small.state_dict()}
     state = {plain_names[n]: t for n, t in small.state_dict().items() if plain_names[n] != n}
     base.load_state_dict(state)
-    adapted = PeftModel.from_pretrained(base, path.parent)
+    adapted = with_adapters(base, path.parent)
     x = torch.randn(3, 1, 8, 8)
     torch.testing.assert_close(logits(adapted, x), logits(small, x), rtol=1e-5, atol=1e-5)
 

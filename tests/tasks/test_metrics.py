@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn import metrics as sklearn_metrics
 from torch import Tensor
 from torch.nn import functional
 
@@ -33,6 +32,8 @@ def in_batches(metric: BatchMetric, outputs: Tensor, targets: Tensor, loss: floa
 @given(st.integers(1, 30), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
 def test_labels_are_scored_as_scikit_learn_does(count: int, seed: int) -> None:
+    from sklearn import metrics as sklearn_metrics
+
     random = torch.Generator().manual_seed(seed)
     logits = torch.randn(count, 7, generator=random)
     labels = torch.randint(0, 7, (count,), generator=random)
@@ -52,6 +53,8 @@ def test_labels_are_scored_as_scikit_learn_does(count: int, seed: int) -> None:
 @given(st.integers(2, 30), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
 def test_numbers_are_scored_as_scikit_learn_does(count: int, seed: int) -> None:
+    from sklearn import metrics as sklearn_metrics
+
     random = torch.Generator().manual_seed(seed)
     outputs, targets = torch.randn(2, count, 1, generator=random, dtype=torch.float64)
     metrics = make_metrics(["mae", "r2"], FACTS)
