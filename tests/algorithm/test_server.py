@@ -186,7 +186,7 @@ def covered(setup: Setup, round_: int) -> dict[str, Tensor]:
     for assignment in plan(setup, round_):
         cut = cut_of(setup, assignment)
         accumulator.add(cut, gather(cut, whole))
-    return accumulator.coverage_masks()
+    return dict(accumulator.coverage_masks())
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ class Cells:
         """The cell of a client."""
         return self._of.cell(client)
 
-    def merge(self, cut_of_cell: CutOfCell) -> tuple[State, dict[str, Tensor], bool]:
+    def merge(self, cut_of_cell: CutOfCell) -> tuple[State, Mapping[str, Tensor], bool]:
         """The state with the merged tensors, what was held of them, and whether it is global."""
         if self._count == 1:
             (sums,) = self.accumulators

@@ -3,29 +3,34 @@
     delta_j = sum_i a_i m_i[j] (w_i[j] - w[j]) / D_j,
     D_j = sum_i a_i (``fill_in``, the paper) or sum_i a_i m_i[j] (``selective``, HeteroFL).
 
-Floating-point sums depend on the order of their terms; ours do not. Every term is rounded once to
-a multiple of 2^-62 and split into a multiple of 2^-24 and a remainder, which both add in float64
-without error. So updates may arrive in any order, from any number of workers, and the result has
-the same bits; memory is that of the model, whatever the number of clients.
+Floating-point sums depend on the order of their terms; ours do not (see `terms`). So updates may
+arrive in any order, from any number of workers, and the result has the same bits.
+
+Updates wait in the shapes of their own cuts, those of one cut as their sum where that is less; they
+meet when they are merged, one tensor after another, some rows at a time. So beside the model before
+and after the round there is what clients hold of it, up to the size of the model once; what is more
+is added up in the shape of the model, and if the model is large, in a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from submodel.algorithm.merge.blocks import WholeSums, add_block, blocks_of
+from submodel.algorithm.merge.covering import LazyMasks, count_union
+from submodel.algorithm.merge.exchange import Exchange, Job, run_jobs
 from submodel.algorithm.merge.guards import misfit, unsound
+from submodel.algorithm.merge.holding import Holding, total_size
 from submodel.algorithm.merge.rules import MergeRule, average
+from submodel.algorithm.merge.terms import pieces
 from submodel.model.cut import Cut, LastCut, Tensors
 
 LARGEST_WEIGHT_SUM = 2.0**14
 """The most that the client weights of one round may sum to, and the most clients it may have."""
-# x + 1.5 * 2^(52 - k) - 1.5 * 2^(52 - k) rounds a small float64 x to a multiple of 2^-k
-_TO_COARSE, _TO_FINE = 1.5 * 2.0**28, 1.5 * 2.0**-10
-_CHUNK = 1 << 16  # values at a time: as many as stay in the processor's cache
-_WAITING_VALUES = 1 << 21  # that updates may hold before they are added
+_LEAST_WAITING = 1 << 24  # bytes that updates may take before they are added up, in any model
 _WEIGHT_STEP = 2.0**-20
 
 
@@ -39,17 +44,25 @@ def exact_weight(weight: float) -> float:
 
 
 class Accumulator:
-    """The sums of one round, coordinate by coordinate; the order of additions leaves no trace."""
+    """The sums of one round, coordinate by coordinate; the order of additions leaves no trace.
+
+    Args:
+        whole: the global tensors that come back from clients.
+        rule: what sums are divided by.
+    """
 
     def __init__(self, whole: Tensors, rule: MergeRule) -> None:
         self._whole = whole
         self._rule = rule
-        # per tensor: the coarse and the fine part of the sum, and the weight of those who held it
-        self._sums = {n: t.new_zeros((3, *t.shape), dtype=torch.float64) for n, t in whole.items()}
         self._weight = 0.0
         self._count = 0
-        self._waiting: dict[Hashable, tuple[Cut, list[tuple[Tensors, float]]]] = {}
-        self._waiting_values = 0
+        self._holdings: dict[Hashable, Holding] = {}
+        self._waiting_bytes = 0
+        size = sum(tensor.numel() * tensor.element_size() for tensor in whole.values())
+        self._most_waiting = max(_LEAST_WAITING, size)
+        self._more: WholeSums | None = None  # of those who wait no longer
+        self._exchange: Exchange | None = None
+        self._have_one_cut = False  # all processes the same
         self._shapes = LastCut(lambda cut: {n: cut.shape(n, t.shape) for n, t in whole.items()})
         self.notes: dict[str, float] = {}  # what `merge` has to tell, for the round's metrics
 
@@ -65,39 +78,58 @@ class Accumulator:
         return None
 
     def add(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> None:
-        """Add one client's tensors, as they came back.
-
-        Clients that hold the same are gathered and added at once: sums without order allow it.
-        """
+        """Add one client's tensors, as they came back; they are kept, and must not change."""
         self._weight += weight
         self._count += 1
-        _, waiting = self._waiting.setdefault(cut.same_key, (cut, []))
-        waiting.append((tensors, weight))
-        self._waiting_values += sum(t.numel() for t in tensors.values())
-        if self._waiting_values > _WAITING_VALUES:
-            self._flush()
+        if (holding := self._holdings.get(cut.same_key)) is None:
+            holding = self._holdings[cut.same_key] = Holding(cut)
+        holding.add(tensors, weight)
+        self._waiting_bytes += sum(t.numel() * t.element_size() for t in tensors.values())
+        if self._waiting_bytes > self._most_waiting:
+            self._make_room()
 
-    def _flush(self) -> None:
-        """Add what is waiting."""
-        for cut, waiting in self._waiting.values():
-            weights = torch.tensor([weight for _, weight in waiting], dtype=torch.float64)
-            for name, whole in self._whole.items():
-                new = torch.stack([tensors[name] for tensors, _ in waiting])
-                terms = _terms(new, cut.part(name, whole), cut.mask(name), weights.to(new.device))
-                cut.add(name, self._sums[name], terms, skip=1)
-        self._waiting.clear()
-        self._waiting_values = 0
+    def _make_room(self) -> None:
+        """Add up what waits: cut by cut where that is enough, else in the shape of the model."""
+        holdings = list(self._holdings.values())
+        for holding in holdings:
+            if holding.is_worth_folding:
+                holding.fold(self._whole)
+        self._waiting_bytes = total_size(holdings)
+        if 2 * self._waiting_bytes <= self._most_waiting:
+            return
+        self._more = self._more or WholeSums(self._whole)
+        for name, whole in self._rows().items():
+            for start, stop in blocks_of(whole.shape):
+                old = whole[start:stop]
+                sums = self._more.read(name, start, old.shape)
+                add_block(sums, name, old, start, stop, holdings)
+                self._more.write(name, start, sums)
+        self._holdings.clear()
+        self._waiting_bytes = 0
 
-    def sums(self) -> list[Tensor]:
-        """What adds up over processes: all of it adds without error."""
-        self._flush()
+    def _rows(self) -> dict[str, Tensor]:
+        """The tensors, each with at least one dimension."""
+        return {n: t if t.dim() else t.view(1) for n, t in self._whole.items()}
+
+    def join(self, exchange: Exchange) -> None:
+        """From here on the sums are those of all processes; each must ask the same of them.
+
+        Args:
+            exchange: with the other processes.
+        """
         counts = torch.tensor([self._weight, self._count], dtype=torch.float64)
-        return [*self._sums.values(), counts]
+        exchange.add(counts)
+        self._weight, self._count = float(counts[0]), int(counts[1])
+        self._exchange = exchange
+        digests = [holding.digest for holding in self._holdings.values()]
+        is_alone = len(digests) == 1 and self._more is None
+        everyones = exchange.gather(digests[0] if is_alone else None)
+        self._have_one_cut = everyones[0] is not None and len(set(everyones)) == 1
 
-    def set_sums(self, sums: Sequence[Tensor]) -> None:
-        """Take the sums over all processes, in the order of `sums`."""
-        self._sums = dict(zip(self._sums, sums[:-1], strict=True))
-        self._weight, self._count = float(sums[-1][0]), int(sums[-1][1])
+    @property
+    def size(self) -> int:
+        """How many bytes updates take that wait to be merged."""
+        return total_size(list(self._holdings.values()))
 
     @property
     def count(self) -> int:
@@ -111,57 +143,141 @@ class Accumulator:
 
     def holder_weights(self, names: Iterable[str]) -> dict[str, Tensor]:
         """The weight of the clients who held each weight of these tensors."""
-        self._flush()
-        return {name: self._sums[name][2] for name in names}
+        return {name: self._holder_weight(name) for name in names}
 
-    def coverage_masks(self) -> dict[str, Tensor]:
-        """Which weights at least one client held."""
-        return {name: weight > 0 for name, weight in self.holder_weights(self._sums).items()}
+    def _holder_weight(self, name: str) -> Tensor:
+        whole = self._whole[name]
+        weight = torch.zeros(whole.shape, dtype=torch.float64, device=whole.device)
+        for holding in self._holdings.values():
+            holding.cut.add(name, weight, holding.weight)
+        if self._more is not None:
+            rows = weight if weight.dim() else weight.view(1)
+            for start, stop in blocks_of(rows.shape):
+                rows[start:stop] += self._more.read(name, start, rows[start:stop].shape)[2]
+        if self._exchange is not None:
+            self._exchange.add(weight)
+        return weight
+
+    @property
+    def everything(self) -> Tensors:
+        """The global tensors that come back from clients."""
+        return self._whole
+
+    def count_covered(self, name: str) -> int | None:
+        """How many weights of a tensor at least one client held; None where masks must tell."""
+        if self._more is not None or self._exchange is not None:
+            return None
+        cuts = [holding.cut for holding in self._holdings.values()]
+        return count_union(cuts, name, self._whole[name].shape)
+
+    def coverage_masks(self) -> Mapping[str, Tensor]:
+        """Which weights at least one client held; of every tensor when it is asked for."""
+        return LazyMasks(list(self._whole), self._coverage_mask)
+
+    def _coverage_mask(self, name: str) -> Tensor:
+        if self._more is not None or self._exchange is not None:
+            return self._holder_weight(name) > 0
+        whole = self._whole[name]
+        mask = torch.zeros(whole.shape, dtype=torch.bool, device=whole.device)
+        for holding in self._holdings.values():
+            holding.cut.put(name, mask, True)
+        return mask
 
     def merge(self) -> dict[str, Tensor]:
         """The new tensors; what nobody held, or nobody moved, keeps its bits."""
-        self._flush()
-        tensors = {}
-        for name, whole in self._whole.items():
-            coarse, fine, holder_weight = self._sums[name]
-            tensors[name] = average(whole, coarse + fine, holder_weight, self._weight, self._rule)
-        return tensors
+        tensors: dict[str, Tensor] = {}
+        jobs = (job for name in self._whole for job in self._jobs(name, tensors))
+        run_jobs(jobs, self._exchange)
+        return {name: tensors[name] for name in self._whole}
+
+    def _jobs(self, name: str, tensors: dict[str, Tensor]) -> Iterator[Job]:
+        """What merges one tensor, piece by piece, into ``tensors``."""
+        holdings = list(self._holdings.values())
+        if self._exchange is not None:
+            one_cut = self._have_one_cut
+        else:
+            regions = {holding.region(name) for holding in holdings}
+            one_cut = len(regions) == 1 and self._more is None
+        return (self._one_cut if one_cut else self._many_cuts)(name, tensors, holdings)
+
+    def _one_cut(
+        self, name: str, tensors: dict[str, Tensor], holdings: Sequence[Holding]
+    ) -> Iterator[Job]:
+        """All clients hold the same of this tensor: the rest of it stays."""
+        whole, cut = self._whole[name], holdings[0].cut
+        part, mask = cut.part(name, whole), cut.mask(name)
+        old = part.reshape(-1)
+        new = torch.empty_like(old)
+        masks = None if mask is None else mask.reshape(-1).to(old.device)
+        weight = self._weight  # everyone's
+
+        def finish(sums: Tensor, piece: slice) -> None:
+            holder_weight = torch.full_like(sums[0], weight)
+            if masks is not None:
+                holder_weight *= masks[piece]
+            new[piece] = average(
+                old[piece], sums[0].add_(sums[1]), holder_weight, weight, self._rule
+            )
+
+        for piece in pieces(len(old), sum(holding.clients for holding in holdings)):
+            piece_mask = None if masks is None else masks[piece]
+            sums = torch.zeros((2, piece.stop - piece.start), dtype=torch.float64)
+            for holding in holdings:
+                coarse, fine = holding.terms(name, piece, old[piece], piece_mask)
+                sums[0] += coarse
+                sums[1] += fine
+            yield Job(sums, lambda sums, piece=piece: finish(sums, piece))  # type: ignore[misc]
+
+        def end(_: Tensor) -> None:
+            if part.shape == whole.shape and not cut.places(name) and mask is None:
+                tensors[name] = new.view(whole.shape)
+                return
+            tensors[name] = whole.clone(memory_format=torch.contiguous_format)
+            cut.put(name, tensors[name], new.view(part.shape))
+
+        yield Job(None, end)
+
+    def _many_cuts(
+        self, name: str, tensors: dict[str, Tensor], holdings: Sequence[Holding]
+    ) -> Iterator[Job]:
+        """Clients hold this and that of the tensor: it is merged some rows at a time."""
+        whole = self._rows()[name]
+        new = torch.empty(whole.shape, dtype=whole.dtype, device=whole.device)
+        tensors[name] = new.view(self._whole[name].shape)
+
+        def finish(sums: Tensor, start: int, stop: int) -> None:
+            coarse, fine, weight = sums
+            new[start:stop] = average(
+                whole[start:stop], coarse.add_(fine), weight, self._weight, self._rule
+            )
+
+        room: Tensor | None = None
+        for start, stop in blocks_of(whole.shape):
+            old = whole[start:stop]
+            if room is None or self._exchange is not None:  # those that wait keep theirs
+                room = torch.empty(3 * old.numel(), dtype=torch.float64, device=old.device)
+            sums = room[: 3 * old.numel()].zero_().view(3, *old.shape)
+            is_held = add_block(sums, name, old, start, stop, holdings)
+            if self._more is not None:
+                sums += self._more.read(name, start, old.shape)
+            elif self._exchange is None and not is_held:
+                new[start:stop] = old
+                continue
+            yield Job(sums, lambda sums, a=start, b=stop: finish(sums, a, b))  # type: ignore[misc]
 
 
 def coverage(accumulators: Sequence[Accumulator]) -> float:
     """The share of the weights that at least one client held, whichever sums it went into."""
-    union: dict[str, Tensor] = {}
-    for accumulator in accumulators:
-        for name, mask in accumulator.coverage_masks().items():
-            union[name] = union[name] | mask if name in union else mask
-    return sum(int(t.sum()) for t in union.values()) / sum(t.numel() for t in union.values())
-
-
-def _terms(new: Tensor, old: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
-    """The sum over clients of weight * (new - old), in two exact parts, and of the weights.
-
-    ``new`` is clients x shape. Each term is split before it is added, so nothing is rounded twice.
-    """
-    sums = torch.empty((3, *old.shape), dtype=torch.float64, device=new.device)
-    sums[2] = weights.sum()
-    flat = [old.reshape(-1), sums[0].view(-1), sums[1].view(-1)]
-    if mask is not None:
-        flat.append(mask.to(new.device).reshape(-1))
-    clients = new.reshape(len(new), -1)
-    chunk = max(1, _CHUNK // len(new))
-    uniform = bool((weights == 1).all())
-    for start in range(0, clients.shape[1], chunk):
-        o, coarse, fine, *mask_part = (t[start : start + chunk] for t in flat)
-        term = clients[:, start : start + chunk].to(torch.float64, copy=True).sub_(o)
-        if mask_part:
-            term *= mask_part[0]
-        if not uniform:
-            term *= weights[:, None]
-        coarse_term = term + _TO_COARSE
-        coarse_term -= _TO_COARSE
-        term -= coarse_term
-        term += _TO_FINE
-        term -= _TO_FINE
-        torch.sum(coarse_term, 0, out=coarse)
-        torch.sum(term, 0, out=fine)
-    return sums
+    (first, *others) = accumulators
+    covered = total = 0
+    masks = [one.coverage_masks() for one in accumulators]
+    for name, tensor in first.everything.items():
+        total += tensor.numel()
+        count = None if others else first.count_covered(name)
+        if count is None:
+            union = masks[0][name]
+            for more in masks[1:]:
+                union = union | more[name]
+            count = int(union.sum())
+        covered += count
+    return covered / total

@@ -17,7 +17,7 @@ but then these travel in every round: here they are sent once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -131,7 +131,16 @@ class ProductSums(Accumulator):
             view[name] = self._whole[name] + change
         return view
 
-    def coverage_masks(self) -> dict[str, Tensor]:
+    @property
+    def everything(self) -> Tensors:
+        """The global tensors that come back from clients."""
+        return self._everything
+
+    def count_covered(self, name: str) -> int | None:
+        """How many weights at least one client held; of factors masks tell."""
+        return None if name in self._factors else super().count_covered(name)
+
+    def coverage_masks(self) -> Mapping[str, Tensor]:
         """Which weights at least one client held; of factors all, as they are made anew."""
         masks = super().coverage_masks()
         return {

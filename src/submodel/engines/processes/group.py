@@ -1,7 +1,7 @@
 """Several processes train one run, here or on many machines (SPMD over torch.distributed).
 
-Every process plans the same round from (seed, round), trains its share, adds it up, and one
-all-reduce finishes the round. The sums are exact (see `merge`), so the number of processes does not
+Every process plans the same round from (seed, round) and trains its share; sums are put together
+piece by piece as they are merged. They are exact (see `merge`), so the number of processes does not
 change the model: what one task computes does not depend on who computes it.
 """
 
@@ -94,16 +94,21 @@ class ProcessGroup:
         return deal(bundles, self.size)[self.rank]
 
     def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
-        """One all-reduce of all sums, one exchange of the books."""
-        local_sums = [accumulator.sums() for accumulator in accumulators]
-        sums = [s for part in local_sums for s in part]
-        flat = torch.cat([s.reshape(-1) for s in sums]).to(self._device)
-        self._together(lambda: dist.all_reduce(flat))
-        parts = torch.split(flat.to(sums[0].device), [s.numel() for s in sums])
-        views = iter([p.view(s.shape) for p, s in zip(parts, sums, strict=True)])
-        for accumulator, part in zip(accumulators, local_sums, strict=True):
-            accumulator.set_sums([next(views) for _ in part])
+        """Count together, exchange the books; sums are exchanged as they are merged."""
+        for accumulator in accumulators:
+            accumulator.join(self)
         tally.merge(self._gather(tally.books()))
+
+    def add(self, values: Tensor) -> None:
+        """Let the values be the sums of everyone's, in place."""
+        on_device = values.to(self._device)
+        self._together(lambda: dist.all_reduce(on_device))
+        if on_device is not values:
+            values.copy_(on_device)
+
+    def gather(self, word: str | None) -> list[str | None]:
+        """The words of all processes."""
+        return [answer["word"] for answer in self._gather({"word": word})]
 
     def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
         """Every process does every so-many-th piece, and all get all."""

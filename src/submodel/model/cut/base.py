@@ -29,6 +29,14 @@ class Cut(Protocol):
         """Add ``value`` to the held part of ``whole``, in place; ``skip`` leading dimensions."""
         ...
 
+    def put(self, name: str, whole: Tensor, value: Tensor | bool) -> None:
+        """Write ``value`` to the held part of ``whole``, in place."""
+        ...
+
+    def places(self, name: str) -> tuple[tuple[int, Indices], ...]:
+        """The kept positions of a tensor along each dimension that is really cut."""
+        ...
+
     def mask(self, name: str) -> Tensor | None:
         """The 0/1 mask that training must respect; None where the tensor itself is smaller."""
         ...

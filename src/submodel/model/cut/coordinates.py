@@ -6,8 +6,10 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from submodel.model.axes.layout import Indices
 from submodel.model.cut.base import Cut
 
 
@@ -26,6 +28,19 @@ class CoordinateCut:
         """Add ``value`` to the kept weights of ``whole``, in place."""
         mask = self.mask(name)
         whole.add_(value if mask is None else mask.to(whole) * value)
+
+    def put(self, name: str, whole: Tensor, value: Tensor | bool) -> None:
+        """Write ``value``, of the shape of the whole, to the kept weights of ``whole``."""
+        mask = self.mask(name)
+        if mask is None:
+            whole.copy_(torch.as_tensor(value))
+        else:
+            kept = mask.bool().to(whole.device)
+            whole.copy_(torch.where(kept, torch.as_tensor(value).to(whole), whole))
+
+    def places(self, name: str) -> tuple[tuple[int, Indices], ...]:  # noqa: ARG002 - of any tensor
+        """None: the tensors keep their shapes."""
+        return ()
 
     def mask(self, name: str) -> Tensor | None:
         """The tensor's mask."""

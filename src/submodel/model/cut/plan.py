@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from submodel.model.cut.units import UnitCut
 
 
+_LEAST_INNER = 64  # values in a row; shorter ones are moved one by one
+
+
 class ByPlan:
     """A cut by a plan: for each tensor that is cut, the positions kept along its dimensions."""
 
@@ -51,6 +54,65 @@ class ByPlan:
 
     def add(self, name: str, whole: Tensor, value: Tensor | float, skip: int = 0) -> None:
         """Add ``value`` to the kept rows, columns, ... of ``whole``, in place."""
+        if isinstance(value, Tensor) and (places := self._flat(name, whole, value, skip)):
+            rows, inner, planes = places
+            if inner == 1:
+                every_plane = rows.expand(planes, -1)
+                whole.view(planes, -1).scatter_add_(1, every_plane, value.reshape(planes, -1))
+            else:
+                source = value.reshape(planes, -1, inner)
+                whole.view(planes, -1, inner).index_add_(1, rows, source)
+            return
+        view, index = self._index(name, whole, skip)
+        if index:
+            view[index] += value
+        else:
+            view.add_(value)
+
+    def put(self, name: str, whole: Tensor, value: Tensor | bool) -> None:
+        """Write ``value`` to the kept rows, columns, ... of ``whole``, in place."""
+        if isinstance(value, Tensor) and (places := self._flat(name, whole, value)):
+            rows, inner, _ = places
+            if inner == 1:
+                whole.view(-1).scatter_(0, rows, value.reshape(-1))
+            else:
+                whole.view(-1, inner).index_copy_(0, rows, value.reshape(-1, inner))
+            return
+        view, index = self._index(name, whole)
+        view[index or ...] = value
+
+    def _flat(
+        self, name: str, whole: Tensor, value: Tensor, skip: int = 0
+    ) -> tuple[Tensor, int, int] | None:
+        """Where lists of positions lead to in memory, which is several times as fast.
+
+        Rows of how many values, counted from the start of each plane, and how many planes; None
+        where there are no lists, or memory is laid out in another way.
+        """
+        places = dict(self._where.get(name, ()))
+        shape = whole.shape[skip:]
+        kept_shape = [*whole.shape[:skip], *self.shape(name, shape)]
+        if all(isinstance(where, slice) for where in places.values()) or not (
+            whole.is_contiguous() and value.dtype == whole.dtype and list(value.shape) == kept_shape
+        ):
+            return None
+        last = max(places)
+        inner = math.prod(shape[last + 1 :])
+        if inner < _LEAST_INNER:
+            last, inner = len(shape) - 1, 1
+        rows, step = torch.zeros((), dtype=torch.int64, device=whole.device), 1
+        for d in range(last, -1, -1):
+            where = places.get(d, slice(0, shape[d]))
+            if isinstance(where, slice):
+                where = torch.arange(where.start, where.stop, device=whole.device)
+            rows = (where.to(whole.device) * step).view(-1, *(1 for _ in range(last - d))) + rows
+            step *= shape[d]
+        return rows.reshape(-1), inner, math.prod(whole.shape[:skip])
+
+    def _index(
+        self, name: str, whole: Tensor, skip: int = 0
+    ) -> tuple[Tensor, tuple[slice | Tensor, ...]]:
+        """What is kept of ``whole``: a view of it, and how to index that; all of it if empty."""
         view, lists = whole, {}
         for dimension, where in self._where.get(name, ()):
             d = dimension + skip
@@ -59,8 +121,7 @@ class ByPlan:
             else:
                 lists[d] = where.to(whole.device)
         if not lists:
-            view.add_(value)
-            return
+            return view, ()
         first, last = min(lists), max(lists)
         index: list[slice | Tensor] = [slice(None)] * first
         for d in range(first, last + 1):  # index lists that broadcast against each other
@@ -68,7 +129,11 @@ class ByPlan:
             if positions is None:
                 positions = torch.arange(view.shape[d], device=whole.device)
             index.append(positions.view(-1, *(1 for _ in range(last - d))))
-        view[tuple(index)] += value
+        return view, tuple(index)
+
+    def places(self, name: str) -> tuple[tuple[int, Indices], ...]:
+        """The plan of one tensor."""
+        return self.plan.get(name, ())
 
     @cached_property
     def same_key(self) -> Hashable:

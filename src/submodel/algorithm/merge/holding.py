@@ -1,0 +1,131 @@
+"""The updates of clients who hold the same, in their own small shapes until they are merged."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from submodel.algorithm.merge.terms import exact_terms, pieces
+from submodel.model.cut import CoordinateCut, Cut, PlannedCut, Tensors
+
+_FOLDED = 16  # bytes of a value's two sums in float64
+
+
+class Holding:
+    """Clients of one cut: their tensors, or the sums of those, of one size however many they are.
+
+    Args:
+        cut: what they hold.
+    """
+
+    def __init__(self, cut: Cut) -> None:
+        self.cut = cut
+        self.weight = 0.0
+        self._updates: list[tuple[Tensors, float]] = []
+        self._sums: dict[str, Tensor] = {}  # name -> coarse and fine, flat
+
+    def add(self, tensors: Tensors, weight: float) -> None:
+        """One more client."""
+        self._updates.append((tensors, weight))
+        self.weight += weight
+
+    @property
+    def size(self) -> int:
+        """How many bytes they take."""
+        return sum(_bytes(tensors) for tensors, _ in self._updates) + _bytes(self._sums)
+
+    @property
+    def is_worth_folding(self) -> bool:
+        """Whether the sums take less memory than what they would be made of."""
+        waiting = sum(_bytes(tensors) for tensors, _ in self._updates)
+        if self._sums or not waiting:
+            return bool(waiting)
+        values = sum(tensor.numel() for tensor in self._updates[0][0].values())
+        return waiting > _FOLDED * values
+
+    def fold(self, whole: Tensors) -> None:
+        """Keep the sums, and not the clients' tensors."""
+        for name, tensor in whole.items():
+            old = self.cut.part(name, tensor).reshape(-1)
+            mask = self.cut.mask(name)
+            sums = torch.empty((2, len(old)), dtype=torch.float64, device=old.device)
+            flat = None if mask is None else mask.reshape(-1)
+            for piece in pieces(len(old), len(self._updates)):
+                part = None if flat is None else flat[piece]
+                sums[0, piece], sums[1, piece] = self.terms(name, piece, old[piece], part)
+            self._sums[name] = sums
+        self._updates.clear()
+
+    @property
+    def clients(self) -> int:
+        """How many tensors of a name there are at a time."""
+        return max(1, len(self._updates))
+
+    def terms(
+        self, name: str, rows: slice | Tensor, old: Tensor, mask: Tensor | None, width: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        """The coarse and the fine sum of some of a tensor's values, flat.
+
+        Args:
+            name: of the tensor.
+            rows: which of the values, in stretches of ``width``.
+            old: the global model's.
+            mask: 0 where they are not held; None: all are.
+            width: how many values are in a row.
+        """
+        coarse = fine = None
+        if self._updates:
+            new = [
+                tensors[name].reshape(-1, width)[rows].reshape(-1) for tensors, _ in self._updates
+            ]
+            coarse, fine = exact_terms(new, old, mask, [weight for _, weight in self._updates])
+        if (sums := self._sums.get(name)) is not None:
+            part = sums.view(2, -1, width)[:, rows].reshape(2, -1)
+            coarse = part[0] if coarse is None else coarse.add_(part[0])
+            fine = part[1] if fine is None else fine.add_(part[1])
+        assert coarse is not None
+        assert fine is not None
+        return coarse, fine
+
+    def region(self, name: str) -> Hashable:
+        """Equal for those who hold the same of a tensor."""
+        if (mask := self.cut.mask(name)) is not None:
+            return id(mask)
+        return tuple((d, places.tobytes()) for d, places in self.cut.places(name))
+
+    @property
+    def digest(self) -> str | None:
+        """Equal in all processes for the same cut; None if that is not known."""
+        key = self.cut.same_key
+        return None if isinstance(key, int) else hashlib.sha256(repr(key).encode()).hexdigest()
+
+    def rows_between(self, name: str, start: int, stop: int) -> tuple[Cut, slice | Tensor] | None:
+        """What is held of some rows of a tensor, as a cut of those, and which rows of one's own."""
+        if (mask := self.cut.mask(name)) is not None:
+            rows_of_mask = mask if mask.dim() else mask.view(1)
+            return CoordinateCut({name: rows_of_mask[start:stop]}), slice(start, stop)
+        places = dict(self.cut.places(name))
+        if (kept := places.get(0)) is None:
+            return PlannedCut({name: tuple(places.items())}), slice(start, stop)
+        own_rows = np.flatnonzero((kept >= start) & (kept < stop))
+        if not len(own_rows):
+            return None
+        places[0] = kept[own_rows] - start
+        first, last = int(own_rows[0]), int(own_rows[-1])
+        rows: slice | Tensor = slice(first, last + 1)
+        if last - first + 1 != len(own_rows):  # positions may come in any order
+            rows = torch.from_numpy(own_rows)
+        return PlannedCut({name: tuple(places.items())}), rows
+
+
+def _bytes(tensors: Tensors) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def total_size(holdings: Sequence[Holding]) -> int:
+    """How many bytes they take together."""
+    return sum(holding.size for holding in holdings)

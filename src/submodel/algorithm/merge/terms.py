@@ -1,0 +1,58 @@
+"""The terms of a merge, in two parts that add in float64 without error, whatever their order.
+
+Every term a_i m_i (w_i - w) is rounded once to a multiple of 2^-62 and split into a multiple of
+2^-24 (coarse) and a remainder (fine). Sums of either are exact as long as the guards hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+# x + 1.5 * 2^(52 - k) - 1.5 * 2^(52 - k) rounds a small float64 x to a multiple of 2^-k
+_TO_COARSE, _TO_FINE = 1.5 * 2.0**28, 1.5 * 2.0**-10
+CHUNK = 1 << 16
+"""Values at a time: as many as stay in the processor's cache."""
+
+
+def pieces(count: int, clients: int) -> Iterator[slice]:
+    """The stretches of so many values that are worked on at a time.
+
+    >>> list(pieces(CHUNK + 2, 1))
+    [slice(0, 65536, None), slice(65536, 65538, None)]
+    """
+    size = max(1, CHUNK // clients)
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def exact_terms(
+    new: Sequence[Tensor], old: Tensor, mask: Tensor | None, weights: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """The sum over clients of weight * mask * (new - old), as its coarse and its fine part.
+
+    Each term is split before it is added, so nothing is rounded twice.
+
+    Args:
+        new: the same stretch of a tensor of every client, flat.
+        old: that of the global model.
+        mask: 0 where the clients did not hold a weight; None: they held all.
+        weights: of the clients.
+
+    >>> old, new = torch.tensor([1.0]), [torch.tensor([3.0]), torch.tensor([1.5])]
+    >>> exact_terms(new, old, None, [1.0, 2.0])
+    (tensor([3.], dtype=torch.float64), tensor([0.], dtype=torch.float64))
+    """
+    stacked = new[0][None] if len(new) == 1 else torch.stack(list(new))
+    term = stacked.to(old.device, torch.float64, copy=True).sub_(old)
+    if mask is not None:
+        term *= mask.to(term.device)
+    if any(weight != 1 for weight in weights):
+        term *= torch.tensor(weights, dtype=torch.float64, device=term.device)[:, None]
+    coarse = term + _TO_COARSE
+    coarse -= _TO_COARSE
+    term -= coarse
+    term += _TO_FINE
+    term -= _TO_FINE
+    return (coarse[0], term[0]) if len(new) == 1 else (coarse.sum(0), term.sum(0))

@@ -1,0 +1,145 @@
+"""Whichever way updates wait, and wherever their sums are, the merge has the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from submodel.algorithm.merge import SELECTIVE, Accumulator, accumulator, blocks, coverage
+from submodel.algorithm.merge.covering import count_union
+from submodel.algorithm.merge.rules import average
+from submodel.model.cut import WHOLE, CoordinateCut, Cut, PlannedCut, gather
+from tests.support.exchange import merge_in_threads
+
+SHAPES = {"w": (40, 30, 3), "b": (40,), "one": (), "plain": (7, 5)}
+Tensors = dict[str, Tensor]
+Updates = Sequence[tuple[Cut, Tensors, float]]
+
+
+def draw(shape: Sequence[int], seed: int) -> Tensor:
+    return torch.randn(tuple(shape), generator=torch.Generator().manual_seed(seed))
+
+
+MODEL = {name: draw(shape, number) for number, (name, shape) in enumerate(SHAPES.items())}
+
+
+def cut_of(rows: Sequence[int], columns: Sequence[int]) -> PlannedCut:
+    kept = np.array(rows), np.array(columns)
+    return PlannedCut({"w": ((0, kept[0]), (1, kept[1])), "b": ((0, kept[0]),)})
+
+
+def update(cut: Cut, seed: int, weight: float = 1.0) -> tuple[Cut, Tensors, float]:
+    parts = gather(cut, MODEL)
+    return cut, {n: t + 1e-3 * draw(t.shape, seed + 7) for n, t in parts.items()}, weight
+
+
+SAME = cut_of(range(8, 20), [0, 1, 2, 28, 29])
+CASES: dict[str, Updates] = {
+    "one cut": [update(SAME, seed) for seed in range(12)],
+    "neighbours": [update(cut_of(range(n, n + 9), range(n, n + 5)), n) for n in range(20)],
+    "anywhere": [
+        update(cut_of([39, 3 + n, 0, 20 - n], [1, 29, 7 + n]), n, 1 + n / 4) for n in range(12)
+    ],
+    "all of it": [update(WHOLE, seed, 0.5) for seed in range(3)],
+    "masks": [
+        update(CoordinateCut({n: draw(s, 50 + k) > 0 for n, s in SHAPES.items()}), k)
+        for k in range(6)
+    ],
+}
+CASES["all kinds"] = [one for updates in CASES.values() for one in updates[:4]]
+
+
+def reference(updates: Updates) -> Tensors:
+    """Sums of whole tensors in integers: multiples of 2^-62."""
+    result = {}
+    for name, whole in MODEL.items():
+        total = np.zeros(whole.shape, dtype=object)
+        holders = torch.zeros(whole.shape, dtype=torch.float64)
+        for cut, tensors, weight in updates:
+            change = torch.zeros(whole.shape, dtype=torch.float64)
+            cut.add(name, change, (tensors[name].double() - cut.part(name, whole)) * weight)
+            cut.add(name, holders, weight)
+            total = total + np.vectorize(lambda x: round(x * 2**62), otypes=[object])(change)
+        sums = np.vectorize(lambda x: x / 2**62, otypes=[np.float64])(total)
+        everyone = sum(weight for *_, weight in updates)
+        result[name] = average(whole, torch.from_numpy(sums), holders, everyone, SELECTIVE)
+    return result
+
+
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_VALUES", 300)
+
+
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_blocks(monkeypatch)
+    monkeypatch.setattr(accumulator, "_LEAST_WAITING", 1)
+
+
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    little_room(monkeypatch)
+    monkeypatch.setattr(blocks, "_MOST_IN_MEMORY", 1)
+
+
+@pytest.mark.parametrize("limits", [None, small_blocks, little_room, no_memory])
+@pytest.mark.parametrize("case", CASES)
+def test_the_bits_do_not_depend_on_where_sums_are(
+    case: str,
+    limits: Callable[[pytest.MonkeyPatch], None] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if limits is not None:
+        limits(monkeypatch)
+    updates = CASES[case]
+    alone = Accumulator(MODEL, SELECTIVE)
+    for one in updates:
+        alone.add(*one)
+    expected = reference(updates)
+    for name, tensor in alone.merge().items():
+        assert tensor.numpy().tobytes() == expected[name].numpy().tobytes(), name
+    held = {n: torch.zeros(t.shape, dtype=torch.float64) for n, t in MODEL.items()}
+    for cut, _, weight in updates:
+        for name, tensor in held.items():
+            cut.add(name, tensor, weight)
+    weights = alone.holder_weights(MODEL)
+    assert all(torch.equal(held[name], weights[name]) for name in MODEL)
+    masks = alone.coverage_masks()
+    assert all(torch.equal(held[name] > 0, masks[name]) for name in MODEL)
+    count = sum(int((t > 0).sum()) for t in held.values())
+    assert coverage([alone]) == count / sum(t.numel() for t in MODEL.values())
+
+    shares = [Accumulator(MODEL, SELECTIVE) for _ in range(3)]
+    for number, one in enumerate(updates):
+        shares[number % 3].add(*one)
+    for tensors in merge_in_threads(shares):
+        assert all(torch.equal(expected[name], tensors[name]) for name in MODEL)
+
+
+def test_clients_of_one_cut_take_no_more_memory_the_more_they_are() -> None:
+    whole = {"w": torch.zeros(4096, 1024)}
+    cut = PlannedCut({"w": ((0, np.arange(1024)), (1, np.arange(256)))})
+    sums = Accumulator(whole, SELECTIVE)
+    sizes = []
+    for _ in range(200):
+        sums.add(cut, {"w": torch.ones(1024, 256)})
+        sizes.append(sums.size)
+    assert max(sizes) <= 4 * whole["w"].numel()  # of one model: 200 updates are 12 times as much
+    assert sums.merge()["w"].sum() == 1024 * 256
+
+
+def test_the_union_is_counted_without_masks() -> None:
+    generator = np.random.default_rng(0)
+    for count in (1, 2, 5, 70):
+        cuts = [
+            PlannedCut(
+                {"w": tuple((d, generator.choice(n, n // 9, replace=False)) for d, n in sizes)}
+            )
+            for sizes in [((0, 90), (2, 60))] * count
+        ]
+        mask = torch.zeros(90, 20, 60, dtype=torch.bool)
+        for cut in cuts:
+            cut.put("w", mask, True)
+        assert count_union(cuts, "w", mask.shape) == int(mask.sum())
