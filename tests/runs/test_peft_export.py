@@ -39,9 +39,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     (path / "text.txt").write_text(CHARACTERS * 60)
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16}
-    model = GPT2LMHeadModel(  # type: ignore[no-untyped-call]
-        GPT2Config(vocab_size=len(CHARACTERS), **sizes)
-    )
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(CHARACTERS), **sizes))
     model.save_pretrained(path / "base")
     config: dict[str, Any] = {
         "model": {

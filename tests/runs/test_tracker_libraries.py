@@ -68,7 +68,7 @@ def wandb_records(file: Path) -> Iterator[Any]:
         parts += data[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # whole, or the last of its parts
-            record = records.Record()  # type: ignore[attr-defined]
+            record = records.Record()
             record.ParseFromString(parts)
             yield record
             parts = b""

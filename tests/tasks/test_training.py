@@ -153,7 +153,7 @@ def test_a_hugging_face_model_trains_as_it_is() -> None:
         n_embd=16, n_layer=1, n_head=2, n_positions=8, vocab_size=11, bos_token_id=0,
         eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
     )  # fmt: skip
-    net = transformers.GPT2LMHeadModel(settings)  # type: ignore[no-untyped-call]
+    net = transformers.GPT2LMHeadModel(settings)
     tokens = torch.randint(0, 11, (24, 8), generator=torch.Generator().manual_seed(0))
     part = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
     data = submodel.dataset({**part, "labels": tokens}, {**part, "labels": tokens})

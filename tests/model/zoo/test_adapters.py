@@ -49,7 +49,7 @@ def net() -> nn.Sequential:
 
 def conv1d(outputs: int, inputs: int) -> nn.Module:
     """A layer of GPT-2."""
-    layer: nn.Module = Conv1D(outputs, inputs)  # type: ignore[no-untyped-call]
+    layer: nn.Module = Conv1D(outputs, inputs)
     return layer
 
 
