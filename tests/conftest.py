@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.support.commands import Command
     from tests.support.processes import House
 
+gc.set_threshold(10_000)  # tests make many small objects, and few circles of large ones
 gc.disable()  # until all is loaded: nothing of it is garbage, and it was gone through at every step
 
 
