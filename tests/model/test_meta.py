@@ -78,7 +78,8 @@ from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE
 from submodel.model.zoo import make_model
 for name in ("mlp", "cnn", "preresnet18"):
-    CostModel(make_model(name, (1, 8, 8), 10, 4), torch.empty(2, 1, 8, 8)).of(WHOLE)
+    costs = CostModel(make_model(name, (1, 8, 8), 10, 4), torch.empty(2, 1, 8, 8))
+    costs.of(WHOLE), costs.flops_per_weight()
 print([name for name in ("sympy", "torch._dynamo") if name in sys.modules])
 """
     done = subprocess.run(

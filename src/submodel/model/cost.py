@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -94,12 +95,7 @@ class CostModel:
         2.0
         """
         small = build_module(self.module, WHOLE)
-        with isolate(small), FlopCounterMode(display=False) as counter:
-            run(small, self.inputs)
-        counts = {
-            name.partition(".")[2]: sum(by_operator.values())
-            for name, by_operator in counter.get_flop_counts().items()
-        }
+        counts = _flops_by_layer(small, self.inputs)
         own_flops = dict(counts)
         for layer, count in counts.items():
             if layer:
@@ -137,6 +133,25 @@ def _flops_of(small: nn.Module, inputs: Inputs) -> int:
         return total
 
 
+def _flops_by_layer(small: nn.Module, inputs: Inputs) -> dict[str, int]:
+    """What each layer of a module of ours does in a forward, with all that lie in it."""
+    with isolate(small, ours=True):
+        counter = _Flops()
+        for name, layer in small.named_modules():
+            layer.register_forward_pre_hook(partial(counter.enter, name))
+            layer.register_forward_hook(counter.leave)
+        with counter:
+            run(small, inputs)
+        if not counter.has_nested:
+            return dict(counter.by_layer)
+        with FlopCounterMode(display=False) as complete:
+            run(small, inputs)
+        return {
+            name.partition(".")[2]: sum(by_operator.values())
+            for name, by_operator in complete.get_flop_counts().items()
+        }
+
+
 class _Flops(DispatchMode):
     """The total of `FlopCounterMode`, which loads PyTorch's compiler first: a second.
 
@@ -148,6 +163,16 @@ class _Flops(DispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.total, self.has_nested = 0, False
+        self.by_layer = Counter[str]()
+        self._running: list[str] = []
+
+    def enter(self, layer: str, *_: object) -> None:
+        """A layer begins."""
+        self._running.append(layer)
+
+    def leave(self, *_: object) -> None:
+        """The last that began ends."""
+        self._running.pop()
 
     def __torch_dispatch__(
         self,
@@ -169,7 +194,9 @@ class _Flops(DispatchMode):
             result = func(*args, **keywords)
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
-            self.total += formula(*args, **keywords, out_val=result)
+            flops = formula(*args, **keywords, out_val=result)
+            self.total += flops
+            self.by_layer.update(dict.fromkeys(self._running, flops))
         return result
 
 
