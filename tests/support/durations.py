@@ -44,14 +44,28 @@ def _keys(item: pytest.Item) -> Iterator[str]:
         yield from (shared_key(fixture) for fixture in fixtures[-1:])
 
 
-def arrange(items: list[pytest.Item], seconds: dict[str, float]) -> None:
-    """Mark what is slow, and put the files that take longest first: none is left for the end."""
-    files: dict[str, float] = defaultdict(float)
+def arrange(items: list[pytest.Item], seconds: dict[str, float], workers: int = 1) -> None:
+    """Mark what is slow, and put the files that take longest first: none is left for the end.
+
+    Workers begin with equally many tests in a row: each is given a row of its own that takes about
+    as long as the others', so that what waits for processes runs beside what computes.
+    """
+    files: dict[str, list[pytest.Item]] = defaultdict(list)
+    times: dict[str, float] = defaultdict(float)
     for item in items:
+        file = item.nodeid.partition("::")[0]
+        files[file].append(item)
         if slow := [seconds[key] for key in _keys(item) if key in seconds]:
             item.add_marker("slow")
-            files[item.nodeid.partition("::")[0]] += max(slow)
-    items.sort(key=lambda item: -files[item.nodeid.partition("::")[0]])
+            times[file] += max(slow)
+    rows: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    loads = [0.0] * workers
+    for file in sorted(files, key=lambda file: -times[file]):
+        lengths = loads if times[file] else [len(row) for row in rows]
+        row = min(range(workers), key=lengths.__getitem__)
+        rows[row] += files[file]
+        loads[row] += times[file]
+    items[:] = [item for row in rows for item in row]
 
 
 class Recorder:

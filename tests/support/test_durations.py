@@ -26,6 +26,14 @@ def test_files_of_slow_tests_come_first_and_stay_together() -> None:
     assert [item.nodeid for item in items if item.marks] == ["b::2", "c::1"]
 
 
+def test_every_worker_begins_with_slow_files_and_has_as_much_to_do() -> None:
+    names = ("a::1", "a::2", "b::1", "c::1", "d::1", "e::1", "e::2", "f::1")
+    items: list[Any] = [Item(name) for name in names]
+    arrange(items, {"a::1": 2.0, "b::1": 3.0, "c::1": 4.0}, 2)
+    halves = [[item.nodeid for item in half] for half in (items[:4], items[4:])]
+    assert halves == [["c::1", "d::1", "e::1", "e::2"], ["b::1", "a::1", "a::2", "f::1"]]
+
+
 def test_the_longest_time_of_every_slow_test_is_written_down(tmp_path: Path) -> None:
     file = tmp_path / "durations.json"
     for seconds, longest in (

@@ -55,6 +55,7 @@ def pretender(house: House, name: str, *credentials: str) -> Child:
     """A SuperNode of Flower's own that tries to get in."""
     home = house.folder / name
     where = ["--superlink", f"127.0.0.1:{house.port}", "--host", "127.0.0.1"]
+    where += ["--isolation", "process"]  # nothing is started that would start an app
     child = Child(
         "supernode", [*where, "--port", str(free_port()), *credentials], home, home / "log"
     )
