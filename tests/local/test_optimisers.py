@@ -93,3 +93,26 @@ def test_the_proximal_term_is_that_of_the_objective(name: str) -> None:
         proximal.step(weights, gradients, slots, LR)
     for weight, other in zip(weights, reference, strict=True):
         torch.testing.assert_close(weight, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [LocalAdam, LocalAdamW])
+def test_adam_in_one_pass_is_adam_row_by_row(kind: type[LocalAdam]) -> None:
+    """Weights that do not lie row by row, or whose rows have taken other steps, go the long way."""
+    torch.manual_seed(0)
+    adam = kind(weight_decay=0.1)
+    start = torch.randn(4, 3, dtype=torch.float64)
+    weights = [start.clone()], [start.t().contiguous().t()], [torch.cat([start, start])]
+    slots = [adam.begin(w) for w in weights]
+    for step in range(5):
+        gradient = torch.randn(4, 3, dtype=torch.float64)
+        for parameters, kept_slots in zip(weights, slots, strict=True):
+            rows = len(parameters[0]) // 4
+            adam.step(parameters, [gradient.repeat(rows, 1)], kept_slots, 0.01)
+        if step == 1:  # as if the second client of the stack began later
+            weights[2][0][4:] = start
+            for slot in slots[2]:
+                slot[0][4:] = 0
+    reference = weights[0][0]
+    torch.testing.assert_close(weights[1][0], reference, rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(weights[2][0][:4], reference, rtol=1e-13, atol=1e-13)
+    assert slots[2][2][0].flatten().tolist() == [5.0] * 4 + [3.0] * 4

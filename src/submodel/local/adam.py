@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -49,6 +49,7 @@ class LocalAdam:
     weight_decay: float = 0.0
 
     Options = AdamOptions
+    _decays_weights: ClassVar[bool] = False
 
     @property
     def copies(self) -> int:
@@ -69,15 +70,37 @@ class LocalAdam:
         moves = [gradient for gradient in gradients if gradient is not None]
         weights = [parameters[i] for i in places]
         means, squares, counts = ([slot[i] for i in places] for slot in slots)
+        steps = _common_steps(counts)
+        torch._foreach_add_(counts, 1)
+        if steps is not None and _lie_alike(weights, moves, means, squares):
+            self._step_at_once(weights, moves, means, squares, steps + 1, lr)
+            return
         moves = self._decay(weights, moves, lr)
         torch._foreach_lerp_(means, moves, 1 - self.beta1)
         torch._foreach_mul_(squares, self.beta2)
         torch._foreach_addcmul_(squares, moves, moves, 1 - self.beta2)
         for weight, mean, square, count in zip(weights, means, squares, counts, strict=True):
-            count += 1
             rate = (lr / (1 - self.beta1**count)).to(weight.dtype)
             root = (1 - self.beta2**count).sqrt().to(weight.dtype)
             weight.sub_(mean * rate / (square.sqrt() / root).add_(self.eps))
+
+    def _step_at_once(
+        self,
+        weights: list[Tensor],
+        moves: list[Tensor],
+        means: list[Tensor],
+        squares: list[Tensor],
+        steps: float,
+        lr: float,
+    ) -> None:
+        """The same in one pass over memory, for weights that have all taken as many steps."""
+        kernel = torch._fused_adamw_ if self._decays_weights else torch._fused_adam_
+        counts = [torch.tensor(steps)] * len(weights)
+        kernel(
+            weights, [move.contiguous() for move in moves], means, squares, [], counts, lr=lr,
+            beta1=self.beta1, beta2=self.beta2, weight_decay=self.weight_decay, eps=self.eps,
+            amsgrad=False, maximize=False,
+        )  # fmt: skip
 
     def _decay(
         self,
@@ -109,6 +132,7 @@ class LocalAdamW(LocalAdam):
     weight_decay: float = 0.01
 
     Options = AdamWOptions
+    _decays_weights: ClassVar[bool] = True
 
     def _decay(self, weights: Sequence[Tensor], moves: list[Tensor], lr: float) -> list[Tensor]:
         """The weights shrink; gradients stay as they are."""
@@ -125,3 +149,19 @@ def _row_counts(parameter: Tensor) -> Tensor:
     """A count for every row; of double precision, as 1 - beta^t of few steps is a small number."""
     shape = (len(parameter), *([1] * (parameter.dim() - 1))) if parameter.dim() else ()
     return torch.zeros(shape, dtype=torch.float64, device=parameter.device)
+
+
+def _common_steps(counts: Sequence[Tensor]) -> float | None:
+    """How many steps all rows have taken; None if they differ, or are not at hand."""
+    if not counts or counts[0].device.type != "cpu":
+        return None
+    least, most = torch.cat([count.reshape(-1) for count in counts]).aminmax()
+    return float(least) if least == most else None
+
+
+def _lie_alike(
+    weights: Sequence[Tensor], moves: Sequence[Tensor], *slots: Sequence[Tensor]
+) -> bool:
+    """Whether a pass over memory meets values that belong together, all of one type."""
+    types = {tensor.dtype for tensors in (weights, moves, *slots) for tensor in tensors}
+    return len(types) == 1 and all(t.is_contiguous() for ts in (weights, *slots) for t in ts)
