@@ -33,7 +33,8 @@ from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment, Setup
-from submodel.engines.batched.stack import Stack, StackedLoss
+from submodel.engines.batched.loss import StackedLoss
+from submodel.engines.batched.stack import Stack
 from submodel.engines.batched.wide import WideForward
 from submodel.model.build import build_module
 from submodel.model.cost import BACKWARD, CostModel

@@ -22,7 +22,6 @@ from submodel.data import dataset
 from submodel.engines.batched import engine as batched
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.batched.forward import UnstackableError
-from submodel.engines.batched.vmap import MappedForward
 from submodel.engines.batched.wide import WideForward
 from submodel.engines.serial import SerialEngine
 from submodel.model.norm import StaticBatchNorm
@@ -224,20 +223,27 @@ def test_what_has_no_wide_form_goes_through_vmap() -> None:
     assert engine._refusal is None
 
 
-def test_a_buffer_that_is_cut_but_not_exchanged_keeps_clients_apart() -> None:
-    class Shifted(nn.Module):
-        def __init__(self, units: int) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, units)
-            self.register_buffer("shift", torch.arange(units).float(), persistent=False)
+class Shifted(nn.Module):
+    """A buffer is cut with the units, but never exchanged."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.layer(x) + self.shift
-            return out
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Linear(64, 6), nn.Linear(6, 10)
+        self.register_buffer("shift", torch.arange(6).float(), persistent=False)
 
-    MappedForward(Shifted(6), Shifted(6), torch.zeros(2, 4))
-    with pytest.raises(UnstackableError, match="shift"):
-        MappedForward(Shifted(3), Shifted(6), torch.zeros(2, 4))
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last(torch.tanh(self.layer(x.flatten(1)) + self.shift))
+        return logits
+
+
+def test_every_client_has_its_own_part_of_a_buffer_that_is_cut_but_not_exchanged() -> None:
+    setup = setup_of(Shifted(), scheme={"name": "dropout"})
+    assert {len(t.cut.part("shift", torch.arange(6))) for t in tasks_of(setup)} == {3, 6}
+    engine = BatchedEngine(setup)
+    updates(engine, setup)
+    assert engine._wide is None
+    assert engine._refusal is None
+    assert_equal_updates(setup)
 
 
 @pytest.mark.parametrize("kind", ["dropout", "control flow", "recurrent"])

@@ -25,8 +25,9 @@ from torch import Tensor
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.engines.batched.forward import Forward, UnstackableError
+from submodel.engines.batched.loss import StackedLoss
 from submodel.engines.batched.pieces import step_in_pieces
-from submodel.engines.batched.stack import Share, Stack, StackedLoss
+from submodel.engines.batched.stack import Share, Stack
 from submodel.engines.batched.vmap import MappedForward
 from submodel.engines.batched.wide import WideForward
 from submodel.engines.device import move, move_examples
@@ -168,7 +169,8 @@ class BatchedEngine:
         tasks = [client.task for client in clients]
         loss = StackedLoss(self._setup, tasks, self._device)
         shared_names = self._setup.travel.base_names if forward is not self._wide else ()
-        stack = Stack(self._setup.module, tasks, self._device, shared_names)
+        local_names = forward.local_names if isinstance(forward, MappedForward) else ()
+        stack = Stack(self._setup.module, tasks, self._device, shared_names, local_names)
         set_rate(forward.module, tasks[0].assignment.capacity)
         book = LossBook(len(clients), self._device)
         work, total_steps = tasks[0].work, count_steps(clients[0].total, tasks[0].work)

@@ -2,7 +2,7 @@
 
 There are two ways, both exact up to the order of floating-point sums. *Wide* (`wide.py`): the
 client axis is folded into the channels. *Mapped* (`vmap.py`): `torch.func.vmap` over the module,
-for everything else that it can take.
+for everything else that it can take, with rules of ours for transformers (`folding.py`).
 
 A stack's tensors are *wide*: the first dimension is clients x rows, client by client.
 """

@@ -1,27 +1,24 @@
-"""The tensors of a stack of clients: loading them, their losses, one step, unloading them.
+"""The tensors of a stack of clients: loading them, one step, unloading them.
 
-Everything here keeps clients apart: losses, gradient norms and what optimisers keep are per client.
+Everything here keeps clients apart: gradient norms and what optimisers keep are per client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from submodel.algorithm.types import Setup, Task
+from submodel.algorithm.types import Task
 from submodel.engines.device import move
 from submodel.local.optimisers import Gradients, Slots
 from submodel.local.slots import name_slots, restore_slots
 from submodel.local.training import clip_gradients
 from submodel.local.work import LocalWork
 from submodel.model.travel import untrained_names
-from submodel.tasks.classification import smoothing_of
-from submodel.tasks.counting import value_of
 
 
 def widen(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
@@ -108,8 +105,17 @@ class Stack:
         tasks: Sequence[Task],
         device: torch.device,
         shared_names: Collection[str] = (),
+        local_names: Collection[str] = (),
     ) -> None:
-        """``shared_names``: tensors that are the same for all, and not trained: one copy does."""
+        """How the tensors of a stack lie.
+
+        Args:
+            module: the whole one.
+            tasks: of the clients, in their order.
+            device: where they are trained.
+            shared_names: tensors that are the same for all, and not trained: one copy does.
+            local_names: buffers that are cut with the others, but stay where they are.
+        """
         self._clients = len(tasks)
         self._shared_names = shared_names
         self._shapes = {name: tensor.shape for name, tensor in tasks[0].tensors.items()}
@@ -121,6 +127,8 @@ class Stack:
             else widen([t.tensors[n] for t in tasks], device)
             for n in self._shapes
         }
+        local_parts = [_local_parts(module, task, local_names) for task in tasks]
+        self._local = {n: widen([parts[n] for parts in local_parts], device) for n in local_names}
         optimiser, wide = tasks[0].work.optimiser, [self._tensors[n] for n in self._trainable]
         apart = getattr(optimiser, "whole_tensors", False)
         self._slots: Slots = [] if apart else optimiser.begin(wide)
@@ -157,7 +165,7 @@ class Stack:
         if (start, stop) not in self._shares:
             tensors = {
                 n: t if n in self._shared_names else self._rows(t, start, stop)
-                for n, t in self._tensors.items()
+                for n, t in (self._tensors | self._local).items()
             }
             parameters = [tensors[n].detach().requires_grad_() for n in self._trainable]
             tensors |= dict(zip(self._trainable, parameters, strict=True))
@@ -200,52 +208,13 @@ class Stack:
             yield {key: tensor[client] for key, tensor in apart.items()}
 
 
+def _local_parts(module: nn.Module, task: Task, names: Collection[str]) -> Mapping[str, Tensor]:
+    """A client's part of buffers that are never exchanged."""
+    if task.local is not None:
+        return task.local
+    return {name: task.cut.part(name, module.get_buffer(name)) for name in names}
+
+
 def _parameter(key: str) -> str:
     """The parameter of a slot, by number and name."""
     return key.partition("/")[2]
-
-
-class StackedLoss:
-    """Every client's mean loss over its batch, and what it is the mean of.
-
-    The cross-entropy of all clients' labels is computed in one piece.
-    """
-
-    def __init__(self, setup: Setup, tasks: Sequence[Task], device: torch.device) -> None:
-        self._loss, self._smoothing = setup.loss, smoothing_of(setup.loss)
-        self._present: Tensor | None = None
-        self._padding = 0
-        classes = setup.clients.dataset.classes
-        class_lists = [t.classes for t in tasks if t.classes is not None]
-        if class_lists and classes is not None:
-            self._present = torch.stack([torch.from_numpy(c) for c in class_lists]).to(device)
-            if setup.absent_labels == "zero":
-                self._padding = classes - self._present.shape[1]
-
-    def __call__(
-        self, outputs: Tensor, targets: Tensor, start: int, stop: int
-    ) -> tuple[Tensor, list[float]]:
-        """Outputs and targets of shape (batch, clients, ...) to one loss and count per client."""
-        if self._present is not None:  # see `submodel.tasks.classification.MaskedCrossEntropy`
-            present = self._present[start:stop]
-            if outputs.shape[2] != present.shape[1]:
-                outputs = outputs.gather(2, present.expand(len(outputs), -1, -1))
-            if self._padding:
-                outputs = functional.pad(outputs, (0, self._padding))
-            targets = torch.searchsorted(present, targets.t().contiguous()).t()
-        elif (
-            self._loss is not functional.cross_entropy
-            or outputs.dim() != 3
-            or targets.dim() != 2
-            or targets.is_floating_point()
-        ):
-            apart = zip(outputs.unbind(1), targets.unbind(1), strict=True)
-            values = [value_of(self._loss, o, t) for o, t in apart]
-            return torch.stack([value.mean for value in values]), [value.count for value in values]
-        flat = functional.cross_entropy(
-            outputs.flatten(0, 1),
-            targets.reshape(-1),
-            reduction="none",
-            label_smoothing=self._smoothing,
-        )
-        return flat.view(len(outputs), -1).mean(0), [len(outputs)] * (stop - start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional
 
 from submodel.errors import ConfigError
 from submodel.model.zoo.context import ModelContext, allocating
@@ -17,7 +18,7 @@ class CausalAttention(nn.Module):
     """Self-attention in which a place sees itself and those before it.
 
     Products are scaled by the full model's head size, in sub-models too: they compute what the full
-    model does without the units that they lack. Written out, as the fused kernel has no vmap.
+    model does without the units that they lack.
 
     Args:
         width: of the stream.
@@ -36,9 +37,9 @@ class CausalAttention(nn.Module):
         batch, length, _ = x.shape
         qkv = self.project(x).reshape(batch, length, 3, self.heads, self.head_size)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
-        products = (self.scale * query @ key.transpose(-2, -1)).masked_fill(later, -torch.inf)
-        values_by_head = products.softmax(-1) @ value
+        values_by_head = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=self.scale
+        )
         result: Tensor = self.out(values_by_head.transpose(1, 2).flatten(2))
         return result
 
@@ -122,7 +123,7 @@ class Decoder(nn.Module):
 
 
 def _dropout(share: float) -> nn.Module:
-    return nn.Dropout(share) if share else nn.Identity()  # stacks take no dropout, not even of 0
+    return nn.Dropout(share) if share else nn.Identity()
 
 
 class Gpt:

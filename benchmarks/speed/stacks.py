@@ -1,0 +1,148 @@
+"""Measure what stacks gain on small transformers: eight clients together against one by one.
+
+    python -m benchmarks.speed.stacks [--kinds gpt2,llama,gpt] [--optimisers sgd,adamw]
+                                     [--tokens 4x32] [--rounds 5] [--out FILE]
+
+Both engines train the same tasks, taking turns in one process on one thread; processor time counts,
+the median and the range of the ratios of the turns. Width 64, two layers of four heads, 256 tokens
+in the vocabulary, capacities 1, 1/2 and 1/4. No data is needed: tokens are drawn at random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from submodel.algorithm.dispatch import Dispatcher
+from submodel.algorithm.execution import Engine
+from submodel.algorithm.rounds import initial_state, plan
+from submodel.algorithm.types import Setup
+from submodel.config import parse
+from submodel.data import dataset
+from submodel.engines.batched.engine import BatchedEngine
+from submodel.engines.serial import SerialEngine
+from submodel.model.zoo.gpt import Decoder
+from submodel.prepare.setup import prepare
+
+WIDTH, LAYERS, HEADS, VOCABULARY = 64, 2, 4, 256
+CLIENTS, STEPS = 8, 5
+CAPACITIES = (1.0, 0.5, 0.25)
+
+
+def make_model(kind: str, length: int) -> torch.nn.Module:
+    """A small transformer.
+
+    Args:
+        kind: gpt2 or llama, of `transformers`, or gpt, our own.
+        length: of the longest sequence.
+    """
+    torch.manual_seed(0)
+    if kind == "gpt":
+        return Decoder(length, VOCABULARY, WIDTH, LAYERS, HEADS)
+    import transformers
+
+    library: Any = transformers
+    model: torch.nn.Module
+    if kind == "gpt2":
+        model = library.GPT2LMHeadModel(
+            library.GPT2Config(
+                vocab_size=VOCABULARY, n_positions=length, n_embd=WIDTH, n_layer=LAYERS,
+                n_head=HEADS, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False,
+                bos_token_id=0, eos_token_id=0,
+            )
+        )  # fmt: skip
+    else:
+        model = library.LlamaForCausalLM(
+            library.LlamaConfig(
+                vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=3 * WIDTH,
+                num_hidden_layers=LAYERS, num_attention_heads=HEADS, num_key_value_heads=HEADS // 2,
+                max_position_embeddings=length, use_cache=False,
+            )
+        )  # fmt: skip
+    return model
+
+
+def make_setup(kind: str, optimiser: str, capacity: float, batch: int, length: int) -> Setup:
+    """Eight clients of one capacity."""
+    draws = torch.Generator().manual_seed(0)
+    tokens = torch.randint(VOCABULARY, (2 * CLIENTS * batch, length + 1), generator=draws)
+    pair = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    part: Any = pair if kind == "gpt" else dict(zip(("input_ids", "labels"), pair, strict=True))
+    values = {
+        "task": {"name": "language"},
+        "data": {"partition": "iid"},
+        "clients": {"count": CLIENTS, "per_round": CLIENTS, "capacities": [capacity]},
+        "local": {"optimiser": optimiser, "batch_size": batch, "steps": STEPS, "lr": 1e-3},
+    }
+    return prepare(parse(values), make_model(kind, length), dataset(part, part))
+
+
+def measure(setup: Setup, rounds: int) -> dict[str, Any]:
+    """Milliseconds of a client's step on each engine, and how often the one fits into the other.
+
+    Args:
+        setup: what is trained.
+        rounds: that count; one more warms up.
+    """
+    dispatcher = Dispatcher(setup, initial_state(setup), setup.work)
+    tasks = [dispatcher.task(assignment) for assignment in plan(setup, 0)]
+    engines: dict[str, Engine] = {
+        "serial": SerialEngine(setup),
+        "stack": BatchedEngine(setup, always=True),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    for turn in range(rounds + 1):
+        for name, engine in engines.items():
+            start = time.process_time()
+            for _ in engine.run(tasks):
+                pass
+            if turn:
+                seconds[name].append(time.process_time() - start)
+    ratios = [a / b for a, b in zip(seconds["serial"], seconds["stack"], strict=True)]
+    steps = CLIENTS * STEPS
+    return {
+        **{name: round(statistics.median(s) / steps * 1000, 3) for name, s in seconds.items()},
+        "ratio": round(statistics.median(ratios), 2),
+        "range": [round(min(ratios), 2), round(max(ratios), 2)],
+    }
+
+
+def rows(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """All cases, one after another."""
+    batch, length = (int(part) for part in given.tokens.split("x"))
+    for kind in given.kinds.split(","):
+        for optimiser in given.optimisers.split(","):
+            for capacity in CAPACITIES:
+                setup = make_setup(kind, optimiser, capacity, batch, length)
+                result = measure(setup, given.rounds)
+                case = {"kind": kind, "optimiser": optimiser, "capacity": capacity}
+                yield {**case, "batch": batch, "length": length, **result}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--kinds", default="gpt2,llama,gpt")
+    parser.add_argument("--optimisers", default="sgd,adamw")
+    parser.add_argument("--tokens", default="4x32", help="sequences of a batch x their length")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    results = []
+    for row in rows(given):
+        results.append(row)
+        print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+    if given.out is not None:
+        given.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

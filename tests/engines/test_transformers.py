@@ -1,0 +1,211 @@
+"""Transformers in stacks: the serial engine's updates, and no word of torch about how."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.nn import functional
+
+from submodel.algorithm.types import Setup
+from submodel.config import parse
+from submodel.data import Dataset, dataset
+from submodel.engines.batched.engine import BatchedEngine
+from submodel.model.zoo.gpt import Decoder
+from submodel.prepare.setup import prepare
+from tests.support.engines import EXACT_TOLERANCE, TOLERANCE, assert_equal_updates, updates
+
+_set_fallback: Callable[[bool], None] = torch._C._functorch._set_vmap_fallback_enabled  # type: ignore[attr-defined]
+_library: Any = transformers
+VOCABULARY, LENGTH, WIDTH = 29, 8, 16
+
+
+def gpt2(**options: Any) -> nn.Module:
+    config = _library.GPT2Config(
+        vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=WIDTH, n_layer=2, n_head=4,
+        use_cache=False, bos_token_id=0, eos_token_id=0,
+        **{"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, **options},
+    )  # fmt: skip
+    model: nn.Module = _library.GPT2LMHeadModel(config)
+    return model
+
+
+def llama() -> nn.Module:
+    config = _library.LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=LENGTH,
+        use_cache=False,
+    )  # fmt: skip
+    model: nn.Module = _library.LlamaForCausalLM(config)
+    return model
+
+
+def gpt() -> nn.Module:
+    return Decoder(LENGTH, VOCABULARY, WIDTH, layers=2, heads=4)
+
+
+class Modern(nn.Module):
+    """RMS norm, rotary positions, a padding token, and torch's own attention without a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH, padding_idx=0)
+        self.norm = nn.RMSNorm(WIDTH)
+        self.project = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        angles = torch.arange(LENGTH)[:, None] * 0.3 ** torch.arange(WIDTH // 2)
+        self.register_buffer("cos", angles.cos().repeat(1, 2), persistent=False)
+        self.register_buffer("sin", angles.sin().repeat(1, 2), persistent=False)
+
+    def _turn(self, x: Tensor) -> Tensor:
+        left, right = x.chunk(2, -1)
+        cos, sin = self.get_buffer("cos"), self.get_buffer("sin")
+        return x * cos.to(x) + torch.cat([-right, left], -1) * sin.to(x)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.tokens(input_ids)
+        query, key, value = self.project(self.norm(x)).chunk(3, -1)
+        x = x + functional.scaled_dot_product_attention(
+            self._turn(query), self._turn(key), value, is_causal=True
+        )
+        logits: Tensor = self.head(functional.silu(x))
+        return logits
+
+
+class Encoder(nn.Module):
+    """torch's encoder, whose attention is a function made of others; a causal mask."""
+
+    def __init__(self, needs_weights: bool = False) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.layer = nn.TransformerEncoderLayer(WIDTH, 4, 24, dropout=0.0, batch_first=True)
+        self.extra = nn.MultiheadAttention(WIDTH, 2, batch_first=True) if needs_weights else None
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(input_ids.shape[1])
+        x = self.tokens(input_ids)
+        x = self.layer(x, mask.to(x), is_causal=True)
+        if self.extra is not None:
+            x = x + self.extra(x, x, x, attn_mask=mask.to(x))[0]
+        logits: Tensor = self.head(x)
+        return logits
+
+
+MAKERS: dict[str, Callable[[], nn.Module]] = {
+    "gpt2": gpt2,
+    "llama": llama,
+    "gpt": gpt,
+    "modern": Modern,
+    "encoder": Encoder,
+    "attention with weights": lambda: Encoder(needs_weights=True),
+}
+CUTTABLE = ("gpt2", "llama", "gpt")
+
+
+def sequences(packed: bool, kind: str) -> Dataset:
+    """Packed: all places count. Otherwise padded: some are masked, and their targets ignored."""
+    draws = torch.Generator().manual_seed(1)
+    tokens = torch.randint(1, VOCABULARY, (60, LENGTH + 1), generator=draws)
+    inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].clone()
+    if kind == "gpt":
+        return dataset((inputs, labels), (inputs, labels))
+    part = {"input_ids": inputs, "labels": labels}
+    if not packed:
+        lengths = torch.randint(2, LENGTH + 1, (60,), generator=draws)
+        is_there = torch.arange(LENGTH) < lengths[:, None]
+        part["labels"] = labels.masked_fill(~is_there, -100)
+        if kind in ("gpt2", "llama"):
+            part["attention_mask"] = is_there.long()
+        else:
+            part["input_ids"] = inputs.masked_fill(~is_there, 0)
+    return dataset(part, part)
+
+
+def setup_of(
+    kind: str, packed: bool = True, double: bool = False, net: nn.Module | None = None, **local: Any
+) -> Setup:
+    torch.manual_seed(0)
+    capacities = [1, 0.5] if kind in CUTTABLE else [1]
+    values = {
+        "task": {"name": "language"},
+        "data": {"partition": "iid"},
+        "clients": {"count": 7, "per_round": 7, "capacities": capacities},
+        "local": {"lr": 0.05, "batch_size": 4, **local},
+    }
+    net = MAKERS[kind]() if net is None else net
+    return prepare(parse(values), net.double() if double else net, sequences(packed, kind))
+
+
+@pytest.fixture
+def strict(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Warnings are errors, vmap has no fallback, and nobody trains alone."""
+    _set_fallback(False)
+    try:
+        with warnings.catch_warnings(), caplog.at_level(logging.WARNING):
+            warnings.simplefilter("error")
+            yield
+    finally:
+        _set_fallback(True)
+    messages = [record.getMessage() for record in caplog.get_records("call")]
+    assert not any("one client after another" in message for message in messages)
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_stacks_are_serial(kind: str, packed: bool) -> None:
+    setup = setup_of(kind, packed, clip=0.5)
+    assert_equal_updates(setup, TOLERANCE)
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("kind", ["gpt2", "gpt", "modern", "encoder"])
+@pytest.mark.parametrize(
+    "local",
+    [
+        {"optimiser": "adamw", "lr": 0.01},
+        {"optimiser": "adamw", "lr": 0.01, "clip": 0.1, "epochs": 2},
+        {"momentum": 0.9, "weight_decay": 0.1, "steps": 5},
+    ],
+)
+def test_stacks_are_serial_to_the_last_digits(kind: str, local: dict[str, Any]) -> None:
+    """In double precision, as Adam makes a step of any gradient that is not quite nought."""
+    assert_equal_updates(setup_of(kind, packed=False, double=True, **local), EXACT_TOLERANCE)
+
+
+@pytest.mark.usefixtures("strict")
+def test_adamw_in_single_precision() -> None:
+    assert_equal_updates(setup_of("llama", optimiser="adamw", lr=1e-3), TOLERANCE)
+
+
+def test_mixed_precision_stays_near() -> None:
+    exact, mixed = (setup_of("gpt2", precision=p) for p in ("float32", "bfloat16"))
+    expected = updates(BatchedEngine(exact), exact)
+    for client, update in updates(BatchedEngine(mixed), mixed).items():
+        assert update.loss != expected[client].loss
+        assert update.loss == pytest.approx(expected[client].loss, rel=0.05)
+
+
+@pytest.mark.parametrize("option", ["attn_pdrop", "resid_pdrop"])
+def test_dropout_is_drawn_client_by_client(option: str, caplog: pytest.LogCaptureFixture) -> None:
+    setup = setup_of("gpt2", net=gpt2(**{option: 0.2}))
+    with caplog.at_level(logging.WARNING):
+        assert_equal_updates(setup, 0.0)
+    assert "one client after another" in caplog.text
+
+
+def test_a_client_whose_targets_do_not_count_stays() -> None:
+    data = sequences(packed=True, kind="gpt2")
+    setup = setup_of("gpt2", steps=1, batch_size=0)
+    labels = setup.clients.dataset.train.y
+    labels[torch.from_numpy(setup.clients.indices(3))] = -100
+    assert_equal_updates(setup)
+    assert updates(BatchedEngine(setup), setup)[3].loss == 0
+    assert int((data.train.y == -100).sum()) == 0
