@@ -27,7 +27,7 @@ from submodel.algorithm.score import (
 )
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.data import Examples
-from submodel.model.build import build_module, load
+from submodel.model.build import build_module, load, sharing, to_device
 from submodel.model.cut import WHOLE, Cut, gather
 from submodel.model.inputs import Inputs
 from submodel.model.norm import (
@@ -52,13 +52,16 @@ def assemble_module(
     device: torch.device | str = "cpu",
     spread: Spread = in_order,
     rows: Tensor | None = None,
+    *,
+    share: bool = False,
 ) -> nn.Module:
     """The module of a cut with the global model's weights, its static norms calibrated.
 
     Static batch norm takes its statistics from the clients' data, on their devices where it is
     there, whatever statistics the run itself evaluates with; ``rows``: they are known already.
+    ``share``: the whole model computes with the tensors themselves, so nobody may change them.
     """
-    module = _load_cut(setup, tensors, cut, device)
+    module = _load_cut(setup, tensors, cut, device, share)
     if needs_calibration(module):
         if rows is None:
             (rows,) = setup.clients.moments([(tensors, cut)])
@@ -78,9 +81,15 @@ def moments_of(module: nn.Module, x: Inputs, spread: Spread = in_order) -> Tenso
 
 
 def _load_cut(
-    setup: Setup, tensors: Mapping[str, Tensor], cut: Cut, device: torch.device | str
+    setup: Setup,
+    tensors: Mapping[str, Tensor],
+    cut: Cut,
+    device: torch.device | str,
+    share: bool,
 ) -> nn.Module:
-    module = build_module(setup.module, cut).to(device)
+    if cut is WHOLE and share:
+        return sharing(setup.module, tensors).to(device)
+    module = to_device(build_module(setup.module, cut), device)
     load(module, {name: tensor.to(device) for name, tensor in gather(cut, tensors).items()})
     return module
 
@@ -152,10 +161,10 @@ def evaluation_module(
 ) -> nn.Module:
     """The global model, or a cut of it, with the statistics that the setup evaluates with."""
     if setup.statistics.source == "test_batch":
-        module = _load_cut(setup, state.tensors, cut, device)
+        module = _load_cut(setup, state.tensors, cut, device, share=True)
         always_by_batch(module)
     else:
-        module = assemble_module(setup, state.tensors, cut, device, spread, rows)
+        module = assemble_module(setup, state.tensors, cut, device, spread, rows, share=True)
     return module.to(memory_format=layout_of(module))  # type: ignore[call-overload, no-any-return]
 
 

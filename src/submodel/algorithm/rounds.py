@@ -26,8 +26,8 @@ from submodel.algorithm.observation import observe
 from submodel.algorithm.tally import RoundReport, Tally
 from submodel.algorithm.types import Assignment, Setup, State, Task, Update
 from submodel.algorithm.workers import Workers
-from submodel.errors import DivergedError, SilentRoundError
-from submodel.model.build import tensors_of
+from submodel.errors import DivergedError, SilentRoundError, SubmodelError
+from submodel.model.build import release, tensors_of
 from submodel.model.cost import CostModel
 from submodel.schemes import HasMemory, role
 from submodel.schemes.roles import output_passes, pass_cuts, sends_masks, step_rule
@@ -36,9 +36,19 @@ from submodel.tasks.counting import NOTHING_COUNTS
 _log = logging.getLogger(__name__)
 
 
-def initial_state(setup: Setup) -> State:
-    """The untrained model, and the memory with which scheme and server begin."""
-    tensors = {n: t.clone() for n, t in tensors_of(setup.module).items()}
+def initial_state(setup: Setup, *, take: bool = False) -> State:
+    """The untrained model, and the memory with which scheme and server begin.
+
+    Args:
+        setup: what stays the same over the run
+        take: the module gives its values away, and keeps the shapes alone
+    """
+    if any(parameter.is_meta for parameter in setup.module.parameters()):
+        raise SubmodelError("another run has taken the values of this setup's module: prepare it")
+    if take:
+        tensors = release(setup.module)
+    else:
+        tensors = {n: t.clone() for n, t in tensors_of(setup.module).items()}
     parameters = {n: tensors[n] for n, _ in setup.module.named_parameters()}
     state = begin_cells(setup, State(0, tensors))
     memory = role(setup.scheme, HasMemory)

@@ -39,7 +39,9 @@ from submodel.tasks.metrics import BatchMetric
 class Setup:
     """Everything that stays the same over a run."""
 
-    module: nn.Module  # gives the shapes and the forward pass; its weights are not touched
+    module: (
+        nn.Module
+    )  # gives the shapes and the forward pass; no value is changed, or has to be there
     axes: Axes
     scheme: Scheme
     population: Population

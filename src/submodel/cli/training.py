@@ -28,6 +28,7 @@ _MOST_PER_CORE = 16  # processes: each takes hundreds of megabytes
 def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     """Train in the folder, show progress, end with the result."""
     from submodel.engines.processes.group import ProcessGroup, in_process_group
+    from submodel.heap import give_back
     from submodel.prepare.processes import choose_engine
     from submodel.prepare.setup import prepare
     from submodel.runs.loop import Interruption, run_rounds
@@ -38,7 +39,7 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     with saying_it_once():
         setup = prepare(config)
     config = choose_engine(config, setup)
-    training = Training(config, setup)
+    training = Training(config, setup, takes_module=True)
     together = config.engine.name == "torchrun"
     if together and not in_process_group():
         cores = os.cpu_count() or 1
@@ -47,6 +48,8 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
             raise ConfigError(
                 [f"engine.processes: {processes} are too many to start on {cores} cores"]
             )
+        del setup, training  # the others have models of their own
+        give_back()
         raise typer.Exit(launch(sys.argv[1:], processes))
     group = ProcessGroup(config.engine.device) if together else None
     try:

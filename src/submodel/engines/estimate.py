@@ -9,7 +9,6 @@ from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup
 from submodel.local.work import batch_length, count_steps
 from submodel.model.budget import activation_bytes
-from submodel.model.build import build_module
 from submodel.model.capacity import prefix_cut
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import Cut
@@ -52,7 +51,7 @@ class Estimate:
         """What one example costs in a step that is taken anyway."""
         cut, costs = self.cut(capacity), self._costs
         flops = BACKWARD * costs.forward_flops(cut)
-        small = build_module(costs.module, cut)
+        small = costs.build(cut)
         kept_bytes = activation_bytes(small, costs.inputs) / costs.examples
         return flops * _SECONDS_PER_FLOP + kept_bytes * _SECONDS_PER_BYTE
 

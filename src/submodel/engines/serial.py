@@ -25,7 +25,7 @@ from submodel.schemes.unbiased.factors import scaled_step
 from submodel.tasks.classification import MaskedCrossEntropy, smoothing_of
 from submodel.tasks.counting import CountingLoss
 
-_KEPT_MODULES = 16
+_KEPT_MODULES, _KEPT_VALUES = 16, 1 << 24
 
 
 class SerialEngine:
@@ -50,8 +50,10 @@ class SerialEngine:
         shapes = cut.shape_key
         if shapes not in self._modules:
             self._modules[shapes] = to_device(build_module(self._setup.module, cut), self._device)
-            if len(self._modules) > _KEPT_MODULES:
+            sizes = [sum(p.numel() for p in m.parameters()) for m in self._modules.values()]
+            while len(sizes) > 1 and (len(sizes) > _KEPT_MODULES or sum(sizes) > _KEPT_VALUES):
                 self._modules.popitem(last=False)
+                sizes.pop(0)
         self._modules.move_to_end(shapes)
         return self._modules[shapes]
 

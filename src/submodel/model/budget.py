@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from submodel.amounts import si
 from submodel.model.axes import Axes
 from submodel.model.axes.forward import run
-from submodel.model.build import build_module
 from submodel.model.capacity import prefix_cut
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import UnitCut
@@ -94,7 +93,7 @@ class Budget:
             parameters=cost.bytes,
             gradients=cost.trained_bytes,
             optimizer=cost.trained_bytes * self._copies,
-            activations=activation_bytes(build_module(self._costs.module, cut), self._inputs),
+            activations=activation_bytes(self._costs.build(cut), self._inputs),
             flops=BACKWARD * cost.forward_flops * self._batch,
             traffic=cost.traffic,
         )

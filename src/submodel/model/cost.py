@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from submodel.model.axes.forward import isolate, run, tensors_in
 from submodel.model.axes.keep import DispatchMode
-from submodel.model.build import build_module, skeleton, tensors_of
+from submodel.model.build import build_module, skeleton, tensors_of, to_device
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs
 from submodel.model.meta import shortcut
@@ -67,6 +67,12 @@ class CostModel:
         except (NotImplementedError, RuntimeError):
             self.module, self.inputs = module, example_inputs
 
+    def build(self, cut: Cut) -> nn.Module:
+        """The sub-model of ``cut``, to be run on the inputs; its values do not count."""
+        small = build_module(self.module, cut)
+        device = next(tensors_in(self.inputs)).device
+        return small if device.type == "meta" else to_device(small, device)
+
     def of(self, cut: Cut) -> Cost:
         """The cost of ``cut``.
 
@@ -94,7 +100,7 @@ class CostModel:
         >>> CostModel(net, torch.empty(1, 4)).flops_per_weight()["0.weight"]
         2.0
         """
-        small = build_module(self.module, WHOLE)
+        small = self.build(WHOLE)
         counts = _flops_by_layer(small, self.inputs)
         own_flops = dict(counts)
         for layer, count in counts.items():
@@ -114,7 +120,7 @@ class CostModel:
     def forward_flops(self, cut: Cut) -> int:
         """Multiply-adds, two operations each, of one example; a masked weight still costs."""
         if cut.shape_key not in self._flops:
-            flops = _flops_of(build_module(self.module, cut), self.inputs)
+            flops = _flops_of(self.build(cut), self.inputs)
             self._flops[cut.shape_key] = flops // self.examples
         return self._flops[cut.shape_key]
 

@@ -17,6 +17,7 @@ from submodel.data.partitions import Unsplit
 from submodel.engines import lone
 from submodel.engines.device import device_problems
 from submodel.errors import ConfigError
+from submodel.heap import large_blocks_apart
 from submodel.local.slots import slot_problems
 from submodel.local.training import trainable_parameters
 from submodel.model.axes import Axes, Dimension
@@ -45,6 +46,7 @@ from submodel.schemes import Scheme
 from submodel.tasks.loss import Loss
 
 
+@large_blocks_apart()
 def prepare(
     config: Config,
     module: nn.Module | None = None,

@@ -21,7 +21,7 @@ import tomli_w
 import torch
 from pydantic import ConfigDict, TypeAdapter
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -34,6 +34,7 @@ from submodel.config.reading import without_unused
 from submodel.errors import CheckpointError, ConfigError, plain
 from submodel.files import UnreadableError, read_text, read_typed, write_text
 from submodel.runs.subject import Fingerprints, describe_differences
+from submodel.runs.tensor_file import write_tensors
 
 __all__ = [
     "DamagedError",
@@ -95,7 +96,7 @@ def save(folder: Path, state: State, config: Config, subject: Fingerprints | Non
         files[_SLOTS] = state.client_slots
         meta["optimisers_sha256"] = model_sha256(state.client_slots)
     for name, tensors in files.items():
-        save_file({n: t.contiguous() for n, t in tensors.items()}, partial / name)
+        write_tensors(partial / name, tensors)
     (partial / _STATE).write_text(_state(meta, config, subject), encoding="utf-8")
     for path in (*(partial / name for name in files), partial / _STATE, partial):
         flush(path)

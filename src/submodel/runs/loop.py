@@ -18,7 +18,9 @@ from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import State
 from submodel.engines.processes.group import ProcessGroup
 from submodel.errors import CallbackError, LostProcessError, SilentRoundError, SubmodelError
+from submodel.heap import give_back, large_blocks_apart
 from submodel.model.cost import CostModel
+from submodel.model.travel import size_in_bytes
 from submodel.runs.callbacks import Callback, callbacks_of
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics, round_line
@@ -29,6 +31,7 @@ from submodel.runs.training import Training
 
 __all__ = ["Interruption", "Metrics", "RunFolder", "run_rounds"]
 _log = logging.getLogger(__name__)
+_LARGE = 1 << 26  # bytes of a model; the holes that rounds of smaller ones leave are filled again
 
 
 class Interruption(SubmodelError):  # noqa: N818 - not an error, but it ends the command
@@ -54,14 +57,17 @@ def run_rounds(
         group: the processes that share the work; None: this one alone.
     """
     torch.set_num_threads(training.config.engine.threads)
+    give_back()  # what preparing took
     setup, rounds, together = training.setup, training.rounds, group or ALONE
     engine = training.make_engine()
     costs = CostModel(setup.module, setup.clients.dataset.example)
     subject = {} if folder is None else subject_of(training)
     watchers = callbacks_of(training, folder, subject, group, callbacks)
-    state, history = start(training, folder, subject, resume)
+    with large_blocks_apart():
+        state, history = start(training, folder, subject, resume)
     if group is not None:
         state = group.agree(state)
+    is_large = size_in_bytes(state.tensors) >= _LARGE
     try:
         watchers.begin(training, state, history)
         while state.round < rounds:
@@ -70,6 +76,9 @@ def run_rounds(
             history.append(line)
             before, state = state, after  # from here on the round counts
             watchers.after_round(before, after, line)
+            del before, after  # or the next round would begin with three models in memory
+            if is_large:
+                give_back()
         final, smoothness = state, training.config.train.output_step
         if smoothness is not None:
             final = output_step(setup, state, engine, costs, smoothness, together)

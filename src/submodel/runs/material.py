@@ -65,4 +65,5 @@ class Material:
                     ]
                 )
         setup = prepare(config, model, self.data, self.axes, self.loss, partition)
-        return Training(config, setup, metrics=dict(self.metrics))
+        metrics = dict(self.metrics)
+        return Training(config, setup, metrics=metrics, takes_module=self.model is None)

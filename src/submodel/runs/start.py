@@ -6,6 +6,7 @@ import logging
 
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import State
+from submodel.model.build import can_release
 from submodel.runs import checkpoint
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics
@@ -23,7 +24,8 @@ def start(
     A resumed run takes the newest checkpoint that is whole; one that was killed before its first
     begins again.
     """
-    state, config = initial_state(training.setup), training.config
+    take = training.takes_module and can_release(training.setup.module)
+    state, config = initial_state(training.setup, take=take), training.config
     if folder is None:
         return state, []
     if resume and checkpoint.checkpoint_folders(folder.checkpoints):

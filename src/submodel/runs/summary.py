@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from submodel.algorithm.types import State
@@ -15,6 +14,7 @@ from submodel.files import write_text
 from submodel.runs import checkpoint
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics
+from submodel.runs.tensor_file import write_tensors
 
 
 def summary_of(
@@ -56,5 +56,5 @@ def write_result(
 def _save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a file of tensors as a whole."""
     partial = path.with_name(f".{path.name}.partial")
-    save_file({n: t.contiguous() for n, t in tensors.items()}, partial)
+    write_tensors(partial, tensors)
     partial.replace(path)

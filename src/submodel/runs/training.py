@@ -36,6 +36,7 @@ class Training:
         engine: where tasks run; None: the engine that the configuration names.
         metrics: scores of the user's own, by name.
         checkpoint_every: rounds between checkpoints; None: as configured.
+        takes_module: whether the module is for one run alone, which may take its values.
     """
 
     config: Config
@@ -43,6 +44,7 @@ class Training:
     engine: Engine | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     checkpoint_every: int | None = None
+    takes_module: bool = False
 
     @property
     def rounds(self) -> int:

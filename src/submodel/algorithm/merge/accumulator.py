@@ -26,6 +26,7 @@ from submodel.algorithm.merge.guards import misfit, unsound
 from submodel.algorithm.merge.holding import Holding, total_size
 from submodel.algorithm.merge.rules import MergeRule, average
 from submodel.algorithm.merge.terms import pieces
+from submodel.heap import large_blocks_apart
 from submodel.model.cut import Cut, LastCut, Tensors
 
 LARGEST_WEIGHT_SUM = 2.0**14
@@ -242,7 +243,8 @@ class Accumulator:
     ) -> Iterator[Job]:
         """Clients hold this and that of the tensor: it is merged some rows at a time."""
         whole = self._rows()[name]
-        new = torch.empty(whole.shape, dtype=whole.dtype, device=whole.device)
+        with large_blocks_apart():  # or what is made on the way would leave holes between them
+            new = torch.empty(whole.shape, dtype=whole.dtype, device=whole.device)
         tensors[name] = new.view(self._whole[name].shape)
 
         def finish(sums: Tensor, start: int, stop: int) -> None:

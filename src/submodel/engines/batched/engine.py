@@ -36,7 +36,7 @@ from submodel.engines.lone import explain_lone_batches
 from submodel.engines.serial import SerialEngine
 from submodel.local.training import forward_context
 from submodel.local.work import batches, batches_per_pass, count_steps
-from submodel.model.build import build_module, tensors_of
+from submodel.model.build import build_module, tensors_of, to_device
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs, first_column, map_inputs, take_rows
 from submodel.model.norm import has_scaler, set_rate
@@ -68,7 +68,7 @@ class BatchedEngine:
         self._always = always
         self._serial = SerialEngine(setup, device)
         self._estimate = Estimate(setup)
-        self._tensors = tensors_of(setup.module)
+        self._tensors = {n: t.to("meta") for n, t in tensors_of(setup.module).items()}
         self._name = type(setup.module).__name__
         self._has_scaler = has_scaler(setup.module)
         self._examples = move_examples(setup.clients.dataset.train, self._device)
@@ -143,7 +143,7 @@ class BatchedEngine:
 
     def _make_wide(self) -> WideForward | None:
         try:
-            module = build_module(self._setup.module, WHOLE).to(self._device).train()
+            module = to_device(build_module(self._setup.module, WHOLE), self._device).train()
             forward = WideForward(module, self._example)
         except UnstackableError as error:
             _log.info("%s is not stacked by channels: %s", self._name, error)
@@ -157,7 +157,7 @@ class BatchedEngine:
         if self._refusal is None and key not in self._mapped_shapes:
             while len(self._mapped_shapes) >= _KEPT_SHAPES:
                 self._mapped_shapes.pop(next(iter(self._mapped_shapes)))
-            module = build_module(self._setup.module, cut).to(self._device).train()
+            module = to_device(build_module(self._setup.module, cut), self._device).train()
             try:
                 self._mapped_shapes[key] = MappedForward(module, self._setup.module, self._example)
             except UnstackableError as error:

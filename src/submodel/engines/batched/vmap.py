@@ -15,7 +15,7 @@ from submodel.engines.batched.folding import DisagreementError, fold_calls
 from submodel.engines.batched.forward import UnstackableError, Wide
 from submodel.engines.batched.replacements import find_replacements, use_replacements
 from submodel.model.axes.record import storage
-from submodel.model.build import tensors_of
+from submodel.model.build import release, tensors_of
 from submodel.model.build.foreign import Reads
 from submodel.model.inputs import Inputs, arguments, call, map_inputs
 
@@ -76,6 +76,7 @@ class MappedForward:
             raise
         except Exception as error:
             raise UnstackableError(f"vmap refuses it: {str(error).splitlines()[0]}") from error
+        release(module)  # every call brings its tensors
 
     def _see(self, _layer: nn.Module, _inputs: object, output: object) -> None:
         if isinstance(output, Tensor):

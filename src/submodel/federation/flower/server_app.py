@@ -75,7 +75,7 @@ def _train(folder: RunFolder, grid: Grid) -> None:
             )
 
     wait_no_longer(config.devices.deadline)
-    training = Training(config, prepare(config))
+    training = Training(config, prepare(config), takes_module=True)
     training = over_devices(training, GridPost(grid), folder.devices_file)
     run_rounds(training, folder, [Tell(tell)], resume=True)
 

@@ -37,15 +37,11 @@ class Trial:
     ) -> None:
         self.module, self.inputs, self.outputs = module, convert(inputs), outputs
         self.weights = weights_of(module)
-        first: dict[int, str] = {}  # a tensor of several names has one value
-        names = {name: first.setdefault(id(t), name) for name, t in self.weights.items()}
-        original_values = {name: convert(self.weights[names[name]].detach()) for name in names}
-        lively = {name: _lively(name, original_values[name]) for name in first.values()}
-        self.values = {name: lively[alias] for name, alias in names.items()}
+        self.values: Mapping[str, Tensor] = TrialValues(self.weights, convert, is_lively=True)
         self.before = self.forward(self.values)
         if not self.finite:
-            self.values = original_values
-            self.before = self.forward(original_values)
+            self.values = TrialValues(self.weights, convert, is_lively=False)
+            self.before = self.forward(self.values)
 
     @property
     def finite(self) -> bool:
@@ -82,6 +78,42 @@ class Trial:
                 tensor.data = data
 
 
+class TrialValues(Mapping[str, Tensor]):
+    """The values of a trial, made when they are asked for: a model may fill the memory as it is.
+
+    Args:
+        weights: the module's tensors, by all their names.
+        convert: to another precision.
+        is_lively: whether the values are of the scale that keeps signals alive, or the module's.
+    """
+
+    def __init__(
+        self, weights: Mapping[str, Tensor], convert: Callable[[Any], Any], is_lively: bool
+    ) -> None:
+        first: dict[int, str] = {}  # a tensor of several names has one value
+        self._names = {name: first.setdefault(id(t), name) for name, t in weights.items()}
+        # the values of now, whatever the module's tensors hold meanwhile
+        self._data = {name: weights[name].detach() for name in first.values()}
+        self._convert, self._is_lively = convert, is_lively
+        self._factors: dict[str, float | None] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        alias = self._names[name]
+        value: Tensor = self._convert(self._data[alias])
+        if not self._is_lively:
+            return value
+        if alias not in self._factors:
+            self._factors[alias] = _factor(value)
+        factor = self._factors[alias]
+        return _lively(alias, value) if factor is None else value * factor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 class Example:
     """An example input of a module, with trials of both in their own and in double precision."""
 
@@ -104,6 +136,15 @@ class Example:
             return Trial(self.module, self.inputs, self.outputs, convert)
 
 
+def _factor(value: Tensor) -> float | None:
+    """What brings weights that differ to the scale at which every unit matters."""
+    is_plain = value.is_floating_point() and value.layout is torch.strided
+    if not is_plain or value.numel() < 2 or value.dim() < 2 or value.min() == value.max():
+        return None
+    size = value.float().square().mean().sqrt().item()
+    return math.sqrt(value.shape[0] / value.numel()) / size if math.isfinite(size) else None
+
+
 def _lively(name: str, value: Tensor) -> Tensor:
     """Weights of the same kind, at which every unit matters and no two are alike."""
     if not value.is_floating_point() or value.numel() == 0 or value.layout is not torch.strided:
@@ -111,11 +152,8 @@ def _lively(name: str, value: Tensor) -> Tensor:
     if value.numel() == 1:
         return value if value.item() else torch.full_like(value, 0.5)
     random = torch.Generator().manual_seed(key(0, "verify", name) % 2**63)
-    scale = math.sqrt(value.shape[0] / value.numel())
     if value.dim() > 1:
-        size = value.float().square().mean().sqrt().item()
-        if value.min() != value.max() and math.isfinite(size):
-            return value * (scale / size)
+        scale = math.sqrt(value.shape[0] / value.numel())
         return (torch.randn(value.shape, generator=random) * scale).to(value)
     if value.min() != value.max():
         return value

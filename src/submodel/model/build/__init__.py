@@ -1,17 +1,28 @@
 """Building the small module of a cut."""
 
 from submodel.model.build.layers import LayerCut, resizes
-from submodel.model.build.module import build_module, skeleton, to_device
-from submodel.model.build.tensors import fill_local, load, load_local, local_of, tensors_of
+from submodel.model.build.module import build_module, sharing, skeleton, to_device
+from submodel.model.build.tensors import (
+    can_release,
+    fill_local,
+    load,
+    load_local,
+    local_of,
+    release,
+    tensors_of,
+)
 
 __all__ = [
     "LayerCut",
     "build_module",
+    "can_release",
     "fill_local",
     "load",
     "load_local",
     "local_of",
+    "release",
     "resizes",
+    "sharing",
     "skeleton",
     "tensors_of",
     "to_device",

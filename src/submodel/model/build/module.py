@@ -26,7 +26,7 @@ from submodel.model.build.output_check import OutputCheck
 from submodel.model.build.padding import pad_groups
 from submodel.model.build.sizes import Sizes
 from submodel.model.build.solve import narrow_values
-from submodel.model.cut import Cut, PlannedCut, UnitCut, copy_part
+from submodel.model.cut import WHOLE, Cut, PlannedCut, UnitCut, copy_part, lay_out
 from submodel.model.inputs import Inputs
 
 Factory = Callable[[Mapping[str, int]], nn.Module]
@@ -106,8 +106,33 @@ def skeleton(module: nn.Module) -> nn.Module:
     return copy_module(module, parameters, {n: b.to("meta") for n, b in module.named_buffers()})
 
 
+def sharing(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """A copy that computes with these tensors themselves, where they lie in memory as its own do.
+
+    Buffers are copied: a forward may write in them.
+
+    >>> net, weights = nn.Linear(2, 3), {"weight": torch.ones(3, 2), "bias": torch.ones(3)}
+    >>> sharing(net, weights).weight.data_ptr() == weights["weight"].data_ptr()
+    True
+    """
+    refuse_kinds(module)
+    parameters = {}
+    for name, parameter in module.named_parameters():
+        tensor = tensors[name]
+        is_alike = tensor.stride() == parameter.stride() or tensor.dim() < 2
+        values = tensor if is_alike else lay_out(tensor, parameter)
+        parameters[name] = nn.Parameter(values, parameter.requires_grad)
+    buffers = {
+        name: copy_part(WHOLE, name, tensors.get(name, buffer))
+        for name, buffer in module.named_buffers()
+    }
+    copy = copy_module(module, parameters, buffers)
+    refuse_parts(module, copy)
+    return copy
+
+
 def to_device(module: nn.Module, device: torch.device | str) -> nn.Module:
-    """The module on a device; what has no values yet gets memory, to be filled by `load`.
+    """The module on a device; what has no values yet is zero, to be filled by `load`.
 
     >>> to_device(skeleton(nn.Linear(2, 3)), "cpu").weight.shape
     torch.Size([3, 2])
@@ -119,7 +144,9 @@ def to_device(module: nn.Module, device: torch.device | str) -> nn.Module:
         tensor: Tensor,
     ) -> Tensor:  # `empty_like` of a meta tensor loads half of torch's compiler
         shape, strides = tensor.shape, tensor.stride()
-        return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=device)
+        if not tensor.is_meta:
+            return tensor.to(device)
+        return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=device).zero_()
 
     parameters = {
         name: nn.Parameter(room(p), p.requires_grad) for name, p in module.named_parameters()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,43 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     for name, buffer in module.named_buffers():
         if name in persistent and buffer.is_floating_point():
             tensors[name] = buffer
+    return tensors
+
+
+def can_release(module: nn.Module) -> bool:
+    """Whether nothing but the tables of its layers is known to hold the module's tensors.
+
+    So it is with layers of torch, of `transformers` and of our own. Other code may keep them in
+    lists and closures, and recurrent layers of torch do.
+
+    >>> can_release(nn.Sequential(nn.Linear(2, 2))), can_release(nn.LSTM(2, 2))
+    (True, False)
+    """
+    return all(
+        type(layer).__module__.partition(".")[0] in _OPEN_CODE and not isinstance(layer, nn.RNNBase)
+        for layer in module.modules()
+    )
+
+
+_OPEN_CODE = {"torch", "transformers", "submodel"}
+
+
+def release(module: nn.Module) -> dict[str, Tensor]:
+    """What is exchanged, taken out of ``module``, which keeps the shapes alone.
+
+    >>> net = nn.Linear(2, 3)
+    >>> release(net)["weight"].shape, net.weight.device
+    (torch.Size([3, 2]), device(type='meta'))
+    """
+    tensors = tensors_of(module)
+    meta: dict[int, Tensor] = {
+        id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad) for p in module.parameters()
+    }
+    meta |= {id(b): b.to("meta") for name, b in module.named_buffers() if name in tensors}
+    for layer in module.modules():
+        tables: tuple[dict[str, Any], ...] = (layer._parameters, layer._buffers)
+        for table in tables:
+            table |= {name: meta.get(id(t), t) for name, t in table.items() if t is not None}
     return tensors
 
 

@@ -56,7 +56,7 @@ def weight_factors(
 
 def _factor(q: NDArray[np.float64], like: Tensor) -> Tensor:
     """1 / chance, and 0 for what is never held."""
-    return torch.from_numpy(np.divide(1.0, q, out=np.zeros_like(q), where=q > 0)).to(like)
+    return torch.from_numpy(np.divide(1.0, q, out=np.zeros_like(q), where=q > 0)).to(like.dtype)
 
 
 def _chance_of(

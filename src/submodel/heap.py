@@ -1,0 +1,60 @@
+"""Memory that goes back to the system: large blocks apart from the heap, where holes would stay.
+
+The allocator of Linux serves blocks of up to 32 MB from one heap once some were freed, as that is
+quicker for what comes and goes in every step. What is made of a large model while a run is prepared
+leaves holes there, which added up to as much as the model again. Elsewhere this does nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+_TRIM, _MMAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+_LARGE = 1 << 20  # bytes
+_USUAL = 1 << 25  # the most that the allocator itself comes to
+_depth = 0
+
+
+@cache
+def _library() -> Any:
+    """The C library, if its allocator can be told."""
+    try:
+        library = ctypes.CDLL(None)
+        return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
+    except (OSError, TypeError):
+        return None
+
+
+@contextmanager
+def large_blocks_apart() -> Iterator[None]:
+    """Blocks of a megabyte or more that are made in here have memory of their own.
+
+    >>> with large_blocks_apart():
+    ...     len(bytearray(1 << 21))
+    2097152
+    """
+    global _depth
+    library = _library()
+    if library is not None and not _depth:
+        library.mallopt(_TRIM, 2 * _USUAL)
+        library.mallopt(_MMAP, _LARGE)
+    _depth += 1
+    try:
+        yield
+    finally:
+        _depth -= 1
+        if library is not None and not _depth:
+            library.mallopt(_MMAP, _USUAL)
+
+
+def give_back() -> None:
+    """Return what the heap holds of memory that nobody uses.
+
+    >>> give_back()
+    """
+    if (library := _library()) is not None:
+        library.malloc_trim(0)

@@ -1,0 +1,54 @@
+"""Files of tensors, written as a stream: safetensors, without a second copy of the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+_KINDS = {
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""Types by their names in a file, in the order in which it has them: the widest first."""
+_ALIGNED = 8  # bytes that the head is a multiple of
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a file of tensors, one after another; the bytes are those of `safetensors`.
+
+    Args:
+        path: the file, which is replaced.
+        tensors: by name.
+    """
+    order = list(_KINDS)
+    names = sorted(tensors, key=lambda name: (order.index(tensors[name].dtype), name))
+    head, end = {}, 0
+    for name in names:
+        tensor = tensors[name]
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        head[name] = {
+            "dtype": _KINDS[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _ALIGNED)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name in names:
+            flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+            if flat.numel():
+                file.write(flat.view(torch.uint8).numpy().data)
