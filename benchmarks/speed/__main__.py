@@ -1,7 +1,8 @@
 """Measure seconds per round of our engines and of other systems, on the same tasks.
 
-    python -m benchmarks.speed [--workloads A,B,C,D] [--contenders bare,local,processes,flower,pfl]
-                               [--repeats 5] [--scale 1.0] [--contender-python PYTHON]
+    python -m benchmarks.speed [--workloads A,B,C,D,E] [--repeats 5]
+                               [--contenders bare,local,processes,flower,pfl]
+                               [--scale 1.0] [--contender-python PYTHON]
                                [--against CHECKOUT]
 
 All contenders of a workload are prepared and warmed up first; then they take turns, one round each,
@@ -9,6 +10,7 @@ so that whatever else the machine does falls on all of them. Ratios are of the s
 median and range over the repeats. A repeat trains fewer images per client than the workload has
 (see `workloads.Workload.share`); --scale changes how many. --against takes the local engine of
 another checkout of this repository, say of an earlier commit, into the turns, as "before".
+E is about a big model (see `big`): the share of merging in a round, and bytes per parameter.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.speed.big import measure as measure_big
 from benchmarks.speed.contenders import CONTENDERS, OURS, Contender, ContenderError
 from benchmarks.speed.report import (
     GOAL_D,
     GOALS,
+    big_table,
     compare,
     population_table,
     problems,
@@ -161,7 +165,7 @@ def _machine() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    letters = [*GOALS, "D"]
+    letters = [*GOALS, "D", "E"]
     parser.add_argument("--workloads", type=_names(letters, "workload"), default=letters)
     parser.add_argument(
         "--contenders", type=_names(CONTENDERS, "contender"), default=list(CONTENDERS)
@@ -187,7 +191,12 @@ def main() -> None:
     )
     workloads: dict[str, Any] = {}
     populations: dict[str, Any] = {}
+    big_models: dict[str, Any] = {}
     for letter in given.workloads:
+        if letter == "E":
+            big_models = measure_big(given.against)
+            print("E: a big model\n" + big_table(big_models) + "\n", flush=True)
+            continue
         if letter == "D":
             populations = _measure_populations(given)
             print("D: population\n" + population_table(populations) + "\n", flush=True)
@@ -214,6 +223,7 @@ def main() -> None:
         "goals": {**GOALS, "D": GOAL_D},
         "workloads": workloads,
         "populations": populations,
+        "big_models": big_models,
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(results, indent=1) + "\n")

@@ -132,3 +132,14 @@ def population_table(result: Mapping[str, Results]) -> str:
             own = f"time {time:.3f}, memory {memory:.3f}; both at most {GOAL_D:g}: {met}"
         rows.append([count, _spread(summary(r["seconds"]), 3), f"{r['peak_mb']:.0f} MB", own])
     return table(rows)
+
+
+def big_table(result: Mapping[str, Results]) -> str:
+    """Workload E: what merging takes of a round, and memory over the process's own."""
+    rows = [["scheme", "parameters", "merging", "bytes per parameter", "goal", "peak"]]
+    for label, r in result.items():
+        share, each = f"{r['merging']:.1%}", f"{r['bytes_per_parameter']:.1f}"
+        goal = f"10%, {r['goal']:g} bytes"
+        peak = f"{r['peak_mb']:.0f} MB"
+        rows.append([label, f"{r['parameters'] / 1e6:.1f} M", share, each, goal, peak])
+    return table(rows)

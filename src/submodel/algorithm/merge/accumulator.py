@@ -220,11 +220,11 @@ class Accumulator:
                 old[piece], sums[0].add_(sums[1]), holder_weight, weight, self._rule
             )
 
-        for piece in pieces(len(old), sum(holding.clients for holding in holdings)):
+        for piece in pieces(len(old)):
             piece_mask = None if masks is None else masks[piece]
-            sums = torch.zeros((2, piece.stop - piece.start), dtype=torch.float64)
-            for holding in holdings:
-                coarse, fine = holding.terms(name, piece, old[piece], piece_mask)
+            parts = [holding.terms(name, piece, old[piece], piece_mask) for holding in holdings]
+            sums = torch.stack(parts[0])
+            for coarse, fine in parts[1:]:
                 sums[0] += coarse
                 sums[1] += fine
             yield Job(sums, lambda sums, piece=piece: finish(sums, piece))  # type: ignore[misc]

@@ -54,16 +54,11 @@ class Holding:
             mask = self.cut.mask(name)
             sums = torch.empty((2, len(old)), dtype=torch.float64, device=old.device)
             flat = None if mask is None else mask.reshape(-1)
-            for piece in pieces(len(old), len(self._updates)):
+            for piece in pieces(len(old)):
                 part = None if flat is None else flat[piece]
                 sums[0, piece], sums[1, piece] = self.terms(name, piece, old[piece], part)
             self._sums[name] = sums
         self._updates.clear()
-
-    @property
-    def clients(self) -> int:
-        """How many tensors of a name there are at a time."""
-        return max(1, len(self._updates))
 
     def terms(
         self, name: str, rows: slice | Tensor, old: Tensor, mask: Tensor | None, width: int = 1

@@ -17,14 +17,13 @@ CHUNK = 1 << 16
 """Values at a time: as many as stay in the processor's cache."""
 
 
-def pieces(count: int, clients: int) -> Iterator[slice]:
+def pieces(count: int) -> Iterator[slice]:
     """The stretches of so many values that are worked on at a time.
 
-    >>> list(pieces(CHUNK + 2, 1))
+    >>> list(pieces(CHUNK + 2))
     [slice(0, 65536, None), slice(65536, 65538, None)]
     """
-    size = max(1, CHUNK // clients)
-    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+    return (slice(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK))
 
 
 def exact_terms(
@@ -44,15 +43,31 @@ def exact_terms(
     >>> exact_terms(new, old, None, [1.0, 2.0])
     (tensor([3.], dtype=torch.float64), tensor([0.], dtype=torch.float64))
     """
-    stacked = new[0][None] if len(new) == 1 else torch.stack(list(new))
+    together = max(1, CHUNK // max(1, len(old)))
+    coarse = fine = None
+    for start in range(0, len(new), together):
+        part = _split(new[start : start + together], old, mask, weights[start : start + together])
+        coarse = part[0] if coarse is None else coarse.add_(part[0])
+        fine = part[1] if fine is None else fine.add_(part[1])
+    assert coarse is not None
+    assert fine is not None
+    return coarse, fine
+
+
+def _split(
+    new: Sequence[Tensor], old: Tensor, mask: Tensor | None, weights: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """The same for some clients at once: a stack of many, where each has few values."""
+    stacked = new[0] if len(new) == 1 else torch.stack(list(new))
     term = stacked.to(old.device, torch.float64, copy=True).sub_(old)
     if mask is not None:
         term *= mask.to(term.device)
     if any(weight != 1 for weight in weights):
-        term *= torch.tensor(weights, dtype=torch.float64, device=term.device)[:, None]
+        factors = torch.tensor(weights, dtype=torch.float64, device=term.device)
+        term *= factors if len(new) == 1 else factors[:, None]
     coarse = term + _TO_COARSE
     coarse -= _TO_COARSE
     term -= coarse
     term += _TO_FINE
     term -= _TO_FINE
-    return (coarse[0], term[0]) if len(new) == 1 else (coarse.sum(0), term.sum(0))
+    return (coarse, term) if len(new) == 1 else (coarse.sum(0), term.sum(0))

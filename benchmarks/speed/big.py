@@ -1,0 +1,135 @@
+"""Workload E: a big model of which every client holds a sixteenth; time of a round and memory.
+
+    python -m benchmarks.speed.big --scheme rolling [--width 768 --layers 12 --rounds 3]
+
+trains one run, with evaluation and a checkpoint in every round, and prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from submodel.algorithm import tally
+from submodel.config import parse
+from submodel.data.examples import Dataset, Examples
+from submodel.data.text.facts import TextFacts
+from submodel.prepare.setup import prepare
+from submodel.runs.callbacks import evaluate
+from submodel.runs.folder import RunFolder
+from submodel.runs.loop import run_rounds
+from submodel.runs.training import Training
+
+SCHEMES = {"rolling": 10.0, "static": 10.0, "random": 16.0}
+"""The most bytes per parameter; clients of the first two share a cut."""
+MERGING = 0.10
+"""The most of a round that merging may take."""
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def _examples(count: int, vocabulary: int, length: int) -> Examples:
+    tokens = torch.randint(vocabulary, (count, length + 1))
+    return Examples(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+
+
+def _peak() -> int:
+    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def train(scheme: str, width: int, layers: int, vocabulary: int, length: int, rounds: int) -> Any:
+    """A run in this process: its parameters, peak, and processor time by phase of every round."""
+    clock = SimpleNamespace(perf_counter=time.process_time)  # others may use the machine
+    for module in (tally, evaluate):
+        vars(module)["time"] = clock
+    torch.manual_seed(0)
+    training_part, test_part = (_examples(count, vocabulary, length) for count in (32, 4))
+    facts = TextFacts(vocabulary, 1.0, "")
+    data = Dataset(training_part, test_part, classes=None, text=facts)
+    config = parse(
+        {
+            "model": {"name": "gpt", "width": width, "layers": layers, "heads": width // 64},
+            "scheme": {"name": scheme},
+            "data": {"partition": "iid"},
+            "clients": {"count": 8, "per_round": 4, "capacities": [0.25]},
+            "local": {"batch_size": 2, "steps": 2, "lr": 0.01},
+            "train": {"rounds": rounds, "evaluate_every": 1, "checkpoint_every": 1},
+            "engine": {"threads": 1},
+        }
+    )
+    torch.set_num_threads(1)
+    setup = prepare(config, data=data)
+    count = sum(parameter.numel() for parameter in setup.module.parameters())
+    names = {field.name for field in fields(Training)}  # another checkout may not have it
+    options: dict[str, Any] = {"takes_module": True} if "takes_module" in names else {}
+    with tempfile.TemporaryDirectory() as base:
+        folder = RunFolder(Path(base) / "run")
+        folder.create(config)
+        _, history = run_rounds(Training(config, setup, **options), folder)
+    return {
+        "parameters": count,
+        "peak": _peak(),
+        "phases": [line["seconds"] for line in history],
+    }
+
+
+def _child(root: Path, scheme: str, *sizes: str) -> dict[str, Any]:
+    """The same in a process of its own, by the package of a checkout."""
+    paths = os.pathsep.join([str(root / "src"), str(_ROOT)])
+    command = [sys.executable, "-m", "benchmarks.speed.big", "--scheme", scheme, *sizes]
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    text = subprocess.check_output(command, cwd=_ROOT, env=environment, text=True)
+    answer: dict[str, Any] = json.loads(text.splitlines()[-1])
+    return answer
+
+
+def measure(against: Path | None = None, sizes: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Every scheme, here and in another checkout, one after another.
+
+    Args:
+        against: the other checkout.
+        sizes: of the model, as on the command line; empty: some 98 M parameters.
+    """
+    roots = {"now": _ROOT} | ({} if against is None else {"before": against})
+    results: dict[str, Any] = {}
+    for scheme, goal in SCHEMES.items():
+        for label, root in roots.items():
+            print(f"  E: {scheme}, {label}", file=sys.stderr, flush=True)
+            alone = _child(root, scheme, "--width", "64", "--layers", "1", "--vocabulary", "256")
+            big = _child(root, scheme, *sizes)
+            bytes_each = (big["peak"] - alone["peak"]) / (big["parameters"] - alone["parameters"])
+            later = big["phases"][1:] or big["phases"]
+            results[f"{scheme}, {label}"] = {
+                "goal": goal,
+                "parameters": big["parameters"],
+                "bytes_per_parameter": bytes_each,
+                "peak_mb": big["peak"] / 1e6,
+                "merging": sum(p["merge"] for p in later) / sum(sum(p.values()) for p in later),
+                "phases": big["phases"],
+            }
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.big")
+    parser.add_argument("--scheme", choices=SCHEMES, required=True)
+    for name, size in (("width", 768), ("layers", 12), ("vocabulary", 8192)):
+        parser.add_argument(f"--{name}", type=int, default=size)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=3)
+    print(json.dumps(train(**vars(parser.parse_args()))))
+
+
+if __name__ == "__main__":
+    main()
