@@ -22,7 +22,7 @@ _KINDS = {
     torch.bool: "BOOL",
 }
 """Types by their names in a file, in the order in which it has them: the widest first."""
-_ALIGNED = 8  # bytes that the head is a multiple of
+_HEAD_MULTIPLE = 8  # bytes that the head is a multiple of
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -44,7 +44,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             "data_offsets": [start, end],
         }
     text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % _ALIGNED)
+    text += b" " * (-len(text) % _HEAD_MULTIPLE)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from submodel.algorithm.merge.blocks import WholeSums, add_block, blocks_of
 from submodel.algorithm.merge.covering import LazyMasks, count_union
-from submodel.algorithm.merge.exchange import Exchange, Job, run_jobs
+from submodel.algorithm.merge.exchange import Exchange, SumJob, run_jobs
 from submodel.algorithm.merge.guards import misfit, unsound
 from submodel.algorithm.merge.holding import Holding, total_size
 from submodel.algorithm.merge.rules import MergeRule, average
-from submodel.algorithm.merge.terms import pieces
+from submodel.algorithm.merge.terms import chunk_slices
 from submodel.heap import large_blocks_apart
 from submodel.model.cut import Cut, LastCut, Tensors
 
@@ -191,7 +191,7 @@ class Accumulator:
         run_jobs(jobs, self._exchange)
         return {name: tensors[name] for name in self._whole}
 
-    def _jobs(self, name: str, tensors: dict[str, Tensor]) -> Iterator[Job]:
+    def _jobs(self, name: str, tensors: dict[str, Tensor]) -> Iterator[SumJob]:
         """What merges one tensor, piece by piece, into ``tensors``."""
         holdings = list(self._holdings.values())
         if self._exchange is not None:
@@ -203,7 +203,7 @@ class Accumulator:
 
     def _one_cut(
         self, name: str, tensors: dict[str, Tensor], holdings: Sequence[Holding]
-    ) -> Iterator[Job]:
+    ) -> Iterator[SumJob]:
         """All clients hold the same of this tensor: the rest of it stays."""
         whole, cut = self._whole[name], holdings[0].cut
         part, mask = cut.part(name, whole), cut.mask(name)
@@ -220,14 +220,14 @@ class Accumulator:
                 old[piece], sums[0].add_(sums[1]), holder_weight, weight, self._rule
             )
 
-        for piece in pieces(len(old)):
+        for piece in chunk_slices(len(old)):
             piece_mask = None if masks is None else masks[piece]
             parts = [holding.terms(name, piece, old[piece], piece_mask) for holding in holdings]
             sums = torch.stack(parts[0])
             for coarse, fine in parts[1:]:
                 sums[0] += coarse
                 sums[1] += fine
-            yield Job(sums, lambda sums, piece=piece: finish(sums, piece))  # type: ignore[misc]
+            yield SumJob(sums, lambda sums, piece=piece: finish(sums, piece))  # type: ignore[misc]
 
         def end(_: Tensor) -> None:
             if part.shape == whole.shape and not cut.places(name) and mask is None:
@@ -236,11 +236,11 @@ class Accumulator:
             tensors[name] = whole.clone(memory_format=torch.contiguous_format)
             cut.put(name, tensors[name], new.view(part.shape))
 
-        yield Job(None, end)
+        yield SumJob(None, end)
 
     def _many_cuts(
         self, name: str, tensors: dict[str, Tensor], holdings: Sequence[Holding]
-    ) -> Iterator[Job]:
+    ) -> Iterator[SumJob]:
         """Clients hold this and that of the tensor: it is merged some rows at a time."""
         whole = self._rows()[name]
         with large_blocks_apart():  # or what is made on the way would leave holes between them
@@ -265,13 +265,13 @@ class Accumulator:
             elif self._exchange is None and not is_held:
                 new[start:stop] = old
                 continue
-            yield Job(sums, lambda sums, a=start, b=stop: finish(sums, a, b))  # type: ignore[misc]
+            yield SumJob(sums, lambda sums, a=start, b=stop: finish(sums, a, b))  # type: ignore[misc]
 
 
 def coverage(accumulators: Sequence[Accumulator]) -> float:
     """The share of the weights that at least one client held, whichever sums it went into."""
     (first, *others) = accumulators
-    covered = total = 0
+    held_count = total = 0
     masks = [one.coverage_masks() for one in accumulators]
     for name, tensor in first.everything.items():
         total += tensor.numel()
@@ -281,5 +281,5 @@ def coverage(accumulators: Sequence[Accumulator]) -> float:
             for more in masks[1:]:
                 union = union | more[name]
             count = int(union.sum())
-        covered += count
-    return covered / total
+        held_count += count
+    return held_count / total

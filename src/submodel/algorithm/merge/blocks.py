@@ -99,9 +99,9 @@ class WholeSums:
         assert self._file is not None
         values = torch.empty(count, dtype=torch.float64)
         self._file.seek(8 * first)
-        view, done = values.view(torch.uint8).numpy().data, 0
-        while done < len(view):
-            done += self._file.readinto(view[done:])  # type: ignore[attr-defined]
+        view, position = values.view(torch.uint8).numpy().data, 0
+        while position < len(view):
+            position += self._file.readinto(view[position:])  # type: ignore[attr-defined]
         return values.view(3, *shape)
 
     def write(self, name: str, start: int, sums: Tensor) -> None:
@@ -109,9 +109,9 @@ class WholeSums:
         if self._file is not None:
             first, _ = self._place(name, start, sums.shape[1:])
             self._file.seek(8 * first)
-            view, done = sums.contiguous().view(-1).view(torch.uint8).numpy().data, 0
-            while done < len(view):
-                done += self._file.write(view[done:])
+            view, position = sums.contiguous().view(-1).view(torch.uint8).numpy().data, 0
+            while position < len(view):
+                position += self._file.write(view[position:])
 
     def _place(self, name: str, start: int, shape: Sequence[int]) -> tuple[int, int]:
         return self._starts[name] + 3 * start * math.prod(shape[1:]), 3 * math.prod(shape)

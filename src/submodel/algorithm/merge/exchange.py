@@ -25,7 +25,7 @@ class Exchange(Protocol):
 
 
 @dataclass(frozen=True)
-class Job:
+class SumJob:
     """Sums of this process, and what is done with the sums of all; None: nothing is summed.
 
     Args:
@@ -37,7 +37,7 @@ class Job:
     finish: Callable[[Tensor], None]
 
 
-def run_jobs(jobs: Iterable[Job], exchange: Exchange | None) -> None:
+def run_jobs(jobs: Iterable[SumJob], exchange: Exchange | None) -> None:
     """Finish every job, in their order.
 
     Args:
@@ -48,7 +48,7 @@ def run_jobs(jobs: Iterable[Job], exchange: Exchange | None) -> None:
         for job in jobs:
             job.finish(torch.empty(0) if job.sums is None else job.sums)
         return
-    waiting: list[Job] = []
+    waiting: list[SumJob] = []
     values = 0
     for job in jobs:
         waiting.append(job)
@@ -59,7 +59,7 @@ def run_jobs(jobs: Iterable[Job], exchange: Exchange | None) -> None:
     _finish_together(waiting, exchange)
 
 
-def _finish_together(jobs: list[Job], exchange: Exchange) -> None:
+def _finish_together(jobs: list[SumJob], exchange: Exchange) -> None:
     """One exchange for all of them."""
     sums = [job.sums for job in jobs if job.sums is not None]
     if sums:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from submodel.algorithm.merge.terms import exact_terms, pieces
+from submodel.algorithm.merge.terms import chunk_slices, exact_terms
 from submodel.model.cut import CoordinateCut, Cut, PlannedCut, Tensors
 
-_FOLDED = 16  # bytes of a value's two sums in float64
+_SUM_BYTES = 16  # bytes of a value's two sums in float64
 
 
 class Holding:
@@ -45,7 +45,7 @@ class Holding:
         if self._sums or not waiting:
             return bool(waiting)
         values = sum(tensor.numel() for tensor in self._updates[0][0].values())
-        return waiting > _FOLDED * values
+        return waiting > _SUM_BYTES * values
 
     def fold(self, whole: Tensors) -> None:
         """Keep the sums, and not the clients' tensors."""
@@ -54,7 +54,7 @@ class Holding:
             mask = self.cut.mask(name)
             sums = torch.empty((2, len(old)), dtype=torch.float64, device=old.device)
             flat = None if mask is None else mask.reshape(-1)
-            for piece in pieces(len(old)):
+            for piece in chunk_slices(len(old)):
                 part = None if flat is None else flat[piece]
                 sums[0, piece], sums[1, piece] = self.terms(name, piece, old[piece], part)
             self._sums[name] = sums
@@ -104,12 +104,12 @@ class Holding:
             rows_of_mask = mask if mask.dim() else mask.view(1)
             return CoordinateCut({name: rows_of_mask[start:stop]}), slice(start, stop)
         places = dict(self.cut.places(name))
-        if (kept := places.get(0)) is None:
+        if (held_rows := places.get(0)) is None:
             return PlannedCut({name: tuple(places.items())}), slice(start, stop)
-        own_rows = np.flatnonzero((kept >= start) & (kept < stop))
+        own_rows = np.flatnonzero((held_rows >= start) & (held_rows < stop))
         if not len(own_rows):
             return None
-        places[0] = kept[own_rows] - start
+        places[0] = held_rows[own_rows] - start
         first, last = int(own_rows[0]), int(own_rows[-1])
         rows: slice | Tensor = slice(first, last + 1)
         if last - first + 1 != len(own_rows):  # positions may come in any order

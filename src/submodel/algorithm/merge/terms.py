@@ -17,10 +17,10 @@ CHUNK = 1 << 16
 """Values at a time: as many as stay in the processor's cache."""
 
 
-def pieces(count: int) -> Iterator[slice]:
+def chunk_slices(count: int) -> Iterator[slice]:
     """The stretches of so many values that are worked on at a time.
 
-    >>> list(pieces(CHUNK + 2))
+    >>> list(chunk_slices(CHUNK + 2))
     [slice(0, 65536, None), slice(65536, 65538, None)]
     """
     return (slice(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK))
@@ -58,8 +58,8 @@ def _split(
     new: Sequence[Tensor], old: Tensor, mask: Tensor | None, weights: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
     """The same for some clients at once: a stack of many, where each has few values."""
-    stacked = new[0] if len(new) == 1 else torch.stack(list(new))
-    term = stacked.to(old.device, torch.float64, copy=True).sub_(old)
+    client_values = new[0] if len(new) == 1 else torch.stack(list(new))
+    term = client_values.to(old.device, torch.float64, copy=True).sub_(old)
     if mask is not None:
         term *= mask.to(term.device)
     if any(weight != 1 for weight in weights):

@@ -35,8 +35,8 @@ class CoordinateCut:
         if mask is None:
             whole.copy_(torch.as_tensor(value))
         else:
-            kept = mask.bool().to(whole.device)
-            whole.copy_(torch.where(kept, torch.as_tensor(value).to(whole), whole))
+            is_kept = mask.bool().to(whole.device)
+            whole.copy_(torch.where(is_kept, torch.as_tensor(value).to(whole), whole))
 
     def places(self, name: str) -> tuple[tuple[int, Indices], ...]:  # noqa: ARG002 - of any tensor
         """None: the tensors keep their shapes."""
