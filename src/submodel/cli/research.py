@@ -40,6 +40,7 @@ def data_command(
 ) -> None:
     """Fetch a dataset, describe it, and show who would have what of it."""
     from submodel.config import read
+    from submodel.prepare.objective import settle_clients
     from submodel.prepare.parts import load_data, split_data
     from submodel.report import partition as picture
 
@@ -63,6 +64,7 @@ def data_command(
     ]
     config = read(file, [*overrides, *(settings or [])])
     dataset = load_data(config)
+    config = settle_clients(config, None if dataset.owners is None else len(dataset.owners))
     print(config.data.name)
     print("\n".join(f"  {line}" for line in picture.describe_data(dataset)))
     split = split_data(config, dataset)
@@ -73,6 +75,7 @@ def data_command(
     )
     print(f"partition {config.data.partition} over {config.clients.client_count:,} clients{of}")
     if dataset.classes is None:
+        print(f"  {picture.describe_sizes(split, count)}")
         return
     counts = picture.label_counts(split, dataset.train.y.numpy(), dataset.classes, count)
     print("\n".join(f"  {line}" for line in picture.describe_partition(counts)))

@@ -64,15 +64,26 @@ def settle(config: Config, owners: int | None, is_plain: bool) -> Config:
     if config.local.absent_labels == "auto":
         absent: AbsentLabels = "leave_out" if is_plain else "keep"
         sections["local"] = config.local.model_copy(update={"absent_labels": absent})
+    return settle_clients(config.model_copy(update=sections), owners)
+
+
+def settle_clients(config: Config, owners: int | None) -> Config:
+    """The configuration with as many clients as the data names, where it is asked for them.
+
+    Args:
+        config: as it was given; a number of clients that it has stays.
+        owners: how many clients the data names, where it does.
+    """
     natural = config.data.partition == "natural" or (
         config.data.partition == "auto" and config.data.asks_for_natural
     )
-    if owners is not None and natural and config.clients.count is None:
-        clients = config.clients.model_dump(exclude_unset=True)
-        if config.clients.per_round == type(config.clients).model_fields["per_round"].default:
-            clients["per_round"] = min(config.clients.sample_size, owners)
-        sections["clients"] = parse({"clients": {**clients, "count": owners}}).clients
-    return config.model_copy(update=sections)
+    if owners is None or not natural or config.clients.count is not None:
+        return config
+    clients = config.clients.model_dump(exclude_unset=True)
+    if config.clients.per_round == type(config.clients).model_fields["per_round"].default:
+        clients["per_round"] = min(config.clients.sample_size, owners)
+    settled = parse({"clients": {**clients, "count": owners}}).clients
+    return config.model_copy(update={"clients": settled})
 
 
 def make_augmentations(config: Config, data: Dataset) -> Augmentations:

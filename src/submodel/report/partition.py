@@ -81,13 +81,20 @@ def describe_partition(counts: NDArray[np.int64]) -> list[str]:
     >>> describe_partition(np.array([[5, 0], [3, 4]]))[0]
     'examples per client: least 5, median 6, most 7'
     """
-    lines = []
-    for what, values in (("examples", counts.sum(1)), ("labels", (counts > 0).sum(1))):
-        lines.append(
-            f"{what} per client: least {int(values.min()):,}, median {np.median(values):,.9g}, "
-            f"most {int(values.max()):,}"
-        )
-    return lines
+    return [_per_client("examples", counts.sum(1)), _per_client("labels", (counts > 0).sum(1))]
+
+
+def describe_sizes(partition: Partition, clients: int) -> str:
+    """Examples per client, where there are no labels to tell apart."""
+    sizes = [len(partition.indices(client)) for client in range(clients)]
+    return _per_client("examples", np.array(sizes))
+
+
+def _per_client(what: str, values: NDArray[np.int64]) -> str:
+    return (
+        f"{what} per client: least {int(values.min()):,}, median {np.median(values):,.9g}, "
+        f"most {int(values.max()):,}"
+    )
 
 
 def draw_partition(counts: NDArray[np.int64], path: Path, title: str) -> None:
