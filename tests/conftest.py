@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -35,11 +34,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(DoctestFilter())
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder())
-
-
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker more than cores, as slow tests wait for processes; the quick ones never wait."""
-    return (os.cpu_count() or 1) + ("not slow" not in config.option.markexpr)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

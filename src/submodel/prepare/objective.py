@@ -82,8 +82,8 @@ def settle_clients(config: Config, owners: int | None) -> Config:
     clients = config.clients.model_dump(exclude_unset=True)
     if config.clients.per_round == type(config.clients).model_fields["per_round"].default:
         clients["per_round"] = min(config.clients.sample_size, owners)
-    settled = parse({"clients": {**clients, "count": owners}}).clients
-    return config.model_copy(update={"clients": settled})
+    section = parse({"clients": {**clients, "count": owners}}).clients
+    return config.model_copy(update={"clients": section})
 
 
 def make_augmentations(config: Config, data: Dataset) -> Augmentations:
