@@ -96,11 +96,23 @@ class Cells:
         """The cell of a client."""
         return self._of.cell(client)
 
-    def merge(self, cut_of_cell: CutOfCell) -> tuple[State, Mapping[str, Tensor], bool]:
-        """The state with the merged tensors, what was held of them, and whether it is global."""
+    @property
+    def can_overwrite(self) -> bool:
+        """Whether the merged tensors may take the place of those before."""
+        return self._count == 1 and self.accumulators[0].can_overwrite
+
+    def merge(
+        self, cut_of_cell: CutOfCell, overwrite: bool = False
+    ) -> tuple[State, Mapping[str, Tensor], bool]:
+        """The state with the merged tensors, what was held of them, and whether it is global.
+
+        Args:
+            cut_of_cell: what a cell holds.
+            overwrite: let them take the place of those before.
+        """
         if self._count == 1:
             (sums,) = self.accumulators
-            return self._with(sums.merge()), sums.coverage_masks(), True
+            return self._with(sums.merge(in_place=overwrite)), sums.coverage_masks(), True
         memory = self._after_round()
         if self._of.joins(self._state.round):
             tensors, coverage = self._join(memory, cut_of_cell)

@@ -23,6 +23,7 @@ from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.execution import ALONE, Engine, Group
 from submodel.algorithm.merge import FILL_IN, Accumulator, coverage, unsound
 from submodel.algorithm.observation import observe
+from submodel.algorithm.one_model import OneModel, can_overwrite
 from submodel.algorithm.tally import RoundReport, Tally
 from submodel.algorithm.types import Assignment, Setup, State, Task, Update
 from submodel.algorithm.workers import Workers
@@ -78,7 +79,12 @@ def _capacity(setup: Setup, client: int, round_: int, present: Present | None) -
 
 
 def step(
-    setup: Setup, state: State, engine: Engine, costs: CostModel, group: Group = ALONE
+    setup: Setup,
+    state: State,
+    engine: Engine,
+    costs: CostModel,
+    group: Group = ALONE,
+    one_model: OneModel | None = None,
 ) -> tuple[State, RoundReport]:
     """One round: w_r -> w_{r+1}.
 
@@ -88,6 +94,7 @@ def step(
         engine: where clients train
         costs: of sub-models, for the report
         group: the processes that share the run
+        one_model: leave to write w_{r+1} over w_r, where scheme, rule and server allow it
 
     Returns:
         the state after the round, and what happened in it
@@ -123,7 +130,10 @@ def step(
     _require_updates(tally, state.round)
 
     # 4. The sums are merged; the server takes its step from there, and projects: w_{r+1}.
-    new = slots.keep_in(_next(setup, state, cells, dispatchers[0]))
+    overwrite = one_model is not None and can_overwrite(setup, state, cells)
+    if one_model is not None and overwrite:
+        one_model.is_torn = True
+    new = slots.keep_in(_next(setup, state, cells, dispatchers[0], overwrite))
     for sums in cells.accumulators:
         tally.note(sums.notes)
     return new, tally.report(coverage(cells.accumulators))
@@ -164,10 +174,12 @@ def _require_updates(tally: Tally, round_: int) -> None:
     )
 
 
-def _next(setup: Setup, state: State, cells: Cells, dispatcher: Dispatcher) -> State:
+def _next(
+    setup: Setup, state: State, cells: Cells, dispatcher: Dispatcher, overwrite: bool
+) -> State:
     """The state after the merge: server step, projection, and a new start for the cells."""
     new, coverage_masks, together = cells.merge(
-        lambda cell: dispatcher.cut(Assignment(state.round, cell, 1.0, cell))
+        lambda cell: dispatcher.cut(Assignment(state.round, cell, 1.0, cell)), overwrite
     )
     if together:
         new = begin_cells(setup, _server_step(setup, state, new, coverage_masks))

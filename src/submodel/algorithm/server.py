@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from pydantic import Field
@@ -52,6 +52,16 @@ class ServerStep(Protocol):
         ...
 
 
+@runtime_checkable
+class MayForget(Protocol):
+    """A step that may do without the model before the round, so that a large one is there once."""
+
+    @property
+    def forgets_old(self) -> bool:
+        """Whether ``step`` looks at nothing but ``target``."""
+        ...
+
+
 @dataclass(frozen=True)
 class Plain:
     """A share ``lr`` of the way to the merged model; all of it is FedAvg.
@@ -67,6 +77,11 @@ class Plain:
         """The keys of ``plain``."""
 
         lr: Positive = Field(1.0, description="how far to go")
+
+    @property
+    def forgets_old(self) -> bool:
+        """Whether it takes the merged model as it is."""
+        return self.lr == 1
 
     def begin(self, parameters: Tensors) -> dict[str, Tensor]:  # noqa: ARG002
         """Nothing to remember."""

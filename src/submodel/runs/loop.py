@@ -13,6 +13,7 @@ from itertools import count
 import torch
 
 from submodel.algorithm.execution import ALONE, Engine, Group
+from submodel.algorithm.one_model import OneModel
 from submodel.algorithm.rounds import output_step, step
 from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import State
@@ -22,6 +23,7 @@ from submodel.heap import give_back, large_blocks_apart
 from submodel.model.cost import CostModel
 from submodel.model.travel import size_in_bytes
 from submodel.runs.callbacks import Callback, callbacks_of
+from submodel.runs.checkpoint import saved_round
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics, round_line
 from submodel.runs.start import start
@@ -68,13 +70,16 @@ def run_rounds(
     if group is not None:
         state = group.agree(state)
     is_large = size_in_bytes(state.tensors) >= _LARGE
+    one_model = OneModel() if is_large and not watchers.looks_back else None
     try:
         watchers.begin(training, state, history)
         while state.round < rounds:
-            after, report = _round(training, state, engine, costs, together)
+            after, report = _round(training, state, engine, costs, together, one_model)
             line = watchers.complete(state, after, round_line(after.round, report))
             history.append(line)
             before, state = state, after  # from here on the round counts
+            if one_model is not None:
+                one_model.is_torn = False
             watchers.after_round(before, after, line)
             del before, after  # or the next round would begin with three models in memory
             if is_large:
@@ -86,6 +91,8 @@ def run_rounds(
     except (KeyboardInterrupt, LostProcessError, SilentRoundError, CallbackError) as stop:
         if folder is None and group is None:
             raise
+        if one_model is not None and one_model.is_torn:
+            raise _ending_within(stop, state.round, rounds, folder) from stop.__cause__
         watchers.stop(state, history)
         raise _ending(stop, state.round, rounds) from stop.__cause__
     finally:
@@ -96,13 +103,18 @@ def run_rounds(
 
 
 def _round(
-    training: Training, state: State, engine: Engine, costs: CostModel, group: Group
+    training: Training,
+    state: State,
+    engine: Engine,
+    costs: CostModel,
+    group: Group,
+    one_model: OneModel | None,
 ) -> tuple[State, RoundReport]:
     """One round; over devices, one that nobody answers is tried again."""
     tries = training.config.devices.tries
     for number in count(1):
         try:
-            return step(training.setup, state, engine, costs, group)
+            return step(training.setup, state, engine, costs, group, one_model)
         except SilentRoundError as error:
             _log.warning("%s (try %d of %d)", error, number, tries)
             if number >= tries:
@@ -116,3 +128,14 @@ def _ending(stop: BaseException, round_: int, rounds: int) -> SubmodelError:
     if isinstance(stop, CallbackError):
         return CallbackError(f"{stop}; {where}, which is saved: resume it to go on")
     return Interruption(f"{where}: {stop}" if isinstance(stop, SubmodelError) else where)
+
+
+def _ending_within(
+    stop: BaseException, round_: int, rounds: int, folder: RunFolder | None
+) -> SubmodelError:
+    """What is said of a run that stops where the model of its last round is written over."""
+    goes_on = 0 if folder is None else saved_round(folder.checkpoints)
+    reason = f" ({stop})" if str(stop) else ""
+    text = f"stopped while round {round_ + 1} of {rounds} was merged or scored{reason}; "
+    text += f"round {goes_on} is saved"
+    return CallbackError(text) if isinstance(stop, CallbackError) else Interruption(text)

@@ -184,14 +184,23 @@ class Accumulator:
             holding.cut.put(name, mask, True)
         return mask
 
-    def merge(self) -> dict[str, Tensor]:
-        """The new tensors; what nobody held, or nobody moved, keeps its bits."""
+    @property
+    def can_overwrite(self) -> bool:
+        """Whether `merge` needs nothing of a tensor once it is merged."""
+        return True
+
+    def merge(self, *, in_place: bool = False) -> dict[str, Tensor]:
+        """The new tensors; what nobody held, or nobody moved, keeps its bits.
+
+        Args:
+            in_place: write them over the old ones, and forget updates on the way; once.
+        """
         tensors: dict[str, Tensor] = {}
-        jobs = (job for name in self._whole for job in self._jobs(name, tensors))
+        jobs = (job for name in self._whole for job in self._jobs(name, tensors, in_place))
         run_jobs(jobs, self._exchange)
         return {name: tensors[name] for name in self._whole}
 
-    def _jobs(self, name: str, tensors: dict[str, Tensor]) -> Iterator[SumJob]:
+    def _jobs(self, name: str, tensors: dict[str, Tensor], in_place: bool) -> Iterator[SumJob]:
         """What merges one tensor, piece by piece, into ``tensors``."""
         holdings = list(self._holdings.values())
         if self._exchange is not None:
@@ -199,16 +208,24 @@ class Accumulator:
         else:
             regions = {holding.region(name) for holding in holdings}
             one_cut = len(regions) == 1 and self._more is None
-        return (self._one_cut if one_cut else self._many_cuts)(name, tensors, holdings)
+        make = self._one_cut if one_cut else self._many_cuts
+        yield from make(name, tensors, holdings, in_place)
+
+        def forget(_: Tensor) -> None:
+            for holding in holdings:
+                holding.forget(name)
+
+        if in_place:
+            yield SumJob(None, forget)
 
     def _one_cut(
-        self, name: str, tensors: dict[str, Tensor], holdings: Sequence[Holding]
+        self, name: str, tensors: dict[str, Tensor], holdings: Sequence[Holding], in_place: bool
     ) -> Iterator[SumJob]:
         """All clients hold the same of this tensor: the rest of it stays."""
         whole, cut = self._whole[name], holdings[0].cut
         part, mask = cut.part(name, whole), cut.mask(name)
         old = part.reshape(-1)
-        new = torch.empty_like(old)
+        new = old if in_place else torch.empty_like(old)  # a piece is read before it is written
         masks = None if mask is None else mask.reshape(-1).to(old.device)
         weight = self._weight  # everyone's
 
@@ -230,6 +247,11 @@ class Accumulator:
             yield SumJob(sums, lambda sums, piece=piece: finish(sums, piece))  # type: ignore[misc]
 
         def end(_: Tensor) -> None:
+            if in_place:
+                tensors[name] = whole
+                if new.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr():
+                    cut.put(name, whole, new.view(part.shape))
+                return
             if part.shape == whole.shape and not cut.places(name) and mask is None:
                 tensors[name] = new.view(whole.shape)
                 return
@@ -239,12 +261,15 @@ class Accumulator:
         yield SumJob(None, end)
 
     def _many_cuts(
-        self, name: str, tensors: dict[str, Tensor], holdings: Sequence[Holding]
+        self, name: str, tensors: dict[str, Tensor], holdings: Sequence[Holding], in_place: bool
     ) -> Iterator[SumJob]:
         """Clients hold this and that of the tensor: it is merged some rows at a time."""
         whole = self._rows()[name]
-        with large_blocks_apart():  # or what is made on the way would leave holes between them
-            new = torch.empty(whole.shape, dtype=whole.dtype, device=whole.device)
+        if in_place:
+            new = whole
+        else:
+            with large_blocks_apart():  # or what is made on the way would leave holes between them
+                new = torch.empty(whole.shape, dtype=whole.dtype, device=whole.device)
         tensors[name] = new.view(self._whole[name].shape)
 
         def finish(sums: Tensor, start: int, stop: int) -> None:
@@ -263,7 +288,8 @@ class Accumulator:
             if self._more is not None:
                 sums += self._more.read(name, start, old.shape)
             elif self._exchange is None and not is_held:
-                new[start:stop] = old
+                if not in_place:
+                    new[start:stop] = old
                 continue
             yield SumJob(sums, lambda sums, a=start, b=stop: finish(sums, a, b))  # type: ignore[misc]
 

@@ -25,13 +25,19 @@ class Holding:
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
         self.weight = 0.0
-        self._updates: list[tuple[Tensors, float]] = []
+        self._updates: list[tuple[dict[str, Tensor], float]] = []
         self._sums: dict[str, Tensor] = {}  # name -> coarse and fine, flat
 
     def add(self, tensors: Tensors, weight: float) -> None:
         """One more client."""
-        self._updates.append((tensors, weight))
+        self._updates.append((dict(tensors), weight))
         self.weight += weight
+
+    def forget(self, name: str) -> None:
+        """Let go of what clients made of a tensor."""
+        for tensors, _ in self._updates:
+            tensors.pop(name, None)
+        self._sums.pop(name, None)
 
     @property
     def size(self) -> int:

@@ -150,8 +150,18 @@ class ProductSums(Accumulator):
             for name, tensor in self._everything.items()
         }
 
-    def merge(self) -> dict[str, Tensor]:
-        """The new tensors; factors whose product nobody moved keep their bits."""
+    @property
+    def can_overwrite(self) -> bool:
+        """Products are compared with those before."""
+        return False
+
+    def merge(self, *, in_place: bool = False) -> dict[str, Tensor]:
+        """The new tensors; factors whose product nobody moved keep their bits.
+
+        Args:
+            in_place: cannot be.
+        """
+        assert not in_place
         means = super().merge()
         tensors = {n: means.get(n, t) for n, t in self._everything.items()}
         squared_error = total = 0.0

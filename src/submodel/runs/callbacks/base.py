@@ -31,6 +31,12 @@ class Callback:
     True
     """
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether it may look at the model before a round: then a large one is there twice."""
+        methods = (getattr(type(self), name) for name in ("measure", "after_round"))
+        return any(method.__module__.partition(".")[0] != "submodel" for method in methods)
+
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
         """The run begins or goes on.
 

@@ -27,6 +27,11 @@ class CallbackGuard(Callback):
         self._callback = callback
         self._name = type(callback).__name__
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether the other callback does."""
+        return self._callback.looks_back
+
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
         """With copies of the state and the lines."""
         if self._does("begin"):
@@ -37,12 +42,12 @@ class CallbackGuard(Callback):
         """Its entries, if they can stand in a line."""
         if not self._does("measure"):
             return {}
-        return self._entries("measure", self._callback.measure, _copy(before), _copy(after))
+        return self._entries("measure", self._callback.measure, *self._copies(before, after))
 
     def after_round(self, before: State, after: State, line: Metrics) -> None:
         """With copies of the states and the line."""
         if self._does("after_round"):
-            copies = _copy(before), _copy(after), copy.deepcopy(line)
+            copies = *self._copies(before, after), copy.deepcopy(line)
             self._call("after_round", lambda: self._callback.after_round(*copies))
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
@@ -69,6 +74,10 @@ class CallbackGuard(Callback):
     def _does(self, method: str) -> bool:
         """Whether it has a method of its own, which is worth a copy of the model."""
         return getattr(type(self._callback), method) is not getattr(Callback, method)
+
+    def _copies(self, before: State, after: State) -> tuple[State, State]:
+        """For a callback of ours, such as a tracker, none: it looks at the line alone."""
+        return (_copy(before), _copy(after)) if self.looks_back else (before, after)
 
     def _call(self, method: str, call: Callable[[], _T]) -> _T:
         try:

@@ -19,6 +19,11 @@ class Several(Callback):
     def __init__(self, members: Sequence[Callback]) -> None:
         self._members = members
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether any of them does."""
+        return any(member.looks_back for member in self._members)
+
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
         """All of them."""
         for member in self._members:
