@@ -267,10 +267,11 @@ def test_sampling_is_without_replacement_and_even() -> None:
 
 def test_bad_data_is_refused_with_the_example_that_is_bad() -> None:
     x, y = torch.zeros(5, 2), torch.tensor([0, 1, 0, 1, 0])
-    broken = x.clone()
-    broken[3, 1] = float("nan")
-    with pytest.raises(DataError, match="training data: inputs of example 3 are not finite"):
-        dataset((broken, y), (x, y))
+    for value in (float("nan"), float("inf"), -float("inf")):
+        broken = x.clone()
+        broken[3, 1] = value
+        with pytest.raises(DataError, match="training data: inputs of example 3 are not finite"):
+            dataset((broken, y), (x, y))
     with pytest.raises(DataError, match="5 inputs and 4 targets"):
         dataset((x, y), (x, y[:4]))
     with pytest.raises(DataError, match="0 inputs"):

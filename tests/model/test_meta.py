@@ -37,6 +37,27 @@ OPERATORS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "sum with a number": (lambda x: x + 1, IMAGES),
     "sum of two kinds": (lambda x: x + x.double(), IMAGES),
     "sum of views": (lambda x: x.mT + x.mT, IMAGES),
+    "sum with one per column": (lambda x: x + x[0, 0, 0].contiguous(), IMAGES),
+    "a smaller one first": (lambda x: x[0, 0, 0].contiguous() + x, IMAGES),
+    "sum of what is repeated both ways": (lambda x: x[:1] + x[:, :1], IMAGES),
+    "product with a number": (lambda x: x * 0.5, IMAGES),
+    "product of a view and a number": (lambda x: x.permute(2, 0, 3, 1)[1:] * 2.0, IMAGES),
+    "part of a view": (lambda x: torch.mul(x.mT[:, 1], 0.25), IMAGES),
+    "whole numbers": (lambda x: x.long() * 2, IMAGES),
+    "embedding": (lambda x: nn.functional.embedding(x.long()[:, 0, 0], x[0, 0]), IMAGES),
+    "embedding with padding": (
+        lambda x: nn.functional.embedding(x.long()[:, 0, 0], x[0, 0], padding_idx=1),
+        IMAGES,
+    ),
+    "product": (lambda x: x[0, 0] @ x[0, 1].mT, IMAGES),
+    "products": (lambda x: torch.bmm(x[0], x[1].mT), IMAGES),
+    "layer norm": (nn.LayerNorm(9), IMAGES),
+    "layer norm of images": (nn.LayerNorm(IMAGES[1:], elementwise_affine=False), IMAGES),
+    "softmax": (lambda x: x.softmax(-1), IMAGES),
+    "attention": (
+        lambda x: nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True, scale=0.5),
+        IMAGES,
+    ),
     "activation of a view": (lambda x: x.mT.relu(), IMAGES),
 }
 
@@ -58,6 +79,10 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
     "too small": (nn.Conv2d(3, 4, 3, device="meta"), torch.empty(2, 3, 2, 2)),
     "a pool that is too large": (nn.MaxPool2d(9), torch.empty(IMAGES)),
     "a pool with too wide a border": (nn.MaxPool2d(2, padding=2), torch.empty(IMAGES)),
+    "sizes that do not fit": (lambda x: x + x[:, :, :3].contiguous(), torch.empty(IMAGES)),
+    "layer norm of other sizes": (nn.LayerNorm(8, device="meta"), torch.empty(IMAGES)),
+    "a product of other sizes": (lambda x: x[0] @ x[0], torch.empty(IMAGES)),
+    "triangle of a row": (lambda x: x.tril(), torch.empty(3)),
     "mean of whole numbers": (lambda x: x.mean(1), torch.empty(2, 3, dtype=torch.int64)),
     "mean of a dimension twice": (lambda x: x.mean((1, -1)), torch.empty(2, 3)),
     "mean of a dimension that is not there": (lambda x: x.mean(3), torch.empty(2, 3)),
@@ -74,12 +99,18 @@ def test_what_does_not_fit_is_left_to_pytorch_to_refuse(name: str) -> None:
 def test_the_costs_of_our_models_are_counted_without_loading_the_compiler() -> None:
     code = """
 import sys, torch
+from submodel.model.budget import activation_bytes
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE
 from submodel.model.zoo import make_model
+from submodel.model.zoo.gpt import Decoder
 for name in ("mlp", "cnn", "preresnet18"):
     costs = CostModel(make_model(name, (1, 8, 8), 10, 4), torch.empty(2, 1, 8, 8))
     costs.of(WHOLE), costs.flops_per_weight()
+costs = CostModel(Decoder(8, 29, 16, 1, 2), torch.zeros(2, 8, dtype=torch.long))
+costs.of(WHOLE), costs.flops_per_weight()
+inputs = torch.zeros(2, 8, dtype=torch.long, device="meta")
+activation_bytes(costs.build(WHOLE), inputs)
 print([name for name in ("sympy", "torch._dynamo") if name in sys.modules])
 """
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -39,12 +40,21 @@ def check_tensor(name: str, what: str, tensor: object) -> Tensor:
         )
     if tensor.dim() == 0:
         raise DataError(f"{name} data: {what} are a single number; want one entry per example")
-    if (tensor.is_floating_point() or tensor.is_complex()) and not bool(tensor.isfinite().all()):
+    if not _is_finite(tensor):
         wrong = (~tensor.isfinite()).flatten(1 if tensor.dim() > 1 else 0)
         raise DataError(
             f"{name} data: {what} of example {int(wrong.nonzero()[0, 0])} are not finite"
         )
     return tensor.detach()
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether all numbers are finite: two of them tell, as what is none is passed on by both."""
+    if tensor.is_complex():
+        return _is_finite(torch.view_as_real(tensor.resolve_conj()))
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    return all(math.isfinite(float(extreme)) for extreme in torch.aminmax(tensor))
 
 
 def are_labels(y: Tensor) -> bool:

@@ -124,6 +124,8 @@ def _of_batch(inputs: Inputs, batch_size: int) -> Inputs:
     def resize(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
+        if value.is_meta:  # repeating it would ask PyTorch's compiler
+            return value.new_empty((batch_size, *value.shape[1:]))
         times = -(-batch_size // len(value))
         return value.repeat(times, *(1 for _ in value.shape[1:]))[:batch_size]
 

@@ -1,8 +1,8 @@
 """Operators on tensors without values: only the shapes of what they give count.
 
 PyTorch finds the shapes of many operators at once. Those of convolutions, pools, products with a
-bias, sums, means, activations and batch norms it finds by Python code for its compiler, which takes
-a second to load, and milliseconds per layer.
+bias, sums, means, activations, embeddings, norms and softmaxes it finds by Python code for its
+compiler, which takes a second to load, and milliseconds per layer.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from submodel.model.axes.keep import DispatchMode
 _aten = torch.ops.aten
 _ALIKE = {_aten.relu.default, _aten.gelu.default, _aten.silu.default, _aten.tanh.default}
 _NONE: list[int] = []
+_PRECISE = (torch.float32, torch.float64)
 _NORMS = (_aten.native_batch_norm.default, _aten._native_batch_norm_legit.default)
 
 
@@ -54,14 +55,87 @@ def _empty_like(x: Tensor) -> Tensor:
     return x.new_empty(x.shape) if x.is_contiguous() else torch.empty_like(x)
 
 
-def _sum(one: Any, other: Any) -> Any:
-    """Of two tensors that are alike, as where a skip ends."""
-    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+def _pairwise(one: Any, other: Any) -> Any:
+    """Of a tensor and a number, or of one that is alike or repeated to be: a skip, a position."""
+    if not (isinstance(one, Tensor) and one.is_meta and one.is_floating_point()):
         return NotImplemented
-    if not (one.is_meta and other.is_meta and one.is_contiguous() and other.is_contiguous()):
+    if isinstance(other, int | float) and not isinstance(other, bool):
+        return _ordered_like(one)
+    if not (isinstance(other, Tensor) and other.is_meta and other.dtype == one.dtype):
         return NotImplemented
-    alike = (one.shape, one.dtype) == (other.shape, other.dtype)
-    return _empty_like(one) if alike else NotImplemented
+    if not (one.is_contiguous() and other.is_contiguous()):
+        return NotImplemented
+    if one.shape == _wider(one.shape, other.shape):
+        return _empty_like(one)
+    return _empty_like(other) if other.shape == _wider(other.shape, one.shape) else NotImplemented
+
+
+def _wider(shape: Sequence[int], other: Sequence[int]) -> Sequence[int]:
+    """The shape, if a tensor of the other one is repeated to it; else nothing that is a shape."""
+    aligned = [1] * (len(shape) - len(other)) + list(other)
+    fits = len(aligned) == len(shape) and all(
+        b in (a, 1) for a, b in zip(shape, aligned, strict=True)
+    )
+    return shape if fits else ()
+
+
+def _ordered_like(x: Tensor) -> Any:
+    """What an operator on every value gives: dense, and in memory in the order of its argument."""
+    if x.is_contiguous():
+        return x.new_empty(x.shape)
+    if 0 in x.stride() or x.numel() == 0:
+        return NotImplemented
+    order = sorted(range(x.dim()), key=x.stride, reverse=True)
+    back = [order.index(i) for i in range(x.dim())]
+    return x.new_empty([x.shape[i] for i in order]).permute(back)
+
+
+def _product(one: Tensor, other: Tensor) -> Any:
+    """Of matrices, or of stacks of them."""
+    if not (one.is_meta and other.is_meta and one.dtype == other.dtype):
+        return NotImplemented
+    if one.shape[:-2] != other.shape[:-2] or one.shape[-1] != other.shape[-2]:
+        return NotImplemented
+    return one.new_empty((*one.shape[:-1], other.shape[-1]))
+
+
+def _embedding(table: Tensor, rows: Tensor, *_: Any) -> Any:
+    """The rows of a table; what is padding, or how gradients are scaled, changes no shape."""
+    if not (table.is_meta and rows.is_meta and table.dim() == 2 and table.is_contiguous()):
+        return NotImplemented
+    return table.new_empty((*rows.shape, table.shape[1]))
+
+
+def _layer_norm(x: Tensor, shape: list[int], *_: Any) -> Any:
+    """The values, and the mean and spread of each of those that are normalised together."""
+    outer = x.dim() - len(shape)
+    if outer < 0 or list(x.shape[outer:]) != list(shape):
+        return NotImplemented
+    if not (x.is_meta and x.dtype in _PRECISE and x.is_contiguous()):
+        return NotImplemented
+    sizes = (*x.shape[:outer], *(1 for _ in shape))
+    return _empty_like(x), x.new_empty(sizes), x.new_empty(sizes)
+
+
+def _softmax(x: Tensor, dimension: int, is_half: bool = False) -> Any:
+    """Over one dimension."""
+    if is_half or not (x.is_meta and x.is_contiguous() and x.is_floating_point()):
+        return NotImplemented
+    return _empty_like(x) if -x.dim() <= dimension < x.dim() else NotImplemented
+
+
+def _triangle(x: Tensor, _diagonal: int = 0) -> Any:
+    """Of matrices, some values taken out."""
+    return _empty_like(x) if x.is_meta and x.dim() > 1 and x.is_contiguous() else NotImplemented
+
+
+def _choice(condition: Tensor, one: Tensor, other: Tensor) -> Any:
+    """One of two single values everywhere, as where a mask becomes what is added."""
+    if not (condition.is_meta and condition.is_contiguous() and one.is_meta and other.is_meta):
+        return NotImplemented
+    if one.dim() or other.dim() or one.dtype != other.dtype:
+        return NotImplemented
+    return one.new_empty(condition.shape)
 
 
 def _mean(x: Tensor, over: list[int] | None, keep: bool = False) -> Any:
@@ -137,7 +211,17 @@ def _places(
 
 
 _SHAPES: dict[OpOverload, Callable[..., Any]] = {
-    _aten.add.Tensor: _sum,
+    _aten.add.Tensor: _pairwise,
+    _aten.mul.Tensor: _pairwise,
+    _aten.mul.Scalar: _pairwise,
+    _aten.mm.default: _product,
+    _aten.bmm.default: _product,
+    _aten.embedding.default: _embedding,
+    _aten.native_layer_norm.default: _layer_norm,
+    _aten._softmax.default: _softmax,
+    _aten._safe_softmax.default: _softmax,
+    _aten.tril.default: _triangle,
+    _aten.where.self: _choice,
     _aten.mean.dim: _mean,
     _aten.convolution.default: _convolution,
     _aten.max_pool2d_with_indices.default: _pool,
@@ -147,7 +231,7 @@ _SHAPES: dict[OpOverload, Callable[..., Any]] = {
 def _trains_on_shapes(args: tuple[Any, ...]) -> bool:
     """Whether a batch norm takes the statistics of such a batch, in full precision."""
     x, training = args[0], args[5]
-    return bool(training) and x.is_meta and x.dtype in (torch.float32, torch.float64)
+    return bool(training) and x.is_meta and x.dtype in _PRECISE
 
 
 class Shapes(DispatchMode):
