@@ -150,9 +150,11 @@ def send(process: ForkServerProcess, number: signal.Signals) -> None:
     os.kill(process.pid, number)
 
 
-def workers_of(launcher: ForkServerProcess) -> set[psutil.Process]:
+def workers_of(launcher: ForkServerProcess) -> list[psutil.Process]:
+    """By their rank: those who have no children, in the order of their birth."""
     assert launcher.pid is not None
-    return set(relatives(launcher.pid))
+    leaves = [one for one in relatives(launcher.pid) if not one.children()]
+    return sorted(leaves, key=lambda one: one.pid)
 
 
 def hash_of(out: Path) -> str:
@@ -172,7 +174,7 @@ def test_a_process_that_dies_ends_the_run_and_leaves_it_resumable(
     broken = tmp_path / "broken"
     launcher, output = start(broken, "--processes", "2")
     wait_for_rounds(broken)
-    (second,) = [one for one in workers_of(launcher) if one.environ()["RANK"] == "1"]
+    _, second = workers_of(launcher)
     second.kill()
     launcher.join()
     assert launcher.exitcode == 130
@@ -279,7 +281,8 @@ def test_torchrun_itself_starts_it_too(tmp_path: Path, submodel: Command) -> Non
 def test_what_preparing_warns_of_is_said_once() -> None:
     code = (
         "import logging\n"
-        "from submodel.engines.processes.launch import follow_launcher, saying_it_once\n"
+        "from submodel.engines.processes.followers import follow_launcher\n"
+        "from submodel.engines.processes.launch import saying_it_once\n"
         "follow_launcher()\n"
         "log = logging.getLogger('submodel.data')\n"
         "with saying_it_once():\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Setup
 from submodel.cli import main
 from submodel.config import Config, parse, read
+from submodel.engines.processes.followers import Follower, Followers
 from submodel.errors import ConfigError, SubmodelError
 from submodel.experiments import runner
 from submodel.experiments.budgets import (
@@ -490,11 +490,11 @@ def test_ctrl_c_ends_the_command_and_says_how_to_go_on(
     started: list[runner.Job] = []
     start = runner._start
 
-    def first_only(job: runner.Job) -> subprocess.Popen[bytes]:
+    def first_only(followers: Followers, job: runner.Job) -> Follower:
         if started:
             raise KeyboardInterrupt  # as if the user pressed it now
         started.append(job)
-        return start(job)
+        return start(followers, job)
 
     monkeypatch.setattr(runner, "_start", first_only)
     settings = [word for text in SETTINGS for word in ("--set", text)]

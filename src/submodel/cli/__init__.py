@@ -12,7 +12,8 @@ import typer
 
 from submodel.cli import compare, devices, federation, models, research, theory, training
 from submodel.cli.base import command_line
-from submodel.engines.processes.launch import endings, follow_launcher
+from submodel.engines.processes.followers import follow_launcher
+from submodel.engines.processes.launch import endings
 from submodel.errors import SubmodelError
 
 _COMMANDS: dict[str, Callable[..., None]] = {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from submodel.config import Config, to_toml
-from submodel.engines.processes.launch import start_follower
+from submodel.engines.processes.followers import Follower, Followers
 from submodel.errors import SubmodelError
 from submodel.experiments.records import VariantRecord
 from submodel.extras import needs_extra
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import Interruption
 
-_POLL = 0.5  # seconds
+_POLL, _TELL = 0.02, 0.5  # seconds
 
 
 @dataclass(frozen=True)
@@ -83,28 +83,29 @@ class Runner:
         ]
 
     def _run(self, waiting: list[Job]) -> None:
-        running: dict[subprocess.Popen[bytes], Job] = {}
+        running: dict[Follower, Job] = {}
         failures: list[str] = []
         queue = list(waiting)
-        try:
-            with self._progress(waiting) as update:
-                while queue or running:
-                    while queue and len(running) < self.parallel:
-                        job = queue.pop(0)
-                        running[_start(job)] = job
-                    time.sleep(_POLL)
-                    for process in [p for p in running if p.poll() is not None]:
-                        job = running.pop(process)
-                        if _wait(process):
-                            failures.append(f"{job.folder.path}: {_reason(job)}")
-                    update()
-        except KeyboardInterrupt:
-            raise Interruption("stopped; the same command goes on from here") from None
-        finally:
-            for process in running:
-                process.terminate()  # saves its last round
-            for process in running:
-                _wait(process)
+        with Followers() as followers:
+            try:
+                with self._progress(waiting) as update:
+                    while queue or running:
+                        while queue and len(running) < self.parallel:
+                            job = queue.pop(0)
+                            running[_start(followers, job)] = job
+                        _wait_a_moment(running)
+                        for process in [p for p in running if p.poll() is not None]:
+                            job = running.pop(process)
+                            if process.wait():
+                                failures.append(f"{job.folder.path}: {_reason(job)}")
+                        update()
+            except KeyboardInterrupt:
+                raise Interruption("stopped; the same command goes on from here") from None
+            finally:
+                for process in running:
+                    process.send_signal(signal.SIGTERM)  # saves its last round
+                for process in running:
+                    process.wait()
         if failures:
             raise SubmodelError(f"{len(failures)} of {len(waiting)} runs failed; {failures[0]}")
 
@@ -133,18 +134,17 @@ def _log_of(job: Job) -> Path:
     return job.folder.path.with_suffix(".log")
 
 
-def _start(job: Job) -> subprocess.Popen[bytes]:
+def _start(followers: Followers, job: Job) -> Follower:
     command = job.command()
     with _log_of(job).open("a", encoding="utf-8") as log:
-        return start_follower(command, os.environ, log, subprocess.STDOUT)
+        return followers.start(command, os.environ, log.fileno())
 
 
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Its exit status, when it has ended."""
-    status = process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
-    return status
+def _wait_a_moment(running: Iterable[Follower]) -> None:
+    """Until one has ended, or it is time to tell how far they are."""
+    deadline = time.monotonic() + _TELL
+    while time.monotonic() < deadline and all(process.poll() is None for process in running):
+        time.sleep(_POLL)
 
 
 def _reason(job: Job) -> str:

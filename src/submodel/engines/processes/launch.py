@@ -8,22 +8,17 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO
 
+from submodel.engines.processes.followers import FOLLOWER_THREAD, GRACE, Follower, Followers
 from submodel.errors import SubmodelError
 
 _LOOPBACK = "127.0.0.1"
 _FIRST_PORT, _PORTS, _TRIES = 12_000, 20_000, 100
-_GRACE = 20.0  # seconds that the others have to notice that one is gone
 _MOST_PER_CORE = 16
-_FOLLOWS = "SUBMODEL_FOLLOWS"  # set for those whose standard input is held open by their launcher
-_THREAD = "launcher"  # that waits for its end
-_THREAD = "launcher"
 
 
 def free_port() -> int:
@@ -49,23 +44,12 @@ def endings() -> list[signal.Signals]:
     return [signal.SIGINT, signal.SIGTERM, *([] if ignores_hangup else [signal.SIGHUP])]
 
 
-def follow_launcher() -> None:
-    """If `start_follower` started this process, end with who called it, however that ends.
-
-    The system closes its end of our standard input then, on every system and whichever of its
-    threads started us. We are told as by a kill, so that the last round is saved, and made to end
-    if that takes too long: somebody may wait for another process that will never answer.
-    """
-    if os.environ.pop(_FOLLOWS, None) is not None:
-        threading.Thread(target=_wait_and_end, name=_THREAD, daemon=True).start()
-
-
 @contextmanager
 def saying_it_once() -> Iterator[None]:
     """Without warnings, if `launch` started this process: who called it has given them."""
     log = logging.getLogger("submodel")
     level = log.level
-    if "RANK" in os.environ and any(t.name == _THREAD for t in threading.enumerate()):
+    if "RANK" in os.environ and any(t.name == FOLLOWER_THREAD for t in threading.enumerate()):
         log.setLevel(logging.ERROR)
     try:
         yield
@@ -73,44 +57,12 @@ def saying_it_once() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _wait_and_end() -> None:
-    while os.read(0, 1024):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(_GRACE)
-    os._exit(128 + signal.SIGTERM)
-
-
-def start_follower(
-    arguments: Sequence[str],
-    variables: Mapping[str, str],
-    stdout: int | IO[str] | None,
-    stderr: int | None,
-) -> subprocess.Popen[bytes]:
-    """Start a command of ours that ends when this process does, even if this one is killed.
-
-    Args:
-        arguments: What follows ``submodel``.
-        variables: Its environment.
-        stdout: As `subprocess.Popen` takes it.
-        stderr: As `subprocess.Popen` takes it.
-    """
-    return subprocess.Popen(
-        [sys.executable, "-m", "submodel", *arguments],
-        env={**variables, _FOLLOWS: "1"},
-        stdin=subprocess.PIPE,  # never written to: its end is the sign of ours
-        stdout=stdout,
-        stderr=stderr,
-        process_group=0,  # Ctrl-C reaches the children through us alone, once
-    )
-
-
 def launch(arguments: Sequence[str], processes: int) -> int:
     """Run this command in so many processes; returns the exit status of the first.
 
     They talk over loopback only. The first one prints; a process that dies ends the run, and the
     first says how to go on. When this process is told to end, they save their last round; when it
-    is killed, they notice that themselves (`follow_launcher`).
+    is killed, they notice that themselves (`followers`).
     """
     if processes > (most := _MOST_PER_CORE * (os.cpu_count() or 1)):
         raise SubmodelError(f"{processes} processes are too many for this machine; at most {most}")
@@ -121,7 +73,7 @@ def launch(arguments: Sequence[str], processes: int) -> int:
         "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
     }
-    children: list[subprocess.Popen[bytes]] = []
+    children: list[Follower] = []
 
     def pass_on(number: int, _: object) -> None:
         for child in children:
@@ -129,24 +81,20 @@ def launch(arguments: Sequence[str], processes: int) -> int:
 
     before = {n: signal.signal(n, pass_on) for n in endings()}
     try:
-        for rank in range(processes):
-            environment = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            out = None if rank == 0 else subprocess.DEVNULL
-            children.append(start_follower(arguments, environment, out, out))
-        return _wait(children)
+        with Followers() as followers:
+            for rank in range(processes):
+                environment = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                output = None if rank == 0 else subprocess.DEVNULL
+                children.append(followers.start(arguments, environment, output))
+            return _wait(children)
     except OSError as error:
         raise SubmodelError(f"cannot start {processes} processes: {error}") from None
     finally:
-        for child in children:
-            if child.poll() is None:
-                child.kill()
-            if child.stdin is not None:
-                child.stdin.close()
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _wait(children: Sequence[subprocess.Popen[bytes]]) -> int:
+def _wait(children: Sequence[Follower]) -> int:
     """Until the first process ends; if another one fails, it is told after a while, then made to.
 
     It may wait for the lost one in a place where no signal reaches it.
@@ -156,16 +104,17 @@ def _wait(children: Sequence[subprocess.Popen[bytes]]) -> int:
         time.sleep(0.05)
         if any(child.poll() for child in children[1:]):
             lost_at = lost_at or time.monotonic()
-            if time.monotonic() - lost_at > _GRACE and not has_signalled:
+            if time.monotonic() - lost_at > GRACE and not has_signalled:
                 first.send_signal(signal.SIGTERM)
                 has_signalled = True
-            elif time.monotonic() - lost_at > 2 * _GRACE:
+            elif time.monotonic() - lost_at > 2 * GRACE:
                 print("another process of the run was lost: 'submodel resume' goes on", flush=True)
-                first.kill()
+                first.send_signal(signal.SIGKILL)
                 first.wait()
     for child in children[1:]:
         try:
-            child.wait(_GRACE)
+            child.wait(GRACE)
         except subprocess.TimeoutExpired:
-            child.kill()
-    return first.returncode if first.returncode >= 0 else 128 - first.returncode
+            child.send_signal(signal.SIGKILL)
+    status = first.wait()
+    return status if status >= 0 else 128 - status

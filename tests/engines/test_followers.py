@@ -1,0 +1,57 @@
+"""Commands that are forked are processes like those that are started by themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from submodel.engines.processes.followers import Follower, Followers
+
+
+@pytest.fixture(scope="module")
+def followers() -> Iterator[Followers]:
+    with Followers() as followers:
+        yield followers
+
+
+def start(followers: Followers, file: Path, *words: str, **variables: str) -> Follower:
+    with file.open("w") as out:
+        return followers.start(words, {**os.environ, **variables}, out.fileno())
+
+
+def test_signals_reach_them_also_before_they_run(tmp_path: Path, followers: Followers) -> None:
+    endless = ["train", "--set", "train.rounds=100000", "--out"]
+    first = start(followers, tmp_path / "one", *endless, str(tmp_path / "a"))
+    first.send_signal(signal.SIGKILL)  # nothing is loaded yet
+    assert first.wait() == -signal.SIGKILL
+    second = start(followers, tmp_path / "two", *endless, str(tmp_path / "b"))
+    with pytest.raises(subprocess.TimeoutExpired):
+        second.wait(0.01)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "b" / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    second.send_signal(signal.SIGINT)
+    assert second.wait() == 130
+    assert "submodel resume" in (tmp_path / "two").read_text()
+
+
+@pytest.mark.parametrize("width", [70, 110])
+def test_each_has_its_own_environment_and_output(
+    width: int, tmp_path: Path, followers: Followers
+) -> None:
+    help_text = tmp_path / "help"
+    assert start(followers, help_text, "train", "--help", COLUMNS=str(width)).wait() == 0
+    assert max(map(len, help_text.read_text().splitlines())) == width
+
+
+def test_a_failure_is_told_by_the_status(tmp_path: Path, followers: Followers) -> None:
+    file = tmp_path / "said"
+    failed = start(followers, file, "train", str(tmp_path / "no.toml"))
+    assert (failed.wait(), failed.poll(), failed.returncode) == (2, 2, 2)
+    assert "no.toml" in file.read_text()
