@@ -169,3 +169,32 @@ def test_projections_are_the_nearest_points() -> None:
     assert torch.cat([t.flatten() for t in on_ball.values()]).tolist() == [1.5, 0.0, -2.0]
     assert Ball(5.0)(point)["a"] is point["a"]
     assert Box(2.0)(point)["b"].tolist() == [[-2.0]]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_small_tensors_are_merged_together_to_the_bits_of_one_by_one(rule: str, count: int) -> None:
+    random = torch.Generator().manual_seed(count)
+    cuts = [unit_cut([0, 2, 5], [3, 1]), unit_cut([5, 4], [0, 1, 2, 3]), unit_cut([1], [2])]
+    updates = [
+        (
+            cut,
+            {n: t + torch.randn(t.shape, generator=random) for n, t in gather(cut, WHOLE).items()},
+        )
+        for cut in (cuts * 2)[:count]
+    ]
+    together, apart = (Accumulator(WHOLE, merge_rule(rule)) for _ in range(2))
+    for number, (cut, tensors) in enumerate(updates):
+        together.add(cut, tensors, 1 + number / 4)
+        masks = {n: torch.zeros(t.shape, dtype=torch.bool) for n, t in WHOLE.items()}
+        whole_shapes = {n: torch.zeros(t.shape) for n, t in WHOLE.items()}
+        for name, tensor in tensors.items():  # masks are merged tensor by tensor
+            cut.put(name, masks[name], True)
+            cut.put(name, whole_shapes[name], tensor)
+        apart.add(CoordinateCut(masks), whole_shapes, 1 + number / 4)
+    merged = apart.merge()
+    assert coverage([together]) == coverage([apart])
+    for name, tensor in together.merge().items():
+        assert torch.equal(tensor, merged[name])
+        assert tensor.untyped_storage().nbytes() == 4 * tensor.numel()  # in memory of its own
+    assert coverage([together]) == coverage([apart])

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from submodel.model.axes import declare
-from submodel.model.cut import PlannedCut, UnitCut, copy_part, count_values, gather
+from submodel.model.cut import WHOLE as EVERYTHING
+from submodel.model.cut import PlannedCut, Source, UnitCut, copy_part, count_values, gather
 from submodel.schemes import Draw, Random, Rolling, Static
 from submodel.schemes.draw import draw_coordinates, draw_units
 
@@ -104,3 +105,21 @@ def test_a_plan_is_plain_data_that_gathers_and_scatters_without_a_model() -> Non
         sent.add(name, theirs, 1.0)
         assert torch.equal(ours, theirs)
         assert sent.value_count(name, tensor.shape) == cut.value_count(name, tensor.shape)
+
+
+@given(a=subset, b=subset)
+def test_small_tensors_are_gathered_together_as_they_are_one_by_one(
+    a: list[int], b: list[int]
+) -> None:
+    whole = {**WHOLE, "count": torch.tensor(3), "large": torch.ones(1 << 17), "one": torch.ones(())}
+    planned = PlannedCut({"conv": ((1, np.array([3, 0])),), "large": ((0, np.array(a)),)})
+    by_units = UnitCut(AXES, {"a": np.array(a), "b": np.array(sorted({unit % 4 for unit in b}))})
+    source = Source(whole)
+    for cut in (planned, by_units, EVERYTHING):
+        parts = source.gather(cut)
+        assert list(parts) == list(whole)
+        for name, part in gather(cut, whole).items():
+            assert torch.equal(parts[name], part)
+            assert parts[name].is_contiguous()
+    source.gather(by_units)["conv"].fill_(7.0)
+    assert torch.equal(whole["conv"], WHOLE["conv"])

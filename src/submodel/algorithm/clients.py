@@ -86,7 +86,14 @@ class PartitionedClients:
         return self.dataset.train.take(torch.from_numpy(self.indices(client)))
 
     def labels(self, client: int) -> NDArray[np.int64]:
-        """The class labels that the client has, ascending."""
+        """The class labels that the client has, ascending; not to be changed."""
+        return self._recent_labels(client)
+
+    @cached_property
+    def _recent_labels(self) -> Callable[[int], NDArray[np.int64]]:
+        return lru_cache(maxsize=_RECENT_CLIENTS)(self._labels)
+
+    def _labels(self, client: int) -> NDArray[np.int64]:
         index = torch.from_numpy(self.indices(client))
         return np.unique(self.dataset.train.y[index].numpy())
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from submodel.algorithm.scaling import setup_factors
 from submodel.algorithm.types import Assignment, Setup, State, Task
 from submodel.local.work import LocalWork
-from submodel.model.cut import Cut, LastCut, gather
+from submodel.model.cut import Cut, LastCut, Source
 from submodel.schemes import NOTHING, Draw, Knowledge
 from submodel.schemes.draw import draw_coordinates, draw_units
 from submodel.schemes.knowledge import knowledge_for
@@ -22,7 +22,7 @@ from submodel.schemes.unbiased.factors import factors_of_cut
 
 def knowledge_of(setup: Setup, state: State) -> Knowledge:
     """What the scheme may look at when it draws from this state."""
-    parameters = {n: state.tensors[n] for n, _ in setup.module.named_parameters()}
+    parameters = {n: state.tensors[n] for n in setup.parameter_names}
     memory = state.recall("scheme")
     return knowledge_for(setup.scheme, setup.axes, parameters, memory, setup.granularity)
 
@@ -60,8 +60,10 @@ class Dispatcher:
         self._scales = lru_cache(lambda capacity: setup_factors(setup, capacity))
         base = setup.travel.of_base(state.tensors)  # nobody changes it: all share its memory
 
+        source = Source(setup.travel.of_task(state.tensors))
+
         def gather_part(cut: Cut) -> dict[str, Tensor]:
-            parts = gather(cut, setup.travel.of_task(state.tensors))
+            parts = source.gather(cut)
             return {name: base[name] if name in base else parts[name] for name in state.tensors}
 
         self._gather = LastCut(gather_part)

@@ -190,10 +190,11 @@ def _server_step(
     setup: Setup, state: State, merged_state: State, coverage_masks: Mapping[str, Tensor]
 ) -> State:
     """The merged state after the server's own step from ``state`` and the projection."""
-    names = [name for name, p in setup.module.named_parameters() if p.requires_grad]
-    old, target = ({n: s.tensors[n] for n in names} for s in (state, merged_state))
+    old, target = ({n: s.tensors[n] for n in setup.trained_names} for s in (state, merged_state))
     parameters, memory = setup.server.step(old, target, coverage_masks, state.recall("server"))
-    if (reason := unsound(parameters)) is not None:
+    # a mean of sound updates is sound
+    own_tensors = {n: t for n, t in parameters.items() if t is not target[n]}
+    if (reason := unsound(own_tensors)) is not None:
         raise DivergedError(
             f"round {state.round + 1}: after the server step {reason}; a smaller server.lr may help"
         )
@@ -203,8 +204,7 @@ def _server_step(
 
 def _project(setup: Setup, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """P_W of what is trained; buffers are merged too, but W is a set of parameters."""
-    names = {name for name, p in setup.module.named_parameters() if p.requires_grad}
-    return tensors | setup.projection({n: t for n, t in tensors.items() if n in names})
+    return tensors | setup.projection({n: tensors[n] for n in setup.trained_names})
 
 
 def output_step(

@@ -16,6 +16,8 @@ from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE, Cut, LastCut, Tensors, UnitCut
 from submodel.model.travel import EVERYTHING, Travel, size_in_bytes
 
+_CUTS = 16  # of which bytes are remembered: those of a stack that is under way
+
 
 @dataclass(frozen=True)
 class RoundReport:
@@ -60,8 +62,12 @@ class Tally:
             )
         )
         self.costs = costs
-        self._bytes_of_task = LastCut(lambda cut: self._count_bytes(cut, self._tensors_out))
-        self._bytes_of_update = LastCut(lambda cut: self._count_bytes(cut, self._tensors_back))
+        self._bytes_of_task = LastCut(lambda cut: self._count_bytes(cut, self._tensors_out), _CUTS)
+        self._bytes_of_update = self._bytes_of_task
+        if self._tensors_back.keys() != self._tensors_out.keys():
+            self._bytes_of_update = LastCut(
+                lambda cut: self._count_bytes(cut, self._tensors_back), _CUTS
+            )
         self._unit_coverage = {a: np.zeros(n, np.bool_) for a, n in axes.cut_by_capacity.items()}
         self._bytes_down = self._bytes_up = self._flops = self._examples_used = 0
         self._losses: list[tuple[float, float]] = []  # (what it counts, the loss) of every update

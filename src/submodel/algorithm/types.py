@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -71,6 +71,16 @@ class Setup:
         if self.granularity == "unit":
             return dict(self.axes.cut_by_capacity)
         return {COORDINATES: sum(p.numel() for p in self.module.parameters())}
+
+    @cached_property
+    def parameter_names(self) -> Sequence[str]:
+        """Of the model: walking through its modules takes as long as a small client's step."""
+        return [name for name, _ in self.module.named_parameters()]
+
+    @cached_property
+    def trained_names(self) -> Sequence[str]:
+        """Of the parameters that training changes."""
+        return [name for name, p in self.module.named_parameters() if p.requires_grad]
 
     @cached_property
     def travel(self) -> Travel:

@@ -15,6 +15,8 @@ is added up in the shape of the model, and if the model is large, in a file.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -25,6 +27,7 @@ from submodel.algorithm.merge.exchange import Exchange, SumJob, run_jobs
 from submodel.algorithm.merge.guards import misfit, unsound
 from submodel.algorithm.merge.holding import Holding, total_size
 from submodel.algorithm.merge.rules import MergeRule, average
+from submodel.algorithm.merge.small import SmallTensors
 from submodel.algorithm.merge.terms import chunk_slices
 from submodel.heap import large_blocks_apart
 from submodel.model.cut import Cut, LastCut, Tensors
@@ -64,6 +67,7 @@ class Accumulator:
         self._more: WholeSums | None = None  # of those who wait no longer
         self._exchange: Exchange | None = None
         self._have_one_cut = False  # all processes the same
+        self._small = SmallTensors(whole)
         self._shapes = LastCut(lambda cut: {n: cut.shape(n, t.shape) for n, t in whole.items()})
         self.notes: dict[str, float] = {}  # what `merge` has to tell, for the round's metrics
 
@@ -164,12 +168,33 @@ class Accumulator:
         """The global tensors that come back from clients."""
         return self._whole
 
-    def count_covered(self, name: str) -> int | None:
-        """How many weights of a tensor at least one client held; None where masks must tell."""
-        if self._more is not None or self._exchange is not None:
+    def count_covered(self, names: AbstractSet[str]) -> int:
+        """How many weights of these tensors at least one client held.
+
+        Args:
+            names: of the tensors.
+        """
+        count = 0
+        if (indices := self._small_indices()) is not None and names >= self._small.names:
+            count = self._small.count_covered(indices)
+            names = names - self._small.names
+        return count + sum(map(self._count_covered, names))
+
+    def _count_covered(self, name: str) -> int:
+        count = None
+        if self._more is None and self._exchange is None:
+            cuts = [holding.cut for holding in self._holdings.values()]
+            count = count_union(cuts, name, self._whole[name].shape)
+        return int(self._coverage_mask(name).sum()) if count is None else count
+
+    def _small_indices(self) -> list[Tensor] | None:
+        """Where clients hold values of small tensors; None where these are merged like others."""
+        holdings = list(self._holdings.values())
+        if self._more is not None or self._exchange is not None or not holdings:
             return None
-        cuts = [holding.cut for holding in self._holdings.values()]
-        return count_union(cuts, name, self._whole[name].shape)
+        if any(holding.is_folded for holding in holdings):
+            return None
+        return self._small.indices(holdings)
 
     def coverage_masks(self) -> Mapping[str, Tensor]:
         """Which weights at least one client held; of every tensor when it is asked for."""
@@ -196,7 +221,14 @@ class Accumulator:
             in_place: write them over the old ones, and forget updates on the way; once.
         """
         tensors: dict[str, Tensor] = {}
-        jobs = (job for name in self._whole for job in self._jobs(name, tensors, in_place))
+        if (indices := self._small_indices()) is not None:
+            holdings = list(self._holdings.values())
+            small = self._small.merge(holdings, indices, self._weight, self._rule)
+            for name, tensor in small.items():
+                old = self._whole[name]
+                tensors[name] = old.copy_(tensor) if in_place else tensor.clone()
+        others = [name for name in self._whole if name not in tensors]
+        jobs = (job for name in others for job in self._jobs(name, tensors, in_place))
         run_jobs(jobs, self._exchange)
         return {name: tensors[name] for name in self._whole}
 
@@ -297,15 +329,9 @@ class Accumulator:
 def coverage(accumulators: Sequence[Accumulator]) -> float:
     """The share of the weights that at least one client held, whichever sums it went into."""
     (first, *others) = accumulators
-    held_count = total = 0
+    total = sum(tensor.numel() for tensor in first.everything.values())
+    if not others:
+        return first.count_covered(first.everything.keys()) / total
     masks = [one.coverage_masks() for one in accumulators]
-    for name, tensor in first.everything.items():
-        total += tensor.numel()
-        count = None if others else first.count_covered(name)
-        if count is None:
-            union = masks[0][name]
-            for more in masks[1:]:
-                union = union | more[name]
-            count = int(union.sum())
-        held_count += count
-    return held_count / total
+    unions = (reduce(torch.logical_or, [one[name] for one in masks]) for name in first.everything)
+    return sum(int(union.sum()) for union in unions) / total

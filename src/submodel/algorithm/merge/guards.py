@@ -37,6 +37,8 @@ def unsound(tensors: Tensors) -> str | None:
     >>> unsound({"w": torch.tensor([1.0, float("inf")])})
     'w holds a value that is not finite'
     """
+    if not tensors:
+        return None
     norms = torch.stack(torch._foreach_norm(list(tensors.values()))).tolist()
     if all(norm <= LARGEST_VALUE for norm in norms):
         return None  # no value is larger than the norm

@@ -40,6 +40,16 @@ class Holding:
         self._sums.pop(name, None)
 
     @property
+    def updates(self) -> Sequence[tuple[Tensors, float]]:
+        """The clients' tensors as they came, with their weights; those that are sums have none."""
+        return self._updates
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether there are sums."""
+        return bool(self._sums)
+
+    @property
     def size(self) -> int:
         """How many bytes they take."""
         return sum(_bytes(tensors) for tensors, _ in self._updates) + _bytes(self._sums)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import torch
@@ -136,9 +137,14 @@ class ProductSums(Accumulator):
         """The global tensors that come back from clients."""
         return self._everything
 
-    def count_covered(self, name: str) -> int | None:
-        """How many weights at least one client held; of factors masks tell."""
-        return None if name in self._factors else super().count_covered(name)
+    def count_covered(self, names: AbstractSet[str]) -> int:
+        """How many weights at least one client held; of factors all, as they are made anew.
+
+        Args:
+            names: of the tensors.
+        """
+        factors = sum(t.numel() for n, t in self._factors.items() if n in names)
+        return super().count_covered(names - self._factors.keys()) + (factors if self.count else 0)
 
     def coverage_masks(self) -> Mapping[str, Tensor]:
         """Which weights at least one client held; of factors all, as they are made anew."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -55,6 +56,20 @@ class Axes:
         return {
             n: size for n, size in self.sizes.items() if n != CLASSES and n not in self.kept_whole
         }
+
+    @cached_property
+    def cut_dimensions(self) -> Sequence[tuple[str, int, Layout, frozenset[str]]]:
+        """Every tensor's dimensions that some axis cuts: how, and which axes.
+
+        Equal layouts are one and the same object here, so that its id tells it from others.
+        """
+        layouts_by_value: dict[Layout, Layout] = {}
+        return [
+            (name, d, layouts_by_value.setdefault(layout, layout), frozenset(layout.axes()))
+            for name, layouts in self.layouts.items()
+            for d, layout in enumerate(layouts)
+            if not isinstance(layout, FixedPart)
+        ]
 
     @property
     def exact(self) -> bool | None:

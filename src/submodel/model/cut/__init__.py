@@ -7,7 +7,8 @@ Both are immutable and know nothing of schemes, engines or rounds.
 
 from submodel.model.cut.base import COORDINATES, Cut, Granularity, Plan, Tensors, count_values
 from submodel.model.cut.coordinates import WHOLE, CoordinateCut
-from submodel.model.cut.gather import LastCut, copy_part, gather, lay_out
+from submodel.model.cut.flat import FlatLayout, small_layout
+from submodel.model.cut.gather import LastCut, Source, copy_part, gather, lay_out
 from submodel.model.cut.plan import PlannedCut, from_runs, read_runs, runs
 from submodel.model.cut.units import UnitCut
 
@@ -16,10 +17,12 @@ __all__ = [
     "WHOLE",
     "CoordinateCut",
     "Cut",
+    "FlatLayout",
     "Granularity",
     "LastCut",
     "Plan",
     "PlannedCut",
+    "Source",
     "Tensors",
     "UnitCut",
     "copy_part",
@@ -29,4 +32,5 @@ __all__ = [
     "lay_out",
     "read_runs",
     "runs",
+    "small_layout",
 ]

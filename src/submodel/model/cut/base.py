@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from submodel.model.axes.layout import Indices
+from submodel.model.cut.flat import FlatLayout
 
 Tensors = Mapping[str, Tensor]
 Granularity = Literal["unit", "coordinate"]
@@ -47,6 +48,10 @@ class Cut(Protocol):
 
     def value_count(self, name: str, shape: Sequence[int]) -> int:
         """How many values of a tensor of this shape the client holds."""
+        ...
+
+    def flat_index(self, layout: FlatLayout) -> Tensor | None:
+        """Where small tensors have what the client holds; None where they keep their shapes."""
         ...
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from submodel.model.axes.layout import Indices
 from submodel.model.cut.base import Cut
+from submodel.model.cut.flat import FlatLayout
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,10 @@ class CoordinateCut:
         """The number of ones in the mask."""
         mask = self.mask(name)
         return math.prod(shape) if mask is None else int(mask.sum())
+
+    def flat_index(self, layout: FlatLayout) -> Tensor | None:  # noqa: ARG002 - of any tensors
+        """None: there are masks."""
+        return None
 
     @property
     def shape_key(self) -> tuple[tuple[str, int], ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from submodel.model.cut.base import Cut, Tensors
+from submodel.model.cut.flat import CHANNELS_LAST, is_plain, small_layout
 
 _T = TypeVar("_T")
 
@@ -18,7 +20,7 @@ def copy_part(cut: Cut, name: str, whole: Tensor) -> Tensor:
     if whole.layout is not torch.strided:
         return whole.clone()  # sparse tensors are never cut
     part = cut.part(name, whole)
-    if not _is_plain(whole):
+    if not is_plain(whole):
         return lay_out(part, whole)
     shares_memory = part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
     return part.clone(memory_format=torch.contiguous_format) if shares_memory else part.contiguous()
@@ -36,28 +38,13 @@ def lay_out(values: Tensor, like: Tensor) -> Tensor:
     shape, strides = values.shape, like.stride()
     if shape == like.shape and _is_dense(like):
         new = torch.empty_strided(shape, strides, dtype=values.dtype, device=values.device)
-    elif (order := _FORMATS.get(like.dim())) and like.is_contiguous(memory_format=order):
+    elif (order := CHANNELS_LAST.get(like.dim())) and like.is_contiguous(memory_format=order):
         new = torch.empty(shape, dtype=values.dtype, device=values.device, memory_format=order)
     else:
         outermost_first = sorted(range(like.dim()), key=lambda d: -strides[d])
         new = values.new_empty([shape[d] for d in outermost_first])
         new = new.permute([outermost_first.index(d) for d in range(like.dim())])
     return new.copy_(values)
-
-
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor lies in memory row by row, and says so."""
-    if not tensor.is_contiguous():
-        return False
-    step = 1
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if stride != step:
-            return not _FORMATS.get(tensor.dim())  # of other tensors, no kernel asks
-        step *= max(size, 1)
-    return True
 
 
 def _is_dense(tensor: Tensor) -> bool:
@@ -75,20 +62,59 @@ def gather(cut: Cut, whole: Tensors) -> dict[str, Tensor]:
     return {name: copy_part(cut, name, tensor) for name, tensor in whole.items()}
 
 
+class Source:
+    """A model from which many cuts take their parts: those of its small tensors in one step.
+
+    Args:
+        whole: the model; it must not change.
+
+    >>> from submodel.model.cut import WHOLE
+    >>> Source({"w": torch.ones(2)}).gather(WHOLE)
+    {'w': tensor([1., 1.])}
+    """
+
+    def __init__(self, whole: Tensors) -> None:
+        self._whole = whole
+        self._layout = small_layout(whole)
+
+    @cached_property
+    def _small(self) -> Tensor:
+        return self._layout.join(self._whole)
+
+    def gather(self, cut: Cut) -> dict[str, Tensor]:
+        """A copy of what a cut holds of every tensor; small ones lie side by side in memory."""
+        index = cut.flat_index(self._layout)
+        if index is None or not self._layout.size:
+            return gather(cut, self._whole)
+        shapes = {name: cut.shape(name, shape) for name, shape in self._layout.shapes.items()}
+        small = self._layout.split(self._small.index_select(0, index), shapes)
+        return {
+            name: small[name] if name in small else copy_part(cut, name, tensor)
+            for name, tensor in self._whole.items()
+        }
+
+
 class LastCut(Generic[_T]):
     """A function of a cut that remembers its last value: clients with equal cuts come in a row.
+
+    Args:
+        compute: the function.
+        count: of how many cuts values are remembered.
 
     >>> from submodel.model.cut import WHOLE
     >>> LastCut(lambda cut: cut.value_count("w", (2, 3)))(WHOLE)
     6
     """
 
-    def __init__(self, compute: Callable[[Cut], _T]) -> None:
-        self._compute = compute
-        self._last: tuple[Cut, _T] | None = None
+    def __init__(self, compute: Callable[[Cut], _T], count: int = 1) -> None:
+        self._compute, self._count = compute, count
+        self._last: dict[int, tuple[Cut, _T]] = {}
 
     def __call__(self, cut: Cut) -> _T:
         """The value for ``cut``."""
-        if self._last is None or self._last[0] is not cut:
-            self._last = (cut, self._compute(cut))
-        return self._last[1]
+        entry = self._last.get(id(cut))
+        if entry is None:  # who is remembered lives, so no other cut has its id
+            if len(self._last) >= self._count:
+                del self._last[next(iter(self._last))]
+            entry = self._last[id(cut)] = (cut, self._compute(cut))
+        return entry[1]

@@ -18,6 +18,7 @@ from torch import Tensor
 from submodel.errors import PlanError
 from submodel.model.axes.layout import Indices
 from submodel.model.cut.base import Plan, Where
+from submodel.model.cut.flat import FlatLayout
 
 if TYPE_CHECKING:
     from submodel.model.cut.units import UnitCut
@@ -130,6 +131,17 @@ class ByPlan:
                 positions = torch.arange(view.shape[d], device=whole.device)
             index.append(positions.view(-1, *(1 for _ in range(last - d))))
         return view, tuple(index)
+
+    @cached_property
+    def _flat_indices(self) -> dict[FlatLayout, Tensor]:
+        """By layout: what is sent is merged by the same."""
+        return {}
+
+    def flat_index(self, layout: FlatLayout) -> Tensor | None:
+        """Where small tensors have what is kept of them."""
+        if layout not in self._flat_indices:
+            self._flat_indices[layout] = torch.from_numpy(layout.positions(self.plan))
+        return self._flat_indices[layout]
 
     def places(self, name: str) -> tuple[tuple[int, Indices], ...]:
         """The plan of one tensor."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from submodel.model.axes import Axes
-from submodel.model.axes.layout import FixedPart, Indices, Units
+from submodel.model.axes.layout import Indices, Units
 from submodel.model.cut.base import Plan
 from submodel.model.cut.plan import ByPlan, PlannedCut
 
@@ -22,18 +22,15 @@ class UnitCut(ByPlan):
     @cached_property
     def plan(self) -> Plan:  # type: ignore[override]
         """The plan that follows from the axes."""
-        indices: dict[object, Indices] = {}  # equal layouts recur in dozens of tensors
-        plan = {}
-        for name, layouts in self.axes.layouts.items():
-            entries = []
-            for d, layout in enumerate(layouts):
-                if isinstance(layout, FixedPart) or not any(a in self.units for a in layout.axes()):
-                    continue
-                if layout not in indices:
-                    indices[layout] = layout.indices(self.units)
-                entries.append((d, indices[layout]))
-            if entries:
-                plan[name] = tuple(entries)
+        indices: dict[int, Indices] = {}  # equal layouts recur in dozens of tensors
+        plan: dict[str, tuple[tuple[int, Indices], ...]] = {}
+        whole_axes = self.units.keys().isdisjoint
+        for name, d, layout, axes in self.axes.cut_dimensions:
+            if whole_axes(axes):
+                continue
+            if (places := indices.get(id(layout))) is None:
+                places = indices[id(layout)] = layout.indices(self.units)
+            plan[name] = (*plan.get(name, ()), (d, places))
         return plan
 
     @cached_property
