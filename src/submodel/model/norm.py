@@ -156,11 +156,12 @@ def moments(module: nn.Module, batches: Batches, spread: Spread = in_order) -> T
     """
     layers = _static_norms(module)
     module.eval()
+    part = _up_to_last_norm(module)
 
     def statistics(number: int) -> Tensor:
         for layer in layers:
             layer.collecting = []
-        call(module, batches[number])
+        call(part, batches[number])
         return torch.cat([_batch_row(layer.collecting or []) for layer in layers])
 
     try:
@@ -168,6 +169,19 @@ def moments(module: nn.Module, batches: Batches, spread: Spread = in_order) -> T
     finally:
         for layer in layers:
             layer.collecting = None
+
+
+def _up_to_last_norm(module: nn.Module) -> nn.Module:
+    """What must run for every static norm to see its batch: of a plain chain, not its end.
+
+    >>> net = nn.Sequential(nn.Linear(1, 3), StaticBatchNorm(3), nn.ReLU(), nn.Linear(3, 2))
+    >>> len(_up_to_last_norm(net))
+    2
+    """
+    if type(module) is not nn.Sequential or module._forward_hooks or module._forward_pre_hooks:
+        return module
+    positions = [place for place, layer in enumerate(module) if _static_norms(layer)]
+    return module[: positions[-1] + 1] if positions else module
 
 
 def set_statistics(module: nn.Module, rows: Tensor) -> None:
@@ -199,6 +213,8 @@ def _batch_row(parts: list[tuple[int, Tensor, Tensor]]) -> Tensor:
     if not parts:
         raise SubmodelError("a static batch norm saw no data: the forward pass leaves it out")
     rows = [torch.cat([v.new_tensor([n]), m.to(v), v]) for n, m, v in parts]
+    if len(rows) == 1:  # nothing to pool
+        return rows[0]
     count, mean, variance = _pool_rows(torch.stack(rows))
     return torch.cat([count.reshape(1), mean, variance])
 
