@@ -1,6 +1,6 @@
-"""A process that trains a model of some millions of parameters, and tells what memory it took.
+"""A process that trains models of a few and of some millions of parameters, and tells the memory.
 
-python -m tests.runs.big_run SCHEME WIDTH LAYERS FOLDER
+python -m tests.runs.big_run FOLDER SCHEME [SCHEME...]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from submodel.config import parse
 from submodel.data.examples import Dataset, Examples
 from submodel.data.text.facts import TextFacts
+from submodel.heap import give_back
 from submodel.prepare.setup import prepare
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
@@ -28,14 +29,21 @@ def examples(count: int) -> Examples:
 
 
 def peak() -> int:
-    """The most bytes that this process has had."""
+    """The most bytes that this process has had since `forget_peak`."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
-def main() -> None:
-    scheme, width, layers, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    torch.manual_seed(0)
+def forget_peak() -> None:
+    """Let the peak be what the process has now."""
+    give_back()
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def train(scheme: str, width: int, layers: int, folder: Path) -> tuple[int, int]:
+    """A run; returns the parameters, and the peak over what the process had before."""
+    forget_peak()
+    before = peak()
     data = Dataset(examples(16), examples(4), classes=None, text=TextFacts(VOCABULARY, 1.0, ""))
     config = parse(
         {
@@ -44,16 +52,24 @@ def main() -> None:
             "data": {"partition": "iid"},
             "clients": {"count": 4, "per_round": 4, "capacities": [0.25]},
             "local": {"batch_size": 2, "steps": 1, "lr": 0.01},
-            "train": {"rounds": 3, "evaluate_every": 1, "checkpoint_every": 1},
+            "train": {"rounds": 2, "evaluate_every": 1, "checkpoint_every": 1},
             "engine": {"threads": 1},
         }
     )
     setup = prepare(config, data=data)
     count = sum(parameter.numel() for parameter in setup.module.parameters())
-    run = RunFolder(Path(folder))
+    run = RunFolder(folder)
     run.create(config)
     run_rounds(Training(config, setup, takes_module=True), run)
-    print(json.dumps({"parameters": count, "peak": peak()}))
+    return count, peak() - before
+
+
+def main() -> None:
+    folder, schemes = Path(sys.argv[1]), sys.argv[2:]
+    torch.manual_seed(0)
+    train(schemes[0], 32, 1, folder / "small")  # libraries are loaded, workspaces made
+    figures = {name: train(name, 768, 3, folder / name) for name in schemes}
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a large model takes: two states, what clients hold of it, and little more."""
+"""What a large model takes: one state, what clients hold of it, and little more."""
 
 from __future__ import annotations
 
@@ -20,22 +20,15 @@ from tests.support.common import tiny_setup
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(scheme: str, width: int, layers: int, folder: Path) -> dict[str, int]:
-    command = [sys.executable, "-m", "tests.runs.big_run", scheme, str(width), str(layers)]
-    result = subprocess.run([*command, str(folder)], capture_output=True, text=True, cwd=ROOT)
-    assert result.returncode == 0, result.stderr
-    answer: dict[str, int] = json.loads(result.stdout.splitlines()[-1])
-    return answer
-
-
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="asks Linux for the peak")
-@pytest.mark.parametrize(("scheme", "most"), [("rolling", 14), ("random", 18)])
-def test_bytes_per_parameter_are_few(scheme: str, most: int, tmp_path: Path) -> None:
-    small = run(scheme, 32, 1, tmp_path / "small")
-    large = run(scheme, 768, 4, tmp_path / "large")
-    more = large["peak"] - small["peak"]
-    # 29 M parameters; libraries have workspaces too, which weigh more here than in a larger model
-    assert more <= most * (large["parameters"] - small["parameters"])
+def test_bytes_per_parameter_are_few(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.runs.big_run", str(tmp_path)]
+    # 22 M parameters; libraries have workspaces too, which weigh more here than in a larger model
+    most = {"rolling": 10, "random": 14}
+    result = subprocess.run([*command, *most], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    for scheme, (parameters, peak) in json.loads(result.stdout.splitlines()[-1]).items():
+        assert peak <= most[scheme] * parameters, scheme
 
 
 def test_a_module_gives_its_values_away_once() -> None:

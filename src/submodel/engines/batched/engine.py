@@ -20,7 +20,7 @@ from itertools import count, groupby
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup, Task, Update
@@ -36,7 +36,7 @@ from submodel.engines.lone import explain_lone_batches
 from submodel.engines.serial import SerialEngine
 from submodel.local.training import forward_context
 from submodel.local.work import batches, batches_per_pass, count_steps
-from submodel.model.build import build_module, tensors_of, to_device
+from submodel.model.build import build_module, sharing, tensors_of, to_device
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs, first_column, map_inputs, take_rows
 from submodel.model.norm import has_scaler, set_rate
@@ -143,13 +143,20 @@ class BatchedEngine:
 
     def _make_wide(self) -> WideForward | None:
         try:
-            module = to_device(build_module(self._setup.module, WHOLE), self._device).train()
+            module = to_device(self._whole(), self._device).train()
             forward = WideForward(module, self._example)
         except UnstackableError as error:
             _log.info("%s is not stacked by channels: %s", self._name, error)
             return None
         module.to("meta")  # the graph needs its layers' settings, not their weights
         return forward
+
+    def _whole(self) -> nn.Module:
+        """The whole module as a copy, which has weights of its own only where it has none yet."""
+        module = self._setup.module
+        if any(parameter.is_meta for parameter in module.parameters()):
+            return build_module(module, WHOLE)
+        return sharing(module, tensors_of(module))
 
     def _mapped_forward(self, cut: Cut) -> MappedForward | None:
         """How vmap computes a stack of this shape; None if its clients must go one by one."""

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from submodel.model.axes.declare import Axes
 from submodel.model.axes.forward import isolate
+from submodel.model.axes.on_demand import ChangedValues
 from submodel.model.axes.trial import Example, Trial, distance, double
 from submodel.model.axes.verify import TOLERANCE, AxesError, complaint
 from submodel.model.build import build_module
@@ -114,7 +115,7 @@ class Sub:
     def __init__(self, trial: Trial, cut: UnitCut) -> None:
         self.trial, self.cut = trial, cut
         try:
-            with trial.holding(trial.values):
+            with trial.offering(trial.values):
                 self.module = build_module(trial.module, cut)
         except Exception as problem:  # a copy may fail in any way
             raise NotMeasuredError(f"no sub-model could be built: {problem}") from problem
@@ -129,15 +130,18 @@ class Sub:
 
     def from_masked(self) -> float:
         """How far its outputs are from those of the full model with all other units zeroed."""
-        values = dict(self.trial.values)
-        for name, entries in self.cut.plan.items():
-            values[name] = values[name].clone()
+
+        def mask(name: str, value: Tensor) -> Tensor:
+            entries = self.cut.plan.get(name, ())
+            masked_value = value.clone() if entries else value
             for d, kept_positions in entries:
-                dropped_positions = np.setdiff1d(np.arange(values[name].shape[d]), kept_positions)
-                values[name].index_fill_(
-                    d, torch.from_numpy(dropped_positions).to(values[name].device), 0
-                )
-        return distance(self.trial.forward(values), self.outputs)
+                dropped_positions = np.setdiff1d(np.arange(value.shape[d]), kept_positions)
+                places = torch.from_numpy(dropped_positions).to(value.device)
+                masked_value.index_fill_(d, places, 0)
+            return masked_value
+
+        masked_values = ChangedValues(self.trial.values, mask)
+        return distance(self.trial.forward(masked_values), self.outputs)
 
     def from_reordered(self) -> float:
         """How far its outputs move when the units that it keeps change places."""

@@ -14,11 +14,16 @@ from torch import Tensor, nn
 from submodel.model.axes.forward import isolate, outputs_of, run, weights_of
 from submodel.model.axes.keep import preserve
 from submodel.model.axes.memory import Memory
+from submodel.model.axes.on_demand import OnDemand
 from submodel.model.inputs import Inputs
 from submodel.randomness import key
 
 Outputs = Callable[[Any], Any]
 """What of a model's result counts."""
+
+
+LARGE = 1 << 26
+"""Bytes of a model whose trial values are made when they are read."""
 
 
 class Trial:
@@ -37,6 +42,8 @@ class Trial:
     ) -> None:
         self.module, self.inputs, self.outputs = module, convert(inputs), outputs
         self.weights = weights_of(module)
+        size = sum(p.numel() * p.element_size() for p in module.parameters())
+        self._is_large = size >= LARGE and not any(p.is_meta for p in module.parameters())
         self.values: Mapping[str, Tensor] = TrialValues(self.weights, convert, is_lively=True)
         self.before = self.forward(self.values)
         if not self.finite:
@@ -50,8 +57,26 @@ class Trial:
 
     def forward(self, values: Mapping[str, Tensor]) -> list[Tensor]:
         """What the module gives out with these values in its tensors."""
+        if self._is_large:
+            # whatever the reason is that it fails, it will show again with the values in place
+            with contextlib.suppress(Exception), self.offering(values):
+                results = self.results(self.module)
+                if not any(r.is_floating_point() and bool(r.isnan().any()) for r in results):
+                    return results
         with self.holding(values):
             return self.results(self.module)
+
+    @contextlib.contextmanager
+    def offering(self, values: Mapping[str, Tensor]) -> Iterator[None]:
+        """The module's tensors have other values in here; large ones only when they are read."""
+        if not self._is_large:
+            with self.holding(values):
+                yield
+            return
+        parameters = {n: t for n, t in self.weights.items() if isinstance(t, nn.Parameter)}
+        buffers = {n: t for n, t in self.weights.items() if n not in parameters}
+        with _swapped(buffers, values), OnDemand(parameters, values):
+            yield
 
     def results(self, module: nn.Module) -> list[Tensor]:
         """The outputs of this or another module; if it leaves a state, of a second call too."""
@@ -67,15 +92,22 @@ class Trial:
     @contextlib.contextmanager
     def holding(self, values: Mapping[str, Tensor]) -> Iterator[None]:
         """The module's own tensors hold other values in here."""
-        original_data = [(tensor, tensor.data) for tensor in self.weights.values()]
-        try:
-            for name, tensor in self.weights.items():
-                is_buffer = not isinstance(tensor, nn.Parameter)  # a forward may write in a buffer
-                tensor.data = values[name].clone() if is_buffer else values[name]
+        with _swapped(self.weights, values):
             yield
-        finally:
-            for tensor, data in original_data:
-                tensor.data = data
+
+
+@contextlib.contextmanager
+def _swapped(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Iterator[None]:
+    """The tensors hold other values in here."""
+    original_data = [(tensor, tensor.data) for tensor in tensors.values()]
+    try:
+        for name, tensor in tensors.items():
+            is_buffer = not isinstance(tensor, nn.Parameter)  # a forward may write in a buffer
+            tensor.data = values[name].clone() if is_buffer else values[name]
+        yield
+    finally:
+        for tensor, data in original_data:
+            tensor.data = data
 
 
 class TrialValues(Mapping[str, Tensor]):

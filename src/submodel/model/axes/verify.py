@@ -17,6 +17,7 @@ from submodel.errors import SubmodelError
 from submodel.model.axes.declare import CLASSES, Axes
 from submodel.model.axes.forward import isolate
 from submodel.model.axes.layout import Indices
+from submodel.model.axes.on_demand import ChangedValues
 from submodel.model.axes.trial import Example, Outputs, Trial, distance, double
 from submodel.model.inputs import Inputs
 from submodel.randomness import generator
@@ -94,14 +95,15 @@ def _guilty(trial: Trial, axes: Axes) -> list[str]:
 
 def _permute(
     values: Mapping[str, Tensor], axes: Axes, units: Mapping[str, Indices]
-) -> dict[str, Tensor]:
-    new_values = dict(values)
-    for name, layouts in axes.layouts.items():
-        for d, layout in enumerate(layouts):
+) -> Mapping[str, Tensor]:
+    def permute(name: str, value: Tensor) -> Tensor:
+        for d, layout in enumerate(axes.layouts.get(name, ())):
             if any(axis in units for axis in layout.axes()):
-                order = torch.from_numpy(layout.indices(units)).to(values[name].device)
-                new_values[name] = new_values[name].index_select(d, order)
-    return new_values
+                order = torch.from_numpy(layout.indices(units)).to(value.device)
+                value = value.index_select(d, order)
+        return value
+
+    return ChangedValues(values, permute)
 
 
 def _differ(before: list[Tensor], after: list[Tensor], classes: Indices | None) -> bool:
