@@ -175,8 +175,8 @@ def _step_seconds(setup: Setup, capacity: float, clients: int) -> float:
     times: list[float] = []
     while len(times) <= _STACKED_REPEATS or sum(times) < _STACKED_SECONDS:
         start = time.perf_counter()
-        losses, counts = loss(forward(share.tensors, clients, x), y, 0, clients)
-        share.step(losses, counts, setup.work, setup.work.lr)
+        losses, counts = loss(forward(share.tensors, clients, x), y, loss.present(0, clients))
+        share.step(share.outcome(losses, counts), setup.work, setup.work.lr)
         times.append(time.perf_counter() - start)
     return min(times[1:])  # the first warms up
 

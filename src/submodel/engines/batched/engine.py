@@ -27,6 +27,7 @@ from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.engines.batched.forward import Forward, UnstackableError
 from submodel.engines.batched.loss import StackedLoss
 from submodel.engines.batched.pieces import step_in_pieces
+from submodel.engines.batched.replay import Replays, kind_of_steps
 from submodel.engines.batched.stack import Share, Stack
 from submodel.engines.batched.vmap import MappedForward
 from submodel.engines.batched.wide import WideForward
@@ -76,6 +77,7 @@ class BatchedEngine:
         self._mapped_shapes: dict[object, MappedForward] = {}
         self._refusal: str | None = None  # why the module cannot be stacked at all
         self._wide = self._make_wide()
+        self._replays = Replays()
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
         """Stacks: clients of one capacity, of about equal numbers of examples."""
@@ -181,24 +183,29 @@ class BatchedEngine:
         set_rate(forward.module, tasks[0].assignment.capacity)
         book = LossBook(len(clients), self._device)
         work, total_steps = tasks[0].work, count_steps(clients[0].total, tasks[0].work)
+        # a wide step has little around its operators: 1.00x on workload A of benchmarks/speed
+        repeats = forward is not self._wide and loss.is_own and self._device.type == "cpu"
+        kind = kind_of_steps(tasks[0], self._has_scaler) if repeats else None
         for turn in _schedule(clients):
             x, y = self._batch(turn, tasks)
             share = stack.share(turn.start, turn.stop)
+            present = loss.present(turn.start, turn.stop)
 
             def compute(
-                x: Inputs, y: Tensor, share: Share = share, turn: _Turn = turn
-            ) -> tuple[Tensor, list[float]]:
+                x: Inputs, y: Tensor, share: Share = share, present: Tensor | None = present
+            ) -> tuple[Tensor, Tensor | list[float]]:
                 with (
                     explain_lone_batches(self._setup, tasks),
                     forward_context(y.device, work.precision),
                 ):
                     outputs = forward(share.effective_tensors(), share.clients, x)
-                    return loss(outputs, y, turn.start, turn.stop)
+                    return loss(outputs, y, present)
 
             lr = work.lr * work.rates.factor(turn.steps[0], total_steps)
             if work.pieces == 1:
-                values, counts = compute(x, y)
-                share.step(values, counts, work, lr)
+                outcome = self._replays.of_share(kind, share, compute, x, y, present)
+                values, counts = share.step(outcome, work, lr)
+                del outcome  # or gradients would still be there while the next are computed
             else:
                 values, counts = step_in_pieces(share, x, y, compute, work, lr)
             book.add(values, counts, turn.start)

@@ -182,7 +182,7 @@ def fold_embedding(ids: Tensor, table: Tensor, padding: int | None) -> Tensor:
     rows = table.shape[1]
     if ids.device.type == "cpu" and ids.numel():
         least, most = ids.aminmax()
-        if int(least) < 0 or int(most) >= rows:  # it would be a row of another client
+        if bool(least < 0) or bool(most >= rows):  # it would be a row of another client
             raise IndexError("index out of range in self")
     first = torch.arange(0, len(table) * rows, rows, device=ids.device)
     places = ids + first.view(-1, *[1] * (ids.dim() - 1))

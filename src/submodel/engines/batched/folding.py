@@ -199,10 +199,10 @@ def _bool(folding: Folding, condition: Tensor) -> Any:
     if axis is None or condition.dtype != torch.bool or condition.dim() or not folding.decides:
         return NotImplemented
     answers: Tensor = functorch.get_unwrapped(condition)
-    values = set(answers.tolist())
-    if len(values) > 1:
+    holds_for_all = bool(answers.all())
+    if not holds_for_all and bool(answers.any()):
         raise DisagreementError(answers)
-    return values.pop()
+    return holds_for_all
 
 
 _RULES: dict[Callable[..., Any], _Rule] = {

@@ -32,12 +32,21 @@ class StackedLoss:
             if setup.absent_labels == "zero":
                 self._padding = classes - self._present.shape[1]
 
+    @property
+    def is_own(self) -> bool:
+        """Whether all of it is known here, and nothing is left to a function of the user's."""
+        is_plain = self._loss is functional.cross_entropy or self._present is not None
+        return is_plain or type(self._loss) is TokenCrossEntropy
+
+    def present(self, start: int, stop: int) -> Tensor | None:
+        """The classes of some neighbouring clients; None: there are no lists of them."""
+        return None if self._present is None else self._present[start:stop]
+
     def __call__(
-        self, outputs: Tensor, targets: Tensor, start: int, stop: int
-    ) -> tuple[Tensor, list[float]]:
+        self, outputs: Tensor, targets: Tensor, present: Tensor | None
+    ) -> tuple[Tensor, Tensor | list[float]]:
         """Outputs and targets of shape (batch, clients, ...) to one loss and count per client."""
-        if self._present is not None:  # see `submodel.tasks.classification.MaskedCrossEntropy`
-            present = self._present[start:stop]
+        if present is not None:  # see `submodel.tasks.classification.MaskedCrossEntropy`
             if outputs.shape[2] != present.shape[1]:
                 outputs = outputs.gather(2, present.expand(len(outputs), -1, -1))
             if self._padding:
@@ -60,10 +69,10 @@ class StackedLoss:
             reduction="none",
             label_smoothing=self._smoothing,
         )
-        return flat.view(len(outputs), -1).mean(0), [len(outputs)] * (stop - start)
+        return flat.view(len(outputs), -1).mean(0), [len(outputs)] * outputs.shape[1]
 
 
-def _token_losses(outputs: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, list[float]]:
+def _token_losses(outputs: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """As `TokenCrossEntropy` for every client, from one pass over the logits."""
     clients = targets.shape[1]
     rows, labels = flat_logits(
@@ -73,4 +82,4 @@ def _token_losses(outputs: Tensor, targets: Tensor, smoothing: float) -> tuple[T
         rows, labels.long(), ignore_index=NO_LABEL, label_smoothing=smoothing, reduction="none"
     )
     terms = (labels != NO_LABEL).view(clients, -1).sum(1)
-    return flat.view(clients, -1).sum(1) / terms.clamp(min=1), terms.to(torch.float64).tolist()
+    return flat.view(clients, -1).sum(1) / terms.clamp(min=1), terms.to(torch.float64)

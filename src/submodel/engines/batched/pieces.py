@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from submodel.engines.batched.stack import Share
+from submodel.engines.batched.stack import Share, as_numbers
 from submodel.local.work import LocalWork
 from submodel.model.inputs import Inputs, split_rows
 
-Compute = Callable[[Inputs, Tensor], tuple[Tensor, list[float]]]
+Compute = Callable[[Inputs, Tensor], tuple[Tensor, Tensor | list[float]]]
 """Inputs and targets of shape (batch, clients, ...) -> the loss and the count of every client."""
 
 
@@ -24,7 +24,8 @@ def step_in_pieces(
     means = torch.zeros(share.clients, device=y.device)
     sums: list[Tensor | None] = [None] * len(share.parameters)
     for part_x, part_y in zip(split_rows(x, size), torch.split(y, size), strict=True):
-        values, counts = compute(part_x, part_y)
+        values, terms = compute(part_x, part_y)
+        counts = as_numbers(terms)
         moving = [client for client, count in enumerate(counts) if count]
         if not moving:
             continue

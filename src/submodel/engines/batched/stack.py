@@ -32,6 +32,31 @@ def widen(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     return wide.contiguous(memory_format=torch.channels_last) if wide.dim() == 4 else wide
 
 
+def as_numbers(counts: Tensor | list[float]) -> list[float]:
+    """What losses are means of, client by client.
+
+    >>> as_numbers(torch.tensor([2.0, 1.0]))
+    [2.0, 1.0]
+    """
+    numbers: list[float] = counts.tolist() if isinstance(counts, Tensor) else counts
+    return numbers
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What a step of a stack computes before weights move."""
+
+    losses: Tensor  # of each client
+    counts: Tensor | list[float]  # what each is the mean of
+    gradients: Gradients  # of their sum
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Everything in it that is a tensor."""
+        counts = [self.counts] if isinstance(self.counts, Tensor) else []
+        return [self.losses, *counts, *(g for g in self.gradients if g is not None)]
+
+
 @dataclass(frozen=True)
 class Share:
     """Some neighbouring clients of a stack: views of its tensors."""
@@ -50,19 +75,23 @@ class Share:
             return self.tensors
         return self.tensors | {n: self.tensors[n] * scale for n, scale in self.scales.items()}
 
-    def step(self, losses: Tensor, counts: Sequence[float], work: LocalWork, lr: float) -> None:
+    def outcome(self, losses: Tensor, counts: Tensor | list[float]) -> StepOutcome:
+        """What the losses of the clients come to; they are each other's business in no way."""
+        return StepOutcome(losses.detach(), counts, self.gradients(losses.sum()))
+
+    def step(self, outcome: StepOutcome, work: LocalWork, lr: float) -> tuple[Tensor, list[float]]:
         """Take w <- w - eta m (.) grad of every client, as `local.training.train_module` does it.
 
-        Clients whose losses count nothing stay as they are.
+        Clients whose losses count nothing stay as they are. Losses and counts are returned.
         """
+        counts = as_numbers(outcome.counts)
         still = [client for client, count in enumerate(counts) if not count]
-        if len(still) == self.clients:
-            return
-        moving = losses[[i for i, count in enumerate(counts) if count]] if still else losses
-        self.move(self.gradients(moving.sum()), still, work, lr)
+        if len(still) < self.clients:
+            self.move(outcome.gradients, still, work, lr)
+        return outcome.losses, counts
 
     def gradients(self, total: Tensor) -> Gradients:
-        """Of the sum of the clients' losses, which are each other's business in no way."""
+        """Of the sum of the clients' losses."""
         return torch.autograd.grad(total, self.parameters, allow_unused=True)
 
     def move(self, gradients: Gradients, still: Sequence[int], work: LocalWork, lr: float) -> None:

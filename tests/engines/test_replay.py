@@ -1,0 +1,135 @@
+"""Steps that are repeated by their operators: the bits of the usual way, or the usual way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from submodel.engines.batched import replay
+from submodel.engines.batched.engine import BatchedEngine
+from submodel.engines.batched.program import OtherWayError, make_program
+from submodel.engines.batched.recording import UnrecordableError, record
+from submodel.engines.batched.replay import USUAL_STEPS, Replays
+from submodel.engines.batched.stack import StepOutcome
+from tests.engines.test_transformers import setup_of
+from tests.support.engines import updates
+
+_Compute = Callable[[Tensor], Tensor]
+
+
+@pytest.mark.parametrize(
+    ("kind", "local"),
+    [("gpt2", {"optimiser": "adamw", "clip": 0.5}), ("llama", {"precision": "bfloat16"})],
+)
+def test_stacks_have_the_bits_of_the_usual_way(
+    kind: str, local: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = setup_of(kind, packed=False, lr=0.01, steps=5, **local)
+    monkeypatch.setattr(replay, "USUAL_STEPS", 10**9)
+    expected = updates(BatchedEngine(setup), setup)
+    monkeypatch.setattr(replay, "USUAL_STEPS", 2)
+    engine = BatchedEngine(setup)
+    for _ in range(2):
+        for client, update in updates(engine, setup).items():
+            assert update.loss == expected[client].loss
+            for name, tensor in update.tensors.items():
+                assert torch.equal(tensor, expected[client].tensors[name])
+    assert engine._replays.programs > 0
+
+
+def _changes_its_own(x: Tensor) -> Tensor:
+    total = torch.zeros(4)
+    total.index_add_(0, torch.tensor([0, 0, 2]), x[1:].view(-1))
+    total[1:3].mul_(2)
+    return total
+
+
+CASES: dict[str, _Compute] = {
+    "views with offsets": lambda x: x.t()[1:, ::2].reshape(-1) + x[1:].flatten()[:1],
+    "several outputs": lambda x: torch.cat(x.view(2, 3).max(1)[:1] + x.unbind(0)[:1]),
+    "what it makes itself is changed": _changes_its_own,
+    "constants": lambda x: x * (torch.arange(3) * 2.5)[None],
+    "the input itself": lambda x: x.view(6).view(2, 3),
+    "attention": lambda x: functional.scaled_dot_product_attention(y := x.view(1, 1, 2, 3), y, y),
+}
+
+
+@pytest.mark.parametrize("compute", CASES.values(), ids=CASES.keys())
+def test_a_program_computes_values_and_gradients(compute: _Compute) -> None:
+    def outputs(x: Tensor) -> list[Tensor]:
+        x = x.detach().requires_grad_()
+        out = compute(x)
+        return [out.detach(), *torch.autograd.grad((out * out).sum(), [x])]
+
+    draws = torch.Generator().manual_seed(0)
+    first, second = torch.randn(2, 2, 3, generator=draws).unbind()
+    program = make_program(record(lambda: outputs(first), [first]))
+    with torch.no_grad():
+        results = program([second])
+    for result, expected in zip(results, outputs(second), strict=True):
+        assert torch.equal(result, expected)
+        assert result.stride() == expected.stride()
+
+
+def test_a_program_takes_the_recorded_way_only() -> None:
+    program = make_program(
+        record(lambda: [x + 1 if bool(x.sum() > 0) else x], [x := torch.ones(2)])
+    )
+    assert program([torch.tensor([3.0, -1.0])])[0].tolist() == [4.0, 0.0]
+    with pytest.raises(OtherWayError):
+        program([torch.tensor([-3.0, 1.0])])
+
+
+def _in_place(x: Tensor) -> Tensor:
+    return x.add_(1)
+
+
+UNREPEATABLE: dict[str, _Compute] = {
+    "draws at random": torch.rand_like,
+    "reads values": lambda x: x * x.tolist()[0],
+    "depends on values": lambda x: x[x > 0],
+    "changes a tensor": _in_place,
+    "running statistics": lambda x: functional.batch_norm(
+        x.view(2, 1), torch.zeros(1), torch.ones(1), training=True
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "compute"), UNREPEATABLE.items())
+def test_what_would_not_be_the_same_again_is_not_recorded(words: str, compute: _Compute) -> None:
+    with pytest.raises(UnrecordableError, match=words):
+        record(lambda: [compute(x)], [x := torch.ones(2)])
+
+
+def _repeat(compute: _Compute, inputs: Sequence[Tensor]) -> tuple[Replays, list[Tensor]]:
+    def outcome(x: Tensor) -> StepOutcome:
+        return StepOutcome(compute(x), [1.0], [])
+
+    replays = Replays()
+    return replays, [replays.outcome("a kind", [x], partial(outcome, x)).losses for x in inputs]
+
+
+def test_steps_that_go_another_way_are_computed_the_usual_way() -> None:
+    def compute(x: Tensor) -> Tensor:
+        return x + 1 if bool(x[0] > 0) else x - 1
+
+    inputs = [torch.tensor([1.0])] * (USUAL_STEPS + 1)
+    replays, losses = _repeat(compute, [*inputs, torch.tensor([-1.0]), torch.tensor([2.0])])
+    assert replays.programs == 1
+    assert [float(loss) for loss in losses] == [*[2.0] * len(inputs), -2.0, 3.0]
+
+
+def test_steps_with_other_bits_are_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    calls = iter(range(100))
+    with caplog.at_level(logging.INFO):
+        replays, losses = _repeat(lambda x: x + next(calls), [torch.zeros(1)] * 12)
+    assert replays.programs == 0
+    assert losses[-1] == 12  # one more than there were steps before: the recorded one ran twice
+    assert "other bits" in caplog.text
