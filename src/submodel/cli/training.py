@@ -38,7 +38,7 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
         raise ConfigError(["engine.name: real devices are served: 'submodel serve CONFIG.toml'"])
     with saying_it_once():
         setup = prepare(config)
-    config = choose_engine(config, setup)
+    config = choose_engine(config, setup, has_begun=resume)
     training = Training(config, setup, takes_module=True)
     together = config.engine.name == "torchrun"
     if together and not in_process_group():
@@ -76,12 +76,13 @@ def _train_and_show(
     config, setup = training.config, training.setup
     if not resume:
         folder.create(config)
+    kernels = ", native kernels" if getattr(config.engine, "kernels", "") == "native" else ""
     console.print(
         f"{'resuming' if resume else 'training'} {folder.path}: {config.model.name} on "
         f"{config.data.name}, scheme {config.scheme.name}, {setup.population.per_round} of "
         f"{setup.population.count} clients per round, {config.train.rounds} rounds, "
         f"{1 if group is None else group.size} process(es) with {config.engine.threads} thread(s) "
-        f"on {training.device}, engine {config.engine.name}"
+        f"on {training.device}, engine {config.engine.name}{kernels}"
     )
     with folder.lock():
         run_rounds(training, folder, [Progress(console)], resume=resume, group=group)

@@ -22,7 +22,7 @@ CHANGEABLE = (
     "train.checkpoint_every",
     "train.output_step",
     "train.trackers",
-    *(f"engine.{key}" for key in ("name", "processes", "threads", "device", "batching")),
+    *(f"engine.{key}" for key in ("name", "processes", "threads", "device", "batching", "kernels")),
     *(f"devices.{key}" for key in ("least", "deadline", "quorum", "tries")),
     *("data.source", "data.path"),  # what is found there is compared, wherever it is
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from submodel.algorithm.execution import Bundle
@@ -15,18 +16,30 @@ from submodel.model.cut import Cut
 from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_coordinates
 
-# Fitted to steps of a pre-activation ResNet18 of widths 1 to 64, alone and in stacks, on one core:
-# large layers cost their arithmetic, small ones the bytes that they keep, tiny ones their calls.
-_SECONDS_PER_FLOP = 1e-11
-_SECONDS_PER_BYTE = 1.5e-9
-_SECONDS_PER_LAYER = 1.8e-4
+
+@dataclass(frozen=True)
+class StepCosts:
+    """What a step costs, in seconds: large layers their arithmetic, small ones the bytes that they
+    keep, tiny ones their calls. Fitted to steps of a pre-activation ResNet18, on one core.
+    """
+
+    per_flop: float
+    per_byte: float
+    per_layer: float
+
+
+TORCH_COSTS = StepCosts(1e-11, 1.5e-9, 1.8e-4)
+"""Of widths 1 to 64, alone and in stacks."""
+NATIVE_COSTS = StepCosts(1.15e-11, 1.5e-10, 1e-5)
+"""Of widths 1 to 16, by the kernels of `submodel.engines.native`."""
 
 
 class Estimate:
     """The time of one core for the clients of a setup."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, costs: StepCosts = TORCH_COSTS) -> None:
         self._setup = setup
+        self._step_costs = costs
         self.cut = lru_cache(maxsize=64)(self._cut)
         self._example = lru_cache(maxsize=64)(self._seconds_of_example)
 
@@ -37,7 +50,7 @@ class Estimate:
     @cached_property
     def _overhead(self) -> float:
         layers = sum(not list(m.children()) for m in self._setup.module.modules())
-        return layers * _SECONDS_PER_LAYER
+        return layers * self._step_costs.per_layer
 
     def _cut(self, capacity: float) -> Cut:
         """A cut of this capacity: most schemes draw only such of its shape."""
@@ -53,7 +66,7 @@ class Estimate:
         flops = BACKWARD * costs.forward_flops(cut)
         small = costs.build(cut)
         kept_bytes = activation_bytes(small, costs.inputs) / costs.examples
-        return flops * _SECONDS_PER_FLOP + kept_bytes * _SECONDS_PER_BYTE
+        return flops * self._step_costs.per_flop + kept_bytes * self._step_costs.per_byte
 
     def steps(self, client: int) -> int:
         """How many steps a client takes in a round."""

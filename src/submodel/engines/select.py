@@ -11,10 +11,12 @@ from pydantic import Field
 from submodel.algorithm.execution import Engine
 from submodel.algorithm.types import Setup
 from submodel.engines.batched.engine import BatchedEngine
+from submodel.engines.native.fit import native_refusal
 from submodel.engines.serial import SerialEngine
 from submodel.options import Count, Section
 
 Batching = Literal["auto", "always", "never"]
+Kernels = Literal["auto", "torch", "native"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,19 @@ class Local:
             "auto",
             description="train clients of equal shape together: where it pays, or regardless",
         )
+        kernels: Kernels = Field(
+            "auto",
+            description="what computes stacks of small convolutional nets: torch, or C code built "
+            "here (native); auto: native where 'submodel train' has more than a minute of work",
+        )
+
+    @classmethod
+    def problems(cls, options: Options, context: EngineContext) -> list[str]:
+        """Why the native kernels cannot be used, if they are asked for."""
+        if options.kernels != "native":
+            return []
+        reason = native_refusal(context.setup, context.device)
+        return [] if reason is None else [f"engine.kernels: 'native' does not work here: {reason}"]
 
     @classmethod
     def configured(cls, options: Options, context: EngineContext) -> Engine:
@@ -42,7 +57,8 @@ class Local:
         if options.batching == "never":
             return SerialEngine(context.setup, context.device)
         always = options.batching == "always"
-        return BatchedEngine(context.setup, context.device, always=always)
+        native = options.kernels == "native"
+        return BatchedEngine(context.setup, context.device, always=always, native=native)
 
 
 class Processes(Local):

@@ -6,25 +6,60 @@ configuration, and a resumed run keeps it.
 
 from __future__ import annotations
 
+import logging
 import os
 
 from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.engines.device import own_device
 from submodel.engines.estimate import Estimate
+from submodel.engines.native.fit import native_refusal
 from submodel.engines.processes.group import in_process_group
 from submodel.engines.registry import ENGINES
 from submodel.errors import ConfigError
 
+_log = logging.getLogger(__name__)
+
 _WORTH_PROCESSES = 60.0  # seconds of work that starting more processes is worth
+_WORTH_KERNELS = 60.0  # and building kernels, whose last digits are others than torch's
 
 
-def choose_engine(config: Config, setup: Setup) -> Config:
-    """The configuration with ``engine.name = "auto"`` settled.
+def choose_engine(config: Config, setup: Setup, has_begun: bool = False) -> Config:
+    """The configuration with ``engine.name = "auto"`` and ``engine.kernels = "auto"`` settled.
 
     A group that torchrun has started is used; more than a minute of work is shared among one
-    process per core; less is done here, as is what keeps the state of clients.
+    process per core; less is done here, as is what keeps the state of clients. So much work is
+    also worth native kernels, where they fit; a run that has begun stays with those of torch.
+
+    Args:
+        config: of the run.
+        setup: made from it.
+        has_begun: whether it goes on with rounds behind it.
     """
+    estimate = Estimate(setup)
+    return _choose_kernels(_choose_processes(config, setup, estimate), setup, estimate, has_begun)
+
+
+def _choose_kernels(config: Config, setup: Setup, estimate: Estimate, has_begun: bool) -> Config:
+    engine = config.engine
+    if getattr(engine, "kernels", None) != "auto":
+        return config
+    here = os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE")
+    is_worth_it = (
+        not has_begun
+        and here  # other machines may have no compiler
+        and engine.threads == 1
+        and getattr(engine, "batching", None) != "never"
+        and estimate.seconds(config.train.rounds) > _WORTH_KERNELS
+    )
+    refusal = native_refusal(setup, own_device(engine.device)) if is_worth_it else ""
+    if refusal:
+        _log.info("stacks are computed by torch: %s", refusal)
+    kernels = "native" if refusal is None else "torch"
+    return config.model_copy(update={"engine": engine.with_values(kernels=kernels)})
+
+
+def _choose_processes(config: Config, setup: Setup, estimate: Estimate) -> Config:
     cores = os.cpu_count() or 1
     on_cpu = own_device(config.engine.device).type == "cpu"
     choice: dict[str, object]
@@ -48,7 +83,7 @@ def choose_engine(config: Config, setup: Setup) -> Config:
         return config
     elif not on_cpu or setup.keeps_slots:
         choice = {"name": "local"}
-    elif cores > 1 and Estimate(setup).seconds(config.train.rounds) > _WORTH_PROCESSES:
+    elif cores > 1 and estimate.seconds(config.train.rounds) > _WORTH_PROCESSES:
         choice = {"name": "torchrun", "processes": cores}
     else:
         choice = {"name": "local"}

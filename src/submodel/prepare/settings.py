@@ -36,6 +36,13 @@ def unused_problems(config: Config) -> list[str]:
         }
         if reason := reasons.get(config.engine.name):
             problems.append(f"local.optimiser_state: {reason}")
+    if getattr(config.engine, "kernels", None) == "native":
+        if config.engine.threads > 1:
+            problems.append("engine.kernels: 'native' computes with one thread: engine.threads = 1")
+        if getattr(config.engine, "batching", None) == "never":
+            problems.append(
+                "engine.kernels: 'native' computes stacks, and engine.batching is never"
+            )
     if config.train.evaluate_clients != "no":
         if config.engine.name == "flower":
             problems.append("train.evaluate_clients: devices keep their data; leave it out")

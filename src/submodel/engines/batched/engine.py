@@ -32,8 +32,9 @@ from submodel.engines.batched.stack import Share, Stack
 from submodel.engines.batched.vmap import MappedForward
 from submodel.engines.batched.wide import WideForward
 from submodel.engines.device import move, move_examples
-from submodel.engines.estimate import Estimate
+from submodel.engines.estimate import NATIVE_COSTS, TORCH_COSTS, Estimate
 from submodel.engines.lone import explain_lone_batches
+from submodel.engines.native.forward import NativeForward
 from submodel.engines.serial import SerialEngine
 from submodel.local.training import forward_context
 from submodel.local.work import batches, batches_per_pass, count_steps
@@ -62,13 +63,26 @@ class BatchedEngine:
     """Trains tasks in stacks; what cannot be stacked goes through the serial engine."""
 
     def __init__(
-        self, setup: Setup, device: torch.device | str = "cpu", always: bool = False
+        self,
+        setup: Setup,
+        device: torch.device | str = "cpu",
+        always: bool = False,
+        native: bool = False,
     ) -> None:
+        """An engine for one setup.
+
+        Args:
+            setup: what is trained.
+            device: where.
+            always: stacks as large as memory allows, not as large as it pays.
+            native: compute them by the kernels of `submodel.engines.native`.
+        """
         self._setup = setup
         self._device = torch.device(device)
         self._always = always
         self._serial = SerialEngine(setup, device)
-        self._estimate = Estimate(setup)
+        self._native = native
+        self._estimate = Estimate(setup, NATIVE_COSTS if native else TORCH_COSTS)
         self._tensors = {n: t.to("meta") for n, t in tensors_of(setup.module).items()}
         self._name = type(setup.module).__name__
         self._has_scaler = has_scaler(setup.module)
@@ -143,10 +157,11 @@ class BatchedEngine:
         for part in np.array_split(np.arange(len(clients)), stacks):  # stacks of even size
             yield from self._train_stack(forward, [clients[i] for i in part])
 
-    def _make_wide(self) -> WideForward | None:
+    def _make_wide(self) -> WideForward | NativeForward | None:
         try:
             module = to_device(self._whole(), self._device).train()
-            forward = WideForward(module, self._example)
+            wide = WideForward(module, self._example)
+            forward = NativeForward(wide) if self._native else wide
         except UnstackableError as error:
             _log.info("%s is not stacked by channels: %s", self._name, error)
             return None

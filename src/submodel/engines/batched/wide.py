@@ -74,15 +74,17 @@ class WideForward:
         if not isinstance(example, Tensor):
             raise UnstackableError("it takes something else than one batch of inputs")
         self.module = module
-        self._names = {id(p): n for n, p in module.named_parameters()}
-        self._names |= {id(b): n for n, b in module.named_buffers()}
-        self._layers = dict(module.named_modules(remove_duplicate=False))
+        self.names = {id(p): n for n, p in module.named_parameters()}
+        self.names |= {id(b): n for n, b in module.named_buffers()}
+        self.layers = dict(module.named_modules(remove_duplicate=False))
+        self.example_shape = tuple(example.shape[1:])
         try:
             graph_module = fx.GraphModule(module, _Tracer().trace(module))
             with torch.no_grad():
                 _Measuring(graph_module).run(example)
         except Exception as error:
             raise UnstackableError(f"its graph cannot be traced: {error}") from error
+        self.graph = graph_module.graph
         self._nodes: dict[fx.Node, int] = {}
         self._steps: list[tuple[Operator, list[int]]] = []
         self._pixels: dict[str, int] = {}  # weight -> outputs per row of it
@@ -125,7 +127,7 @@ class WideForward:
     def _operator(self, node: fx.Node) -> Operator:
         shapes = [_shape(a) for a in node.args if isinstance(a, fx.Node)]
         plain = all(isinstance(a, fx.Node) for a in node.args[: len(shapes)])
-        target = self._layers[str(node.target)] if node.op == "call_module" else node.target
+        target = self.layers[str(node.target)] if node.op == "call_module" else node.target
         if isinstance(target, nn.Module):
             return self._layer(target, shapes[0], _shape(node))
         if plain and target in _POINTWISE and len(shapes) == 1 and len(shapes[0]) > 1:
@@ -149,7 +151,7 @@ class WideForward:
         if isinstance(layer, nn.Linear) and len(shape) != 2:
             raise UnstackableError("a linear layer acts on another dimension than the first")
         names = [
-            None if (tensor := getattr(layer, name, None)) is None else self._names[id(tensor)]
+            None if (tensor := getattr(layer, name, None)) is None else self.names[id(tensor)]
             for name in ("weight", "bias", "running_mean", "running_var")
         ]
         if kind in WITH_WEIGHTS:

@@ -1,0 +1,86 @@
+/* Convolution: out[c][row][x] = sum over k of weight[c][k] * in[offset[k] + row][x]. */
+#pragma once
+#include "types.h"
+
+#define TILE(M, V)                                                                              \
+    static void tile_##M##_##V(const float *in, const i64 *offsets, i64 count, const float *w,  \
+                               float *out, i64 plane, i64 last, int add, const float *bias)     \
+    {                                                                                           \
+        vec sum[M][V];                                                                          \
+        for (int m = 0; m < M; m++)                                                             \
+            for (int v = 0; v < V; v++)                                                         \
+                sum[m][v] = add    ? load(out + m * plane + v * LANES)                          \
+                            : bias ? spread(bias[m])                                            \
+                                   : (vec){0};                                                  \
+        for (i64 k = 0; k < count; k++, w += M) {                                               \
+            const float *p = in + offsets[k];                                                   \
+            vec x[V];                                                                           \
+            _Pragma("GCC unroll 8") for (int v = 0; v < V; v++) x[v] = load(p + v * LANES);     \
+            _Pragma("GCC unroll 8") for (int m = 0; m < M; m++) {                               \
+                vec b = spread(w[m]);                                                           \
+                _Pragma("GCC unroll 8") for (int v = 0; v < V; v++) sum[m][v] += b * x[v];      \
+            }                                                                                   \
+        }                                                                                       \
+        for (int m = 0; m < M; m++)                                                             \
+            for (int v = 0; v < V; v++)                                                         \
+                store_first(out + m * plane + v * LANES, sum[m][v], v < V - 1 ? LANES : last);  \
+    }
+typedef void tile(const float *, const i64 *, i64, const float *, float *, i64, i64, int,
+                  const float *);
+#define TILES(M) TILE(M, 1) TILE(M, 2) TILE(M, 3)
+TILES(1) TILES(2) TILES(4)
+#if WIDEST == 5
+TILE(1, 4) TILE(1, 5) TILE(2, 4) TILE(2, 5) TILE(4, 4) TILE(4, 5) TILES(8)
+static tile *const tiles[4][5] = {{tile_1_1, tile_1_2, tile_1_3, tile_1_4, tile_1_5},
+                                  {tile_2_1, tile_2_2, tile_2_3, tile_2_4, tile_2_5},
+                                  {tile_4_1, tile_4_2, tile_4_3, tile_4_4, tile_4_5},
+                                  {tile_8_1, tile_8_2, tile_8_3}};
+#else
+static tile *const tiles[3][3] = {{tile_1_1, tile_1_2, tile_1_3},
+                                  {tile_2_1, tile_2_2, tile_2_3},
+                                  {tile_4_1, tile_4_2, tile_4_3}};
+#endif
+
+static i64 vectors(i64 length) { return (length + LANES - 1) / LANES; }
+static i64 tallest(i64 length) { return vectors(length) <= 3 ? TALLEST : 4; }
+static int block(i64 left, i64 most) /* log2 of how many channels are computed together */
+{
+    return left >= 8 && most >= 8 ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
+}
+
+static void convolve(const float *in, i64 in_row, const i64 *offsets, i64 count, const float *packed,
+                     float *out, i64 plane, i64 out_row, i64 rows, i64 length, i64 channels,
+                     int add, const float *bias)
+{
+    i64 n = vectors(length), parts = (n + WIDEST - 1) / WIDEST, most = tallest(length);
+    for (i64 c = 0; c < channels;) {
+        int b = block(channels - c, most);
+        for (i64 r = 0; r < rows; r++)
+            for (i64 part = 0; part < parts; part++) {
+                i64 from = n * part / parts, to = n * (part + 1) / parts;
+                i64 last = to == n ? length - (n - 1) * LANES : LANES;
+                tiles[b][to - from - 1](in + r * in_row + from * LANES, offsets, count,
+                                        packed + c * count,
+                                        out + c * plane + r * out_row + from * LANES, plane, last,
+                                        add, bias ? bias + c : 0);
+            }
+        c += 1 << b;
+    }
+}
+
+/* weights[c][k] in the order in which tiles read them; k = inner x taps */
+static void pack(float *packed, const float *w, i64 channels, i64 sc, i64 inner, i64 si,
+                 const i64 *taps, i64 count, i64 most, float scale)
+{
+    i64 all = inner * count;
+    for (i64 c = 0; c < channels;) {
+        i64 m = (i64)1 << block(channels - c, most);
+        float *to = packed + c * all;
+        for (i64 i = 0; i < inner; i++)
+            for (i64 t = 0; t < count; t++, to += m) {
+                const float *from = w + c * sc + i * si + taps[t];
+                for (i64 j = 0; j < m; j++) to[j] = scale * from[j * sc];
+            }
+        c += m;
+    }
+}

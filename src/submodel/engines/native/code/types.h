@@ -1,0 +1,47 @@
+/* What library.py hands over: both sides list the same fields in the same order. */
+#pragma once
+#include "vectors.h"
+
+enum { CONVOLUTION, NORM, RELU, SCALE, ADD, MAX_POOL, MEAN_POOL, COPY };
+
+typedef struct {
+    i64 kind;
+    i64 in, in2, out;          /* offsets in a client's activations; in2: of ADD, or -1 */
+    i64 din, din2, dout;       /* offsets in the gradients of activations; din: -1 if not wanted */
+    i64 add_in, add_in2;       /* 1: another consumer has put its gradient there already */
+    i64 c, h, w, pad;          /* of `in` */
+    i64 oc, oh, ow, opad;      /* of `out` */
+    i64 dpad, dopad;           /* the frames of din (and din2) and of dout */
+    i64 pad2, dpad2;           /* of in2 and its gradient */
+    i64 kh, kw, stride, edge;  /* of a filter or window; edge: its padding */
+    i64 weight, bias;          /* numbers of tensors, or -1 */
+    i64 relu;                  /* NORM: with a ReLU after it */
+    i64 statistics;            /* NORM: where mean and 1 / deviation of every channel are kept */
+    double scale, eps;
+} op;
+
+typedef struct { /* a tensor of the stack: first dimension clients x rows */
+    const float *value;
+    float *gradient;           /* 0: not wanted */
+    i64 client;                /* floats from one client to the next */
+    i64 so, si, sk;            /* strides of a filter: outputs, inputs, taps */
+} tensor;
+
+typedef struct {
+    i64 clients, batch;
+    i64 channels, height, width, pad; /* of the inputs, as an activation at offset 0 */
+    i64 outputs, output, doutput;     /* values per example, and where they and their gradient are */
+    i64 activations;                  /* floats per client */
+    i64 filters, offsets, phases, turns; /* places in the scratch memory */
+} plan;
+
+typedef struct { float *data; i64 plane, row; } view; /* data: the first value inside the frame */
+
+static view view_of(float *base, i64 h, i64 w, i64 pad, i64 n)
+{
+    view v;
+    v.row = (w + 2 * pad) * n;
+    v.plane = (h + 2 * pad) * v.row;
+    v.data = base + pad * v.row + pad * n;
+    return v;
+}

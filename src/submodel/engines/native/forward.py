@@ -1,0 +1,186 @@
+"""The forward pass of a stack by the compiled kernels, and its gradients, as one function of torch.
+
+Every client is computed by itself, whoever else is in the stack: so neither the stacks nor the
+number of processes change a bit of the result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from submodel.engines.batched.forward import UnstackableError, Wide
+from submodel.engines.batched.wide import WideForward
+from submodel.engines.native.library import LANES, NetPlan, Op, StackTensor, load_library
+from submodel.engines.native.planning import NetLayout, plan_layers
+from submodel.engines.native.recipe import make_recipe
+from submodel.model.inputs import Inputs, first_column
+
+LARGEST_BYTES = 1 << 21
+"""Nets with an activation of more bytes than this, for one client, are computed by torch.
+
+Measured on pre-activation ResNets of widths 16 to 64 at batches of 10 and 32 (docs/speed.md): what
+does not stay in a core's cache, or has many channels, is what torch's library is best at. The rule
+looks at one client's shapes alone, so that a client is computed alike in every stack.
+"""
+_KEPT_LAYOUTS = 64
+
+
+class NativeForward:
+    """A net's wide forward, computed by the kernels; raises `UnstackableError` where it cannot be.
+
+    Memory is kept from step to step, so that a forward pass makes the gradients of the one before
+    it impossible.
+    """
+
+    def __init__(self, wide: WideForward) -> None:
+        self.module = wide.module
+        self._wide = wide
+        self._recipe = make_recipe(wide.graph, wide.layers, wide.names)
+        self._inputs: tuple[int, int, int] = tuple(wide.example_shape)  # type: ignore[assignment]
+        names = (name for one in self._recipe for name in (one.weight, one.bias))
+        self._names = list(dict.fromkeys(name for name in names if name is not None))
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+        self._layouts: dict[object, _PreparedNet] = {}
+        self._memory = _Memory()
+        load_library()
+
+    def largest(self, rows: Mapping[str, int]) -> int:
+        """As in the wide forward."""
+        return self._wide.largest(rows)
+
+    def __call__(self, wide: Wide, clients: int, x: Inputs) -> Tensor:
+        """Inputs of shape (batch, clients, ...) to outputs of shape (batch, clients, classes)."""
+        batch = first_column(x).contiguous()
+        rows = {name: len(tensor) // clients for name, tensor in wide.items() if tensor.dim()}
+        if 4 * self.largest(rows) * len(batch) > LARGEST_BYTES:
+            return self._wide(wide, clients, x)
+        tensors = [_dense(wide[name]) for name in self._names]
+        net = self._prepare(tensors, clients, len(batch))
+        out: Tensor = _Net.apply(net, self._memory, clients, batch, *tensors)  # type: ignore[no-untyped-call]
+        return out
+
+    def _prepare(self, tensors: Sequence[Tensor], clients: int, batch: int) -> _PreparedNet:
+        shapes = [(len(t) // clients, *t.shape[1:]) for t in tensors]
+        rates = tuple(one.scaler.rate for one in self._recipe if one.scaler is not None)
+        key = (tuple(shapes), batch, rates)
+        if key not in self._layouts:
+            while len(self._layouts) >= _KEPT_LAYOUTS:
+                self._layouts.pop(next(iter(self._layouts)))
+            by_name = dict(zip(self._names, shapes, strict=True))
+            layout = plan_layers(self._recipe, self._inputs, by_name, self._numbers, batch)
+            self._layouts[key] = _PreparedNet(layout, self._inputs, batch)
+        return self._layouts[key]
+
+
+class _PreparedNet:
+    """A layout as the kernels take it."""
+
+    def __init__(self, layout: NetLayout, inputs: Sequence[int], batch: int) -> None:
+        self.layout = layout
+        self.ops = (Op * len(layout.ops))(*layout.ops)
+        starts = [sum(layout.scratch[:i]) for i in range(len(layout.scratch))]
+        offsets, filters, phases, turns = starts
+        self.scratch = sum(layout.scratch)
+        self.plan = NetPlan(
+            clients=0, batch=batch, channels=inputs[0], height=inputs[1], width=inputs[2],
+            pad=layout.pad, outputs=layout.outputs, output=layout.output, doutput=layout.doutput,
+            activations=layout.activations, offsets=offsets, filters=filters, phases=phases,
+            turns=turns,
+        )  # fmt: skip
+
+
+class _Memory:
+    """Activations, their gradients and working memory; frames are zero whenever layouts change."""
+
+    def __init__(self) -> None:
+        self._activations = self._gradients = self._scratch = torch.empty(0)
+        self._owner: _PreparedNet | None = None
+        self._clients = 0
+        self.turn = 0
+
+    def claim(self, net: _PreparedNet, clients: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Room for a layout and so many clients."""
+        self.turn += 1
+        layout = net.layout
+        if self._owner is not net or clients > self._clients:
+            self._activations = _zero_room(self._activations, clients * layout.activations)
+            self._gradients = _zero_room(self._gradients, layout.gradients)
+            self._scratch = _zero_room(self._scratch, net.scratch)
+            self._owner, self._clients = net, clients
+        return self._activations, self._gradients, self._scratch
+
+
+def _zero_room(memory: Tensor, size: int) -> Tensor:
+    if len(memory) < size + LANES:
+        return torch.zeros(size + LANES)
+    memory[: size + LANES].zero_()
+    return memory
+
+
+class _Net(torch.autograd.Function):
+    """(inputs, the stack's tensors) -> outputs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, net: _PreparedNet, memory: _Memory, clients: int, x: Tensor, *tensors: Tensor
+    ) -> Tensor:
+        if any(t.dtype != torch.float32 for t in (x, *tensors)):
+            raise UnstackableError("the kernels compute in float32")
+        ctx.rooms = memory.claim(net, clients)
+        ctx.memory, ctx.turn = memory, memory.turn
+        ctx.net, ctx.clients = net, clients
+        ctx.save_for_backward(*tensors)
+        out = x.new_empty(len(x), clients, net.layout.outputs)
+        net.plan.clients = clients
+        descriptions = _describe(tensors, [None] * len(tensors), clients)
+        activations, _, scratch = ctx.rooms
+        load_library().forward(
+            net.ops, len(net.ops), ctypes.byref(net.plan), descriptions,
+            x.data_ptr(), out.data_ptr(), activations.data_ptr(), scratch.data_ptr(),
+        )  # fmt: skip
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.memory.turn != ctx.turn:
+            raise RuntimeError("another forward pass has used the memory of this one")
+        tensors, net = ctx.saved_tensors, ctx.net
+        gradients = [
+            torch.empty_like(t) if is_wanted else None
+            for t, is_wanted in zip(tensors, ctx.needs_input_grad[4:], strict=True)
+        ]
+        descriptions = _describe(tensors, gradients, ctx.clients)
+        net.plan.clients = ctx.clients
+        outputs = upstream[0].contiguous()
+        load_library().backward(
+            net.ops, len(net.ops), ctypes.byref(net.plan), descriptions,
+            outputs.data_ptr(), *(room.data_ptr() for room in ctx.rooms),
+        )  # fmt: skip
+        return None, None, None, None, *gradients
+
+
+def _describe(
+    tensors: Sequence[Tensor], gradients: Sequence[Tensor | None], clients: int
+) -> ctypes.Array[StackTensor]:
+    """The tensors as the kernels take them; filters in any order of their dimensions."""
+    numbers: list[int] = []
+    for tensor, gradient in zip(tensors, gradients, strict=True):
+        stride = tensor.stride()
+        inner, tap = (stride[1], stride[-1]) if len(stride) > 1 else (0, 0)
+        pointer = 0 if gradient is None else gradient.data_ptr()
+        client = len(tensor) // clients * stride[0]
+        numbers += (tensor.data_ptr(), pointer, client, stride[0], inner, tap)
+    memory = (ctypes.c_int64 * len(numbers))(*numbers)
+    return (StackTensor * len(tensors)).from_buffer(memory)
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """With the taps of a filter one after another; the tensors of stacks are so already."""
+    if tensor.dim() == 4 and tensor.stride(2) != tensor.shape[3] * tensor.stride(3):
+        return tensor.contiguous()
+    return tensor

@@ -1,0 +1,239 @@
+"""From a recipe and the sizes of a cut to operations with places in memory.
+
+A value has a frame of zeros as wide as the widest padding of the convolutions that read it; its
+gradient one as wide as the convolution that wrote it needs. Frames are zeroed once and never
+written to. Gradients share memory: a place whose gradient has been passed on is used again by
+one of the same shape and frame.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from submodel.engines.batched.forward import UnstackableError
+from submodel.engines.native import library
+from submodel.engines.native.library import LANES, Op
+from submodel.engines.native.recipe import Ingredient
+
+Shape = tuple[int, int, int]
+"""Channels, rows, columns."""
+_LEAST_LANES = 4
+
+
+@dataclass(frozen=True)
+class NetLayout:
+    """The operations of a cut at one batch size, and the memory that they need, in floats."""
+
+    ops: Sequence[Op]
+    pad: int  # of the input
+    outputs: int  # values of an example
+    output: int
+    doutput: int
+    activations: int  # of a client
+    gradients: int
+    scratch: tuple[int, int, int, int]  # offsets, packed filters, split images, turned ones
+
+
+class _Memory:
+    """Places for values of any shape and frame."""
+
+    def __init__(self, batch: int) -> None:
+        self._batch = batch
+        self.size = 0
+        self._free: dict[tuple[Shape, int], list[int]] = defaultdict(list)
+
+    def take(self, shape: Shape, pad: int) -> int:
+        """A place, perhaps one that was given back."""
+        if places := self._free[shape, pad]:
+            return places.pop()
+        channels, rows, columns = shape
+        place = self.size
+        self.size += channels * (rows + 2 * pad) * (columns + 2 * pad) * self._batch
+        return place
+
+    def give_back(self, place: int, shape: Shape, pad: int) -> None:
+        """Let another value have it."""
+        self._free[shape, pad].append(place)
+
+
+@dataclass(frozen=True)
+class _Values:
+    """What is known of all values before they have places."""
+
+    shapes: dict[int, Shape]
+    pads: dict[int, int]
+    frames: dict[int, int]  # of their gradients
+    roots: dict[int, int]  # a value that is another one, flattened -> that one
+
+
+def plan_layers(
+    recipe: Sequence[Ingredient],
+    inputs: Shape,
+    shapes: Mapping[str, Sequence[int]],
+    numbers: Mapping[str, int],
+    batch: int,
+) -> NetLayout:
+    """Lay out a recipe.
+
+    Args:
+        recipe: of the net.
+        inputs: channels, rows and columns of an example.
+        shapes: of one client's tensors.
+        numbers: of the tensors, by name, as the kernels are given them.
+        batch: examples of a client.
+    """
+    values = _measure(recipe, inputs, shapes)
+    last = values.roots[recipe[-1].output]
+    if values.pads[last] or values.frames[last]:
+        raise UnstackableError("the net ends in a convolution")
+    steps = [one for one in recipe if values.roots[one.output] == one.output]
+    memory = _Memory(batch)
+    places = {
+        value: memory.take(values.shapes[value], values.pads[value])
+        for value in (0, *(one.output for one in steps))
+    }
+    ops = []
+    for one in steps:
+        op = _operation(one, values, places, numbers)
+        if one.kind == library.NORM:
+            op.statistics = memory.take((op.c, 1, 2), 0)
+        ops.append(op)
+    gradients = _Memory(batch)
+    doutput = _place_gradients(steps, ops, values, last, gradients)
+    needs = [_scratch(op, batch) for op in ops if op.kind == library.CONVOLUTION]
+    offsets, filters, phases, turns = (max((n[i] for n in needs), default=0) for i in range(4))
+    return NetLayout(
+        ops,
+        values.pads[0],
+        math.prod(values.shapes[last]),
+        places[last],
+        doutput,
+        memory.size,
+        gradients.size,
+        (offsets, filters, phases, turns),
+    )
+
+
+def _measure(
+    recipe: Sequence[Ingredient], inputs: Shape, shapes: Mapping[str, Sequence[int]]
+) -> _Values:
+    values = _Values({0: inputs}, defaultdict(int), defaultdict(int), {0: 0})
+    for one in recipe:
+        source = one.inputs[0]
+        values.shapes[one.output] = out = _output_shape(one, values.shapes[source], shapes)
+        if one.kind == library.CONVOLUTION:
+            values.pads[source] = max(values.pads[source], one.edge)
+            values.frames[one.output] = _gradient_frame(one, values.shapes[source], out)
+    for one in recipe:
+        source = values.roots[one.inputs[0]]
+        has_frame = values.pads[source] or values.frames[source]
+        is_same = one.kind == library.COPY and not has_frame
+        values.roots[one.output] = source if is_same else one.output
+    return values
+
+
+def _output_shape(one: Ingredient, source: Shape, shapes: Mapping[str, Sequence[int]]) -> Shape:
+    channels, rows, columns = source
+    if one.kind == library.CONVOLUTION:
+        assert one.weight is not None
+        channels = shapes[one.weight][0]
+    if one.flat:
+        is_copy = one.kind == library.COPY
+        return (math.prod(source) if is_copy else channels), 1, 1
+    if one.kernel == (0, 0):
+        return channels, 1, 1
+    if one.kind in (library.CONVOLUTION, library.MAX_POOL, library.MEAN_POOL):
+        rows, columns = (
+            (size + 2 * one.edge - k) // one.stride + 1
+            for size, k in zip((rows, columns), one.kernel, strict=True)
+        )
+    if rows < 1 or columns < 1:
+        raise UnstackableError("an image is smaller than a filter")
+    return channels, rows, columns
+
+
+def _gradient_frame(one: Ingredient, source: Shape, out: Shape) -> int:
+    """How far the gradient of the input looks beyond that of the output."""
+    frame = 0
+    for size, window, count in zip(source[1:], one.kernel, out[1:], strict=True):
+        for tap in range(window):
+            for place in (*range(min(one.stride, size)), *range(max(size - one.stride, 0), size)):
+                position, rest = divmod(place + one.edge - tap, one.stride)
+                if not rest:
+                    frame = max(frame, -position, position - count + 1)
+    return frame
+
+
+def _operation(
+    one: Ingredient, values: _Values, places: Mapping[int, int], numbers: Mapping[str, int]
+) -> Op:
+    sources = [values.roots[i] for i in one.inputs]
+    shape, out = values.shapes[one.inputs[0]], values.shapes[one.output]
+    if one.kind == library.CONVOLUTION and one.flat:
+        shape = (math.prod(shape), 1, 1)
+    kernel = shape[1:] if one.kernel == (0, 0) else one.kernel
+    return Op(
+        kind=one.kind,
+        in_=places[sources[0]], in2=places[sources[1]] if len(sources) > 1 else -1,
+        out=places[one.output],
+        din=-1, din2=-1, dout=-1, add_in=0, add_in2=0,
+        c=shape[0], h=shape[1], w=shape[2], pad=values.pads[sources[0]],
+        oc=out[0], oh=out[1], ow=out[2], opad=values.pads[one.output],
+        dpad=values.frames[sources[0]], dopad=values.frames[one.output],
+        pad2=values.pads[sources[-1]], dpad2=values.frames[sources[-1]],
+        kh=kernel[0], kw=kernel[1], stride=one.stride, edge=one.edge,
+        weight=-1 if one.weight is None else numbers[one.weight],
+        bias=-1 if one.bias is None else numbers[one.bias],
+        relu=one.relu, statistics=-1,
+        scale=1.0 if one.scaler is None else 1 / one.scaler.rate, eps=one.eps,
+    )  # fmt: skip
+
+
+def _place_gradients(
+    steps: Sequence[Ingredient], ops: Sequence[Op], values: _Values, last: int, memory: _Memory
+) -> int:
+    """Give every gradient a place while it is needed; returns that of the output."""
+    trainable_values: set[int] = set()  # values that depend on weights
+    for one in steps:
+        if one.weight is not None or trainable_values & {values.roots[i] for i in one.inputs}:
+            trainable_values.add(one.output)
+
+    def take(value: int) -> int:
+        return memory.take(values.shapes[value], values.frames[value])
+
+    places = {last: take(last)}
+    output = places[last]
+    for one, op in zip(reversed(steps), reversed(ops), strict=True):
+        op.dout = places[one.output]
+        for number, source in enumerate(values.roots[i] for i in one.inputs):
+            if source not in trainable_values:
+                continue
+            add = source in places
+            if not add:
+                places[source] = take(source)
+            if number:
+                op.din2, op.add_in2 = places[source], add
+            else:
+                op.din, op.add_in = places[source], add
+        place = places.pop(one.output)
+        memory.give_back(place, values.shapes[one.output], values.frames[one.output])
+    return output
+
+
+def _scratch(op: Op, batch: int) -> tuple[int, int, int, int]:
+    """Floats for offsets (of two floats each), packed filters, split images and turned ones."""
+    taps = op.kh * op.kw
+    rows, columns = op.h + 2 * op.pad, -(-(op.w + 2 * op.pad) // op.stride) * op.stride
+    plane = rows * columns * batch
+    phases = 0 if op.stride == 1 else op.c * max(plane, op.h * op.w * batch)
+    wide = -(-op.c // LANES) * LANES if 4 * op.c >= 3 * _LEAST_LANES else 0
+    sums = 4 * op.c * taps * LANES
+    return (
+        2 * max(op.c, op.oc) * taps,
+        op.oc * op.c * taps,
+        phases + LANES if phases else 0,
+        max(wide * plane, sums),
+    )
