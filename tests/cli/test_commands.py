@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -64,6 +65,18 @@ def test_names_are_found_when_they_are_used() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_a_dry_run_tells_what_a_run_takes_and_makes_nothing(
+    tmp_path: Path, submodel: Command
+) -> None:
+    result = submodel("train", *FAST, "--dry-run", "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    content = json.loads(result.stdout)
+    assert content["rounds"] == 2
+    assert content["seconds"] == pytest.approx(sum(p["seconds"] for p in content["phases"]))
+    assert [row["capacity"] for row in content["capacities"]] == [1, 0.5, 0.25, 0.125]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_cost_says_by_how_much_things_shrink(submodel: Command) -> None:
     result = submodel(
         "cost", "--set", "model.name=preresnet18", "--set", 'clients.capacities=["1/4", "1/16"]'
@@ -78,6 +91,7 @@ def test_cost_says_by_how_much_things_shrink(submodel: Command) -> None:
 
 BAD = {
     "missing file": (["train", "nowhere.toml"], "nowhere.toml: No such file"),
+    "json of a run": (["train", "--json"], "--json: goes with --dry-run"),
     "a folder": (["train", "."], "Is a directory"),
     "broken TOML": (["train", "broken.toml"], "broken.toml: not valid TOML"),
     "wrong type": (["train", "--set", "train.rounds=many"], "train.rounds: 'many' is not a whole"),

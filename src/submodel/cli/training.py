@@ -34,20 +34,14 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     from submodel.runs.loop import Interruption, run_rounds
     from submodel.runs.training import Training
 
-    if config.engine.name == "flower":
-        raise ConfigError(["engine.name: real devices are served: 'submodel serve CONFIG.toml'"])
+    _refuse_devices(config)
     with saying_it_once():
         setup = prepare(config)
     config = choose_engine(config, setup, has_begun=resume)
     training = Training(config, setup, takes_module=True)
     together = config.engine.name == "torchrun"
     if together and not in_process_group():
-        cores = os.cpu_count() or 1
-        processes = config.engine.processes or cores
-        if processes > _MOST_PER_CORE * cores:
-            raise ConfigError(
-                [f"engine.processes: {processes} are too many to start on {cores} cores"]
-            )
+        processes = _count_processes(config)
         del setup, training  # the others have models of their own
         give_back()
         raise typer.Exit(launch(sys.argv[1:], processes))
@@ -66,6 +60,61 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
             group.close()
 
 
+def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
+    """Say what a run would take; the folder is not made."""
+    from submodel.prepare.processes import choose_engine
+    from submodel.prepare.setup import prepare
+    from submodel.report.forecast import forecast_json, forecast_tables
+    from submodel.report.tables import cost_rows
+    from submodel.runs.forecast import forecast
+    from submodel.runs.training import Training
+
+    _refuse_devices(config)
+    setup = prepare(config)
+    config = choose_engine(config, setup)
+    processes = _count_processes(config) if config.engine.name == "torchrun" else 1
+    training = Training(config, setup, takes_module=True)
+
+    def say(text: str) -> None:
+        if not as_json:
+            print(f"{text} ...", file=sys.stderr, flush=True)
+
+    rows = cost_rows(setup)
+    result = forecast(training, processes, folder.path, say)
+    if as_json:
+        print(forecast_json(result, rows))
+        return
+    console.print(f"nothing is trained: {_describe(training, processes)}")
+    for table in forecast_tables(result, rows):
+        console.print(table)
+
+
+def _refuse_devices(config: Config) -> None:
+    if config.engine.name == "flower":
+        raise ConfigError(["engine.name: real devices are served: 'submodel serve CONFIG.toml'"])
+
+
+def _count_processes(config: Config) -> int:
+    """How many processes a run is to have, if that is a number to start here."""
+    cores = os.cpu_count() or 1
+    processes = config.engine.processes or cores
+    if processes > _MOST_PER_CORE * cores:
+        raise ConfigError([f"engine.processes: {processes} are too many to start on {cores} cores"])
+    return processes
+
+
+def _describe(training: Training, processes: int) -> str:
+    """What is trained, by whom and where."""
+    config, population = training.config, training.setup.population
+    kernels = ", native kernels" if getattr(config.engine, "kernels", "") == "native" else ""
+    return (
+        f"{config.model.name} on {config.data.name}, scheme {config.scheme.name}, "
+        f"{population.per_round} of {population.count} clients per round, "
+        f"{config.train.rounds} rounds, {processes} process(es) with {config.engine.threads} "
+        f"thread(s) on {training.device}, engine {config.engine.name}{kernels}"
+    )
+
+
 def _train_and_show(
     training: Training, folder: RunFolder, resume: bool, group: ProcessGroup | None
 ) -> None:
@@ -76,14 +125,8 @@ def _train_and_show(
     config, setup = training.config, training.setup
     if not resume:
         folder.create(config)
-    kernels = ", native kernels" if getattr(config.engine, "kernels", "") == "native" else ""
-    console.print(
-        f"{'resuming' if resume else 'training'} {folder.path}: {config.model.name} on "
-        f"{config.data.name}, scheme {config.scheme.name}, {setup.population.per_round} of "
-        f"{setup.population.count} clients per round, {config.train.rounds} rounds, "
-        f"{1 if group is None else group.size} process(es) with {config.engine.threads} thread(s) "
-        f"on {training.device}, engine {config.engine.name}{kernels}"
-    )
+    what = _describe(training, 1 if group is None else group.size)
+    console.print(f"{'resuming' if resume else 'training'} {folder.path}: {what}")
     with folder.lock():
         run_rounds(training, folder, [Progress(console)], resume=resume, group=group)
     console.print(cost_table(cost_rows(setup)))
@@ -104,10 +147,18 @@ def train_command(
     processes: Annotated[
         int | None, typer.Option(help="How many processes to start; implies torchrun.")
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what it would take, after a few seconds of trials."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print that as JSON.")] = False,
 ) -> None:
     """Train a model through sub-models; the run's folder holds all there is to know of it."""
     from submodel.config import read
     from submodel.runs.folder import RunFolder, new_folder
+
+    if as_json and not dry_run:
+        raise ConfigError(["--json: goes with --dry-run"])
 
     overrides = list(settings or [])
     if processes is not None and engine not in (None, "torchrun"):
@@ -117,7 +168,11 @@ def train_command(
     if processes is not None:
         overrides.append(f"engine.processes={processes}")
     full_config = read(config, overrides)
-    _train(full_config, RunFolder(out) if out else new_folder(full_config.name), resume=False)
+    folder = RunFolder(out) if out else new_folder(full_config.name)
+    if dry_run:
+        _dry_run(full_config, folder, as_json)
+    else:
+        _train(full_config, folder, resume=False)
 
 
 def resume_command(run: RunPath, settings: SetOptions = None) -> None:

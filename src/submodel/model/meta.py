@@ -72,9 +72,9 @@ def _pairwise(one: Any, other: Any) -> Any:
 
 def _wider(shape: Sequence[int], other: Sequence[int]) -> Sequence[int]:
     """The shape, if a tensor of the other one is repeated to it; else nothing that is a shape."""
-    aligned = [1] * (len(shape) - len(other)) + list(other)
-    fits = len(aligned) == len(shape) and all(
-        b in (a, 1) for a, b in zip(shape, aligned, strict=True)
+    other_sizes = [1] * (len(shape) - len(other)) + list(other)
+    fits = len(other_sizes) == len(shape) and all(
+        b in (a, 1) for a, b in zip(shape, other_sizes, strict=True)
     )
     return shape if fits else ()
 

@@ -1,0 +1,80 @@
+"""The forecast of a run for people, as tables, and for programs, as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from rich.table import Table
+
+from submodel.amounts import si
+from submodel.presentation.tables import text_table
+from submodel.report.tables import cost_table
+from submodel.runs.forecast import Forecast
+
+_LONG = 120.0  # seconds; above, minutes are easier to read
+
+
+def forecast_tables(result: Forecast, rows: Sequence[Mapping[str, float]]) -> list[Table]:
+    """Time by phase, bytes, and what each capacity costs.
+
+    Args:
+        result: the forecast.
+        rows: of `cost_rows`.
+    """
+    times = [[p.name, duration(p.seconds), p.how] for p in result.phases]
+    times.append(
+        ["all", duration(result.seconds), f"an estimate, by {result.trial_seconds:.1f} s of trials"]
+    )
+    sizes = result.quantities
+    per_round = sum(row.clients_per_round * (row.bytes_down + row.bytes_up)
+                    for row in sizes.by_capacity)  # fmt: skip
+    all_processes = f" ({result.processes} processes: each)" if result.processes > 1 else ""
+    amounts = [
+        ["peak memory", si(sizes.memory, "B"), f"{sizes.memory_how}{all_processes}"],
+        ["traffic, down", si(sizes.bytes_down, "B"), f"{result.rounds} rounds, from shapes"],
+        ["traffic, up", si(sizes.bytes_up, "B"), f"{result.rounds} rounds, from shapes"],
+        ["traffic per round", si(per_round, "B"), "down and up, the mean over rounds"],
+        *(
+            [
+                f"traffic of a client of {row.capacity:g}",
+                f"{si(row.bytes_down, 'B')} + {si(row.bytes_up, 'B')}",
+                f"down + up, per round; {row.clients_per_round:.3g} such clients in a round",
+            ]
+            for row in sizes.by_capacity
+        ),
+        ["disk", si(sizes.disk, "B"), f"the run's folder; {si(sizes.disk_peak, 'B')} at most"],
+    ]
+    if sizes.bytes_once:
+        amounts.insert(3, ["traffic, once", si(sizes.bytes_once, "B"), "per client, down"])
+    return [
+        text_table(
+            "time", ["phase", "time", "how it is known"], times, ["phase", "how it is known"]
+        ),
+        text_table("bytes", ["what", "amount", "of what"], amounts, ["what", "of what"]),
+        cost_table(rows),
+    ]
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> duration(0.1234), duration(75), duration(600), duration(36000)
+    ('0.12 s', '75 s', '10 min', '10 h')
+    """
+    if seconds < _LONG:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < _LONG else f"{minutes / 60:.0f} h"
+
+
+def forecast_json(result: Forecast, rows: Sequence[Mapping[str, float]]) -> str:
+    """All of it, in one object.
+
+    Args:
+        result: the forecast.
+        rows: of `cost_rows`.
+    """
+    content = {"seconds": result.seconds, **asdict(result), "capacities": list(rows)}
+    return json.dumps(content, indent=2)

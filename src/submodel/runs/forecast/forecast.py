@@ -1,0 +1,219 @@
+"""The forecast of a run: how long it will take, how much memory, traffic and disk."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from submodel.algorithm.execution import Bundle
+from submodel.algorithm.rounds import initial_state
+from submodel.algorithm.types import State
+from submodel.errors import SubmodelError
+from submodel.extras import MissingExtraError
+from submodel.heap import give_back, large_blocks_apart
+from submodel.model.build import can_release
+from submodel.runs import checkpoint
+from submodel.runs.callbacks.curves import draw_curves
+from submodel.runs.forecast.evaluation_time import time_evaluation
+from submodel.runs.forecast.quantities import (
+    Quantities,
+    bytes_once,
+    current_bytes,
+    disk_bytes,
+    peak_bytes,
+    stack_bytes,
+    traffic_of,
+)
+from submodel.runs.forecast.round_times import RoundTimes, plans_of, time_rounds
+from submodel.runs.metrics import Metrics, round_line
+from submodel.runs.training import Training
+
+_SCORES = {"test_loss": 1.0, "test_accuracy": 0.5}
+_NAMES = {"gather": "gathering", "merge": "merging"}
+_OTHERS = "planning and the rest"
+_MOST_SAVED = 1 << 26  # bytes that are written to see how long that takes
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a run: how long all of it takes, and how that is known."""
+
+    name: str
+    seconds: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run will take.
+
+    Args:
+        rounds: how many.
+        processes: that share them.
+        phases: where the time goes, in the order of a run.
+        quantities: memory, traffic, disk.
+        trial_seconds: how long it took to find out.
+    """
+
+    rounds: int
+    processes: int
+    phases: Sequence[Phase]
+    quantities: Quantities
+    trial_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """From the command to its end."""
+        return sum(phase.seconds for phase in self.phases)
+
+
+def forecast(
+    training: Training,
+    processes: int = 1,
+    where: Path | None = None,
+    say: Callable[[str], object] = str,
+    patience: float = 1.0,
+) -> Forecast:
+    """Try a little of a run, and tell what all of it takes; nothing of it is kept.
+
+    Args:
+        training: what is to be trained; its module gives its values away, as in a run.
+        processes: that would share the run.
+        where: the run's folder, which is not made; its disk is tried.
+        say: is told what is being tried.
+        patience: seconds that are tried of rounds, and of evaluations; a step may take longer.
+    """
+    start_seconds = time.process_time()
+    begin = time.perf_counter()
+    torch.set_num_threads(training.config.engine.threads)
+    give_back()  # what preparing took
+    setup, rounds = training.setup, training.rounds
+    with large_blocks_apart():
+        take = training.takes_module and can_release(setup.module)
+        state = initial_state(setup, take=take)
+    say("trying a round")
+    plans = plans_of(training)
+    times = time_rounds(training, state, plans[0], patience)
+    del state  # a large model is there once
+    say("trying an evaluation")
+    evaluation, evaluation_how, is_tried = time_evaluation(training, times.state, patience)
+    evaluations = _due(rounds, training.config.train.evaluate_every)
+    saves = _due(rounds, training.checkpoint_every or training.config.train.checkpoint_every) + 1
+    say("trying a checkpoint")
+    lines = _lines(times)
+    saving, ending, picture = _time_files(training, times.state, lines, where)
+    again = f"; once more in each of {processes} processes" if processes > 1 else ""
+    together = f", shared by {processes} processes as fast as this one" if processes > 1 else ""
+    phases = [
+        Phase("start", start_seconds * (2 if processes > 1 else 1), f"this command so far{again}"),
+        Phase(
+            "training",
+            rounds * times.training_seconds(plans, processes),
+            f"from {times.how}, and shapes{together}",
+        ),
+        *(
+            Phase(name, rounds * seconds, f"as in {times.how}")
+            for name, seconds in _by_name(times.seconds).items()
+        ),
+        Phase(
+            "evaluation",
+            evaluations * evaluation / processes,
+            f"{evaluations} x {evaluation:.3g} s, {evaluation_how}{together}",
+        ),
+        Phase("checkpoints", saves * saving, f"{saves} x {saving:.3g} s"),
+        Phase("end", ending, "curves, drawn of the trial"),
+    ]
+    line_bytes = len(json.dumps(lines[-1])) + 1
+    disk, disk_peak = disk_bytes(times.state, rounds, line_bytes, picture)
+    memory, memory_how = _memory(training, times, plans[0], is_tried)
+    rows = traffic_of(setup, times.state, plans)
+    quantities = Quantities(
+        rows,
+        rounds * sum(row.clients_per_round * row.bytes_down for row in rows),
+        rounds * sum(row.clients_per_round * row.bytes_up for row in rows),
+        bytes_once(setup, times.state),
+        disk,
+        disk_peak,
+        memory,
+        memory_how,
+    )
+    return Forecast(rounds, processes, phases, quantities, time.perf_counter() - begin)
+
+
+def _by_name(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by what people call a phase; the small ones together.
+
+    >>> _by_name({"plan": 1.0, "merge": 3.0, "reduce": 0.5})
+    {'merging': 3.0, 'planning and the rest': 1.5}
+    """
+    names = {_NAMES[key]: value for key, value in seconds.items() if key in _NAMES}
+    return names | {_OTHERS: sum(value for key, value in seconds.items() if key not in _NAMES)}
+
+
+def _due(rounds: int, every: int) -> int:
+    """How often something happens that is due every so many rounds, and after the last.
+
+    >>> _due(10, 5), _due(11, 5), _due(1, 5)
+    (2, 3, 1)
+    """
+    return -(-rounds // every)
+
+
+def _lines(times: RoundTimes) -> list[Metrics]:
+    """What would be written of the trial's rounds; scores stand for whatever they come to."""
+    lines = [round_line(number, report) for number, report in enumerate(times.reports, start=1)]
+    return [{**line, **_SCORES} for line in lines]
+
+
+def _time_files(
+    training: Training, state: State, lines: Sequence[Metrics], where: Path | None
+) -> tuple[float, float, int]:
+    """Seconds of a checkpoint and of the picture at the end, in a temporary folder; its bytes."""
+    parent = where
+    while parent is not None and not parent.is_dir():
+        parent = None if parent == parent.parent else parent.parent
+    try:
+        with tempfile.TemporaryDirectory(prefix=".dry-run-", dir=parent) as name:
+            folder = Path(name)
+            part, share = _some_tensors(state)
+            begin = time.perf_counter()
+            checkpoint.save(folder, part, training.config)
+            saving = (time.perf_counter() - begin) / share
+            begin = time.perf_counter()
+            with suppress(MissingExtraError):  # a run does without them, too
+                draw_curves([dict(line) for line in lines], folder / "curves.png", "trial")
+            ending = time.perf_counter() - begin
+            return saving, ending, sum(file.stat().st_size for file in folder.glob("*.png"))
+    except OSError as error:
+        raise SubmodelError(f"{parent}: cannot be written to: {error.strerror}") from None
+
+
+def _some_tensors(state: State) -> tuple[State, float]:
+    """A state of at most so many bytes, at least one tensor, and its share of the whole."""
+    total = sum(t.numel() * t.element_size() for t in state.tensors.values())
+    tensors: dict[str, Tensor] = {}
+    size = 0
+    for name, tensor in state.tensors.items():
+        if tensors and size >= _MOST_SAVED:
+            break
+        tensors[name] = tensor
+        size += tensor.numel() * tensor.element_size()
+    return State(state.round, tensors), size / max(1, total)
+
+
+def _memory(
+    training: Training, times: RoundTimes, bundles: Sequence[Bundle], is_tried: bool
+) -> tuple[int, str]:
+    """The peak of a process, and how it is known."""
+    if times.is_whole and is_tried:
+        return peak_bytes(), "the peak of this process"
+    by_shapes = current_bytes() + stack_bytes(training.setup, bundles)
+    return max(peak_bytes(), by_shapes), "the peak of this process, or more by shapes"

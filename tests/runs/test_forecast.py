@@ -1,0 +1,63 @@
+"""What a dry run says before anything runs, beside what the run then comes to."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from submodel.algorithm.execution import Bundle
+from submodel.algorithm.types import Assignment
+from submodel.config import parse
+from submodel.prepare.setup import prepare
+from submodel.runs.forecast import Forecast, forecast
+from submodel.runs.forecast.sample import SampleGroup
+from submodel.runs.loop import RunFolder
+from submodel.runs.training import Training
+from tests.support.runs import SMALL, run
+
+
+@pytest.fixture(scope="module")
+def small_forecast(tmp_path_factory: pytest.TempPathFactory) -> Forecast:
+    config = parse(SMALL)
+    folder = tmp_path_factory.mktemp("forecast")
+    training = Training(config, prepare(config), takes_module=True)
+    result = forecast(training, where=folder / "runs" / "small", patience=0.02)
+    assert list(folder.iterdir()) == []  # nothing of a run is made, nothing is left behind
+    return result
+
+
+def test_traffic_and_disk_are_those_of_the_run(small_forecast: Forecast, tmp_path: Path) -> None:
+    run(tmp_path / "run", parse(SMALL))
+    history = RunFolder(tmp_path / "run").metrics()
+    sizes = small_forecast.quantities
+    assert sizes.bytes_down == pytest.approx(sum(line["bytes_down"] for line in history), abs=1e-6)
+    assert sizes.bytes_up == pytest.approx(sum(line["bytes_up"] for line in history), abs=1e-6)
+    assert sum(row.clients_per_round for row in sizes.by_capacity) == history[0]["clients"]
+    folder_bytes = sum(p.stat().st_size for p in (tmp_path / "run").rglob("*") if p.is_file())
+    assert sizes.disk == pytest.approx(folder_bytes, rel=0.3)
+
+
+def test_all_phases_of_a_run_are_told_with_how_they_are_known(small_forecast: Forecast) -> None:
+    names = [phase.name for phase in small_forecast.phases]
+    assert names[:2] == ["start", "training"]
+    assert {"gathering", "merging", "evaluation", "checkpoints", "end"} < set(names)
+    assert all(phase.seconds > 0 and phase.how for phase in small_forecast.phases)
+    assert small_forecast.seconds == sum(phase.seconds for phase in small_forecast.phases)
+    assert small_forecast.quantities.memory > 100e6  # PyTorch alone takes more
+
+
+def test_batches_that_are_left_out_are_counted_as_the_others() -> None:
+    group = SampleGroup(lambda bundles: bundles[:1], longest=0.0)
+
+    def work(number: int) -> Tensor:
+        time.sleep(0.01)
+        return torch.tensor([number])
+
+    assert [int(row) for row in group.spread(5, work)] == [0, 0, 0, 0, 0]
+    assert group.batches_left_out == 4
+    assert 0.04 <= group.seconds_left_out < 0.4
+    assert len(group.share([Bundle([Assignment(0, n, 1.0)]) for n in range(3)])) == 1
