@@ -40,6 +40,7 @@ def data_command(
 ) -> None:
     """Fetch a dataset, describe it, and show who would have what of it."""
     from submodel.config import read
+    from submodel.data.held_out import hold_out
     from submodel.prepare.objective import settle_clients
     from submodel.prepare.parts import load_data, split_data
     from submodel.report import partition as picture
@@ -63,7 +64,7 @@ def data_command(
         if value is not None
     ]
     config = read(file, [*overrides, *(settings or [])])
-    dataset = load_data(config)
+    dataset = hold_out(load_data(config), config.data.held_out, config.seed)
     config = settle_clients(config, None if dataset.owners is None else len(dataset.owners))
     print(config.data.name)
     print("\n".join(f"  {line}" for line in picture.describe_data(dataset)))

@@ -129,6 +129,11 @@ class DataSection(ChoosingSection):
         None, description="use so many training examples, balanced over classes, whatever the seed"
     )
     test_examples: Count | None = Field(None, description="likewise of the test part")
+    held_out: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="the share of the training part that nobody trains on, drawn from the seed, of "
+        "every class (or natural client) alike; scored beside the test part, to choose by",
+    )
     partition: str = Field("auto", description=PARTITIONS.describe())
     augment: list[str] = Field(
         [],

@@ -66,6 +66,7 @@ class Dataset:
         text: what is known of the tokens, where examples are text.
         owners: who has which example, where the data says so.
         table: how columns became numbers, where examples are rows of a table.
+        held_out: training examples that nobody trains on, where some were held out.
     """
 
     train: Examples
@@ -75,6 +76,7 @@ class Dataset:
     text: TextFacts | None = None
     owners: Owners | None = None
     table: TableFacts | None = None
+    held_out: Examples | None = None
 
     @property
     def inputs(self) -> tuple[int, ...]:

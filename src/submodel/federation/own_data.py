@@ -35,8 +35,8 @@ from submodel.prepare.objective import apply_task, make_task
 from submodel.prepare.parts import load_data, split_data
 
 _log = logging.getLogger(__name__)
-_NOT_HERE = ("name", "path", "test_path", "source", "examples", "test_examples", "least", "client",
-             "partition", "augment")  # fmt: skip
+_NOT_HERE = ("name", "path", "test_path", "source", "examples", "test_examples", "held_out",
+             "least", "client", "partition", "augment")  # fmt: skip
 """Keys of the server's data that say nothing of a device's: where it is, how much of it is used."""
 
 

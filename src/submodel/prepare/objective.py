@@ -49,7 +49,8 @@ def apply_task(task: TaskKind, data: Dataset) -> Dataset:
     if train.y is not data.train.y:
         is_labelled = are_labels(train.y) and are_labels(test.y)
         classes = count_classes(train.y, test.y) if is_labelled else None
-    return replace(data, train=train, test=test, classes=classes)
+    held_out = None if data.held_out is None else task.examples(data.held_out)
+    return replace(data, train=train, test=test, classes=classes, held_out=held_out)
 
 
 def settle(config: Config, owners: int | None, is_plain: bool) -> Config:

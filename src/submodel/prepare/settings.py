@@ -25,6 +25,10 @@ def unused_problems(config: Config) -> list[str]:
     problems = []
     if config.train.evaluate_train_examples is not None and not config.train.evaluate_train:
         problems.append("train.evaluate_train_examples: goes with train.evaluate_train = true")
+    if config.data.held_out is not None and config.engine.name == "flower":
+        problems.append(
+            "data.held_out: devices train on all that they have; the server has nothing to hold out"
+        )
     if config.local.drop_last and not config.local.batch_size:
         problems.append("local.drop_last: goes with batches; local.batch_size = 0 makes one of all")
     if config.local.optimiser_state == "kept":

@@ -13,6 +13,7 @@ from submodel.algorithm.clients import PartitionedClients
 from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.data import Dataset, Partition, limit
+from submodel.data.held_out import hold_out
 from submodel.data.partitions import Unsplit
 from submodel.engines import lone
 from submodel.engines.device import device_problems
@@ -66,6 +67,11 @@ def prepare(
     if module is not None and config.model.weights is not None:
         problems.append("model.weights: a model that is given in Python has its own; leave it out")
     problems += rank_problems(config, own_axes=axes is not None)
+    if partition is not None and config.data.held_out is not None:
+        problems.append(
+            "data.held_out: who has which examples is given in Python, by their places among all: "
+            "leave the examples out there"
+        )
     if problems:
         raise ConfigError(problems)
     check_kinds(module, data, loss or functional.cross_entropy)
@@ -80,6 +86,7 @@ def prepare(
         data = load_data(config)
     else:
         data = limit(data, config.data.examples, config.data.test_examples)
+    data = hold_out(data, config.data.held_out, config.seed)
     task = make_task(config, data, loss)
     source = data  # who has which examples follows from it, whatever the task makes of them
     data, loss = apply_task(task, source), task.loss

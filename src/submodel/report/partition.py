@@ -33,6 +33,8 @@ def describe_data(data: Dataset) -> list[str]:
     """Classes, sizes and channel statistics, a line each."""
     shape = " x ".join(map(str, data.inputs))
     lines = [f"{len(data.train):,} training and {len(data.test):,} test examples of {shape}"]
+    if data.held_out is not None:
+        lines.append(f"{len(data.held_out):,} more of the training part are held out")
     if data.classes is not None:
         counts = np.bincount(data.train.y.numpy(), minlength=data.classes)
         names = data.about.names if data.about is not None else ()

@@ -49,6 +49,8 @@ class _Line(TypedDict):
     test_accuracy: NotRequired[JsonNumber]
     train_eval_loss: NotRequired[JsonNumber]
     train_eval_accuracy: NotRequired[JsonNumber]
+    held_out_loss: NotRequired[JsonNumber]
+    held_out_accuracy: NotRequired[JsonNumber]
     capacity_accuracy: NotRequired[dict[str, JsonNumber]]
     capacity_loss: NotRequired[dict[str, JsonNumber]]
     client_count: NotRequired[JsonNumber]
@@ -91,7 +93,7 @@ def score_names(metrics: Iterable[str]) -> set[str]:
     >>> "capacity_f1" in score_names(["f1"]), "capacity_f1" in score_names(["accuracy"])
     (True, False)
     """
-    parts = ("test", "train_eval", "capacity", "client")
+    parts = ("test", "train_eval", "held_out", "capacity", "client")
     return {"client_count", *(f"{part}_{name}" for part in parts for name in ("loss", *metrics))}
 
 

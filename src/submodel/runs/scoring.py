@@ -29,6 +29,8 @@ def scores(training: Training, state: State, group: Group) -> Metrics:
     parts = {"test": data.test}
     if settings.evaluate_train:
         parts["train_eval"] = some(data.train, settings.evaluate_train_examples, setup.seed)
+    if data.held_out is not None:
+        parts["held_out"] = data.held_out
     small = capacity_models(setup, state) if settings.evaluate_capacities else {}
     rows = measure_moments(setup, [(state.tensors, WHOLE), *small.values()])
     part_scores = evaluate_parts(

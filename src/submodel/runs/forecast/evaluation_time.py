@@ -71,6 +71,8 @@ def _passes(training: Training) -> dict[float, int]:
     if _calibrates(setup):
         examples += len(some(data.train, setup.statistics.examples, setup.seed))
     passes = {1.0: examples}
+    if data.held_out is not None:
+        passes[1.0] += len(data.held_out)
     if settings.evaluate_train:
         passes[1.0] += len(some(data.train, settings.evaluate_train_examples, setup.seed))
     if settings.evaluate_capacities:
