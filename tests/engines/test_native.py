@@ -55,15 +55,14 @@ class Mean(nn.Module):
 
 
 def stack_of(net: nn.Module, clients: int) -> dict[str, Tensor]:
-    """Every client's tensors, all different."""
+    """Every client's tensors, all different; norms multiply by something near one."""
     generator = torch.Generator().manual_seed(1)
-    return {
-        name: widen(
-            [p.detach() + 0.3 * torch.randn(p.shape, generator=generator) for _ in range(clients)],
-            CPU,
-        ).requires_grad_()
-        for name, p in net.named_parameters()
-    }
+
+    def draw(p: Tensor) -> Tensor:
+        return (p.dim() == 1) + 0.4 * torch.randn(p.shape, generator=generator)
+
+    parts = {n: [draw(p) for _ in range(clients)] for n, p in net.named_parameters()}
+    return {name: widen(part, CPU).requires_grad_() for name, part in parts.items()}
 
 
 def results(

@@ -28,6 +28,7 @@ does not stay in a core's cache, or has many channels, is what torch's library i
 looks at one client's shapes alone, so that a client is computed alike in every stack.
 """
 _KEPT_LAYOUTS = 64
+_FIELDS = len(StackTensor._fields_)
 
 
 class NativeForward:
@@ -47,6 +48,7 @@ class NativeForward:
         self._numbers = {name: number for number, name in enumerate(self._names)}
         self._layouts: dict[object, _PreparedNet] = {}
         self._memory = _Memory()
+        self._stack: _StackView | None = None
         load_library()
 
     def largest(self, rows: Mapping[str, int]) -> int:
@@ -56,25 +58,50 @@ class NativeForward:
     def __call__(self, wide: Wide, clients: int, x: Inputs) -> Tensor:
         """Inputs of shape (batch, clients, ...) to outputs of shape (batch, clients, classes)."""
         batch = first_column(x).contiguous()
-        rows = {name: len(tensor) // clients for name, tensor in wide.items() if tensor.dim()}
-        if 4 * self.largest(rows) * len(batch) > LARGEST_BYTES:
+        if self._stack is None or self._stack.wide is not wide:  # the same from step to step
+            self._stack = _StackView(wide, self._names, clients)
+        if 4 * self.largest(self._stack.rows) * len(batch) > LARGEST_BYTES:
             return self._wide(wide, clients, x)
-        tensors = [_dense(wide[name]) for name in self._names]
-        net = self._prepare(tensors, clients, len(batch))
-        out: Tensor = _Net.apply(net, self._memory, clients, batch, *tensors)  # type: ignore[no-untyped-call]
+        net = self._prepare(self._stack, len(batch))
+        out: Tensor = _Net.apply(net, self._memory, self._stack, batch, *self._stack.tensors)  # type: ignore[no-untyped-call]
         return out
 
-    def _prepare(self, tensors: Sequence[Tensor], clients: int, batch: int) -> _PreparedNet:
-        shapes = [(len(t) // clients, *t.shape[1:]) for t in tensors]
+    def _prepare(self, stack: _StackView, batch: int) -> _PreparedNet:
         rates = tuple(one.scaler.rate for one in self._recipe if one.scaler is not None)
-        key = (tuple(shapes), batch, rates)
+        key = (stack.shapes, batch, rates)
         if key not in self._layouts:
             while len(self._layouts) >= _KEPT_LAYOUTS:
                 self._layouts.pop(next(iter(self._layouts)))
-            by_name = dict(zip(self._names, shapes, strict=True))
+            by_name = dict(zip(self._names, stack.shapes, strict=True))
             layout = plan_layers(self._recipe, self._inputs, by_name, self._numbers, batch)
             self._layouts[key] = _PreparedNet(layout, self._inputs, batch)
         return self._layouts[key]
+
+
+class _StackView:
+    """The tensors of a stack as the kernels take them."""
+
+    def __init__(self, wide: Wide, names: Sequence[str], clients: int) -> None:
+        self.wide, self.clients = wide, clients
+        self.rows = {name: len(t) // clients for name, t in wide.items() if t.dim()}
+        self.tensors = [_dense(wide[name]) for name in names]
+        self.shapes = tuple((len(t) // clients, *t.shape[1:]) for t in self.tensors)
+        if any(t.dtype != torch.float32 for t in self.tensors):
+            raise UnstackableError("the kernels compute in float32")
+        self._numbers: list[int] = []
+        for tensor in self.tensors:
+            stride = tensor.stride()
+            inner, tap = (stride[1], stride[-1]) if len(stride) > 1 else (0, 0)
+            client = len(tensor) // clients * stride[0]
+            self._numbers += (tensor.data_ptr(), 0, client, stride[0], inner, tap)
+
+    def describe(self, gradients: Sequence[Tensor | None] = ()) -> ctypes.Array[StackTensor]:
+        """With the memory for their gradients."""
+        numbers = list(self._numbers)
+        if gradients:
+            numbers[1::_FIELDS] = [0 if g is None else g.data_ptr() for g in gradients]
+        memory = (ctypes.c_int64 * len(numbers))(*numbers)
+        return (StackTensor * len(self.tensors)).from_buffer(memory)
 
 
 class _PreparedNet:
@@ -127,20 +154,17 @@ class _Net(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, net: _PreparedNet, memory: _Memory, clients: int, x: Tensor, *tensors: Tensor
+        ctx: Any, net: _PreparedNet, memory: _Memory, stack: _StackView, x: Tensor, *_: Tensor
     ) -> Tensor:
-        if any(t.dtype != torch.float32 for t in (x, *tensors)):
+        if x.dtype != torch.float32:
             raise UnstackableError("the kernels compute in float32")
-        ctx.rooms = memory.claim(net, clients)
-        ctx.memory, ctx.turn = memory, memory.turn
-        ctx.net, ctx.clients = net, clients
-        ctx.save_for_backward(*tensors)
-        out = x.new_empty(len(x), clients, net.layout.outputs)
-        net.plan.clients = clients
-        descriptions = _describe(tensors, [None] * len(tensors), clients)
-        activations, _, scratch = ctx.rooms
+        ctx.rooms = memory.claim(net, stack.clients)
+        ctx.memory, ctx.turn, ctx.net, ctx.stack = memory, memory.turn, net, stack
+        out = x.new_empty(len(x), stack.clients, net.layout.outputs)
+        net.plan.clients = stack.clients
+        activations, scratch = ctx.rooms[0], ctx.rooms[2]
         load_library().forward(
-            net.ops, len(net.ops), ctypes.byref(net.plan), descriptions,
+            net.ops, len(net.ops), ctypes.byref(net.plan), stack.describe(),
             x.data_ptr(), out.data_ptr(), activations.data_ptr(), scratch.data_ptr(),
         )  # fmt: skip
         return out
@@ -149,34 +173,18 @@ class _Net(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.memory.turn != ctx.turn:
             raise RuntimeError("another forward pass has used the memory of this one")
-        tensors, net = ctx.saved_tensors, ctx.net
+        net, stack = ctx.net, ctx.stack
         gradients = [
             torch.empty_like(t) if is_wanted else None
-            for t, is_wanted in zip(tensors, ctx.needs_input_grad[4:], strict=True)
+            for t, is_wanted in zip(stack.tensors, ctx.needs_input_grad[4:], strict=True)
         ]
-        descriptions = _describe(tensors, gradients, ctx.clients)
-        net.plan.clients = ctx.clients
+        net.plan.clients = stack.clients
         outputs = upstream[0].contiguous()
         load_library().backward(
-            net.ops, len(net.ops), ctypes.byref(net.plan), descriptions,
+            net.ops, len(net.ops), ctypes.byref(net.plan), stack.describe(gradients),
             outputs.data_ptr(), *(room.data_ptr() for room in ctx.rooms),
         )  # fmt: skip
         return None, None, None, None, *gradients
-
-
-def _describe(
-    tensors: Sequence[Tensor], gradients: Sequence[Tensor | None], clients: int
-) -> ctypes.Array[StackTensor]:
-    """The tensors as the kernels take them; filters in any order of their dimensions."""
-    numbers: list[int] = []
-    for tensor, gradient in zip(tensors, gradients, strict=True):
-        stride = tensor.stride()
-        inner, tap = (stride[1], stride[-1]) if len(stride) > 1 else (0, 0)
-        pointer = 0 if gradient is None else gradient.data_ptr()
-        client = len(tensor) // clients * stride[0]
-        numbers += (tensor.data_ptr(), pointer, client, stride[0], inner, tap)
-    memory = (ctypes.c_int64 * len(numbers))(*numbers)
-    return (StackTensor * len(tensors)).from_buffer(memory)
 
 
 def _dense(tensor: Tensor) -> Tensor:

@@ -20,7 +20,6 @@ from submodel.engines.native.recipe import Ingredient
 
 Shape = tuple[int, int, int]
 """Channels, rows, columns."""
-_LEAST_LANES = 4
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,21 @@ class _Memory:
         if places := self._free[shape, pad]:
             return places.pop()
         channels, rows, columns = shape
+        row = columns * self._batch
+        if pad:
+            row = _aligned(pad * self._batch) + _aligned((columns + pad) * self._batch)
         place = self.size
-        self.size += channels * (rows + 2 * pad) * (columns + 2 * pad) * self._batch
+        self.size += _aligned(channels * (rows + 2 * pad) * row)
         return place
 
     def give_back(self, place: int, shape: Shape, pad: int) -> None:
         """Let another value have it."""
         self._free[shape, pad].append(place)
+
+
+def _aligned(floats: int) -> int:
+    """So many, rounded up to whole vectors, as ``view_of`` of `code/types.h` has it."""
+    return -(-floats // LANES) * LANES
 
 
 @dataclass(frozen=True)
@@ -223,17 +230,18 @@ def _place_gradients(
     return output
 
 
-def _scratch(op: Op, batch: int) -> tuple[int, int, int, int]:
+def _scratch(op: Op, batch: int) -> tuple[int, ...]:
     """Floats for offsets (of two floats each), packed filters, split images and turned ones."""
     taps = op.kh * op.kw
-    rows, columns = op.h + 2 * op.pad, -(-(op.w + 2 * op.pad) // op.stride) * op.stride
-    plane = rows * columns * batch
-    phases = 0 if op.stride == 1 else op.c * max(plane, op.h * op.w * batch)
-    wide = -(-op.c // LANES) * LANES if 4 * op.c >= 3 * _LEAST_LANES else 0
-    sums = 4 * op.c * taps * LANES
-    return (
+    rows, columns = op.h + 2 * op.pad, op.w + 2 * op.pad
+    row = _aligned(-(-columns // op.stride) * batch) * op.stride
+    phases = 0 if op.stride == 1 else op.c * rows * row + LANES
+    plane = rows * (columns * batch if op.stride == 1 else row)
+    parts = op.c * op.h * op.w * batch + LANES  # of the gradient of the input, with a stride
+    needs = (
         2 * max(op.c, op.oc) * taps,
         op.oc * op.c * taps,
-        phases + LANES if phases else 0,
-        max(wide * plane, sums),
+        0 if op.stride == 1 else max(phases, parts),
+        max(_aligned(op.c) * plane, 4 * op.c * taps * LANES),
     )
+    return tuple(map(_aligned, needs))

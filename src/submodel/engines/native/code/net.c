@@ -68,7 +68,7 @@ void backward(const op *ops, i64 count, const plan *p, const tensor *tensors, co
                 }
                 if (w->gradient) filter_gradient(o, p, w, client, act, g, scratch);
                 if (o->din >= 0)
-                    input_gradient(o, p, w, client, g, grads + o->dout, grads, scratch);
+                    input_gradient(o, p, w, client, g, grads, scratch);
             }
         }
     }

@@ -17,6 +17,7 @@
                 _Pragma("GCC unroll 8") for (int m = 0; m < M; m++) a[m] = load(gx + m * plane); \
                 _Pragma("GCC unroll 8") for (int q = 0; q < Q; q++) {                           \
                     vec b = load(px + offsets[q]);                                              \
+                    HOLD(b);                                                                    \
                     _Pragma("GCC unroll 8") for (int m = 0; m < M; m++) sum[m][q] += a[m] * b;  \
                 }                                                                               \
             }                                                                                   \
@@ -99,5 +100,5 @@ static outer *const outers[3][2] = {{outer_1_1, outer_1_2}, {outer_2_1, outer_2_
 /* turning an image pays where it is used for several taps, or is small itself */
 static int uses_outer(const op *o, i64 n)
 {
-    return 4 * o->c >= 3 * LANES && (o->kh * o->kw > 3 || o->oh * vectors(o->ow * n) < 16);
+    return 4 * o->c >= 3 * LANES && o->oh * vectors(o->ow * n) < (o->kh * o->kw > 3 ? 64 : 16);
 }

@@ -69,18 +69,31 @@ static void convolve(const float *in, i64 in_row, const i64 *offsets, i64 count,
 }
 
 /* weights[c][k] in the order in which tiles read them; k = inner x taps */
+INLINE void pack_block(float *to, const float *w, i64 m, i64 sc, i64 inner, i64 si,
+                       const i64 *taps, i64 count, float scale)
+{
+    for (i64 i = 0; i < inner; i++, w += si)
+        for (i64 t = 0; t < count; t++, to += m)
+            for (i64 j = 0; j < m; j++) to[j] = scale * w[taps[t] + j * sc];
+}
+
 static void pack(float *packed, const float *w, i64 channels, i64 sc, i64 inner, i64 si,
                  const i64 *taps, i64 count, i64 most, float scale)
 {
-    i64 all = inner * count;
     for (i64 c = 0; c < channels;) {
-        i64 m = (i64)1 << block(channels - c, most);
-        float *to = packed + c * all;
-        for (i64 i = 0; i < inner; i++)
-            for (i64 t = 0; t < count; t++, to += m) {
-                const float *from = w + c * sc + i * si + taps[t];
-                for (i64 j = 0; j < m; j++) to[j] = scale * from[j * sc];
-            }
-        c += m;
+        int b = block(channels - c, most);
+        float *to = packed + c * inner * count;
+        const float *from = w + c * sc;
+        if (b == 3 && sc == 1)
+            pack_block(to, from, 8, 1, inner, si, taps, count, scale);
+        else if (b == 3)
+            pack_block(to, from, 8, sc, inner, si, taps, count, scale);
+        else if (b == 2 && sc == 1)
+            pack_block(to, from, 4, 1, inner, si, taps, count, scale);
+        else if (b == 2)
+            pack_block(to, from, 4, sc, inner, si, taps, count, scale);
+        else
+            pack_block(to, from, 1 << b, sc, inner, si, taps, count, scale);
+        c += 1 << b;
     }
 }

@@ -32,6 +32,16 @@ typedef int32_t mask __attribute__((vector_size(4 * LANES)));
 
 INLINE vec load(const float *p) { return *(const loose *)p; }
 INLINE void store(float *p, vec x) { *(loose *)p = x; }
+/* keeps a value in a register that is used several times: compilers would load it every time */
+#if defined(__x86_64__) && LANES == 16
+#define HOLD(x) __asm__("" : "+v"(x))
+#elif defined(__x86_64__)
+#define HOLD(x) __asm__("" : "+x"(x))
+#elif defined(__aarch64__)
+#define HOLD(x) __asm__("" : "+w"(x))
+#else
+#define HOLD(x)
+#endif
 INLINE vec spread(float x) { return x - (vec){0}; }
 INLINE float total(vec x)
 {
