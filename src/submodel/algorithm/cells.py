@@ -102,17 +102,19 @@ class Cells:
         return self._count == 1 and self.accumulators[0].can_overwrite
 
     def merge(
-        self, cut_of_cell: CutOfCell, overwrite: bool = False
+        self, cut_of_cell: CutOfCell, *, overwrite: bool = False, writes: bool = True
     ) -> tuple[State, Mapping[str, Tensor], bool]:
         """The state with the merged tensors, what was held of them, and whether it is global.
 
         Args:
             cut_of_cell: what a cell holds.
             overwrite: let them take the place of those before.
+            writes: whether this process puts them there.
         """
         if self._count == 1:
             (sums,) = self.accumulators
-            return self._with(sums.merge(in_place=overwrite)), sums.coverage_masks(), True
+            tensors = sums.merge(in_place=overwrite, writes=writes)
+            return self._with(tensors), sums.coverage_masks(), True
         memory = self._after_round()
         if self._of.joins(self._state.round):
             tensors, coverage = self._join(memory, cut_of_cell)

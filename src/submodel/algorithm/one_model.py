@@ -20,9 +20,11 @@ class OneModel:
 
     Args:
         is_torn: whether that has begun, and the round does not count yet.
+        writes: whether this process does; another one may do it for all.
     """
 
     is_torn: bool = False
+    writes: bool = True
 
 
 def can_overwrite(setup: Setup, state: State, cells: Cells) -> bool:

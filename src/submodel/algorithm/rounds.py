@@ -130,10 +130,9 @@ def step(
     _require_updates(tally, state.round)
 
     # 4. The sums are merged; the server takes its step from there, and projects: w_{r+1}.
-    overwrite = one_model is not None and can_overwrite(setup, state, cells)
-    if one_model is not None and overwrite:
-        one_model.is_torn = True
-    new = slots.keep_in(_next(setup, state, cells, dispatchers[0], overwrite))
+    if one_model is not None:
+        one_model.is_torn = can_overwrite(setup, state, cells)
+    new = slots.keep_in(_next(setup, state, cells, dispatchers[0], one_model))
     for sums in cells.accumulators:
         tally.note(sums.notes)
     return new, tally.report(coverage(cells.accumulators))
@@ -175,11 +174,13 @@ def _require_updates(tally: Tally, round_: int) -> None:
 
 
 def _next(
-    setup: Setup, state: State, cells: Cells, dispatcher: Dispatcher, overwrite: bool
+    setup: Setup, state: State, cells: Cells, dispatcher: Dispatcher, one_model: OneModel | None
 ) -> State:
     """The state after the merge: server step, projection, and a new start for the cells."""
     new, coverage_masks, together = cells.merge(
-        lambda cell: dispatcher.cut(Assignment(state.round, cell, 1.0, cell)), overwrite
+        lambda cell: dispatcher.cut(Assignment(state.round, cell, 1.0, cell)),
+        overwrite=one_model is not None and one_model.is_torn,
+        writes=one_model is None or one_model.writes,
     )
     if together:
         new = begin_cells(setup, _server_step(setup, state, new, coverage_masks))

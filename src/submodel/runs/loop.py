@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 
 import torch
@@ -18,6 +19,7 @@ from submodel.algorithm.rounds import output_step, step
 from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import State
 from submodel.engines.processes.group import ProcessGroup
+from submodel.engines.processes.shared_model import SharedModel, share_model
 from submodel.errors import CallbackError, LostProcessError, SilentRoundError, SubmodelError
 from submodel.heap import give_back, large_blocks_apart
 from submodel.model.cost import CostModel
@@ -67,14 +69,22 @@ def run_rounds(
     watchers = callbacks_of(training, folder, subject, group, callbacks)
     with large_blocks_apart():
         state, history = start(training, folder, subject, resume)
-    if group is not None:
-        state = group.agree(state)
     is_large = size_in_bytes(state.tensors) >= _LARGE
     one_model = OneModel() if is_large and not watchers.looks_back else None
+    shared: SharedModel | None = None
+    if group is not None:
+        if group.first(one_model is not None):
+            shared = share_model(group, state, setup.module)
+        if shared is not None:
+            one_model = OneModel(writes=shared.writes)
+            state = replace(state, tensors=shared.tensors)
+        state = group.agree(state, shared=shared is not None)
     try:
         watchers.begin(training, state, history)
         while state.round < rounds:
             after, report = _round(training, state, engine, costs, together, one_model)
+            if shared is not None and one_model is not None:
+                after = shared.settle(after, one_model)
             line = watchers.complete(state, after, round_line(after.round, report))
             history.append(line)
             before, state = state, after  # from here on the round counts

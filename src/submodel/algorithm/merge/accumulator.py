@@ -182,7 +182,7 @@ class Accumulator:
 
     def _count_covered(self, name: str) -> int:
         count = None
-        if self._more is None and self._exchange is None:
+        if self._more is None and (self._exchange is None or self._have_one_cut):
             cuts = [holding.cut for holding in self._holdings.values()]
             count = count_union(cuts, name, self._whole[name].shape)
         return int(self._coverage_mask(name).sum()) if count is None else count
@@ -201,7 +201,7 @@ class Accumulator:
         return LazyMasks(list(self._whole), self._coverage_mask)
 
     def _coverage_mask(self, name: str) -> Tensor:
-        if self._more is not None or self._exchange is not None:
+        if self._more is not None or (self._exchange is not None and not self._have_one_cut):
             return self._holder_weight(name) > 0
         whole = self._whole[name]
         mask = torch.zeros(whole.shape, dtype=torch.bool, device=whole.device)
@@ -214,11 +214,12 @@ class Accumulator:
         """Whether `merge` needs nothing of a tensor once it is merged."""
         return True
 
-    def merge(self, *, in_place: bool = False) -> dict[str, Tensor]:
+    def merge(self, *, in_place: bool = False, writes: bool = True) -> dict[str, Tensor]:
         """The new tensors; what nobody held, or nobody moved, keeps its bits.
 
         Args:
             in_place: write them over the old ones, and forget updates on the way; once.
+            writes: whether this process does so; False: another one does, in the same memory.
         """
         tensors: dict[str, Tensor] = {}
         if (indices := self._small_indices()) is not None:
@@ -227,12 +228,18 @@ class Accumulator:
             for name, tensor in small.items():
                 old = self._whole[name]
                 tensors[name] = old.copy_(tensor) if in_place else tensor.clone()
+                for holding in holdings if in_place else ():
+                    holding.forget(name)
         others = [name for name in self._whole if name not in tensors]
-        jobs = (job for name in others for job in self._jobs(name, tensors, in_place))
+        jobs = (job for name in others for job in self._jobs(name, tensors, in_place, writes))
         run_jobs(jobs, self._exchange)
+        if in_place and self._exchange is not None:
+            self._exchange.gather(None)  # whoever reads it from here on reads what is merged
         return {name: tensors[name] for name in self._whole}
 
-    def _jobs(self, name: str, tensors: dict[str, Tensor], in_place: bool) -> Iterator[SumJob]:
+    def _jobs(
+        self, name: str, tensors: dict[str, Tensor], in_place: bool, writes: bool
+    ) -> Iterator[SumJob]:
         """What merges one tensor, piece by piece, into ``tensors``."""
         holdings = list(self._holdings.values())
         if self._exchange is not None:
@@ -241,7 +248,10 @@ class Accumulator:
             regions = {holding.region(name) for holding in holdings}
             one_cut = len(regions) == 1 and self._more is None
         make = self._one_cut if one_cut else self._many_cuts
-        yield from make(name, tensors, holdings, in_place)
+        for job in make(name, tensors, holdings, in_place):
+            yield job if writes else SumJob(job.sums, _leave)
+        if not writes:
+            tensors[name] = self._whole[name]
 
         def forget(_: Tensor) -> None:
             for holding in holdings:
@@ -324,6 +334,10 @@ class Accumulator:
                     new[start:stop] = old
                 continue
             yield SumJob(sums, lambda sums, a=start, b=stop: finish(sums, a, b))  # type: ignore[misc]
+
+
+def _leave(_: Tensor) -> None:
+    """Another process finishes this."""
 
 
 def coverage(accumulators: Sequence[Accumulator]) -> float:

@@ -161,13 +161,15 @@ class ProductSums(Accumulator):
         """Products are compared with those before."""
         return False
 
-    def merge(self, *, in_place: bool = False) -> dict[str, Tensor]:
+    def merge(self, *, in_place: bool = False, writes: bool = True) -> dict[str, Tensor]:
         """The new tensors; factors whose product nobody moved keep their bits.
 
         Args:
             in_place: cannot be.
+            writes: of no account without it.
         """
         assert not in_place
+        assert writes or not in_place
         means = super().merge()
         tensors = {n: means.get(n, t) for n, t in self._everything.items()}
         squared_error = total = 0.0

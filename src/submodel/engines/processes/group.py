@@ -72,8 +72,8 @@ class ProcessGroup:
     """The processes that train one run together, as this one sees them."""
 
     def __init__(self, device: str) -> None:
-        self._device = own_device(device)
-        backend = "nccl" if self._device.type == "cuda" else "gloo"
+        self.device = own_device(device)
+        backend = "nccl" if self.device.type == "cuda" else "gloo"
         try:
             dist.init_process_group(backend, timeout=_PATIENCE)
         except (RuntimeError, ValueError) as error:
@@ -97,38 +97,42 @@ class ProcessGroup:
         """Count together, exchange the books; sums are exchanged as they are merged."""
         for accumulator in accumulators:
             accumulator.join(self)
-        tally.merge(self._gather(tally.books()))
+        tally.merge(self.tell(tally.books()))
 
     def add(self, values: Tensor) -> None:
         """Let the values be the sums of everyone's, in place."""
-        on_device = values.to(self._device)
+        on_device = values.to(self.device)
         self._together(lambda: dist.all_reduce(on_device))
         if on_device is not values:
             values.copy_(on_device)
 
     def gather(self, word: str | None) -> list[str | None]:
         """The words of all processes."""
-        return [answer["word"] for answer in self._gather({"word": word})]
+        return [answer["word"] for answer in self.tell({"word": word})]
 
     def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
         """Every process does every so-many-th piece, and all get all."""
-        results = [work(number).to(self._device) for number in range(self.rank, count, self.size)]
-        like = results[0] if results else work(0).to(self._device)  # more processes than pieces
+        results = [work(number).to(self.device) for number in range(self.rank, count, self.size)]
+        like = results[0] if results else work(0).to(self.device)  # more processes than pieces
         rows = -(-count // self.size)
         mine = torch.stack(results + [torch.zeros_like(like)] * (rows - len(results)))
         parts = [torch.zeros_like(mine) for _ in range(self.size)]
         self._together(lambda: dist.all_gather(parts, mine))
         return [parts[number % self.size][number // self.size] for number in range(count)]
 
-    def _gather(self, value: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The values of all processes, as JSON: nothing is unpickled."""
+    def tell(self, value: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The values of all processes, as JSON: nothing is unpickled; nobody goes on before all.
+
+        Args:
+            value: of this process.
+        """
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        length = torch.tensor([len(text)], device=self._device)
+        length = torch.tensor([len(text)], device=self.device)
         lengths = [torch.zeros_like(length) for _ in range(self.size)]
         self._together(lambda: dist.all_gather(lengths, length))
         longest = max(int(n) for n in lengths)
-        buffer = torch.zeros(longest, dtype=torch.uint8, device=self._device)
-        buffer[: len(text)] = text.to(self._device)
+        buffer = torch.zeros(longest, dtype=torch.uint8, device=self.device)
+        buffer[: len(text)] = text.to(self.device)
         texts = [torch.zeros_like(buffer) for _ in range(self.size)]
         self._together(lambda: dist.all_gather(texts, buffer))
         return [
@@ -136,21 +140,41 @@ class ProcessGroup:
             for t, n in zip(texts, lengths, strict=True)
         ]
 
-    def agree(self, state: State) -> State:
-        """The state of the first process, everywhere."""
-        round_ = torch.tensor([state.round], device=self._device)
+    def agree(self, state: State, *, shared: bool = False) -> State:
+        """The state of the first process, everywhere.
+
+        Args:
+            state: of this process.
+            shared: whether all see the same tensors already.
+        """
+        round_ = torch.tensor([state.round], device=self.device)
         self._together(lambda: dist.broadcast(round_, 0))
-        return State(int(round_), self._same(state.tensors), self._same(state.memory))
+        tensors = state.tensors if shared else self._same(state.tensors)
+        return State(int(round_), tensors, self._same(state.memory))
+
+    def agree_in_place(self, tensors: Mapping[str, Tensor]) -> None:
+        """Let the tensors, of values that are there, be those of the first process.
+
+        Args:
+            tensors: equal in number and shape everywhere.
+        """
+        for name, value in self._same(tensors).items():
+            tensors[name].copy_(value)
 
     def first(self, value: bool) -> bool:
         """What the first process says, everywhere."""
-        answer = torch.tensor([int(value)], device=self._device)
+        answer = torch.tensor([int(value)], device=self.device)
         self._together(lambda: dist.broadcast(answer, 0))
         return bool(answer)
 
     def _same(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of the first process."""
-        device_tensors = {name: tensor.to(self._device) for name, tensor in tensors.items()}
+        device_tensors = {
+            name: torch.empty(tensor.shape, dtype=tensor.dtype, device=self.device)
+            if tensor.is_meta
+            else tensor.to(self.device)
+            for name, tensor in tensors.items()
+        }
         for tensor in device_tensors.values():
             self._together(lambda tensor=tensor: dist.broadcast(tensor, 0))  # type: ignore[misc]
         return {name: tensor.to("cpu") for name, tensor in device_tensors.items()}
