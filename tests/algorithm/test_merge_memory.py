@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from submodel.algorithm.merge import SELECTIVE, Accumulator, accumulator, blocks, coverage
+from submodel.algorithm.merge import SELECTIVE, Accumulator, accumulator, blocks, coverage, groups
 from submodel.algorithm.merge.covering import count_union
 from submodel.algorithm.merge.rules import average
-from submodel.model.cut import WHOLE, CoordinateCut, Cut, PlannedCut, gather
+from submodel.model.cut import WHOLE, CoordinateCut, Cut, PlannedCut, flat, gather
 from tests.support.exchange import merge_in_threads
 
 SHAPES = {"w": (40, 30, 3), "b": (40,), "one": (), "plain": (7, 5)}
@@ -32,9 +32,11 @@ def cut_of(rows: Sequence[int], columns: Sequence[int]) -> PlannedCut:
     return PlannedCut({"w": ((0, kept[0]), (1, kept[1])), "b": ((0, kept[0]),)})
 
 
-def update(cut: Cut, seed: int, weight: float = 1.0) -> tuple[Cut, Tensors, float]:
+def update(
+    cut: Cut, seed: int, weight: float = 1.0, change: float = 1e-3
+) -> tuple[Cut, Tensors, float]:
     parts = gather(cut, MODEL)
-    return cut, {n: t + 1e-3 * draw(t.shape, seed + 7) for n, t in parts.items()}, weight
+    return cut, {n: t + change * draw(t.shape, seed + 7) for n, t in parts.items()}, weight
 
 
 SAME = cut_of(range(8, 20), [0, 1, 2, 28, 29])
@@ -43,6 +45,10 @@ CASES: dict[str, Updates] = {
     "neighbours": [update(cut_of(range(n, n + 9), range(n, n + 5)), n) for n in range(20)],
     "anywhere": [
         update(cut_of([39, 3 + n, 0, 20 - n], [1, 29, 7 + n]), n, 1 + n / 4) for n in range(12)
+    ],
+    "small and large changes": [
+        update(cut_of(range(0, 40, n), range(n)), n, 1.5, 1e-5 if n % 3 else 1.0)
+        for n in range(1, 9)
     ],
     "all of it": [update(WHOLE, seed, 0.5) for seed in range(3)],
     "masks": [
@@ -70,7 +76,14 @@ def reference(updates: Updates) -> Tensors:
     return result
 
 
+def row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flat, "_MOST", 0)  # of small tensors, which are merged as one
+    monkeypatch.setattr(groups, "_LEAST", 1)
+    monkeypatch.setattr(groups, "_PIECE", 50)
+
+
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flat, "_MOST", 0)
     monkeypatch.setattr(blocks, "_VALUES", 300)
 
 
@@ -84,7 +97,7 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "_MOST_IN_MEMORY", 1)
 
 
-@pytest.mark.parametrize("limits", [None, small_blocks, little_room, no_memory])
+@pytest.mark.parametrize("limits", [None, row_groups, small_blocks, little_room, no_memory])
 @pytest.mark.parametrize("case", CASES)
 def test_the_bits_do_not_depend_on_where_sums_are(
     case: str,
@@ -100,6 +113,12 @@ def test_the_bits_do_not_depend_on_where_sums_are(
     expected = reference(updates)
     for name, tensor in alone.merge().items():
         assert tensor.numpy().tobytes() == expected[name].numpy().tobytes(), name
+    copies = {name: tensor.clone() for name, tensor in MODEL.items()}
+    over_it = Accumulator(copies, SELECTIVE)
+    for one in updates:
+        over_it.add(*one)
+    over_it.merge(in_place=True)
+    assert all(torch.equal(expected[name], copies[name]) for name in MODEL)
     held = {n: torch.zeros(t.shape, dtype=torch.float64) for n, t in MODEL.items()}
     for cut, _, weight in updates:
         for name, tensor in held.items():

@@ -24,13 +24,14 @@ from torch import Tensor
 from submodel.algorithm.merge.blocks import WholeSums, add_block, blocks_of
 from submodel.algorithm.merge.covering import LazyMasks, count_union
 from submodel.algorithm.merge.exchange import Exchange, SumJob, run_jobs
+from submodel.algorithm.merge.groups import GroupedTensor, row_groups
 from submodel.algorithm.merge.guards import misfit, unsound
 from submodel.algorithm.merge.holding import Holding, total_size
 from submodel.algorithm.merge.rules import MergeRule, average
 from submodel.algorithm.merge.small import SmallTensors
 from submodel.algorithm.merge.terms import chunk_slices
 from submodel.heap import large_blocks_apart
-from submodel.model.cut import Cut, LastCut, Tensors
+from submodel.model.cut import Cut, LastCut, Tensors, is_plain
 
 LARGEST_WEIGHT_SUM = 2.0**14
 """The most that the client weights of one round may sum to, and the most clients it may have."""
@@ -178,14 +179,13 @@ class Accumulator:
         if (indices := self._small_indices()) is not None and names >= self._small.names:
             count = self._small.count_covered(indices)
             names = names - self._small.names
-        return count + sum(map(self._count_covered, names))
-
-    def _count_covered(self, name: str) -> int:
-        count = None
-        if self._more is None and (self._exchange is None or self._have_one_cut):
-            cuts = [holding.cut for holding in self._holdings.values()]
-            count = count_union(cuts, name, self._whole[name].shape)
-        return int(self._coverage_mask(name).sum()) if count is None else count
+        cuts = [holding.cut for holding in self._holdings.values()]
+        is_known = self._more is None and (self._exchange is None or self._have_one_cut)
+        for name in names:
+            shape = self._whole[name].shape
+            covered = count_union(cuts, name, shape) if is_known else None
+            count += int(self._coverage_mask(name).sum()) if covered is None else covered
+        return count
 
     def _small_indices(self) -> list[Tensor] | None:
         """Where clients hold values of small tensors; None where these are merged like others."""
@@ -302,11 +302,43 @@ class Accumulator:
 
         yield SumJob(None, end)
 
+    def _merge_groups(
+        self,
+        name: str,
+        whole: Tensor,
+        tensors: dict[str, Tensor],
+        holdings: Sequence[Holding],
+        in_place: bool,
+    ) -> bool:
+        """Merge a tensor by who holds its rows; False where that is not possible, or does not pay.
+
+        Args:
+            name: of the tensor.
+            whole: the tensor, with at least one dimension.
+            tensors: the new ones.
+            holdings: all clients.
+            in_place: write over the old values.
+        """
+        if self._more is not None or self._exchange is not None or not is_plain(whole):
+            return False
+        groups = row_groups(holdings, name, whole.shape) if whole.device.type == "cpu" else None
+        if groups is None:
+            return False
+        with large_blocks_apart():
+            new = whole if in_place else whole.clone()
+        grouped = GroupedTensor(name, whole, holdings)
+        for group in groups:
+            grouped.merge(group, new, self._weight, self._rule)
+        tensors[name] = new.view(self._whole[name].shape)
+        return True
+
     def _many_cuts(
         self, name: str, tensors: dict[str, Tensor], holdings: Sequence[Holding], in_place: bool
     ) -> Iterator[SumJob]:
         """Clients hold this and that of the tensor: it is merged some rows at a time."""
         whole = self._rows()[name]
+        if self._merge_groups(name, whole, tensors, holdings, in_place):
+            return
         if in_place:
             new = whole
         else:

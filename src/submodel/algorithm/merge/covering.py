@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from submodel.model.axes.layout import Indices
 from submodel.model.cut import Cut
 
 _LEAST = 1 << 16  # values; of smaller tensors a mask is as quick
+_FEW = 10  # cuts, of which all sets are counted
 _BITS = 63  # of a whole number: fewer cuts than that are told apart by one
 
 
@@ -36,13 +38,40 @@ def count_union(cuts: Sequence[Cut], name: str, shape: Sequence[int]) -> int | N
     """
     if math.prod(shape) < _LEAST or any(cut.mask(name) is not None for cut in cuts):
         return None
+    places = [dict(cut.places(name)) for cut in cuts]
+    if len(cuts) <= _FEW:
+        return _count_few([_codes(places, d, size) for d, size in enumerate(shape)], len(cuts))
     holders = []
     for dimension, size in enumerate(shape):
         rows = np.zeros((size, len(cuts)), dtype=np.bool_)
-        for number, cut in enumerate(cuts):
-            rows[dict(cut.places(name)).get(dimension, slice(None)), number] = True
+        for number, one in enumerate(places):
+            rows[one.get(dimension, slice(None)), number] = True
         holders.append(rows)
     return _count(holders, np.ones(len(cuts), dtype=np.bool_))
+
+
+def _codes(places: Sequence[Mapping[int, Indices]], d: int, size: int) -> NDArray[np.int64]:
+    """Who holds each position along a dimension, as bits."""
+    codes = np.zeros(size, np.int64)
+    for number, one in enumerate(places):
+        codes[one.get(d, slice(None))] |= 1 << number
+    return codes
+
+
+def _count_few(codes: Sequence[NDArray[np.int64]], count: int) -> int:
+    """The weights that somebody holds: what they have in common along all dimensions."""
+    everyone = np.arange(1 << count)
+    counts = np.ones(1, np.int64)  # by who holds what, over the dimensions so far
+    holders = everyone[-1:]
+    for one in codes:
+        here = np.bincount(one, minlength=1 << count)
+        both = (holders[:, None] & everyone[here > 0]).reshape(-1)
+        products = (counts[:, None] * here[here > 0]).reshape(-1)
+        totals = np.zeros(1 << count, np.int64)
+        np.add.at(totals, both, products)
+        holders = everyone[totals > 0]
+        counts = totals[holders]
+    return int(counts[holders > 0].sum())
 
 
 def _count(holders: Sequence[NDArray[np.bool_]], still: NDArray[np.bool_]) -> int:

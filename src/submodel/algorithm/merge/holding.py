@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from submodel.algorithm.merge.terms import chunk_slices, exact_terms
+from submodel.algorithm.merge.terms import chunk_slices, client_term, exact_terms
 from submodel.model.cut import CoordinateCut, Cut, PlannedCut, Tensors
 
 _SUM_BYTES = 16  # bytes of a value's two sums in float64
@@ -101,6 +101,22 @@ class Holding:
         assert coarse is not None
         assert fine is not None
         return coarse, fine
+
+    def lone_term(self, name: str, rows: slice | Tensor, old: Tensor, width: int) -> Tensor | None:
+        """The term of some of a tensor's rows where there is one client; None where there are more.
+
+        Args:
+            name: of the tensor.
+            rows: which of them.
+            old: the global model's values.
+            width: how many values are in a row.
+        """
+        if self._sums or len(self._updates) > 1:
+            return None
+        ((tensors, weight),) = self._updates
+        new = tensors[name].reshape(-1, width)
+        part = new[rows] if isinstance(rows, slice) else new.index_select(0, rows)
+        return client_term(part.reshape(-1), old, None, weight)
 
     def region(self, name: str) -> Hashable:
         """Equal for those who hold the same of a tensor."""

@@ -89,6 +89,5 @@ def average(
     >>> average(whole, change, holders, 4.0, SELECTIVE)
     tensor([1., 2., 0.])
     """
-    divisor = rule.divisor(holder_weight, total_weight)
-    new = (whole.double() + change / divisor).to(whole.dtype)
+    new = (change / rule.divisor(holder_weight, total_weight)).add_(whole).to(whole.dtype)
     return torch.where(change == 0, whole, new)

@@ -13,6 +13,8 @@ from torch import Tensor
 
 # x + 1.5 * 2^(52 - k) - 1.5 * 2^(52 - k) rounds a small float64 x to a multiple of 2^-k
 _TO_COARSE, _TO_FINE = 1.5 * 2.0**28, 1.5 * 2.0**-10
+_FINEST = 2.0**62
+_SMALL = 2.0**-10  # with the fine parts of larger terms, sums stay below 2^-9: multiples of 2^-62
 CHUNK = 1 << 16
 """Values at a time: as many as stay in the processor's cache."""
 
@@ -58,16 +60,79 @@ def _split(
     new: Sequence[Tensor], old: Tensor, mask: Tensor | None, weights: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
     """The same for some clients at once: a stack of many, where each has few values."""
-    client_values = new[0] if len(new) == 1 else torch.stack(list(new))
-    term = client_values.to(old.device, torch.float64, copy=True).sub_(old)
+    if len(new) == 1:
+        return split_term(client_term(new[0], old, mask, weights[0]))
+    term = torch.stack(list(new)).to(old.device, torch.float64, copy=True).sub_(old)
     if mask is not None:
         term *= mask.to(term.device)
     if any(weight != 1 for weight in weights):
-        factors = torch.tensor(weights, dtype=torch.float64, device=term.device)
-        term *= factors if len(new) == 1 else factors[:, None]
+        term *= torch.tensor(weights, dtype=torch.float64, device=term.device)[:, None]
+    coarse, fine = split_term(term)
+    return coarse.sum(0), fine.sum(0)
+
+
+def client_term(new: Tensor, old: Tensor, mask: Tensor | None, weight: float) -> Tensor:
+    """One client's weight * mask * (new - old), in float64, not rounded to anything yet.
+
+    Args:
+        new: some values of the client.
+        old: those of the global model.
+        mask: 0 where the client did not hold a weight; None: it held all.
+        weight: of the client.
+
+    >>> client_term(torch.tensor([3.0]), torch.tensor([1.0]), None, 2.0)
+    tensor([4.], dtype=torch.float64)
+    """
+    term = new.to(old.device, torch.float64, copy=True).sub_(old)
+    if mask is not None:
+        term *= mask.to(term.device)
+    if weight != 1:
+        term *= weight
+    return term
+
+
+def split_term(term: Tensor) -> tuple[Tensor, Tensor]:
+    """The coarse and the fine part; the latter takes the term's memory.
+
+    Args:
+        term: in float64.
+
+    >>> split_term(torch.tensor([1 + 2.0**-40], dtype=torch.float64))[1].item() * 2**40
+    1.0
+    """
     coarse = term + _TO_COARSE
     coarse -= _TO_COARSE
     term -= coarse
     term += _TO_FINE
     term -= _TO_FINE
-    return (coarse, term) if len(new) == 1 else (coarse.sum(0), term.sum(0))
+    return coarse, term
+
+
+def lone_change(term: Tensor) -> Tensor:
+    """Both parts of a lone term together: a multiple of 2^-62, in place.
+
+    Args:
+        term: in float64.
+
+    >>> lone_change(torch.tensor([2.0**-62 * 1.75, 3.0], dtype=torch.float64)).tolist()
+    [4.336808689942018e-19, 3.0]
+    """
+    return term.mul_(_FINEST).round_().div_(_FINEST)
+
+
+def round_small(term: Tensor, count: int) -> bool:
+    """Round a term, in place, if it may all be a fine part: so small that sums stay exact.
+
+    Args:
+        term: in float64.
+        count: how many of them are summed at most.
+
+    >>> round_small(torch.tensor([2.0**-12], dtype=torch.float64), 4)
+    True
+    """
+    least, most = torch.aminmax(term)
+    if max(-float(least), float(most)) * count > _SMALL:
+        return False
+    term += _TO_FINE
+    term -= _TO_FINE
+    return True

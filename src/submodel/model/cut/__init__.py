@@ -7,7 +7,7 @@ Both are immutable and know nothing of schemes, engines or rounds.
 
 from submodel.model.cut.base import COORDINATES, Cut, Granularity, Plan, Tensors, count_values
 from submodel.model.cut.coordinates import WHOLE, CoordinateCut
-from submodel.model.cut.flat import FlatLayout, small_layout
+from submodel.model.cut.flat import FlatLayout, is_plain, small_layout
 from submodel.model.cut.gather import LastCut, Source, copy_part, gather, lay_out
 from submodel.model.cut.plan import PlannedCut, from_runs, read_runs, runs
 from submodel.model.cut.units import UnitCut
@@ -29,6 +29,7 @@ __all__ = [
     "count_values",
     "from_runs",
     "gather",
+    "is_plain",
     "lay_out",
     "read_runs",
     "runs",
