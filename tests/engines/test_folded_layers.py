@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from submodel.engines.batched.folded_attention import fold_attention
+from submodel.engines.batched.folded_gelu import fold_gelu
 from submodel.engines.batched.folded_layers import (
-    fold_attention,
     fold_embedding,
     fold_layer_norm,
     fold_linear,
@@ -75,6 +76,16 @@ def test_layer_norm(shape: tuple[int, ...], bias: bool) -> None:
     )
 
 
+def test_layer_norm_of_many_values() -> None:
+    assert_alike(
+        lambda x, w, b: fold_layer_norm(x, w, b, 1e-3),
+        lambda x, w, b: functional.layer_norm(x, (64,), w, b, 1e-3),
+        numbers(CLIENTS, 90, 64),
+        numbers(CLIENTS, 64),
+        numbers(CLIENTS, 64),
+    )
+
+
 @pytest.mark.parametrize("eps", [None, 1e-3])
 def test_rms_norm(eps: float | None) -> None:
     assert_alike(
@@ -124,6 +135,24 @@ def test_attention(lead: tuple[int, ...], mask: str) -> None:
         lambda q, k, v, m: functional.scaled_dot_product_attention(q, k, v, m, **options),
         query, key, value, masks,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_attention_of_small_heads(is_causal: bool, key_heads: int) -> None:
+    options: dict[str, Any] = {"is_causal": is_causal, "enable_gqa": key_heads < 4}
+    assert_alike(
+        lambda q, k, v: fold_attention(q, k, v, None, **options),
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, **options),
+        numbers(CLIENTS, 2, 4, 16, 4),
+        numbers(CLIENTS, 2, key_heads, 16, 4),
+        numbers(CLIENTS, 2, key_heads, 16, 3),
+    )
+
+
+def test_gelu() -> None:
+    x = numbers(CLIENTS, 2, 5) * 4
+    assert_alike(fold_gelu, lambda x: functional.gelu(x, approximate="tanh"), x)
 
 
 def test_attention_with_fewer_keys_than_heads_and_common_keys() -> None:

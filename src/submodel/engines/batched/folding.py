@@ -20,8 +20,9 @@ from torch._C import _functorch as functorch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from submodel.engines.batched.folded_attention import fold_attention
+from submodel.engines.batched.folded_gelu import fold_gelu
 from submodel.engines.batched.folded_layers import (
-    fold_attention,
     fold_embedding,
     fold_layer_norm,
     fold_linear,
@@ -183,6 +184,13 @@ def _attention(
     return folding.fold(compute, query, key, value, attn_mask)
 
 
+def _gelu(folding: Folding, input: Tensor, approximate: str = "none") -> Any:
+    is_own = approximate == "tanh" and input.dtype in (torch.float32, torch.float64)
+    if not is_own or folding.client_axis(input) is None:
+        return NotImplemented
+    return folding.fold(fold_gelu, input)
+
+
 def _dropout(
     _folding: Folding,
     input: Tensor,
@@ -214,6 +222,7 @@ _RULES: dict[Callable[..., Any], _Rule] = {
     torch.rms_norm: _rms_norm,
     functional.embedding: _embedding,
     functional.scaled_dot_product_attention: _attention,
+    functional.gelu: _gelu,
     functional.dropout: _dropout,
     torch.dropout: _dropout,
     Tensor.__bool__: _bool,
