@@ -38,7 +38,7 @@ def test_traffic_and_disk_are_those_of_the_run(small_forecast: Forecast, tmp_pat
     assert sizes.bytes_up == pytest.approx(sum(line["bytes_up"] for line in history), abs=1e-6)
     assert sum(row.clients_per_round for row in sizes.by_capacity) == history[0]["clients"]
     folder_bytes = sum(p.stat().st_size for p in (tmp_path / "run").rglob("*") if p.is_file())
-    assert sizes.disk == pytest.approx(folder_bytes, rel=0.3)
+    assert sizes.disk == pytest.approx(folder_bytes, abs=50e3)  # curves are pictures of a trial
 
 
 def test_all_phases_of_a_run_are_told_with_how_they_are_known(small_forecast: Forecast) -> None:

@@ -109,7 +109,7 @@ def forecast(
     saves = _due(rounds, training.checkpoint_every or training.config.train.checkpoint_every) + 1
     say("trying a checkpoint")
     lines = _lines(times)
-    saving, ending, picture = _time_files(training, times.state, lines, where)
+    saving, ending, other_files = _time_files(training, times.state, lines, where)
     again = f"; once more in each of {processes} processes" if processes > 1 else ""
     together = f", shared by {processes} processes as fast as this one" if processes > 1 else ""
     phases = [
@@ -132,7 +132,7 @@ def forecast(
         Phase("end", ending, "curves, drawn of the trial"),
     ]
     line_bytes = len(json.dumps(lines[-1])) + 1
-    disk, disk_peak = disk_bytes(times.state, rounds, line_bytes, picture)
+    disk, disk_peak = disk_bytes(times.state, rounds, line_bytes, other_files)
     memory, memory_how = _memory(training, times, plans[0], is_tried)
     rows = traffic_of(setup, times.state, plans)
     quantities = Quantities(
@@ -176,7 +176,10 @@ def _lines(times: RoundTimes) -> list[Metrics]:
 def _time_files(
     training: Training, state: State, lines: Sequence[Metrics], where: Path | None
 ) -> tuple[float, float, int]:
-    """Seconds of a checkpoint and of the picture at the end, in a temporary folder; its bytes."""
+    """Seconds of a checkpoint and of the picture at the end; bytes of all that is no tensor.
+
+    They are made in a temporary folder.
+    """
     parent = where
     while parent is not None and not parent.is_dir():
         parent = None if parent == parent.parent else parent.parent
@@ -191,7 +194,8 @@ def _time_files(
             with suppress(MissingExtraError):  # a run does without them, too
                 draw_curves([dict(line) for line in lines], folder / "curves.png", "trial")
             ending = time.perf_counter() - begin
-            return saving, ending, sum(file.stat().st_size for file in folder.glob("*.png"))
+            small_files = [*folder.glob("*.png"), *folder.glob("*/*.json")]
+            return saving, ending, sum(file.stat().st_size for file in small_files)
     except OSError as error:
         raise SubmodelError(f"{parent}: cannot be written to: {error.strerror}") from None
 

@@ -116,18 +116,18 @@ def bytes_once(setup: Setup, state: State) -> int:
     return size_in_bytes(setup.travel.of_base(state.tensors))
 
 
-def disk_bytes(state: State, rounds: int, line_bytes: int, picture: int) -> tuple[int, int]:
+def disk_bytes(state: State, rounds: int, line_bytes: int, other_files: int) -> tuple[int, int]:
     """The folder of a finished run, and its peak: the model, checkpoints, and a line per round.
 
     Args:
         state: a checkpoint keeps all of it, the result what is not the clients'.
         rounds: of the run.
         line_bytes: of one round in the metrics.
-        picture: the bytes of its curves.
+        other_files: the bytes of its curves and of what a checkpoint says of itself.
     """
     result = size_in_bytes(state.tensors) + size_in_bytes(state.memory)
     saved_bytes = result + size_in_bytes(state.client_slots)
-    rest = rounds * line_bytes + picture
+    rest = rounds * line_bytes + other_files
     finished_bytes = result + _CHECKPOINTS * saved_bytes + rest
     return finished_bytes, finished_bytes - result + saved_bytes
 
