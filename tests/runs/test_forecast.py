@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from submodel.algorithm.execution import Bundle
+from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment
 from submodel.config import parse
+from submodel.engines.estimate import Estimate
 from submodel.prepare.setup import prepare
 from submodel.runs.forecast import Forecast, forecast
+from submodel.runs.forecast.round_times import RoundTimes, plans_of
 from submodel.runs.forecast.sample import SampleGroup
 from submodel.runs.loop import RunFolder
 from submodel.runs.training import Training
@@ -48,6 +51,19 @@ def test_all_phases_of_a_run_are_told_with_how_they_are_known(small_forecast: Fo
     assert all(phase.seconds > 0 and phase.how for phase in small_forecast.phases)
     assert small_forecast.seconds == sum(phase.seconds for phase in small_forecast.phases)
     assert small_forecast.quantities.memory > 100e6  # PyTorch alone takes more
+
+
+def test_training_takes_its_estimate_times_what_trials_took_longer() -> None:
+    config = parse(SMALL)
+    setup = prepare(config)
+    plans = plans_of(Training(config, setup))
+    assert len(plans) == 6  # all rounds, as there are no more
+    factors = dict.fromkeys(setup.population.capacities, 3.0)
+    times = RoundTimes(setup, factors, {}, "", [], initial_state(setup), is_whole=True)
+    costs = [sum(Estimate(setup).bundle(b.assignments).cost for b in plan) for plan in plans]
+    alone, together = times.training_seconds(plans, 1), times.training_seconds(plans, 2)
+    assert alone == pytest.approx(3 * sum(costs) / 6)
+    assert alone / 2 <= together < alone
 
 
 def test_batches_that_are_left_out_are_counted_as_the_others() -> None:

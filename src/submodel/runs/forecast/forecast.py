@@ -29,6 +29,7 @@ from submodel.runs.forecast.quantities import (
     current_bytes,
     disk_bytes,
     peak_bytes,
+    seconds_since_start,
     stack_bytes,
     traffic_of,
 )
@@ -91,7 +92,7 @@ def forecast(
         say: is told what is being tried.
         patience: seconds that are tried of rounds, and of evaluations; a step may take longer.
     """
-    start_seconds = time.process_time()
+    start_seconds = seconds_since_start()
     begin = time.perf_counter()
     torch.set_num_threads(training.config.engine.threads)
     give_back()  # what preparing took

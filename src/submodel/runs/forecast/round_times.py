@@ -28,7 +28,7 @@ from submodel.runs.training import Training
 
 _TRIAL = 0.4  # of the patience: what a trial may take, by the one before
 _LARGE = 1 << 26  # bytes of a model of which a run keeps one copy, as `run_rounds` does
-_ROUNDS = 20  # whose plans stand for all
+_ROUNDS, _CLIENTS = 20, 2000  # at least, and at most: of the plans that stand for all
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,16 @@ class RoundTimes:
 
 
 def plans_of(training: Training) -> list[list[Bundle]]:
-    """The bundles of the first rounds, which stand for all.
+    """The bundles of rounds that stand for all, evenly spread; the first is among them.
 
     Args:
         training: what is to be trained.
     """
     engine = make_engine(training.config, training.setup)
-    rounds = min(training.rounds, _ROUNDS)
-    return [engine.bundles(plan(training.setup, number)) for number in range(rounds)]
+    per_round = max(1, training.setup.population.per_round)
+    rounds = min(training.rounds, max(_ROUNDS, _CLIENTS // per_round))
+    numbers = (number * training.rounds // rounds for number in range(rounds))
+    return [engine.bundles(plan(training.setup, number)) for number in numbers]
 
 
 @dataclass(frozen=True)
