@@ -1,142 +1,168 @@
-"""Cost grows with the work: the digits CNN with more clients per round, and with more epochs.
+"""How time and memory grow, each with its exponent: a figure for everything that may grow.
 
-    python -m benchmarks.growth [--repeats 9]
+    python -m benchmarks.growth [--only sampled,registered,parameters,cuts,processes]
 
-One process, one thread. All variants are warmed up first; then they take turns, one round each.
-Memory is the most that a process of its own ever held, one for every variant.
+- clients sampled per round, and clients registered: workload A of `benchmarks.speed` (digits CNN);
+- parameters: a GPT of growing width, 4 clients of capacity 1/4;
+- distinct cuts: 32 clients of capacity 1/4 who share 1 to 32 cuts of a GPT of width 256;
+- processes: `submodel train --processes N`, a ResNet18 of width 16 on the digits, 16 clients.
+
+Every point is a process of its own (`benchmarks.growth_points`), on one thread. Time is processor
+time of a round, of processes the time that passes; memory is the most that a run has held, beside
+what is imported, of processes the sum over them. An exponent is the slope of a straight line
+through the logarithms, of all points and of the last two: what does not grow weighs on the first.
+Some three minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import resource
-import statistics
+import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.local import Ours
-from benchmarks.speed.report import summary, table
-from benchmarks.speed.workloads import WORKLOADS, make_config, make_data
+import numpy as np
+from benchmarks.growth_points import POINTS, run_config
+from benchmarks.speed.report import table
 
-from submodel.prepare.setup import prepare
+from submodel.presentation.figures import new_figure, save_figure
 
-WARM_UP = 2  # rounds
-ROUNDS_FOR_MEMORY = 3
-
-
-@dataclass(frozen=True)
-class Variant:
-    """Workload A with other numbers."""
-
-    per_round: int = 100
-    epochs: int = 1
-
-    @property
-    def steps(self) -> int:
-        """Of all clients in a round."""
-        return self.per_round * self.epochs * WORKLOADS["A"].steps_at(1.0)
-
-    def start(self) -> Ours:
-        """A run that is ready for its first round."""
-        workload = replace(WORKLOADS["A"], per_round=self.per_round)
-        config = make_config(workload, 1.0)
-        local = config.local.model_copy(update={"epochs": self.epochs})
-        config = config.model_copy(update={"local": local})
-        return Ours(config, prepare(config, data=make_data(workload, 1.0)))
+VALUES: dict[str, Sequence[int]] = {
+    "sampled": (25, 50, 100, 200, 400),
+    "registered": (10**3, 10**4, 10**5, 10**6),
+    "parameters": (64, 128, 256, 512, 768),  # widths; parameters are told by the model
+    "cuts": (1, 2, 4, 8, 16, 32),
+    "processes": (1, 2, 4),
+}
+TITLES = {
+    "sampled": "clients sampled per round",
+    "registered": "clients registered",
+    "parameters": "parameters",
+    "cuts": "distinct cuts in a round of 32 clients",
+    "processes": "processes, on {cores} cores",
+}
+_ROOT = Path(__file__).resolve().parents[1]
+_ALONE = {"OMP_NUM_THREADS": "1"}
 
 
-CLIENTS = [Variant(per_round=n) for n in (50, 100, 200, 400)]
-EPOCHS = [Variant(epochs=n) for n in (1, 2, 4, 8)]
+def exponent(values: Sequence[float], amounts: Sequence[float]) -> float:
+    """The slope of a straight line through the logarithms.
+
+    >>> round(exponent([1, 10, 100], [3, 30, 300]), 6), round(exponent([1, 2, 4], [5, 5, 5]), 6)
+    (1.0, 0.0)
+    """
+    return float(np.polyfit(np.log(values), np.log(amounts), 1)[0])
 
 
-def _held() -> float:
-    """The most megabytes that this process ever held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def _point(what: str, value: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.growth_points", what, str(value)]
+    text = subprocess.check_output(command, cwd=_ROOT, env=os.environ | _ALONE, text=True)
+    answer: dict[str, float] = json.loads(text.splitlines()[-1])
+    return answer
 
 
-def _memory(variant: Variant) -> dict[str, float]:
-    """Megabytes before the first round and after some."""
-    ours = variant.start()
-    before = _held()
-    for _ in range(ROUNDS_FOR_MEMORY):
-        ours.round()
-    return {"megabytes_before": before, "megabytes": _held()}
-
-
-def measure_memory(variants: Sequence[Variant]) -> dict[Variant, dict[str, float]]:
-    """Every variant in a fresh process, one after another."""
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=fresh, max_tasks_per_child=1) as pool:
-        return dict(zip(variants, pool.map(_memory, variants), strict=True))
-
-
-def measure_seconds(variants: Sequence[Variant], repeats: int) -> dict[Variant, list[float]]:
-    """Rounds of all variants, taking turns."""
-    runs = {variant: variant.start() for variant in variants}
-    for ours in runs.values():
-        for _ in range(WARM_UP):
-            ours.round()
-    seconds: dict[Variant, list[float]] = {variant: [] for variant in variants}
-    for _ in range(repeats):
-        for variant, ours in runs.items():
-            seconds[variant].append(ours.round()["seconds"])
-    return seconds
-
-
-def compare(
-    variants: Sequence[Variant],
-    seconds: Mapping[Variant, list[float]],
-    memory: Mapping[Variant, dict[str, float]],
-) -> list[dict[str, Any]]:
-    """Every variant, and beside it the first."""
-    first = variants[0]
-    unit = statistics.median(seconds[first]) / first.steps
-    rows = []
-    for variant in variants:
-        median = statistics.median(seconds[variant])
-        rows.append(
-            {
-                "clients": variant.per_round,
-                "epochs": variant.epochs,
-                "seconds": summary(seconds[variant]),
-                "seconds_per_client": median / variant.per_round,
-                "seconds_per_step": median / variant.steps,
-                "work / first": variant.steps / first.steps,
-                "time per step / first": median / variant.steps / unit,
-                "memory / first": memory[variant]["megabytes"] / memory[first]["megabytes"],
-                **memory[variant],
-            }
+def _process_point(processes: int) -> dict[str, float]:
+    """A run by so many processes: seconds per round from its metrics, memory of all of them."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = [sys.executable, "-m", "submodel", "train", str(run_config(folder)), "--out",
+                   str(folder / "run")]  # fmt: skip
+        command += ["--processes", str(processes)] if processes > 1 else ["--engine", "local"]
+        measuring = (
+            "import resource, subprocess, sys; "
+            "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
+            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
         )
-    return rows
+        text = subprocess.check_output(
+            [sys.executable, "-c", measuring, *command], env=os.environ | _ALONE, text=True
+        )
+        lines = (folder / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
+        phases = [json.loads(line)["seconds"] for line in lines[1:]]  # the first one warms up
+    seconds = [sum(s for phase, s in p.items() if phase != "evaluate") for p in phases]
+    largest = 1024 * int(text.splitlines()[-1])
+    return {
+        "value": processes,
+        "seconds": float(np.median(seconds)),
+        "bytes": processes * largest,
+        "rounds": len(seconds),
+    }
 
 
-def growth_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line per variant."""
-    lines = [
-        [
-            *("clients", "epochs", "seconds per round", "ms per client", "ms per step"),
-            *("work", "time per step", "peak memory", "memory"),
-        ]
-    ]
-    for row in rows:
-        spread = row["seconds"]
+def measure(what: str) -> dict[str, Any]:
+    """All points of what grows, and the exponents.
+
+    Args:
+        what: one of `VALUES`.
+    """
+    rows = []
+    for value in VALUES[what]:
+        print(f"  {what}: {value}", file=sys.stderr, flush=True)
+        rows.append(_process_point(value) if what == "processes" else _point(what, value))
+    values = [row["value"] for row in rows]
+    return {
+        "title": TITLES[what].format(cores=os.cpu_count()),
+        "points": rows,
+        "exponents": {
+            amount: [exponent(values[first:], [row[amount] for row in rows[first:]])
+                     for first in (0, -2)]
+            for amount in ("seconds", "bytes")
+        },
+    }  # fmt: skip
+
+
+def draw(result: Mapping[str, Any], path: Path) -> None:
+    """Time and memory over what grows, both logarithmic, with the fitted lines.
+
+    Args:
+        result: of `measure`.
+        path: of the picture.
+    """
+    figure = new_figure(8, 3.2)
+    values = np.array([row["value"] for row in result["points"]], dtype=float)
+    labels = {"seconds": ("seconds per round", 1.0), "bytes": ("memory, MB", 1e6)}
+    for plot, (amount, (label, unit)) in zip(figure.subplots(1, 2), labels.items(), strict=True):
+        amounts = np.array([row[amount] for row in result["points"]]) / unit
+        slope, height = np.polyfit(np.log(values), np.log(amounts), 1)
+        plot.loglog(values, amounts, "o", color="k")
+        label_of_line = f"exponent {_both(result['exponents'][amount])}"
+        plot.loglog(values, np.exp(height) * values**slope, label=label_of_line)
+        plot.set(xlabel=result["title"], ylabel=label)
+        plot.set_ylim(amounts.min() / 3, amounts.max() * 3)  # a flat line looks flat
+        plot.grid(alpha=0.3, which="both")
+        plot.legend()
+    save_figure(figure, path)
+
+
+def _both(exponents: Sequence[float]) -> str:
+    """Those of all points and of the last two.
+
+    >>> _both([0.5, 0.94])
+    '0.50 (0.94 at the end)'
+    """
+    return f"{exponents[0]:.2f} ({exponents[1]:.2f} at the end)"
+
+
+def growth_table(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """One line for everything that may grow: from where to where, and the exponents."""
+    lines = [["what grows", "from", "to", "seconds", "exponent", "memory, MB", "exponent"]]
+    for result in results.values():
+        first, last = result["points"][0], result["points"][-1]
+        time_exponent, memory_exponent = result["exponents"].values()
         lines.append(
             [
-                str(row["clients"]),
-                str(row["epochs"]),
-                f"{spread['median']:.3f} ({spread['least']:.3f} to {spread['most']:.3f})",
-                f"{1e3 * row['seconds_per_client']:.2f}",
-                f"{1e3 * row['seconds_per_step']:.3f}",
-                f"x {row['work / first']:g}",
-                f"x {row['time per step / first']:.2f}",
-                f"{row['megabytes']:.0f} MB ({row['megabytes_before']:.0f} before)",
-                f"x {row['memory / first']:.2f}",
+                result["title"],
+                f"{first['value']:,}",
+                f"{last['value']:,}",
+                f"{first['seconds']:.3g} to {last['seconds']:.3g}",
+                _both(time_exponent),
+                f"{first['bytes'] / 1e6:.0f} to {last['bytes'] / 1e6:.0f}",
+                _both(memory_exponent),
             ]
         )
     return table(lines)
@@ -148,25 +174,21 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--repeats", type=int, default=9)
-    default = Path(__file__).parent / "results" / "growth.json"
-    parser.add_argument("--out", type=Path, default=default)
+    parser.add_argument("--only", default=",".join(VALUES), help="what may grow, by commas")
+    parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks/results/growth.json")
+    parser.add_argument("--images", type=Path, default=_ROOT / "docs/images")
     given = parser.parse_args()
-    if given.repeats < 1:
-        parser.error("--repeats must be positive")
+    names = given.only.split(",")
+    if unknown := [name for name in names if name not in VALUES]:
+        parser.error(f"--only: {unknown[0]!r} is not one of {', '.join(VALUES)}")
+    assert set(VALUES) == {*POINTS, "processes"}
     begin = time.perf_counter()
-    variants = list(dict.fromkeys(CLIENTS + EPOCHS))
-    # first, while this process is small: Linux lets a new process inherit the peak of its parent
-    memory = measure_memory(variants)
-    seconds = measure_seconds(variants, given.repeats)
-    results = {
-        "clients": compare(CLIENTS, seconds, memory),
-        "epochs": compare(EPOCHS, seconds, memory),
-    }
-    for name, rows in results.items():
-        print(f"more {name}\n{growth_table(rows)}\n")
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({"repeats": given.repeats, **results}, indent=1) + "\n")
+    results = {}
+    for name in names:
+        results[name] = measure(name)
+        draw(results[name], given.images / f"growth-{name}.png")
+    print(growth_table(results))
+    given.out.write_text(json.dumps(results, indent=1) + "\n")
     print(f"{given.out}, after {time.perf_counter() - begin:.0f} s")
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.speed [--workloads A,B,C,D,E] [--repeats 5]
                                [--contenders bare,local,processes,flower,pfl]
                                [--scale 1.0] [--contender-python PYTHON]
-                               [--against CHECKOUT]
+                               [--against CHECKOUT] [--quick]
 
 All contenders of a workload are prepared and warmed up first; then they take turns, one round each,
 so that whatever else the machine does falls on all of them. Ratios are of the same round, their
@@ -11,6 +11,9 @@ median and range over the repeats. A repeat trains fewer images per client than 
 (see `workloads.Workload.share`); --scale changes how many. --against takes the local engine of
 another checkout of this repository, say of an earlier commit, into the turns, as "before".
 E is about a big model (see `big`): the share of merging in a round, and bytes per parameter.
+--quick takes three minutes for all workloads, to see that nothing became slow: two repeats of a
+tenth of the images, ours and the bare loop, and a model of 15 M parameters for E. Its results go to
+a file of their own; figures that are told are those of the full form.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ from benchmarks.speed.report import (
 from benchmarks.speed.workloads import POPULATIONS, WORKLOADS
 
 _D_REPEATS = 3  # rounds of D are short: more of them
+_QUICK = {"repeats": 2, "scale": 0.1, "contenders": [*OURS, "bare"]}
+_QUICK_SIZES = ("--width", "384", "--layers", "6", "--vocabulary", "4096", "--rounds", "2")  # of E
 _BEFORE = "before"  # the label of another checkout's engine
 
 
@@ -162,25 +167,35 @@ def _machine() -> dict[str, Any]:
     }
 
 
+def _settle(given: argparse.Namespace) -> None:
+    """Fill in what was not asked for, by the full form or the quick one."""
+    usual = {"repeats": 5, "scale": 1.0, "contenders": list(CONTENDERS)}
+    for key, value in (_QUICK if given.quick else usual).items():
+        if getattr(given, key) is None:
+            setattr(given, key, value)
+    if given.out is None:
+        name = "speed-quick.json" if given.quick else "speed.json"
+        given.out = Path(__file__).resolve().parents[1] / "results" / name
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     letters = [*GOALS, "D", "E"]
     parser.add_argument("--workloads", type=_names(letters, "workload"), default=letters)
-    parser.add_argument(
-        "--contenders", type=_names(CONTENDERS, "contender"), default=list(CONTENDERS)
-    )
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--quick", action="store_true", help="three minutes for all workloads")
+    parser.add_argument("--contenders", type=_names(CONTENDERS, "contender"))
+    parser.add_argument("--repeats", type=int)
+    parser.add_argument("--scale", type=float)
     parser.add_argument(
         "--contender-python",
         default=sys.executable,
         help="the interpreter that has flower and pfl (benchmarks/requirements.txt)",
     )
     parser.add_argument("--against", type=Path, help="another checkout, to compare with")
-    default = Path(__file__).resolve().parents[1] / "results" / "speed.json"
-    parser.add_argument("--out", type=Path, default=default)
+    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    _settle(given)
     if given.repeats < 1 or given.scale <= 0:
         parser.error("--repeats and --scale must be positive")
     begin, machine = time.perf_counter(), _machine()
@@ -194,7 +209,7 @@ def main() -> None:
     big_models: dict[str, Any] = {}
     for letter in given.workloads:
         if letter == "E":
-            big_models = measure_big(given.against)
+            big_models = measure_big(given.against, _QUICK_SIZES if given.quick else ())
             print("E: a big model\n" + big_table(big_models) + "\n", flush=True)
             continue
         if letter == "D":

@@ -26,6 +26,7 @@ class Ours:
         self._costs = CostModel(setup.module, setup.clients.dataset.example)
         self._state = initial_state(setup)
         self.note = type(self._engine).__name__
+        self.parameters = sum(p.numel() for p in setup.module.parameters())
 
     def round(self) -> Report:
         """One round as `submodel train` does it, from the plan to the merged model."""

@@ -1,0 +1,142 @@
+"""The points that `benchmarks.growth` measures, each in a process of its own: one line of JSON.
+
+python -m benchmarks.growth_points sampled 100
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from benchmarks.speed.local import Ours
+from benchmarks.speed.workloads import WORKLOADS, make_config, make_data
+
+from submodel.config import Config, parse
+from submodel.data import Dataset
+from submodel.data.examples import Examples
+from submodel.data.text.facts import TextFacts
+from submodel.model.capacity import units_held
+from submodel.prepare.setup import prepare
+from submodel.schemes import Draw, Mask, Scheme
+
+_LENGTH, _VOCABULARY = 64, 512  # of the texts that a transformer is tried on
+_ROUNDS, _SECONDS = 7, 1.5  # at most, after the first round
+
+
+@dataclass(frozen=True)
+class SharedCuts(Scheme):
+    """So many different cuts of one size, dealt to the clients in turn."""
+
+    cuts: int
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
+        """A window that begins elsewhere for each of the cuts."""
+        mask = np.zeros(size, dtype=np.bool_)
+        start = draw.client % self.cuts * size // self.cuts
+        mask[(start + np.arange(units_held(capacity, size))) % size] = True
+        return mask
+
+
+def _sampled(count: int) -> Ours:
+    workload = replace(WORKLOADS["A"], per_round=count)
+    config = make_config(workload, 1.0)
+    return Ours(config, prepare(config, data=make_data(workload, 1.0)))
+
+
+def _registered(count: int) -> Ours:
+    workload = replace(WORKLOADS["A"], clients=count)
+    config = make_config(workload, 1.0)
+    return Ours(config, prepare(config, data=make_data(workload, 1.0)))
+
+
+def _texts() -> Dataset:
+    """Random tokens: nothing is to be learned of them."""
+    rng = torch.Generator().manual_seed(0)
+    tokens = torch.randint(_VOCABULARY, (64, _LENGTH + 1), generator=rng)
+    examples = Examples(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+    return Dataset(examples, examples, classes=None, text=TextFacts(_VOCABULARY, 1.0, ""))
+
+
+def _text_config(width: int, clients: int) -> Config:
+    return parse(
+        {
+            "model": {"name": "gpt", "width": width, "layers": 4, "heads": 4},
+            "data": {"partition": "iid"},
+            "clients": {"count": clients, "per_round": clients, "capacities": [0.25]},
+            "local": {"batch_size": 2, "steps": 2, "lr": 0.01},
+        }
+    )
+
+
+def _parameters(width: int) -> Ours:
+    config = _text_config(width, 4)
+    return Ours(config, prepare(config, data=_texts()))
+
+
+def _cuts(count: int) -> Ours:
+    config = _text_config(256, 32)
+    return Ours(config, replace(prepare(config, data=_texts()), scheme=SharedCuts(count)))
+
+
+POINTS: dict[str, Callable[[int], Ours]] = {
+    "sampled": _sampled,
+    "registered": _registered,
+    "parameters": _parameters,
+    "cuts": _cuts,
+}
+"""What grows -> a run that is ready for its first round."""
+
+
+def _memory(entry: str) -> int:
+    """Bytes of this process: VmRSS, what it holds, or VmHWM, the most that it has held."""
+    lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(entry))
+
+
+def measure(what: str, value: int) -> dict[str, float]:
+    """Processor seconds of a round, and the bytes that a run takes beside what is imported.
+
+    Args:
+        what: one of `POINTS`.
+        value: how many, or how wide.
+    """
+    before = _memory("VmRSS")
+    ours = POINTS[what](value)
+    ours.round()
+    seconds: list[float] = []
+    begin = time.perf_counter()
+    while len(seconds) < _ROUNDS and (not seconds or time.perf_counter() - begin < _SECONDS):
+        start = time.process_time()
+        ours.round()
+        seconds.append(time.process_time() - start)
+    return {
+        "value": ours.parameters if what == "parameters" else value,
+        "seconds": statistics.median(seconds),
+        "bytes": _memory("VmHWM") - before,
+        "rounds": len(seconds),
+    }
+
+
+def run_config(folder: Path) -> Path:
+    """A configuration that processes share: a ResNet on the digits, four rounds."""
+    path = folder / "processes.toml"
+    path.write_text(
+        'model = {name = "preresnet18", width = 16}\n'
+        'data = {name = "digits", partition = "iid"}\n'
+        "clients = {count = 50, per_round = 16, capacities = [0.5]}\n"
+        "local = {batch_size = 10, epochs = 2}\n"
+        "train = {rounds = 4, evaluate_every = 4, checkpoint_every = 4}\n",
+        "utf-8",
+    )
+    return path
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))
