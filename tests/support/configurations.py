@@ -56,6 +56,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "data.partitioner_options": {"data.partitioner": "X"},
     "clients.count": {"clients.per_round": 1},
     "clients.proportions": {"clients.capacities": [1, 0.5]},
+    "clients.least": {"clients.capacities": [1]},
+    "model.share": {"model.factorised": False, "model.adapters": None},
     "clients.per_round": {"clients.count": 10**12},
     "clients.groups": {"clients.sampling": "cyclic", "clients.count": 10**12,
                        "clients.per_round": 1},

@@ -163,6 +163,8 @@ def _require_updates(tally: Tally, round_: int) -> None:
     """Raise if a round has nothing to merge."""
     if tally.update_count:
         return
+    if not tally.refusals and not tally.missing:
+        raise SubmodelError(f"round {round_ + 1}: no client can hold what takes part in it")
     if tally.missing:
         raise SilentRoundError(f"round {round_ + 1}: no update to merge ({tally.why()})")
     client, reason = next(iter(tally.refusals.items()))

@@ -33,6 +33,11 @@ class ModelSection(ChoosingSection):
         description="begin with these instead of random ones: a safetensors file, or a folder with "
         "model.safetensors, of a run or of Hugging Face",
     )
+    share: Capacity = Field(
+        1.0,
+        description="train the first units of every axis alone, this share of them, as a model of "
+        "its own: what static gives such a capacity",
+    )
     factorised: bool = Field(
         False,
         description="layers as products of two low-rank ones (as FedHM): capacity is rank, widths "
@@ -79,6 +84,8 @@ class ModelSection(ChoosingSection):
     def _ranks(self) -> Self:
         if self.rank_share != 1 and not self.factorised:
             raise ValueError("rank_share: goes with factorised = true, and only with it")
+        if self.share != 1 and (self.factorised or self.adapters is not None):
+            raise ValueError("share: is of widths; factorised layers and adapters have ranks")
         if getattr(self, "scaler", False) and self.factorised:
             raise ValueError("scaler: makes up for units left out; factorised leaves none out")
         return self
@@ -164,6 +171,9 @@ class ClientsSection(Section):
     proportions: list[Positive] | None = Field(
         None, description="how common each capacity is (default: all equally)"
     )
+    least: Capacity | None = Field(
+        None, description="clients that can hold less take no part (default: all do)"
+    )
     capacity_mode: Literal["fixed", "dynamic"] = Field(
         "fixed", description="fixed: a client keeps its capacity; dynamic: redrawn every round"
     )
@@ -191,6 +201,11 @@ class ClientsSection(Section):
         if self.sample_size > self.client_count:
             raise ValueError(
                 f"per_round: {self.sample_size} is more than the {self.client_count} clients"
+            )
+        if self.least is not None and self.least > max(self.capacities):
+            raise ValueError(
+                f"least: nobody can hold {self.least:g}; the largest of the capacities is "
+                f"{max(self.capacities):g}"
             )
         if self.groups is None:
             return self

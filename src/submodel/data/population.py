@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ class Population:
     participation", 2023): the clients are divided once, at random, into ``groups`` whose sizes
     differ by at most one; round r draws from group r mod G. ``shuffled-cyclic`` visits the groups
     of every cycle of G rounds in a fresh random order. Within a group all are equally likely.
+    Those who can hold less than ``least`` in a round are passed over.
     """
 
     count: int
@@ -35,6 +37,7 @@ class Population:
     seed: int
     sampling: Sampling = "uniform"
     groups: int = 1
+    least: float = 0.0
 
     def sample(self, round_: int, present: Collection[int] | None = None) -> list[int]:
         """The clients of a round, ascending; the whole group if it has just ``per_round``.
@@ -45,6 +48,8 @@ class Population:
         [374496, 762718, 950106]
         """
         places: Sequence[int] = self._places(self.group(round_))
+        if self.least > 0 and present is None:
+            return sorted(islice(self._able_clients(round_, places), self.per_round))
         if present is not None:
             places = [place for place in places if self._at(place) in present]
         sample_places: Iterable[int] = places
@@ -53,6 +58,13 @@ class Population:
             draws = rng.choice(len(places), self.per_round, replace=False)
             sample_places = (places[int(i)] for i in draws)
         return sorted(map(self._at, sample_places))
+
+    def _able_clients(self, round_: int, places: Sequence[int]) -> Iterator[int]:
+        """Those of a stretch who can hold enough, in a random order that needs no table."""
+        for index in range(len(places)):
+            place = places[permute_index(index, len(places), self.seed, "able", round_)]
+            if self.capacity(client := self._at(place), round_) >= self.least:
+                yield client
 
     def everyone(self) -> Sequence[int]:
         """Those who take part in the output step."""

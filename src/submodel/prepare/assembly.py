@@ -47,6 +47,7 @@ def assemble_setup(
             seed=config.seed,
             sampling=config.clients.sampling,
             groups=config.clients.group_count,
+            least=config.clients.least or 0.0,
         ),
         clients=clients,
         work=LocalWork(

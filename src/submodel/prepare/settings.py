@@ -29,6 +29,15 @@ def unused_problems(config: Config) -> list[str]:
         problems.append(
             "data.held_out: devices train on all that they have; the server has nothing to hold out"
         )
+    if config.engine.name == "flower":
+        if config.model.share != 1:
+            problems.append("model.share: devices get the whole model; serve a smaller one")
+        if config.clients.least is not None:
+            problems.append("clients.least: devices say themselves what they can hold")
+    if config.clients.least is not None and config.train.output_step is not None:
+        problems.append(
+            "train.output_step: is one of all clients, and clients.least leaves some out"
+        )
     if config.local.drop_last and not config.local.batch_size:
         problems.append("local.drop_last: goes with batches; local.batch_size = 0 makes one of all")
     if config.local.optimiser_state == "kept":

@@ -42,6 +42,7 @@ from submodel.prepare.settings import (
     target_problems,
     unused_problems,
 )
+from submodel.prepare.share import take_share
 from submodel.prepare.trial import try_scheme
 from submodel.schemes import Scheme
 from submodel.tasks.loss import Loss
@@ -103,6 +104,12 @@ def prepare(
     check_model(module)
     module = select_main_output(module, data.example)
     module = as_low_rank(config, module)
+    if config.model.share != 1:
+        if axes is not None:
+            raise ConfigError(
+                ["model.share: finds its axes itself; leave those given in Python out"]
+            )
+        module, built_in = take_share(config, module, data.example), None
     check_fit(module, data, loss)
     problems += target_problems(config, data, loss)
     if partition is None:
@@ -136,6 +143,8 @@ def prepare(
     setup = assemble_setup(
         config, module, cut_axes, scheme, PartitionedClients(data, partition), task
     )
+    if config.clients.least is not None and not setup.population.sample(0):
+        raise ConfigError([f"clients.least: no client can hold {config.clients.least:g}"])
     if config.train.evaluate_clients != "no":
         client_tests(setup.clients, setup.population.count)  # or says why it cannot be
     if problems := product_problems(setup):
