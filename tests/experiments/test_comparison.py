@@ -40,6 +40,7 @@ from submodel.experiments.comparison.plan import (
 )
 from submodel.experiments.comparison.report import rows, shared_grid, write_comparison
 from submodel.experiments.comparison.ways import parse_ways
+from submodel.experiments.jobs import Job
 from submodel.experiments.paper.variants import Scale
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.prepare.setup import prepare
@@ -487,10 +488,10 @@ def test_mistakes_on_the_command_line_are_sentences(
 def test_ctrl_c_ends_the_command_and_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    started: list[runner.Job] = []
+    started: list[Job] = []
     start = runner._start
 
-    def first_only(followers: Followers, job: runner.Job) -> Follower:
+    def first_only(followers: Followers, job: Job) -> Follower:
         if started:
             raise KeyboardInterrupt  # as if the user pressed it now
         started.append(job)

@@ -20,6 +20,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "train": training.train_command,
     "resume": training.resume_command,
     "show": training.show_command,
+    "score": training.score_command,
     "cost": models.cost_command,
     "inspect": models.inspect_command,
     "plan": models.plan_command,

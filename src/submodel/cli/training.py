@@ -201,6 +201,24 @@ def resume_command(run: RunPath, settings: SetOptions = None) -> None:
     _train(config, folder, resume=True)
 
 
+def score_command(
+    run: RunPath,
+    as_json: Annotated[bool, typer.Option("--json", help="Print that as JSON.")] = False,
+) -> None:
+    """Score a finished run in full: all examples, every capacity, every client; kept there."""
+    import json
+
+    from submodel.runs.metrics import flat
+    from submodel.runs.open import Run
+
+    entries = Run(run).score()
+    if as_json:
+        print(json.dumps(entries))
+        return
+    for name, value in flat(entries).items():
+        print(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value}")
+
+
 def show_command(run: RunPath) -> None:
     """Show a run: its evaluated rounds and where it stands."""
     from submodel.report.tables import clients_table, history_table

@@ -27,6 +27,8 @@ CHANGEABLE = (
     *("data.source", "data.path"),  # what is found there is compared, wherever it is
 )
 """What may change when a run goes on: nothing here shapes the rounds behind it."""
+RATE_KEYS = ("local.schedule", "local.milestones", "local.decay")
+"""What may change where the learning rates of the rounds behind stay what they were."""
 _SCORE_KEYS = ("train.evaluate_capacities", "train.evaluate_train", "train.evaluate_train_examples",
            "train.evaluate_clients", "train.statistics", "train.statistics_examples")  # fmt: skip
 _UNSET = "null"
@@ -83,6 +85,9 @@ def refusals(then: Config, now: Config, rounds_behind: int) -> list[str]:
     >>> from submodel.config import parse
     >>> refusals(Config(), parse({"train": {"rounds": 300}}), 200)
     []
+    >>> decay = {"schedule": "step", "milestones": [200]}
+    >>> refusals(Config(), parse({"train": {"rounds": 220}, "local": decay}), 200)
+    []
     >>> refusals(Config(), parse({"seed": 1}), 5)[0]
     'seed: 0 then, 1 now: it shapes every round'
     """
@@ -102,6 +107,9 @@ def _reason(key: str, then: Config, now: Config, rounds_behind: int) -> str:
     """Why a key may not change so; empty if it may."""
     if key in _SCORE_KEYS:
         return "the rounds so far were scored the other way"
+    if key in RATE_KEYS:
+        same_rates = _rates(then, rounds_behind) == _rates(now, rounds_behind)
+        return "" if same_rates else "it changes the learning rates of rounds so far"
     if key not in CHANGEABLE:
         return "it shapes every round"
     if key == "train.rounds":

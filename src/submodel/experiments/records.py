@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -16,9 +17,14 @@ from submodel.config import Config
 from submodel.errors import SubmodelError
 from submodel.files import JsonNumber, UnreadableError, read_typed
 from submodel.runs.folder import RunFolder
-from submodel.runs.metrics import Metrics
+from submodel.runs.full_scores import read_full_scores
+from submodel.runs.metrics import Metrics, flat
 
-_SCORE_KEYS = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy")
+_SCORE_KEYS = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy",
+               "held_out_loss", "held_out_accuracy")  # fmt: skip
+_TABLES = ("capacity_accuracy.", "client_accuracy.mean", "client_accuracy.worst_quarter")
+CAPACITY_KEY = "capacity_accuracy."
+"""What the accuracy of a capacity is called in a line, before the capacity."""
 _COSTS = ("round", "bytes", "flops")
 
 
@@ -39,6 +45,10 @@ MEASURES: dict[str, Callable[[Line], float]] = {
     "train loss": lambda line: line["train_eval_loss"],
     "loss gap": lambda line: abs(line["test_loss"] - line["train_eval_loss"]),
     "accuracy gap": lambda line: abs(line["test_accuracy"] - line["train_eval_accuracy"]),
+    "held-out accuracy": lambda line: line["held_out_accuracy"],
+    "mean over sizes": lambda line: fmean(_by_size(line)),
+    "smallest size": lambda line: _by_size(line)[-1],
+    "worst quarter": lambda line: line["client_accuracy.worst_quarter"],
 }
 SMALLER_IS_BETTER = ("loss", "train loss", "loss gap", "accuracy gap")
 _LARGEST = 1 << 27  # bytes of a record
@@ -52,6 +62,8 @@ class SeedRun:
     lines: Annotated[Sequence[Line], Field(min_length=1)]  # older records lack bytes and flops
     seconds: float
     model_sha256: str
+    is_flat: bool | None = None  # of a run to the end: whether its curve was flat
+    clients: Sequence[tuple[float, float]] = field(default_factory=list)  # capacity, accuracy
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,11 @@ class VariantRecord:
                 raise SubmodelError(f"{folder.path} is not finished")
             lines = _evaluated_lines(folder.metrics())
             sha = summary["model_sha256"]
-            runs.append(SeedRun(config.seed, lines, summary["seconds"], sha))
+            clients: list[tuple[float, float]] = []
+            if (full_scores := read_full_scores(folder)) is not None:
+                lines[-1] |= _scores_of(full_scores.entries)
+                clients = list(full_scores.clients)
+            runs.append(SeedRun(config.seed, lines, summary["seconds"], sha, clients=clients))
         return cls(slug, _plain(folders[0].config()), runs)
 
     @classmethod
@@ -133,10 +149,25 @@ def _evaluated_lines(history: Sequence[Metrics]) -> list[Line]:
     traffic = accumulate(line["bytes_down"] + line["bytes_up"] for line in history)
     flops_so_far = accumulate(line["flops"] for line in history)
     return [
-        {key: line[key] for key in _SCORE_KEYS if key in line} | {"bytes": total, "flops": flops}
+        _scores_of(line) | {"bytes": total, "flops": flops}
         for line, total, flops in zip(history, traffic, flops_so_far, strict=True)
         if "test_loss" in line
     ]
+
+
+def _scores_of(line: Metrics) -> Line:
+    """What is kept of a round's scores, tables by their path."""
+    row = flat(line)
+    keys = (key for key in row if key in _SCORE_KEYS or key.startswith(_TABLES))
+    return {key: row[key] for key in keys}
+
+
+def _by_size(line: Line) -> list[float]:
+    """The accuracy of every capacity, from the largest to the smallest."""
+    sizes = {float(k.removeprefix(CAPACITY_KEY)): v for k, v in line.items() if CAPACITY_KEY in k}
+    if not sizes:
+        raise KeyError(f"{CAPACITY_KEY}*")
+    return [sizes[size] for size in sorted(sizes, reverse=True)]
 
 
 def _plain(config: Config) -> dict[str, Any]:

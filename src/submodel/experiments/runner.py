@@ -13,37 +13,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from submodel.config import Config, to_toml
+from submodel.config import Config
 from submodel.engines.processes.followers import Follower, Followers
 from submodel.errors import SubmodelError
+from submodel.experiments.converged.course import Course
+from submodel.experiments.jobs import Job, comparable
 from submodel.experiments.records import VariantRecord
 from submodel.extras import needs_extra
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import Interruption
 
 _POLL, _TELL = 0.02, 0.5  # seconds
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run: its configuration and where it is."""
-
-    config: Config
-    folder: RunFolder
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.folder.config_file.exists() and self.folder.finished()
-
-    def command(self) -> list[str]:
-        """Begin it, or go on with it: what follows ``submodel``."""
-        if self.folder.config_file.exists():
-            return ["resume", str(self.folder.path)]
-        config = self.folder.path.with_suffix(".toml")
-        config.parent.mkdir(parents=True, exist_ok=True)
-        config.write_text(to_toml(self.config), "utf-8")
-        return ["train", str(config), "--out", str(self.folder.path)]
 
 
 @dataclass
@@ -54,37 +34,66 @@ class Runner:
     parallel: int
     console: Console = field(default_factory=Console)
 
-    def job(self, slug: str, config: Config) -> Job:
-        """One of the runs of a name; an existing folder must hold the same one."""
+    def job(
+        self,
+        slug: str,
+        config: Config,
+        course: Course | None = None,
+        *,
+        is_scored: bool = False,
+        seconds: float = 1.0,
+    ) -> Job:
+        """One of the runs of a name; an existing folder must hold the same one.
+
+        Args:
+            slug: the name.
+            config: what it is to be; of a course, but for its rounds and schedule.
+            course: how it goes on when its rounds are done.
+            is_scored: whether its result is scored in full at the end.
+            seconds: what a round is expected to take.
+        """
+        if course is not None:
+            config = course.begin(config)
         folder = RunFolder(self.out / "runs" / slug / f"seed-{config.seed}")
-        if folder.config_file.exists() and _comparable(folder.config()) != _comparable(config):
-            raise SubmodelError(
-                f"{folder.path} holds a run of another configuration: give another --out"
-            )
-        return Job(config, folder)
+        if folder.config_file.exists():
+            then = comparable(folder.config(), course)
+            if then != comparable(config):
+                raise SubmodelError(
+                    f"{folder.path} holds a run of another configuration: give another --out"
+                )
+        return Job(config, folder, course, is_scored, seconds)
 
     def run(self, configs: Mapping[str, Sequence[Config]]) -> list[VariantRecord]:
         """Whatever is not finished yet, name -> a configuration per seed; the records of all."""
-        with needs_extra("server", "a report"):  # told now, not after hours
-            import matplotlib  # noqa: F401
-            import scipy  # noqa: F401
         jobs = {
             slug: [self.job(slug, c) for c in seed_configs]
             for slug, seed_configs in configs.items()
         }
         # seed by seed, so that what is interrupted has something of everything
-        order = [job for together in zip(*jobs.values(), strict=True) for job in together]
-        waiting = [job for job in order if not job.is_finished]
-        if waiting:
-            self._run(waiting)
+        self.run_jobs([job for together in zip(*jobs.values(), strict=True) for job in together])
         return [
             VariantRecord.of(slug, [job.folder for job in seed_jobs])
             for slug, seed_jobs in jobs.items()
         ]
 
+    def run_jobs(self, jobs: Sequence[Job]) -> None:
+        """Whatever is not finished of these, in this order, some at a time.
+
+        Raises `Interruption` where it is stopped, `SubmodelError` where runs failed, at the end.
+
+        Args:
+            jobs: of `job`.
+        """
+        with needs_extra("server", "a report"):  # told now, not after hours
+            import matplotlib  # noqa: F401
+            import scipy  # noqa: F401
+        if waiting := [job for job in jobs if not job.is_finished]:
+            self._run(waiting)
+
     def _run(self, waiting: list[Job]) -> None:
         running: dict[Follower, Job] = {}
         failures: list[str] = []
+        stages: dict[Path, list[str]] = {}  # what was begun last of each run
         queue = list(waiting)
         with Followers() as followers:
             try:
@@ -92,13 +101,16 @@ class Runner:
                     while queue or running:
                         while queue and len(running) < self.parallel:
                             job = queue.pop(0)
+                            stages[job.folder.path] = job.command()
                             running[_start(followers, job)] = job
                         _wait_a_moment(running)
                         for process in [p for p in running if p.poll() is not None]:
                             job = running.pop(process)
-                            if process.wait():
+                            if process.wait() or stages.get(job.folder.path) == job.command():
                                 failures.append(f"{job.folder.path}: {_reason(job)}")
-                        update()
+                            elif not job.is_finished:
+                                queue.insert(0, job)  # its next stage
+                        update([*running.values()], len(queue) + len(running))
             except KeyboardInterrupt:
                 raise Interruption("stopped; the same command goes on from here") from None
             finally:
@@ -110,33 +122,34 @@ class Runner:
             raise SubmodelError(f"{len(failures)} of {len(waiting)} runs failed; {failures[0]}")
 
     @contextmanager
-    def _progress(self, jobs: Sequence[Job]) -> Iterator[Callable[[], None]]:
-        total = sum(job.config.train.rounds for job in jobs)
+    def _progress(self, jobs: Sequence[Job]) -> Iterator[Callable[[Sequence[Job], int], None]]:
+        """How far these are, told by those that run now and how many are left."""
+        rounds = {job.folder.path: job.rounds_done() for job in jobs}
         columns = (
             *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
             *(TextColumn("rounds"), TimeRemainingColumn()),
         )
         with Progress(*columns, console=self.console) as progress:
-            task = progress.add_task("", total=total)
+            task = progress.add_task("", total=None)
 
-            def update() -> None:
-                finished_count = sum(job.is_finished for job in jobs)
-                rounds = sum(len(job.folder.metrics()) for job in jobs)
-                text = f"{finished_count} of {len(jobs)} runs"
-                progress.update(task, completed=rounds, description=text)
+            def update(running: Sequence[Job], left: int) -> None:
+                for job in running:
+                    rounds[job.folder.path] = job.rounds_done()
+                done = sum(rounds[job.folder.path] * job.seconds for job in jobs)
+                expected = sum(
+                    job.rounds_expected(rounds[job.folder.path]) * job.seconds for job in jobs
+                )
+                text = f"{len(jobs) - left} of {len(jobs)} runs"
+                progress.update(task, total=expected, completed=done, description=text)
 
-            update()
+            update([], len(jobs))
             yield update
-            update()
-
-
-def _log_of(job: Job) -> Path:
-    return job.folder.path.with_suffix(".log")
+            update(jobs, 0)
 
 
 def _start(followers: Followers, job: Job) -> Follower:
     command = job.command()
-    with _log_of(job).open("a", encoding="utf-8") as log:
+    with job.log_file.open("a", encoding="utf-8") as log:
         return followers.start(command, os.environ, log.fileno())
 
 
@@ -148,10 +161,5 @@ def _wait_a_moment(running: Iterable[Follower]) -> None:
 
 
 def _reason(job: Job) -> str:
-    lines = _log_of(job).read_text("utf-8").strip().splitlines()
+    lines = job.log_file.read_text("utf-8").strip().splitlines()
     return lines[-1] if lines else "it said nothing"
-
-
-def _comparable(config: Config) -> Config:
-    """What the result depends on: not where it is computed."""
-    return config.model_copy(update={"engine": Config().engine})

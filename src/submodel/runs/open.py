@@ -16,7 +16,7 @@ from submodel.algorithm.score import Score
 from submodel.algorithm.types import State
 from submodel.amounts import parse_capacity
 from submodel.config import Config, parse, to_toml
-from submodel.config.meaning import CHANGEABLE, differences, refusals
+from submodel.config.meaning import CHANGEABLE, RATE_KEYS, differences, refusals
 from submodel.config.plain import read_toml
 from submodel.config.reading import without_unused
 from submodel.data import Dataset
@@ -28,6 +28,7 @@ from submodel.runs.callbacks import Callback, CallbackGuard
 from submodel.runs.callbacks.progress import Progress
 from submodel.runs.export import Format, export, trained_state
 from submodel.runs.folder import RunFolder
+from submodel.runs.full_scores import read_full_scores, score_in_full
 from submodel.runs.generation import generate
 from submodel.runs.loop import run_rounds
 from submodel.runs.material import Material
@@ -115,6 +116,19 @@ class Run:
             }
             for row in score_clients(setup, self._state, tests, model, training.device)
         ]
+
+    def score(self) -> Metrics:
+        """Score the result in full, and keep that in ``scores.json``: `FullScores`' entries.
+
+        All training and test examples, every capacity, every client by the sub-model of its
+        capacity. What is kept there already is not computed again.
+        """
+        full_scores = read_full_scores(self.folder)
+        if full_scores is None:
+            state, summary = self._state, self.summary or {}
+            full_scores = score_in_full(self._training, state, summary["model_sha256"])
+            full_scores.write(self.folder)
+        return full_scores.entries
 
     def export(
         self,
@@ -212,7 +226,10 @@ class Run:
             config = parse(_laid_over(values, config))
         rounds_behind = checkpoint.saved_round(self.folder.checkpoints)
         if problems := refusals(self.config, config, rounds_behind):
-            hint = f"what may change in a run that has begun: {', '.join(CHANGEABLE)}"
+            hint = (
+                f"what may change in a run that has begun: {', '.join(CHANGEABLE)}; and, as far as "
+                f"rounds to come go, {', '.join(RATE_KEYS)}"
+            )
             raise ConfigError([*problems, hint])
         return config
 

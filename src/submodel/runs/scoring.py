@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import fmean
 
-from submodel.algorithm.client_scores import ScoredModel, score_clients, worst_quarter
+from submodel.algorithm.client_scores import ClientScore, ScoredModel, score_clients, worst_quarter
 from submodel.algorithm.evaluation import (
     capacity_models,
     evaluate_capacities,
@@ -53,7 +54,7 @@ def scores(training: Training, state: State, group: Group) -> Metrics:
                 f"{c:g}": s.entries()[entry] for c, s in by_capacity.items()
             }
     if settings.evaluate_clients != "no":
-        values |= _client_entries(training, state, group, settings.evaluate_clients)
+        values |= _scored_clients(training, state, group, settings.evaluate_clients)
     return values | _own_metrics(training, state)
 
 
@@ -64,10 +65,20 @@ def _told_entries(training: Training) -> list[str]:
     return list(dict.fromkeys((training.setup.headline, *asked_metrics)))
 
 
-def _client_entries(training: Training, state: State, group: Group, model: ScoredModel) -> Metrics:
-    """How clients fare: the mean over them, the worst quarter, and the mean by capacity."""
+def _scored_clients(training: Training, state: State, group: Group, model: ScoredModel) -> Metrics:
     setup, tests = training.setup, training.client_tests
-    client_rows = score_clients(setup, state, tests, model, training.device, group.spread)
+    rows = score_clients(setup, state, tests, model, training.device, group.spread)
+    return client_entries(training, rows)
+
+
+def client_entries(training: Training, client_rows: Sequence[ClientScore]) -> Metrics:
+    """How clients fare: the mean over them, the worst quarter, and the mean by capacity.
+
+    Args:
+        training: the run.
+        client_rows: the score of every client.
+    """
+    setup = training.setup
     entries: Metrics = {"client_count": len(client_rows)}
     for entry in dict.fromkeys((*_told_entries(training), LOSS)):
         higher = entry != LOSS and setup.metrics[entry].higher_is_better
