@@ -24,6 +24,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "cost": models.cost_command,
     "inspect": models.inspect_command,
     "plan": models.plan_command,
+    "fit": models.fit_command,
     "export": models.export_command,
     "generate": models.generate_command,
     "serve": devices.serve_command,

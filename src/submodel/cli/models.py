@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -143,13 +145,51 @@ def export_command(
     out: Annotated[Path | None, typer.Option(help="The folder to write to.")] = None,
 ) -> None:
     """Write a trained model, or the sub-model of a capacity, for use elsewhere."""
+    from submodel.report.fitting import advice_of_export
     from submodel.runs.open import Run
 
     share = parse_capacity(capacity)
     past_run = Run(run)  # or it is no run, and nothing is made in it
     path, score = past_run.export(share, kind.value, None if out is None else make_folder(out))
     accuracy = "" if score.accuracy is None else f"test accuracy {score.accuracy:.1%}, "
-    print(f"{path}: capacity {share:g}, {accuracy}test loss {score.loss:.4f}")
+    is_fitted = past_run.fitted_model(share) is not None
+    fitted = ", fitted" if is_fitted else ""
+    print(f"{path}: capacity {share:g}{fitted}, {accuracy}test loss {score.loss:.4f}")
+    if share < 1 and (advice := advice_of_export(past_run, share, score, is_fitted)):
+        print(advice)
+
+
+def fit_command(
+    run: RunPath,
+    capacities: Annotated[
+        list[str], typer.Option("--capacity", help="Of a sub-model, as 1/4; repeatable.")
+    ],
+    rounds: Annotated[
+        int | None, typer.Option(help="For each; without it, a quarter of the run's.")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="The clients' learning rate; without it, the run's.")
+    ] = None,
+    cut: Annotated[
+        str, typer.Option(help="The units to begin with: search, importance, prefix or scheme.")
+    ] = "search",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """Train the sub-models that devices will keep, each for itself; the global model stays."""
+    from submodel.report.fitting import fit_table
+    from submodel.runs.loop import Interruption
+    from submodel.runs.open import Run
+
+    past_run = Run(run)
+    try:
+        results = past_run.fit(capacities, rounds=rounds, lr=lr, cut=cut, progress=not as_json)
+    except Interruption as stop:
+        print(f"{stop}; the same command goes on with it", file=sys.stderr, flush=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        print(json.dumps(results, indent=2))
+    else:
+        console.print(fit_table(results))
 
 
 def generate_command(

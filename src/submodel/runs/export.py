@@ -31,6 +31,7 @@ from submodel.model.inputs import Inputs, arguments, take_rows
 from submodel.model.norm import as_batch_norm
 from submodel.model.zoo import fold_adapters
 from submodel.runs.checkpoint import model_sha256
+from submodel.runs.fitting.store import FittedModel
 from submodel.runs.folder import RunFolder
 from submodel.runs.peft_export import write_peft
 from submodel.runs.pretrained_folder import write_pretrained
@@ -58,12 +59,23 @@ def trained_state(folder: RunFolder, training: Training) -> State:
 
 
 def trained_module(
-    training: Training, state: State, capacity: float
+    training: Training, state: State, capacity: float, fitted_model: FittedModel | None = None
 ) -> tuple[nn.Module, Score, dict[str, Any]]:
-    """The sub-model of a capacity in torch's own layers, its test score, and what it is."""
+    """The sub-model of a capacity in torch's own layers, its test score, and what it is.
+
+    Args:
+        training: of the run.
+        state: the trained global model.
+        capacity: the share of every axis.
+        fitted_model: the sub-model that was trained for itself, if one was.
+    """
     config, setup = training.config, training.setup
-    cut = training.cut(state, capacity)
-    module = assemble_module(setup, scale_model(setup, state.tensors, capacity), cut)
+    if fitted_model is None:
+        cut = training.cut(state, capacity)
+        module = assemble_module(setup, scale_model(setup, state.tensors, capacity), cut)
+    else:
+        cut = fitted_model.cut
+        module = assemble_module(setup, fitted_model.tensors, cut)
     test_score = score(module, setup.clients.dataset.test, setup)
     about: dict[str, Any] = {
         "run": config.name,
@@ -74,16 +86,33 @@ def trained_module(
         "units": {a: k.tolist() for a, k in cut.units.items()} if isinstance(cut, UnitCut) else {},
         "config": config.model_dump(exclude_none=True),
     }
+    if fitted_model is not None:
+        facts = ("rounds", "lr", "cut", "score_before", "global_score", "model_sha256")
+        about["fit"] = {name: fitted_model.about.get(name) for name in facts}
     if setup.clients.dataset.table is not None:
         about["table"] = asdict(setup.clients.dataset.table)
     return as_batch_norm(module).eval(), test_score, about
 
 
 def export(
-    training: Training, state: State, capacity: float, kind: Format, out: Path
+    training: Training,
+    state: State,
+    capacity: float,
+    kind: Format,
+    out: Path,
+    fitted_model: FittedModel | None = None,
 ) -> tuple[Path, Score]:
-    """Write the model of a run; returns the file and its measured test score."""
-    module, test_score, about = trained_module(training, state, capacity)
+    """Write the model of a run; returns the file and its measured test score.
+
+    Args:
+        training: of the run.
+        state: the trained global model.
+        capacity: the share of every axis.
+        kind: of the files.
+        out: the folder that they go to.
+        fitted_model: the sub-model that was trained for itself, if one was.
+    """
+    module, test_score, about = trained_module(training, state, capacity, fitted_model)
     example = take_rows(training.setup.clients.dataset.test.x, slice(2))
     out.mkdir(parents=True, exist_ok=True)
     if kind == "safetensors":

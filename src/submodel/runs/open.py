@@ -26,7 +26,10 @@ from submodel.prepare.selection import Selector
 from submodel.runs import checkpoint
 from submodel.runs.callbacks import Callback, CallbackGuard
 from submodel.runs.callbacks.progress import Progress
+from submodel.runs.checkpoint import model_sha256
 from submodel.runs.export import Format, export, trained_state
+from submodel.runs.fitting.fit import fit_submodels
+from submodel.runs.fitting.store import FitFolder, FittedModel
 from submodel.runs.folder import RunFolder
 from submodel.runs.full_scores import read_full_scores, score_in_full
 from submodel.runs.generation import generate
@@ -89,12 +92,61 @@ class Run:
         return self._training.model(self._state)
 
     def submodel(self, capacity: float | str) -> nn.Module:
-        """The trained sub-model of a capacity, ready to use.
+        """The trained sub-model of a capacity, ready to use: the fitted one, if there is one.
 
         Args:
             capacity: the share of every axis, as 0.25 or "1/4".
         """
-        return self._training.model(self._state, parse_capacity(capacity))
+        share, state = parse_capacity(capacity), self._state
+        if (fitted_model := self.fitted_model(share)) is None:
+            return self._training.model(state, share)
+        return self._training.assemble(fitted_model.tensors, fitted_model.cut)
+
+    def fit(
+        self,
+        capacities: float | str | Sequence[float | str],
+        *,
+        rounds: int | None = None,
+        lr: float | None = None,
+        cut: str = "search",
+        progress: bool = True,
+    ) -> list[Metrics]:
+        """Train the sub-models that devices will keep, each for itself.
+
+        The units of a sub-model are chosen from the trained model, and the clients who can hold
+        them train these alone. The global model stays as it is; sub-models are kept beside it, in
+        ``fit`` of the run's folder, and `submodel` and `export` hand them out from then on. What
+        was stopped goes on, what is done is not done again.
+
+        Args:
+            capacities: one or several, as 0.25 or "1/4".
+            rounds: for each of them; None: a quarter of the run's.
+            lr: the clients' learning rate; None: the run's.
+            cut: the units that it begins with: the largest ("importance"), the first ("prefix"),
+                what the run's scheme would give ("scheme"), or the best of these ("search").
+            progress: show how it goes on the error output.
+
+        Returns:
+            What each sub-model came to: its test score, the one before, that of the global model,
+            bytes and FLOPs.
+        """
+        if isinstance(capacities, (float, int, str)):
+            capacities = [capacities]
+        shares = list(dict.fromkeys(parse_capacity(c) for c in capacities))
+        console = Console(stderr=True) if progress else None
+        state = self._state
+        return fit_submodels(self._training, state, self.folder, shares, rounds, lr, cut, console)
+
+    def fitted_model(self, capacity: float | str) -> FittedModel | None:
+        """The sub-model of a capacity that `fit` trained; None if it did not.
+
+        Args:
+            capacity: the share of every axis, as 0.25 or "1/4".
+        """
+        state, folder = self._state, FitFolder(self.folder.path, parse_capacity(capacity))
+        if not folder.result_file.is_file():
+            return None
+        return folder.load(self._training.setup, state.tensors, model_sha256(state.tensors))
 
     def client_scores(self, model: ScoredModel = "submodel") -> list[Metrics]:
         """How every client fares with the trained model: a row each, ready for pandas.
@@ -138,6 +190,8 @@ class Run:
     ) -> tuple[Path, Score]:
         """Write the trained model, or the sub-model of a capacity, for use elsewhere.
 
+        A sub-model that `fit` trained is taken, if there is one.
+
         Args:
             capacity: the share of every axis, as 0.25 or "1/4".
             format: ``safetensors``, ``program`` (torch.export), ``onnx`` or ``huggingface`` (for
@@ -149,7 +203,8 @@ class Run:
         """
         share = parse_capacity(capacity)
         target = Path(out or self.folder.path / "export" / f"capacity-{share:g}")
-        return export(self._training, self._state, share, format, target)
+        fitted_model = self.fitted_model(share)
+        return export(self._training, self._state, share, format, target, fitted_model)
 
     def generate(
         self,

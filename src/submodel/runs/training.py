@@ -18,7 +18,7 @@ from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import Config
 from submodel.data import Dataset
 from submodel.engines.device import own_device
-from submodel.model.cut import WHOLE, Cut
+from submodel.model.cut import WHOLE, Cut, Tensors
 from submodel.prepare.engine import make_engine
 from submodel.prepare.selection import without_selection
 
@@ -75,4 +75,8 @@ class Training:
     def model(self, state: State, capacity: float = 1.0) -> nn.Module:
         """The global model of a state, or the sub-model of a capacity, ready to use."""
         tensors = scale_model(self.setup, state.tensors, capacity)
-        return without_selection(assemble_module(self.setup, tensors, self.cut(state, capacity)))
+        return self.assemble(tensors, self.cut(state, capacity))
+
+    def assemble(self, tensors: Tensors, cut: Cut) -> nn.Module:
+        """The module of a cut with these weights, ready to use."""
+        return without_selection(assemble_module(self.setup, tensors, cut))

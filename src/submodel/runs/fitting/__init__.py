@@ -1,0 +1,1 @@
+"""Sub-models that a run's devices will keep: cut from the trained model, trained for themselves."""

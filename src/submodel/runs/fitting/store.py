@@ -1,0 +1,182 @@
+"""The files of a fitted sub-model, in a folder of the run: its start, its rounds, its end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ConfigDict, TypeAdapter
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from typing_extensions import TypedDict
+
+from submodel.algorithm.types import Setup
+from submodel.errors import SubmodelError
+from submodel.files import UnreadableError, read_typed, write_text
+from submodel.model.cut import Tensors, UnitCut, gather
+from submodel.runs.checkpoint import model_sha256
+from submodel.runs.fitting.cuts import CutSearch
+from submodel.runs.fitting.options import FitPlan
+from submodel.runs.folder import RunFolder
+from submodel.runs.metrics import Metrics
+from submodel.runs.tensor_file import write_tensors
+
+_MOST_JSON = 2**26  # bytes: units of every axis are in it
+
+
+class _Start(TypedDict):
+    """What is read of a fit's beginning."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    plan: dict[str, Any]
+    cut: str
+    units: dict[str, list[int]]
+    candidates: dict[str, dict[str, float]]
+    bytes_down: int
+    flops: int
+
+
+class _Result(TypedDict):
+    """What is read of a fit's end; there may be more."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    capacity: float
+    units: dict[str, list[int]]
+    model_sha256: str
+    fitted_sha256: str
+    score: dict[str, float]
+
+
+_START: TypeAdapter[Any] = TypeAdapter(_Start)
+_RESULT: TypeAdapter[Any] = TypeAdapter(_Result)
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """A sub-model that was trained for itself.
+
+    Args:
+        cut: the units of the global model that it has.
+        tensors: the global model's, with the sub-model's own in their places.
+        about: what fitting it came to, as ``fit.json`` has it.
+    """
+
+    cut: UnitCut
+    tensors: Tensors
+    about: Metrics
+
+
+class FitFolder:
+    """The files of one capacity's fit."""
+
+    def __init__(self, run: Path, capacity: float) -> None:
+        self.files = RunFolder(run / "fit" / f"capacity-{capacity:g}")
+        self.start_file = self.files.path / "start.json"
+        self.result_file = self.files.path / "fit.json"
+        self._again = f"'submodel fit {run} --capacity {capacity:g}' makes it again"
+
+    def start(self, setup: Setup, plan: FitPlan) -> CutSearch | None:
+        """Where a fit of this plan began; None where there is none, or one of another plan."""
+        if not self.start_file.is_file():
+            return None
+        try:
+            entries = read_typed(_START, self.start_file, _MOST_JSON)
+        except UnreadableError:
+            return None
+        if entries["plan"] != asdict(plan):
+            return None
+        cut = _cut(setup, entries["units"])
+        return CutSearch(cut, entries["cut"], {}, entries["bytes_down"], entries["flops"])
+
+    def begin(self, plan: FitPlan, search: CutSearch) -> None:
+        """Keep where a fit begins; what was there before goes."""
+        shutil.rmtree(self.files.path, ignore_errors=True)
+        self.files.path.mkdir(parents=True)
+        entries = {
+            "plan": asdict(plan),
+            "cut": search.name,
+            "units": _units(search.cut),
+            "candidates": {name: s.entries() for name, s in search.scores.items()},
+            "bytes_down": search.bytes_down,
+            "flops": search.flops,
+        }
+        write_text(self.start_file, json.dumps(entries, indent=2) + "\n")
+
+    def candidates(self) -> dict[str, dict[str, float]]:
+        """The scores of the cuts that were tried."""
+        entries = read_typed(_START, self.start_file, _MOST_JSON)
+        scores: dict[str, dict[str, float]] = entries["candidates"]
+        return scores
+
+    def finish(self, cut: UnitCut, tensors: Tensors, about: Mapping[str, Any]) -> Metrics:
+        """Write the fitted sub-model and what it came to; checkpoints are not needed any more."""
+        small = gather(cut, tensors)
+        write_tensors(self.files.model_file, small)
+        result = {**about, "units": _units(cut), "fitted_sha256": model_sha256(small)}
+        write_text(self.result_file, json.dumps(result, indent=2) + "\n")
+        shutil.rmtree(self.files.checkpoints, ignore_errors=True)
+        return result
+
+    def result(self, model: str) -> Metrics | None:
+        """What fitting came to, if it is finished and of this global model."""
+        if not self.result_file.is_file():
+            return None
+        try:
+            about: Metrics = read_typed(_RESULT, self.result_file, _MOST_JSON)
+        except UnreadableError as error:
+            raise SubmodelError(f"{self.result_file}: damaged: {error}; {self._again}") from None
+        return about if about["model_sha256"] == model else None
+
+    def load(self, setup: Setup, tensors: Tensors, model: str) -> FittedModel | None:
+        """The fitted sub-model, if there is one of this global model.
+
+        Args:
+            setup: of the run.
+            tensors: the global model's.
+            model: its hash.
+        """
+        about = self.result(model)
+        if about is None:
+            return None
+        cut = _cut(setup, about["units"])
+        path = self.files.model_file
+        try:
+            small = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise SubmodelError(f"{path}: cannot be read ({error}); {self._again}") from None
+        if model_sha256(small) != about["fitted_sha256"]:
+            raise SubmodelError(f"{path}: damaged, it does not match its hash; {self._again}")
+        return FittedModel(cut, lay_into(cut, tensors, small), about)
+
+
+def lay_into(cut: UnitCut, whole: Tensors, parts: Tensors) -> dict[str, Tensor]:
+    """The whole model with a sub-model's own values in their places; both stay as they are.
+
+    Args:
+        cut: what the sub-model has.
+        whole: the model that it was cut from.
+        parts: the sub-model's tensors.
+    """
+    tensors = {name: tensor.clone() for name, tensor in whole.items()}
+    for name, part in parts.items():
+        cut.put(name, tensors[name], part)
+    return tensors
+
+
+def _units(cut: UnitCut) -> dict[str, list[int]]:
+    return {axis: units.tolist() for axis, units in cut.units.items()}
+
+
+def _cut(setup: Setup, units: Mapping[str, list[int]]) -> UnitCut:
+    """The cut of these units; raises `SubmodelError` where the model has no such."""
+    sizes = setup.axes.cut_by_capacity
+    for axis, places in units.items():
+        if axis not in sizes or not places or not 0 <= min(places) <= max(places) < sizes[axis]:
+            raise SubmodelError(f"the fitted sub-model has units of {axis!r} that the model lacks")
+    return UnitCut(setup.axes, {axis: np.array(places) for axis, places in units.items()})
