@@ -50,6 +50,7 @@ def config_of(capacity: float, rounds: int, transport: str, data: dict[str, Any]
             "evaluate_capacities": False,
             "statistics": "test_batch",
         },
+        "engine": {"name": "flower"},
         "devices": {"transport": transport, "deadline": 300},
     }
 

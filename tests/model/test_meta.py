@@ -102,6 +102,7 @@ import sys, torch
 from submodel.model.budget import activation_bytes
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE
+from submodel.model.meta import Shapes
 from submodel.model.zoo import make_model
 from submodel.model.zoo.gpt import Decoder
 for name in ("mlp", "cnn", "preresnet18"):
@@ -111,6 +112,8 @@ costs = CostModel(Decoder(8, 29, 16, 1, 2), torch.zeros(2, 8, dtype=torch.long))
 costs.of(WHOLE), costs.flops_per_weight()
 inputs = torch.zeros(2, 8, dtype=torch.long, device="meta")
 activation_bytes(costs.build(WHOLE), inputs)
+with torch.device("meta"), Shapes():
+    torch.nn.init.trunc_normal_(torch.nn.Embedding(3, 4).weight)
 print([name for name in ("sympy", "torch._dynamo") if name in sys.modules])
 """
     done = subprocess.run(

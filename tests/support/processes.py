@@ -158,9 +158,10 @@ class House:
 
 
 def command_line(one: psutil.Process) -> str:
-    """What it was started as; empty if it is gone."""
+    """What it was started as, or is called since it was forked; empty if it is gone."""
     try:
-        return " ".join(one.cmdline())
+        name = one.name()
+        return name if name.startswith(("flwr-", "superexec")) else " ".join(one.cmdline())
     except psutil.Error:
         return ""
 

@@ -55,6 +55,7 @@ from submodel.model.axes.axes_json import axes_fingerprint, from_json, to_json
 from submodel.model.axes.failure import ForwardError
 from submodel.model.build import build_module, fill_local, load, skeleton, tensors_of, to_device
 from submodel.model.inputs import first_column
+from submodel.model.meta import Shapes
 from submodel.model.norm import pool_moments
 from submodel.prepare.assembly import assemble_setup
 from submodel.prepare.axes import find_axes, only_cut_ranks
@@ -146,7 +147,7 @@ def whole_module(config: Config, facts: Facts) -> nn.Module:
 def empty_module(config: Config, facts: Facts) -> nn.Module:
     """The configured model without values; one that cannot be made so is made and emptied."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), Shapes():
             return whole_module(config, facts)
     except (ConfigError, NotImplementedError, RuntimeError) as error:
         if isinstance(error, ConfigError) and error.__cause__ is None:

@@ -2,7 +2,8 @@
 
 PyTorch finds the shapes of many operators at once. Those of convolutions, pools, products with a
 bias, sums, means, activations, embeddings, norms and softmaxes it finds by Python code for its
-compiler, which takes a second to load, and milliseconds per layer.
+compiler, which takes a second to load, and milliseconds per layer. So it does where the first
+values of an embedding are drawn.
 """
 
 from __future__ import annotations
@@ -18,6 +19,14 @@ from submodel.model.axes.keep import DispatchMode
 
 _aten = torch.ops.aten
 _ALIKE = {_aten.relu.default, _aten.gelu.default, _aten.silu.default, _aten.tanh.default}
+# first values of layers: nothing is drawn, and what they are drawn into stays as it is
+_DRAWS = {
+    _aten.normal_.default,
+    _aten.uniform_.default,
+    _aten.exponential_.default,
+    _aten.erfinv_.default,
+    _aten.clamp_.default,
+}
 _NONE: list[int] = []
 _PRECISE = (torch.float32, torch.float64)
 _NORMS = (_aten.native_batch_norm.default, _aten._native_batch_norm_legit.default)
@@ -41,6 +50,8 @@ def shortcut(func: OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any
             return one.new_empty((one.shape[0], other.shape[1]))
     elif func in _ALIKE and args[0].is_meta:
         return _empty_like(args[0])
+    elif func in _DRAWS and args[0].is_meta:
+        return args[0]
     elif func in _NORMS and _trains_on_shapes(args):
         x: Tensor = args[0]
         channels = x.shape[1]

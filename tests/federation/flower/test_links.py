@@ -624,7 +624,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def link(files: Files, app: Path) -> Iterator[Superlink]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(app / "modules"))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), str(app / "modules")]))
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):  # loopback must not go there
             patch.setenv(name, f"http://127.0.0.1:{free_port()}")
         where = app / "flower"
@@ -872,7 +872,7 @@ def test_a_superlink_that_is_killed_leaves_nothing_behind(link: Superlink) -> No
     assert link.alive()
     [own] = [one for one in relatives(os.getpid()) if "launcher.py" in command_line(one)]
     below = relatives(own.pid)
-    assert any("flower-superexec" in command_line(one) for one in below)
+    assert any("superexec" in command_line(one) for one in below)
     own.kill()
     until(lambda: not link.alive())
     link.stop()
@@ -911,7 +911,7 @@ def test_nothing_outlives_a_parent_that_is_killed(app: Path, tmp_path: Path) -> 
         below = relatives(parent.pid)
         assert len(below) == 5
         lines = [command_line(one) for one in below]
-        for name in ("superlink", "supernode", "flower-superexec", "flwr-serverapp"):
+        for name in ("superlink", "supernode", "superexec", "flwr-serverapp"):
             assert any(name in line for line in lines)
         parent.send_signal(signal.SIGKILL)
     until(lambda: not any(is_running(one) for one in below), 10)

@@ -1,11 +1,13 @@
 """Runs ``flower-superlink`` (guarded) or ``flower-supernode``, and ends with who started it.
 
 Run by its path, not as a module: a SuperNode on a small device then holds Flower in memory, but
-not the whole package with PyTorch. So it imports nothing of the package.
+not the whole package with PyTorch. So it imports nothing of the package, but in a process that it
+forks for the purpose: the one that starts apps (superexec.py).
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import runpy
 import signal
@@ -17,7 +19,12 @@ from pathlib import Path
 import psutil
 
 _HERE = Path(__file__).parent
+_FLOWERS = "flower-superexec"
+_FIRST, _LAST, _GROWTH = 0.25, 3.0, 1.4  # seconds between looks for a message
+_ANSWER = 0.1  # seconds between looks for an app's answer
 _LOOKS, _PAUSE = 20, 0.05  # at what is left below us; a dying process may still start one
+
+_is_ending = threading.Event()
 
 
 def follow_parent() -> None:
@@ -32,6 +39,7 @@ def follow_parent() -> None:
 def _wait_and_end() -> None:
     while os.read(sys.stdin.fileno(), 1024):
         pass
+    _is_ending.set()
     # What we have started first: of itself, a ServerApp outlives its SuperLink.
     me = psutil.Process()
     for _ in range(_LOOKS):
@@ -40,6 +48,14 @@ def _wait_and_end() -> None:
             break
         time.sleep(_PAUSE)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _wait_and_say(child: int) -> None:
+    """End, and be started again, when there is nothing left that starts apps."""
+    os.waitpid(child, 0)
+    if not _is_ending.is_set():
+        print("submodel: the process that starts apps has ended", flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _end(one: psutil.Process) -> bool:
@@ -53,16 +69,77 @@ def _end(one: psutil.Process) -> bool:
     return True
 
 
-def run_flower() -> None:
-    """``launcher.py superlink|supernode ARGUMENTS``."""
-    kind = sys.argv.pop(1)
-    follow_parent()
-    if kind == "superlink":
-        runpy.run_path(str(_HERE / "guard.py"), run_name="__main__")
-    else:
-        from flwr.supernode.cli import flower_supernode
+class Pauses:
+    """What Flower's SuperNode takes for ``time``: it looks for messages sooner after one.
 
-        flower_supernode()
+    Flower sleeps for three seconds whenever there is none. The next of a run follows the last one
+    when all devices have answered, so the first looks are soon and later ones ever rarer, up to
+    those three seconds. While an app works on its answer, Flower sleeps for less.
+    """
+
+    def __init__(self) -> None:
+        self._pause = _FIRST
+
+    def sleep(self, seconds: float) -> None:
+        """At most so many seconds."""
+        if seconds < _LAST:
+            self._pause = _FIRST
+            time.sleep(min(seconds, _ANSWER))
+        else:
+            time.sleep(min(seconds, self._pause))
+            self._pause = min(self._pause * _GROWTH, _LAST)
+
+
+def start_apps(kind: str, runtime: list[str]) -> None:
+    """Fork a process that starts apps; or have Flower's program do so if ours cannot.
+
+    Args:
+        kind: ``superlink`` or ``supernode``.
+        runtime: Where their tasks are, in the arguments of Flower's programs.
+    """
+    parent = os.getpid()
+    if child := os.fork():
+        threading.Thread(target=_wait_and_say, args=(child,), name="apps", daemon=True).start()
+        return
+    try:
+        from submodel.federation.flower import superexec
+
+        command = superexec.wait_for_app(kind, runtime, parent)
+    except Exception as error:  # whatever another version of Flower comes up with
+        reason = f"{type(error).__name__}: {error}".replace("\n", " ")
+        print(
+            f"submodel: every message starts a program that imports PyTorch, as what starts apps "
+            f"sooner does not go with this version of Flower ({reason})",
+            flush=True,
+        )
+        os.execvp(_FLOWERS, [_FLOWERS, *runtime, "--parent-pid", str(parent)])
+    if command is not None:
+        superexec.run_app(command)
+    os._exit(0)  # its memory is for the system to free
+
+
+def run_flower() -> None:
+    """``launcher.py superlink|supernode [RUNTIME ARGUMENTS] -- ARGUMENTS``."""
+    split = sys.argv.index("--")
+    kind, *runtime = sys.argv[1:split]
+    del sys.argv[1 : split + 1]
+    if kind == "superlink":
+        importlib.import_module("flwr.superlink.main")  # once for both processes
+        run = runpy.run_path(str(_HERE / "guard.py"))["run_superlink"]
+    else:
+        from flwr.supernode import start_client_internal as supernode
+        from flwr.supernode.cli import flower_supernode as run
+
+        names = vars(supernode)
+        if names.get("time") is time:
+            names["time"] = Pauses()
+        else:
+            print("submodel: this version of Flower looks for messages when it likes", flush=True)
+    if runtime and sys.platform == "linux":  # elsewhere a fork does not go with system libraries
+        sys.argv += ["--isolation", "process"]
+        start_apps(kind, runtime)  # before there is any thread
+    follow_parent()
+    run()
 
 
 if __name__ == "__main__":

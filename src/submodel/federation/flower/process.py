@@ -27,10 +27,22 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 
 class Child:
-    """A SuperLink or a SuperNode (``kind``) with its arguments. It ends when this process does."""
+    """A SuperLink or a SuperNode (``kind``) with its arguments. It ends when this process does.
 
-    def __init__(self, kind: str, arguments: Sequence[str], home: Path, log: Path) -> None:
-        self._command = [sys.executable, "-P", str(_LAUNCHER), kind, *arguments]
+    ``runtime`` is where its apps find it, in the arguments of Flower's programs; without it, it has
+    none but those that Flower starts.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        arguments: Sequence[str],
+        home: Path,
+        log: Path,
+        runtime: Sequence[str] = (),
+    ) -> None:
+        launcher = [sys.executable, "-P", str(_LAUNCHER)]
+        self._command = [*launcher, kind, *runtime, "--", *arguments]
         self._home, self.log = home, log
         self._process: subprocess.Popen[bytes] | None = None
         self._family: set[psutil.Process] = set()

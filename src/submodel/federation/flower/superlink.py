@@ -41,16 +41,19 @@ class Superlink:
         self._credentials, self._database = credentials, database
         arguments = ["--host", host, "--port", str(port)]
         arguments += ["--disable-runtime-dependency-installation"]
+        runtime = ["--runtime-api-address", self.address]
         if credentials is None:
             arguments += ["--insecure"]
+            runtime += ["--insecure"]
         else:
+            runtime += ["--root-certificates", str(credentials.ca.absolute())]
             arguments += ["--ssl-ca-certfile", str(credentials.ca.absolute())]
             arguments += ["--ssl-certfile", str(credentials.certificate.absolute())]
             arguments += ["--ssl-keyfile", str(credentials.key.absolute())]
             arguments += ["--enable-supernode-auth"]
         if database is not None:
             arguments += ["--database", str(database.absolute())]
-        self._child = Child("superlink", arguments, home, log)
+        self._child = Child("superlink", arguments, home, log, runtime)
 
     @property
     def address(self) -> str:

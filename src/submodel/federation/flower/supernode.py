@@ -22,6 +22,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-]+")
 _JOIN_LINE = re.compile(r"SuperNode ID: (\d+)")
 _FORGOTTEN_DEVICE = "the server does not know this device any more"
 _REFUSED_SIGNATURE = "the server did not accept this device's signature"
+_OUR_LINE = re.compile(r"^submodel: (.*)$", re.MULTILINE)  # what launcher.py says
 _LOSS_LINE, _RETURN_LINE = "Connection attempt failed", "Connection successful"
 
 
@@ -84,10 +85,10 @@ class Supernode:
             if not path.is_file():
                 raise SubmodelError(f"{path}: no such file, and the device's credentials name it")
         self.stop()
-        address_arguments = ["--host", "127.0.0.1", "--port", str(free_port())]
-        self._child = Child(
-            "supernode", [*self._arguments, *address_arguments], self._home, self._log
-        )
+        port = free_port()
+        arguments = [*self._arguments, "--host", "127.0.0.1", "--port", str(port)]
+        runtime = ["--runtime-api-address", f"127.0.0.1:{port}", "--insecure"]
+        self._child = Child("supernode", arguments, self._home, self._log, runtime)
         self._child.start()
 
     def alive(self) -> bool:
@@ -134,6 +135,8 @@ def explain_exit(output: str, returncode: int | None) -> str:
         return "the server does not speak TLS"
     if "Exit Code: 302" in output:
         return "the device's private key is not an EC key in OpenSSH format"
+    if "submodel: the process that starts apps has ended" in output:
+        return "the process that starts apps has ended"
     if "401 Unauthorized" in output or (returncode == 0 and _JOIN_LINE.search(output)):
         return _FORGOTTEN_DEVICE
     if returncode == 0:  # Flower ends itself without a word when a signature is refused
@@ -176,6 +179,8 @@ def _follow(
     is_lost = False
     while node.alive() and not should_stop():
         output = node.news()
+        for sentence in _OUR_LINE.findall(output):
+            on_event(sentence)
         if join := _JOIN_LINE.search(output):
             on_event(f"joined {node.superlink} as device {join[1]}")
             is_lost = False
