@@ -37,14 +37,15 @@ from submodel.tasks.counting import NOTHING_COUNTS
 _log = logging.getLogger(__name__)
 
 
-def initial_state(setup: Setup, *, take: bool = False) -> State:
+def initial_state(setup: Setup, *, take: bool = False, follows: bool = False) -> State:
     """The untrained model, and the memory with which scheme and server begin.
 
     Args:
         setup: what stays the same over the run
         take: the module gives its values away, and keeps the shapes alone
+        follows: another process has the values, and shapes will do
     """
-    if any(parameter.is_meta for parameter in setup.module.parameters()):
+    if any(parameter.is_meta for parameter in setup.module.parameters()) and not follows:
         raise SubmodelError("another run has taken the values of this setup's module: prepare it")
     if take:
         tensors = release(setup.module)

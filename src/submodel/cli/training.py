@@ -29,6 +29,7 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     """Train in the folder, show progress, end with the result."""
     from submodel.engines.processes.group import ProcessGroup, in_process_group
     from submodel.heap import give_back
+    from submodel.prepare.findings import findings_of, pass_on, passed_findings
     from submodel.prepare.processes import choose_engine
     from submodel.prepare.setup import prepare
     from submodel.runs.loop import Interruption, run_rounds
@@ -36,15 +37,17 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
 
     _refuse_devices(config)
     with saying_it_once():
-        setup = prepare(config)
+        setup = prepare(config, findings=passed_findings())
     config = choose_engine(config, setup, has_begun=resume)
     training = Training(config, setup, takes_module=True)
     together = config.engine.name == "torchrun"
     if together and not in_process_group():
         processes = _count_processes(config)
-        del setup, training  # the others have models of their own
+        findings = findings_of(setup, config)
+        del setup, training  # the others have a model of their own
         give_back()
-        raise typer.Exit(launch(sys.argv[1:], processes))
+        with pass_on(findings):
+            raise typer.Exit(launch(sys.argv[1:], processes))
     group = ProcessGroup(config.engine.device) if together else None
     try:
         if group is not None and group.rank > 0:

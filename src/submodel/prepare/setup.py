@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 from torch import nn
@@ -22,6 +23,7 @@ from submodel.heap import large_blocks_apart
 from submodel.local.slots import slot_problems
 from submodel.local.training import trainable_parameters
 from submodel.model.axes import Axes, Dimension
+from submodel.model.empty import without_values
 from submodel.model.inputs import first_column
 from submodel.model.weights import load_weights
 from submodel.prepare.assembly import assemble_setup
@@ -29,6 +31,7 @@ from submodel.prepare.axes import find_axes, only_cut_ranks
 from submodel.prepare.builds import check_builds
 from submodel.prepare.built_in import identify
 from submodel.prepare.components import component_problems, partition_problems
+from submodel.prepare.findings import Findings
 from submodel.prepare.fit import check_fit, check_kinds, check_model, cross_entropy_options
 from submodel.prepare.model_context import context_of
 from submodel.prepare.objective import apply_task, make_task, settle
@@ -56,10 +59,12 @@ def prepare(
     axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None,
     loss: Loss | None = None,
     partition: Partition | None = None,
+    findings: Findings | None = None,
 ) -> Setup:
     """The setup of a run; an own module, own data and an own loss replace the configured ones.
 
     The axes are traced unless they are given, and who has which examples is drawn unless it is.
+    ``findings``: what another process found with the same configuration is not looked for again.
     Raises `ConfigError` with every misfit it can find.
     """
     problems = component_problems(config, own_data=data is not None, own_loss=loss is not None)
@@ -95,14 +100,19 @@ def prepare(
     config = settle(config, None if data.owners is None else len(data.owners), is_plain)
     built_in = None
     if module is None:
-        module = make_module(config, context_of(data))
-        if config.model.weights is not None:
+        is_empty = findings is not None and findings.is_empty
+        with without_values() if is_empty else nullcontext():
+            module = make_module(config, context_of(data))
+        if config.model.weights is not None and not is_empty:
             load_weights(module, Path(config.model.weights))
         if (example := first_column(data.example)).is_floating_point():
             module = module.to(example.dtype)
         built_in = identify(config, module, data) if axes is None else None
-    check_model(module)
-    module = select_main_output(module, data.example)
+    if findings is None:
+        check_model(module)
+        module = select_main_output(module, data.example)
+    else:
+        module = findings.select_outputs(module)
     module = as_low_rank(config, module)
     if config.model.share != 1:
         if axes is not None:
@@ -110,7 +120,8 @@ def prepare(
                 ["model.share: finds its axes itself; leave those given in Python out"]
             )
         module, built_in = take_share(config, module, data.example), None
-    check_fit(module, data, loss)
+    if findings is None:
+        check_fit(module, data, loss)
     problems += target_problems(config, data, loss)
     if partition is None:
         problems += partition_problems(config, source)
@@ -119,8 +130,11 @@ def prepare(
         raise ConfigError(problems)
     if problems := axes_problems(config, own_axes=axes is not None):
         raise ConfigError(problems)
-    cut_axes = find_axes(config, module, data, axes, built_in)
-    cut_axes = only_cut_ranks(config, module, cut_axes)
+    if findings is None:
+        cut_axes = find_axes(config, module, data, axes, built_in)
+        cut_axes = only_cut_ranks(config, module, cut_axes)
+    else:
+        cut_axes = findings.axes
     problems += [
         f"axes.least: {axis!r} is not an axis that capacities cut; those are "
         f"{', '.join(cut_axes.cut_by_capacity) or 'none'}"
@@ -153,8 +167,9 @@ def prepare(
         parameters = trainable_parameters(module)
         if problems := slot_problems(setup.work.optimiser, config.local.optimiser, parameters):
             raise ConfigError(problems)
-    try_scheme(setup)
-    check_builds(module, cut_axes, scheme, config, data, built_in)
+    if findings is None:
+        try_scheme(setup)
+        check_builds(module, cut_axes, scheme, config, data, built_in)
     if config.engine.name != "flower" and (problems := lone.problems(setup, config.train.rounds)):
         raise ConfigError(problems)  # a device tells itself, when it knows what it has
     return setup

@@ -34,7 +34,7 @@ from submodel.config.reading import without_unused
 from submodel.errors import CheckpointError, ConfigError, plain
 from submodel.files import UnreadableError, read_text, read_typed, write_text
 from submodel.runs.subject import Fingerprints, describe_differences
-from submodel.runs.tensor_file import write_tensors
+from submodel.runs.tensor_file import fill_tensors, write_tensors
 
 __all__ = [
     "DamagedError",
@@ -122,10 +122,16 @@ def saved_round(folder: Path) -> int:
 
 
 def read_checkpoint(
-    path: Path, config: Config, like: State, subject: Fingerprints | None = None
+    path: Path,
+    config: Config,
+    like: State,
+    subject: Fingerprints | None = None,
+    *,
+    into: bool = False,
 ) -> State:
     """One checkpoint, checked; ``like`` gives the names and shapes that it must have.
 
+    ``into``: its model takes the place of that of ``like``, so that a large one is there once.
     Raises `DamagedError` where it is not whole, `CheckpointError` where it is another run's.
     """
     meta = _meta(path)
@@ -134,7 +140,7 @@ def read_checkpoint(
         raise CheckpointError(
             "\n".join([f"{path}: belongs to a run with another config.toml", *problems])
         )
-    tensors = _load(path / _TENSORS, like.tensors)
+    tensors = _load(path / _TENSORS, like.tensors, into)
     if any(tensor.dtype != like.tensors[name].dtype for name, tensor in tensors.items()):
         raise DamagedError(f"{path}: its tensors are not those of this model, but of another type")
     memory = _load(path / _MEMORY, like.memory) if like.memory else {}
@@ -151,16 +157,22 @@ def read_checkpoint(
 
 
 def latest(
-    folder: Path, config: Config, like: State, subject: Fingerprints | None = None
+    folder: Path,
+    config: Config,
+    like: State,
+    subject: Fingerprints | None = None,
+    *,
+    into: bool = False,
 ) -> tuple[State, list[str]]:
     """The newest checkpoint that is whole, and what was wrong with newer ones, which are removed.
 
+    ``into``: as `read_checkpoint`.
     Raises `CheckpointError` where there is none, or the newest is another run's.
     """
     damage: dict[Path, str] = {}
     for path in checkpoint_folders(folder):
         try:
-            state = read_checkpoint(path, config, like, subject)
+            state = read_checkpoint(path, config, like, subject, into=into)
         except DamagedError as error:
             damage[path] = str(error)
             continue
@@ -284,14 +296,16 @@ def _load_slots(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return slots
 
 
-def _load(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a file, if they have the names, types and shapes of others."""
+def _load(path: Path, like: Mapping[str, Tensor], into: bool = False) -> dict[str, Tensor]:
+    """The tensors of a file, if they have the names and shapes of others, or in place of those."""
     try:
         if not path.is_file():
             raise FileNotFoundError(f"{path.name} is missing")
         with safe_open(path, framework="pt") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
             if shapes == {name: tuple(tensor.shape) for name, tensor in like.items()}:
+                if into and fill_tensors(path, like):
+                    return dict(like)
                 return {name: file.get_tensor(name) for name in like}
     except Exception as error:  # whatever the reader of a damaged file comes to
         raise DamagedError(f"{path.parent}: damaged ({plain(error)})") from None

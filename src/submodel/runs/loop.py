@@ -68,7 +68,8 @@ def run_rounds(
     subject = {} if folder is None else subject_of(training)
     watchers = callbacks_of(training, folder, subject, group, callbacks)
     with large_blocks_apart():
-        state, history = start(training, folder, subject, resume)
+        follows = group is not None and group.rank > 0
+        state, history = start(training, folder, subject, resume, follows)
     is_large = size_in_bytes(state.tensors) >= _LARGE
     one_model = OneModel() if is_large and not watchers.looks_back else None
     shared: SharedModel | None = None

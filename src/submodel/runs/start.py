@@ -17,19 +17,23 @@ _log = logging.getLogger(__name__)
 
 
 def start(
-    training: Training, folder: RunFolder | None, subject: Fingerprints, resume: bool
+    training: Training,
+    folder: RunFolder | None,
+    subject: Fingerprints,
+    resume: bool,
+    follows: bool = False,
 ) -> tuple[State, list[Metrics]]:
     """The state to go on from, and the lines of the rounds behind it.
 
     A resumed run takes the newest checkpoint that is whole; one that was killed before its first
-    begins again.
+    begins again. A process that ``follows`` another need not have values.
     """
     take = training.takes_module and can_release(training.setup.module)
-    state, config = initial_state(training.setup, take=take), training.config
+    state, config = initial_state(training.setup, take=take, follows=follows), training.config
     if folder is None:
         return state, []
     if resume and checkpoint.checkpoint_folders(folder.checkpoints):
-        state, problems = checkpoint.latest(folder.checkpoints, config, state, subject)
+        state, problems = checkpoint.latest(folder.checkpoints, config, state, subject, into=True)
         for problem in problems:
             _log.warning("passed over %s", problem)
         checkpoint.renew(folder.checkpoints, config, subject)

@@ -52,3 +52,28 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             flat = tensors[name].detach().cpu().contiguous().reshape(-1)
             if flat.numel():
                 file.write(flat.view(torch.uint8).numpy().data)
+
+
+def fill_tensors(path: Path, tensors: Mapping[str, Tensor]) -> bool:
+    """Read a file of tensors into the memory of others; False where types or layouts differ.
+
+    Args:
+        path: a whole file, of the same names and shapes.
+        tensors: they are overwritten, unless the answer is False.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        head = json.loads(file.read(length))
+        for name, tensor in tensors.items():
+            is_plain = tensor.is_contiguous() and tensor.device.type == "cpu"
+            if not is_plain or head[name]["dtype"] != _KINDS.get(tensor.dtype):
+                return False
+        for name, tensor in tensors.items():
+            file.seek(8 + length + head[name]["data_offsets"][0])
+            view, position = tensor.detach().view(-1).view(torch.uint8).numpy().data, 0
+            while position < len(view):
+                count = file.readinto(view[position:])
+                if not count:
+                    raise EOFError(f"{path.name} ends early")
+                position += count
+    return True

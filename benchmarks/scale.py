@@ -1,0 +1,138 @@
+"""A large model on one machine: memory and time, also killed and resumed, and of two processes.
+
+    python benchmarks/scale.py examples/llama-1b.toml --out benchmarks/results/scale.json
+
+Memory is the proportional share (PSS) of all processes of a run together, so that what they share
+counts once; every process is asked every other second. A killed run gets SIGKILL while a round
+after its first checkpoint is being trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_EVERY = 2.0  # seconds between two looks
+_WAYS = ("whole", "killed", "processes")
+
+
+def _memory(process: psutil.Process) -> dict[str, int]:
+    """What a process and its children have, in bytes: shared, files, and all of it."""
+    total = {"pss": 0, "files": 0}
+    for one in [process, *process.children(recursive=True)]:
+        try:
+            text = Path(f"/proc/{one.pid}/smaps_rollup").read_text("utf-8")
+        except OSError:
+            continue
+        lines = {line.split(":")[0]: line.split()[1] for line in text.splitlines()[1:]}
+        total["pss"] += 1024 * int(lines.get("Pss", 0))
+        total["files"] += 1024 * int(lines.get("Pss_File", 0))
+    return total
+
+
+def _rounds(run: Path) -> list[dict[str, Any]]:
+    file = run / "metrics.jsonl"
+    if not file.is_file():
+        return []
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.endswith("}")]
+
+
+def _watch(arguments: list[str], run: Path, kill: bool = False) -> dict[str, Any]:
+    """Run a command of ours and look at its memory; or kill it within a round."""
+    start, peaks, began = time.monotonic(), {"preparing": 0, "rounds": 0}, None
+    with subprocess.Popen([sys.executable, "-m", "submodel", *arguments]) as child:
+        process = psutil.Process(child.pid)
+        while child.poll() is None:
+            memory = _memory(process)
+            has_begun = any(run.glob("checkpoints/round-*"))
+            if has_begun and began is None:
+                began = time.monotonic() - start
+            phase = "rounds" if has_begun else "preparing"
+            peaks[phase] = max(peaks[phase], memory["pss"])
+            saved = max([0, *(int(p.name[6:]) for p in run.glob("checkpoints/round-*"))])
+            if kill and saved and not list(run.glob("checkpoints/.*")):
+                time.sleep(2)  # into the next round
+                for one in [*process.children(recursive=True), process]:
+                    one.send_signal(signal.SIGKILL)
+                child.wait()
+                break
+            time.sleep(_EVERY)
+    seconds = time.monotonic() - start
+    return {
+        "status": child.returncode,
+        "seconds": seconds,
+        "seconds_before_rounds": began,
+        "peak_bytes": peaks,
+        "seconds_of_rounds": [line["seconds"] for line in _rounds(run)],
+    }
+
+
+def measure(
+    config: Path, folder: Path, ways: tuple[str, ...], options: list[str]
+) -> dict[str, Any]:
+    """The figures of every way.
+
+    Args:
+        config: of the run.
+        folder: for the runs, which are removed one by one.
+        ways: some of whole, killed, processes.
+        options: more of the command line.
+    """
+    results: dict[str, Any] = {"cores": os.cpu_count(), "memory": psutil.virtual_memory().total}
+    for way in ways:
+        run = folder / way
+        train = ["train", str(config), *options, "--out", str(run)]
+        if way == "processes":
+            train += ["--processes", "2"]
+        print(f"{way} ...", file=sys.stderr, flush=True)
+        figures = _watch(train, run, kill=way == "killed")
+        if way == "killed":
+            before = [line["round"] for line in _rounds(run)]
+            figures = {"killed": figures, "rounds_before": before}
+            figures["resumed"] = _watch(["resume", str(run)], run)
+        summary = json.loads((run / "summary.json").read_text("utf-8"))
+        lines = _rounds(run)
+        checkpoint = max(run.glob("checkpoints/round-*"))
+        figures |= {
+            "model_sha256": summary["model_sha256"],
+            "test_loss": summary["test_loss"],
+            "bytes_down_per_client": lines[-1]["bytes_down"] / lines[-1]["clients"],
+            "checkpoint_bytes": sum(file.stat().st_size for file in checkpoint.iterdir()),
+        }
+        results[way] = figures
+        shutil.rmtree(run)
+        print(json.dumps(figures, indent=1), file=sys.stderr, flush=True)
+    hashes = {results[way]["model_sha256"] for way in ways}
+    results["same_bytes"] = len(hashes) == 1
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python benchmarks/scale.py")
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--ways", nargs="+", choices=_WAYS, default=_WAYS)
+    parser.add_argument("--set", action="append", default=[], help="as of submodel train")
+    arguments = parser.parse_args()
+    options = [part for setting in arguments.set for part in ("--set", setting)]
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        results = measure(arguments.config, Path(folder), tuple(arguments.ways), options)
+    text = json.dumps(results, indent=2)
+    print(text)
+    if arguments.out is not None:
+        arguments.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
