@@ -13,7 +13,7 @@ from submodel.algorithm.merge import SELECTIVE, Accumulator, accumulator, blocks
 from submodel.algorithm.merge.covering import count_union
 from submodel.algorithm.merge.rules import average
 from submodel.model.cut import WHOLE, CoordinateCut, Cut, PlannedCut, flat, gather
-from tests.support.exchange import merge_in_threads
+from tests.support.exchange import merge_all_updates, merge_in_threads
 
 SHAPES = {"w": (40, 30, 3), "b": (40,), "one": (), "plain": (7, 5)}
 Tensors = dict[str, Tensor]
@@ -135,6 +135,15 @@ def test_the_bits_do_not_depend_on_where_sums_are(
         shares[number % 3].add(*one)
     for tensors in merge_in_threads(shares):
         assert all(torch.equal(expected[name], tensors[name]) for name in MODEL)
+
+    shares = [Accumulator(MODEL, SELECTIVE) for _ in range(3)]
+    for number, one in enumerate(updates):
+        shares[number % 3].add(*one)
+    if case in ("masks", "all kinds") or limits in (little_room, no_memory):
+        return  # sums alone can travel
+    for tensors in merge_all_updates(shares):
+        assert all(torch.equal(expected[name], tensors[name]) for name in MODEL)
+    assert all(coverage([share]) == coverage([alone]) for share in shares)
 
 
 def test_clients_of_one_cut_take_no_more_memory_the_more_they_are() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from submodel.config import parse
-from submodel.engines.processes import shared_model
+from submodel.engines.processes import shared_model, shared_updates
 from submodel.engines.processes.group import ProcessGroup
 from submodel.prepare.setup import prepare
 from submodel.runs import loop
@@ -39,7 +39,8 @@ def train(group: ProcessGroup, machines: str) -> dict[str, tuple[dict[str, bytes
     """Every case; machines: one for each rank."""
     loop._LARGE = 0
     if len(set(machines)) > 1:
-        shared_model._machine = lambda: machines[group.rank]
+        for module in (shared_model, shared_updates):
+            vars(module)["machine_name"] = lambda: machines[group.rank]
     results = {}
     for name, case in CASES.items():
         config = parse(joined(SMALL, case))
@@ -56,7 +57,7 @@ def train(group: ProcessGroup, machines: str) -> dict[str, tuple[dict[str, bytes
 def _mapped() -> set[str]:
     """The files of shared memory that this process has in its own."""
     lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
-    return {line.split()[4] for line in lines if "memfd:submodel" in line}
+    return {line.split()[4] for line in lines if "memfd:submodel " in line}
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux has such memory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -36,6 +37,9 @@ class ThreadExchange:
         """The words of all."""
         return self._round(word)
 
+    def release(self) -> None:
+        """Updates lie with their threads."""
+
     def _round(self, value: Any) -> list[Any]:
         self._table[self._number] = value
         self._barrier.wait(30)
@@ -55,3 +59,15 @@ def merge_in_threads(accumulators: Sequence[Accumulator]) -> list[dict[str, Tens
 
     with ThreadPoolExecutor(len(accumulators)) as pool:
         return list(pool.map(merge, range(len(accumulators))))
+
+
+def merge_all_updates(accumulators: Sequence[Accumulator]) -> list[dict[str, Tensor]]:
+    """What each of the accumulators merges, once each has the updates of all, from one memory."""
+    offers = [json.loads(json.dumps(one.offer())) for one in accumulators]
+    memories = [bytearray(64 + offer["size"]) for offer in offers]
+    for one, offer, memory in zip(accumulators, offers, memories, strict=True):
+        one.hand_over(offer, memory, 64)
+    everyones = [(offer, memory, 64) for offer, memory in zip(offers, memories, strict=True)]
+    for one in accumulators:
+        one.adopt(everyones, ThreadExchange(0, {}, Barrier(1)))
+    return [one.merge() for one in accumulators]

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from submodel.algorithm.merge.exchange import Exchange, SumJob, run_jobs
 from submodel.algorithm.merge.groups import GroupedTensor, row_groups
 from submodel.algorithm.merge.guards import misfit, unsound
 from submodel.algorithm.merge.holding import Holding, total_size
+from submodel.algorithm.merge.parcels import Memory, describe, fill, read
 from submodel.algorithm.merge.rules import MergeRule, average
 from submodel.algorithm.merge.small import SmallTensors
 from submodel.algorithm.merge.terms import chunk_slices
@@ -67,6 +69,7 @@ class Accumulator:
         self._most_waiting = max(_LEAST_WAITING, size)
         self._more: WholeSums | None = None  # of those who wait no longer
         self._exchange: Exchange | None = None
+        self._others: Exchange | None = None  # those whose updates are here, too
         self._have_one_cut = False  # all processes the same
         self._small = SmallTensors(whole)
         self._shapes = LastCut(lambda cut: {n: cut.shape(n, t.shape) for n, t in whole.items()})
@@ -132,6 +135,44 @@ class Accumulator:
         everyones = exchange.gather(digests[0] if is_alone else None)
         self._have_one_cut = everyones[0] is not None and len(set(everyones)) == 1
 
+    def offer(self) -> dict[str, Any] | None:
+        """What other processes must know to merge what is here; None where only sums can travel."""
+        if self._more is not None:
+            return None
+        holdings = list(self._holdings.values())
+        for holding in holdings:
+            if holding.is_worth_folding:
+                holding.fold(self._whole)
+        if (description := describe(self._whole, holdings)) is None:
+            return None
+        parcels, size = description
+        return {"weight": self._weight, "count": self._count, "parcels": parcels, "size": size}
+
+    def hand_over(self, offer: Mapping[str, Any], memory: Memory, start: int) -> None:
+        """Put what was offered into memory that other processes see, and keep it nowhere else.
+
+        Args:
+            offer: what `offer` said.
+            memory: of this process.
+            start: the first byte.
+        """
+        fill(self._whole, list(self._holdings.values()), offer["parcels"], memory, start)
+        self._holdings.clear()
+
+    def adopt(
+        self, offers: Sequence[tuple[Mapping[str, Any], Memory, int]], exchange: Exchange
+    ) -> None:
+        """Take everyone's updates for one's own.
+
+        Args:
+            offers: of every process, what it offered, in which memory, and where it begins.
+            exchange: with the other processes.
+        """
+        self._weight = sum(offer["weight"] for offer, *_ in offers)
+        self._count = sum(offer["count"] for offer, *_ in offers)
+        self._holdings = read(self._whole, [(one["parcels"], m, n) for one, m, n in offers])
+        self._others = exchange
+
     @property
     def size(self) -> int:
         """How many bytes updates take that wait to be merged."""
@@ -192,8 +233,6 @@ class Accumulator:
         holdings = list(self._holdings.values())
         if self._more is not None or self._exchange is not None or not holdings:
             return None
-        if any(holding.is_folded for holding in holdings):
-            return None
         return self._small.indices(holdings)
 
     def coverage_masks(self) -> Mapping[str, Tensor]:
@@ -222,7 +261,9 @@ class Accumulator:
             writes: whether this process does so; False: another one does, in the same memory.
         """
         tensors: dict[str, Tensor] = {}
-        if (indices := self._small_indices()) is not None:
+        if not writes and self._exchange is None:
+            tensors = dict(self._whole)  # another process merges what all have
+        elif (indices := self._small_indices()) is not None:
             holdings = list(self._holdings.values())
             small = self._small.merge(holdings, indices, self._weight, self._rule)
             for name, tensor in small.items():
@@ -233,8 +274,9 @@ class Accumulator:
         others = [name for name in self._whole if name not in tensors]
         jobs = (job for name in others for job in self._jobs(name, tensors, in_place, writes))
         run_jobs(jobs, self._exchange)
-        if in_place and self._exchange is not None:
-            self._exchange.gather(None)  # whoever reads it from here on reads what is merged
+        if in_place and (exchange := self._others or self._exchange) is not None:
+            exchange.gather(None)  # whoever reads it from here on reads what is merged
+            exchange.release()
         return {name: tensors[name] for name in self._whole}
 
     def _jobs(

@@ -23,6 +23,10 @@ class Exchange(Protocol):
         """The words of all."""
         ...
 
+    def release(self) -> None:
+        """Nobody needs the updates of this round any more, wherever they lie."""
+        ...
+
 
 @dataclass(frozen=True)
 class SumJob:

@@ -50,6 +50,28 @@ class Holding:
         return bool(self._sums)
 
     @property
+    def sums(self) -> Tensors:
+        """Coarse and fine, of clients who wait no longer."""
+        return self._sums
+
+    @property
+    def summed_weight(self) -> float:
+        """Their weight."""
+        return self.weight - sum(weight for _, weight in self._updates)
+
+    def add_sums(self, sums: Tensors, weight: float) -> None:
+        """Clients whose terms are summed already.
+
+        Args:
+            sums: of every tensor, coarse and fine, flat.
+            weight: of these clients.
+        """
+        for name, one in sums.items():
+            before = self._sums.get(name)
+            self._sums[name] = one if before is None else before + one
+        self.weight += weight
+
+    @property
     def size(self) -> int:
         """How many bytes they take."""
         return sum(_bytes(tensors) for tensors, _ in self._updates) + _bytes(self._sums)
@@ -96,8 +118,8 @@ class Holding:
             coarse, fine = exact_terms(new, old, mask, [weight for _, weight in self._updates])
         if (sums := self._sums.get(name)) is not None:
             part = sums.view(2, -1, width)[:, rows].reshape(2, -1)
-            coarse = part[0] if coarse is None else coarse.add_(part[0])
-            fine = part[1] if fine is None else fine.add_(part[1])
+            coarse = part[0].clone() if coarse is None else coarse.add_(part[0])
+            fine = part[1].clone() if fine is None else fine.add_(part[1])
         assert coarse is not None
         assert fine is not None
         return coarse, fine

@@ -6,7 +6,7 @@ sums as exact, so nothing but the number of calls tells that tensors were merged
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
 import torch
@@ -60,15 +60,10 @@ class SmallTensors:
         coarse_sum, fine_sum, holder_weight = sums
         for holding, index in zip(holdings, indices, strict=True):
             old = whole.index_select(0, index)
-            updates = [(self._layout.join(tensors), one) for tensors, one in holding.updates]
+            terms = self._terms(holding)
             for piece in chunk_slices(len(index)):
                 where = index[piece]
-                coarse, fine = exact_terms(
-                    [new[piece] for new, _ in updates],
-                    old[piece],
-                    None,
-                    [one for _, one in updates],
-                )
+                coarse, fine = terms(piece, old[piece])
                 coarse_sum.scatter_add_(0, where, coarse)
                 fine_sum.scatter_add_(0, where, fine)
                 holder_weight.scatter_add_(0, where, torch.full_like(fine, holding.weight))
@@ -83,14 +78,32 @@ class SmallTensors:
         """All hold the same: the rest stays."""
         old = whole.index_select(0, index)
         new = torch.empty_like(old)
-        updates = [(self._layout.join(tensors), one) for tensors, one in holding.updates]
+        terms = self._terms(holding)
         for piece in chunk_slices(len(old)):
-            coarse, fine = exact_terms(
-                [values[piece] for values, _ in updates], old[piece], None, [w for _, w in updates]
-            )
+            coarse, fine = terms(piece, old[piece])
             holder_weight = torch.full_like(coarse, weight)
             new[piece] = average(old[piece], coarse.add_(fine), holder_weight, weight, rule)
         return whole.scatter_(0, index, new)
+
+    def _terms(self, holding: Holding) -> Callable[[slice, Tensor], tuple[Tensor, Tensor]]:
+        """What gives the coarse and the fine sum of some values, and the old ones."""
+        weights = [weight for _, weight in holding.updates]
+        new = [self._layout.join(tensors) for tensors, _ in holding.updates]
+        sums = None
+        if holding.is_folded:
+            sums = torch.cat([holding.sums[name] for name in self._layout.shapes], 1)
+
+        def terms(piece: slice, old: Tensor) -> tuple[Tensor, Tensor]:
+            if not new:
+                assert sums is not None
+                return sums[0, piece].clone(), sums[1, piece]
+            coarse, fine = exact_terms([values[piece] for values in new], old, None, weights)
+            if sums is not None:
+                coarse += sums[0, piece]
+                fine += sums[1, piece]
+            return coarse, fine
+
+        return terms
 
     def count_covered(self, indices: Sequence[Tensor]) -> int:
         """How many of their values are in at least one of the indices."""

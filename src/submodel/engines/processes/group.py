@@ -24,8 +24,10 @@ from submodel.algorithm.merge import Accumulator
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import State
 from submodel.engines.device import own_device
+from submodel.engines.processes.shared_updates import SharedUpdates
 from submodel.errors import LostProcessError, SubmodelError
 
+_LENGTH_BYTES, _AT_ONCE = 8, 4088  # of a message: most are told in one exchange
 _PATIENCE = timedelta(minutes=30)  # others wait while one process evaluates
 
 
@@ -79,6 +81,7 @@ class ProcessGroup:
         except (RuntimeError, ValueError) as error:
             raise SubmodelError(f"the processes did not find each other: {error}") from None
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._updates: SharedUpdates | None = None  # once a round was trained
 
     def close(self) -> None:
         """Leave the group, and end its threads.
@@ -94,10 +97,21 @@ class ProcessGroup:
         return deal(bundles, self.size)[self.rank]
 
     def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
-        """Count together, exchange the books; sums are exchanged as they are merged."""
-        for accumulator in accumulators:
-            accumulator.join(self)
-        tally.merge(self.tell(tally.books()))
+        """Exchange the books, and all updates where processes see one memory.
+
+        Where they do not, sums are exchanged as they are merged.
+        """
+        if self._updates is None:
+            self._updates = SharedUpdates(self)
+        offers = [one.offer() for one in accumulators] if self._updates.is_open else None
+        answers = self.tell({"books": tally.books(), "offers": offers})
+        tally.merge([answer["books"] for answer in answers])
+        everyones = [answer["offers"] for answer in answers]
+        if any(one is None or None in one for one in everyones):
+            for accumulator in accumulators:
+                accumulator.join(self)
+        else:
+            self._updates.exchange(accumulators, everyones)
 
     def add(self, values: Tensor) -> None:
         """Let the values be the sums of everyone's, in place."""
@@ -109,6 +123,11 @@ class ProcessGroup:
     def gather(self, word: str | None) -> list[str | None]:
         """The words of all processes."""
         return [answer["word"] for answer in self.tell({"word": word})]
+
+    def release(self) -> None:
+        """Nobody needs the updates of this round any more."""
+        if self._updates is not None:
+            self._updates.release()
 
     def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
         """Every process does every so-many-th piece, and all get all."""
@@ -126,19 +145,23 @@ class ProcessGroup:
         Args:
             value: of this process.
         """
-        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        length = torch.tensor([len(text)], device=self.device)
-        lengths = [torch.zeros_like(length) for _ in range(self.size)]
-        self._together(lambda: dist.all_gather(lengths, length))
-        longest = max(int(n) for n in lengths)
-        buffer = torch.zeros(longest, dtype=torch.uint8, device=self.device)
-        buffer[: len(text)] = text.to(self.device)
-        texts = [torch.zeros_like(buffer) for _ in range(self.size)]
-        self._together(lambda: dist.all_gather(texts, buffer))
-        return [
-            json.loads(bytes(t[: int(n)].cpu().numpy()))
-            for t, n in zip(texts, lengths, strict=True)
-        ]
+        text = json.dumps(value).encode()
+        head = len(text).to_bytes(_LENGTH_BYTES, "little") + text[:_AT_ONCE]
+        heads = self._gather_bytes(head, _LENGTH_BYTES + _AT_ONCE)
+        lengths = [int.from_bytes(one[:_LENGTH_BYTES], "little") for one in heads]
+        texts = [one[_LENGTH_BYTES:] for one in heads]
+        if (longest := max(lengths)) > _AT_ONCE:  # rarely: the rest is another exchange
+            rests = self._gather_bytes(text[_AT_ONCE:], longest - _AT_ONCE)
+            texts = [first + rest for first, rest in zip(texts, rests, strict=True)]
+        return [json.loads(one[:length]) for one, length in zip(texts, lengths, strict=True)]
+
+    def _gather_bytes(self, mine: bytes, size: int) -> list[bytes]:
+        """Everyone's bytes, filled up to one size."""
+        padded = torch.frombuffer(bytearray(mine.ljust(size, b"\0")), dtype=torch.uint8)
+        buffer = padded.to(self.device)
+        everyones = [torch.empty_like(buffer) for _ in range(self.size)]
+        self._together(lambda: dist.all_gather(everyones, buffer))
+        return [one.cpu().numpy().tobytes() for one in everyones]
 
     def agree(self, state: State, *, shared: bool = False) -> State:
         """The state of the first process, everywhere.

@@ -11,7 +11,6 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,10 +19,10 @@ from torch import Tensor, nn
 from submodel.algorithm.one_model import OneModel
 from submodel.algorithm.types import State
 from submodel.engines.processes.group import ProcessGroup
+from submodel.engines.processes.machine import machine_name, map_memory
 from submodel.model.build import local_of
 
 _ALIGNMENT = 64  # bytes: as torch's own tensors
-_BOOT, _NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 
 
 class SharedModel:
@@ -92,7 +91,7 @@ def share_model(group: ProcessGroup, state: State, module: nn.Module) -> SharedM
         state: its tensors are let go.
         module: whose buffers that are not exchanged become those of the first process.
     """
-    machines = [note["machine"] for note in group.tell({"machine": _machine()})]
+    machines = [note["machine"] for note in group.tell({"machine": machine_name()})]
     if None in machines:
         return None
     leaders = sorted({machines.index(machine) for machine in machines})
@@ -103,7 +102,8 @@ def share_model(group: ProcessGroup, state: State, module: nn.Module) -> SharedM
         if group.rank == leader:
             os.ftruncate(handle, _size(tensors))
         places = group.tell({"pid": os.getpid(), "handle": handle})
-        memory = _map(places[leader]["pid"], places[leader]["handle"], group.rank == leader)
+        place = places[leader]
+        memory = map_memory(place["pid"], place["handle"], writes=group.rank == leader)
         if not all(note["mapped"] for note in group.tell({"mapped": memory is not None})):
             return None
     finally:
@@ -114,30 +114,6 @@ def share_model(group: ProcessGroup, state: State, module: nn.Module) -> SharedM
     if isinstance(state.tensors, dict):
         state.tensors.clear()
     return SharedModel(group, tensors, memory, leaders)
-
-
-def _machine() -> str | None:
-    """Equal for processes that can reach each other's memory; None where none can."""
-    try:
-        if hasattr(os, "memfd_create"):
-            return f"{_BOOT.read_text('utf-8').strip()} {_NAMESPACE.readlink()}"
-    except OSError:
-        pass
-    return None
-
-
-def _map(pid: int, handle: int, writes: bool) -> mmap.mmap | None:
-    """The memory that a process has opened."""
-    try:
-        mode = os.O_RDWR if writes else os.O_RDONLY
-        own_handle = os.open(f"/proc/{pid}/fd/{handle}", mode | os.O_CLOEXEC)
-        try:
-            access = mmap.ACCESS_WRITE if writes else mmap.ACCESS_READ
-            return mmap.mmap(own_handle, 0, access=access)
-        finally:
-            os.close(own_handle)
-    except (OSError, ValueError):
-        return None
 
 
 def _places(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
