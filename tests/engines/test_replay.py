@@ -5,43 +5,55 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from submodel.algorithm.types import Setup
 from submodel.engines.batched import replay
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.batched.program import OtherWayError, make_program
 from submodel.engines.batched.recording import UnrecordableError, record
-from submodel.engines.batched.replay import USUAL_STEPS, Replays
+from submodel.engines.batched.replay import USUAL_STEPS, Replays, StepKind
 from submodel.engines.batched.stack import StepOutcome
-from tests.engines.test_transformers import setup_of
+from tests.engines.test_transformers import setup_of as transformer
+from tests.support.engines import setup_of as convolutions
 from tests.support.engines import updates
 
 _Compute = Callable[[Tensor], Tensor]
 
 
-@pytest.mark.parametrize(
-    ("kind", "local"),
-    [("gpt2", {"optimiser": "adamw", "clip": 0.5}), ("llama", {"precision": "bfloat16"})],
-)
-def test_stacks_have_the_bits_of_the_usual_way(
-    kind: str, local: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setup = setup_of(kind, packed=False, lr=0.01, steps=5, **local)
-    monkeypatch.setattr(replay, "USUAL_STEPS", 10**9)
-    expected = updates(BatchedEngine(setup), setup)
-    monkeypatch.setattr(replay, "USUAL_STEPS", 2)
-    engine = BatchedEngine(setup)
-    for _ in range(2):
-        for client, update in updates(engine, setup).items():
-            assert update.loss == expected[client].loss
-            for name, tensor in update.tensors.items():
-                assert torch.equal(tensor, expected[client].tensors[name])
-    assert engine._replays.programs > 0
+SETUPS: dict[str, Callable[[], Setup]] = {
+    "padded GPT-2": lambda: transformer("gpt2", False, steps=5, optimiser="adamw", clip=0.5),
+    "Llama in mixed precision": lambda: transformer("llama", steps=5, precision="bfloat16"),
+    "convolutions": lambda: convolutions(local={"epochs": 3, "absent_labels": "zero"}),
+    "batch statistics": lambda: convolutions(
+        nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(4, 10),
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SETUPS)
+def test_stacks_have_the_bits_of_the_usual_way(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup, results = SETUPS[case](), []
+    for steps in (10**9, 2):
+        monkeypatch.setattr(replay, "USUAL_STEPS", steps)
+        monkeypatch.setattr(replay, "USUAL_WIDE_STEPS", steps)
+        engine = BatchedEngine(setup)
+        results.append(updates(engine, setup))
+    for expected, update in ((results[0][client], results[1][client]) for client in results[0]):
+        assert update.loss == expected.loss
+        for name, tensor in update.tensors.items():
+            assert torch.equal(tensor, expected.tensors[name])
+    assert (engine._replays.programs > 0) is (case != "batch statistics")
 
 
 def _changes_its_own(x: Tensor) -> Tensor:
@@ -113,7 +125,8 @@ def _repeat(compute: _Compute, inputs: Sequence[Tensor]) -> tuple[Replays, list[
         return StepOutcome(compute(x), [1.0], [])
 
     replays = Replays()
-    return replays, [replays.outcome("a kind", [x], partial(outcome, x)).losses for x in inputs]
+    kind = StepKind("a kind")
+    return replays, [replays.outcome(kind, [x], partial(outcome, x)).losses for x in inputs]
 
 
 def test_steps_that_go_another_way_are_computed_the_usual_way() -> None:

@@ -27,7 +27,7 @@ from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.engines.batched.forward import Forward, UnstackableError
 from submodel.engines.batched.loss import StackedLoss
 from submodel.engines.batched.pieces import step_in_pieces
-from submodel.engines.batched.replay import Replays, kind_of_steps
+from submodel.engines.batched.replay import Replays, StepKind
 from submodel.engines.batched.stack import Share, Stack
 from submodel.engines.batched.vmap import MappedForward
 from submodel.engines.batched.wide import WideForward
@@ -198,9 +198,9 @@ class BatchedEngine:
         set_rate(forward.module, tasks[0].assignment.capacity)
         book = LossBook(len(clients), self._device)
         work, total_steps = tasks[0].work, count_steps(clients[0].total, tasks[0].work)
-        # a wide step has little around its operators: 1.00x on workload A of benchmarks/speed
-        repeats = forward is not self._wide and loss.is_own and self._device.type == "cpu"
-        kind = kind_of_steps(tasks[0], self._has_scaler) if repeats else None
+        kind = None
+        if loss.is_own and self._device.type == "cpu":
+            kind = StepKind.of(forward, tasks[0], self._has_scaler)
         for turn in _schedule(clients):
             x, y = self._batch(turn, tasks)
             share = stack.share(turn.start, turn.stop)

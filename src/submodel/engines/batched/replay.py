@@ -12,30 +12,58 @@ import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from submodel.algorithm.types import Task
+from submodel.engines.batched.forward import Forward
 from submodel.engines.batched.pieces import Compute
 from submodel.engines.batched.program import Program, make_program
 from submodel.engines.batched.recording import record
 from submodel.engines.batched.stack import Share, StepOutcome
+from submodel.engines.batched.vmap import MappedForward
+from submodel.engines.batched.wide import WideForward
 from submodel.model.inputs import Inputs, columns
 
 _log = logging.getLogger(__name__)
 
-USUAL_STEPS = 8
+USUAL_STEPS, USUAL_WIDE_STEPS = 8, 32
 """So many steps of a kind are computed the usual way; the last of them is recorded.
 
-Recording takes what some ten repeated steps save (small GPT-2: 40 ms against 4). How many are to
-come is not known here: a kind that was met so often is taken to be met as often again.
+Recording takes what some ten repeated steps save (small GPT-2: 40 ms against 4), and more where
+clients are folded into channels, which leaves less around the operators (20 ms against 0.5). How
+many are to come is not known here: a kind that was met so often is taken to be met as often again.
 """
 _KEPT_KINDS = 128
-_MOST_VALUES = 1 << 22
+_MOST_VALUES, _MOST_WIDE_VALUES = 1 << 22, 1 << 19
 """Of all inputs of a step: beyond, operators take so long that the rest hardly counts."""
 _MOST_MISSES = 8
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """What makes the steps of stacks alike, if batches are of one shape; and when to record one."""
+
+    key: Hashable
+    usual_steps: int = USUAL_STEPS
+    most_values: int = _MOST_VALUES
+
+    @classmethod
+    def of(cls, forward: Forward, task: Task, has_scaler: bool) -> StepKind | None:
+        """The kind of a stack's steps; None: they are no operators of torch.
+
+        Args:
+            forward: how they are computed.
+            task: one of the stack.
+            has_scaler: whether the module's code knows the client's capacity.
+        """
+        capacity = task.assignment.capacity if has_scaler else None
+        key = task.cut.shape_key, capacity, tuple(task.scales), task.work.precision
+        if isinstance(forward, WideForward):
+            return cls(("wide", *key), USUAL_WIDE_STEPS, _MOST_WIDE_VALUES)
+        return cls(key, USUAL_STEPS) if isinstance(forward, MappedForward) else None
 
 
 @dataclass(frozen=True)
@@ -60,8 +88,8 @@ class _Form:
 
 
 @dataclass
-class _Kind:
-    """A kind of step, and what is known of it."""
+class _Book:
+    """What is known of a kind of steps."""
 
     steps: int = 0
     misses: int = 0
@@ -75,22 +103,22 @@ class Replays:
 
     >>> replays, x = Replays(), torch.ones(3)
     >>> for _ in range(USUAL_STEPS + 2):
-    ...     outcome = replays.outcome("double", [x], lambda: StepOutcome(x + x, [1.0], []))
+    ...     outcome = replays.outcome(StepKind("+"), [x], lambda: StepOutcome(x + x, [1.0], []))
     >>> replays.programs, outcome.losses
     (1, tensor([2., 2., 2.]))
     """
 
     def __init__(self) -> None:
-        self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
+        self._books: OrderedDict[Hashable, _Book] = OrderedDict()
 
     @property
     def programs(self) -> int:
         """How many kinds of steps are repeated by their operators."""
-        return sum(kind.is_proved for kind in self._kinds.values())
+        return sum(book.is_proved for book in self._books.values())
 
     def of_share(
         self,
-        kind: Hashable,
+        kind: StepKind | None,
         share: Share,
         compute: Compute,
         x: Inputs,
@@ -100,7 +128,7 @@ class Replays:
         """What a step of a share computes.
 
         Args:
-            kind: of `kind_of_steps`; None: it is not to be repeated.
+            kind: None: it is not to be repeated.
             share: the clients that take it.
             compute: their losses.
             x: inputs of their batches.
@@ -112,79 +140,72 @@ class Replays:
         batch = [*columns(x).values(), y, *([] if present is None else [present])]
         shapes = tuple((t.shape, t.stride(), t.dtype) for t in batch)
         inputs = [*share.tensors.values(), *share.scales.values(), *batch]
-        key = kind, share.clients, shapes
-        return self.outcome(key, inputs, lambda: share.outcome(*compute(x, y)))
+        kind = replace(kind, key=(kind.key, share.clients, shapes))
+        return self.outcome(kind, inputs, lambda: share.outcome(*compute(x, y)))
 
     def outcome(
-        self, key: Hashable, inputs: Sequence[Tensor], compute: Callable[[], StepOutcome]
+        self, kind: StepKind, inputs: Sequence[Tensor], compute: Callable[[], StepOutcome]
     ) -> StepOutcome:
         """What a step computes.
 
         Args:
-            key: equal for steps that run the same operators on tensors of the same shapes.
+            kind: with a key for the operators that run and the shapes of all tensors.
             inputs: all tensors that differ between such steps.
             compute: the usual way.
         """
-        kind = self._kinds.setdefault(key, _Kind())
-        self._kinds.move_to_end(key)
-        if len(self._kinds) > _KEPT_KINDS:
-            self._kinds.popitem(last=False)
-        kind.steps += 1
-        if kind.is_proved:
-            outcome = _repeat(kind, inputs)
+        book = self._books.setdefault(kind.key, _Book())
+        self._books.move_to_end(kind.key)
+        if len(self._books) > _KEPT_KINDS:
+            self._books.popitem(last=False)
+        book.steps += 1
+        if book.is_proved:
+            outcome = _repeat(book, inputs)
             return compute() if outcome is None else outcome
         usual = compute()
-        if kind.program is not None:
-            _prove(kind, inputs, usual)
-        elif kind.steps == USUAL_STEPS and sum(t.numel() for t in inputs) <= _MOST_VALUES:
-            _record(kind, inputs, compute, usual)
+        if book.program is not None:
+            _prove(book, inputs, usual)
+        elif book.steps == kind.usual_steps and _count(inputs) <= kind.most_values:
+            _record(book, inputs, compute, usual)
         return usual
 
 
-def kind_of_steps(task: Task, has_scaler: bool) -> Hashable:
-    """Equal for tasks whose steps come to the same operators, if batches are of one shape.
-
-    Args:
-        task: one of a stack.
-        has_scaler: whether the module's code knows the client's capacity.
-    """
-    capacity = task.assignment.capacity if has_scaler else None
-    return task.cut.shape_key, capacity, tuple(task.scales), task.work.precision
+def _count(tensors: Sequence[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
 
 
-def _repeat(kind: _Kind, inputs: Sequence[Tensor]) -> StepOutcome | None:
+def _repeat(book: _Book, inputs: Sequence[Tensor]) -> StepOutcome | None:
     """The recorded operators; None if the step must be computed the usual way."""
-    assert kind.program is not None
-    assert kind.form is not None
+    assert book.program is not None
+    assert book.form is not None
     try:
         with torch.no_grad():
-            return kind.form.fill(kind.program(inputs))
+            return book.form.fill(book.program(inputs))
     except Exception:  # another way through the code; or an error, which the usual way explains
-        kind.misses += 1
-        if kind.misses == _MOST_MISSES:
-            kind.program, kind.is_proved = None, False
+        book.misses += 1
+        if book.misses == _MOST_MISSES:
+            book.program, book.is_proved = None, False
         return None
 
 
 def _record(
-    kind: _Kind, inputs: Sequence[Tensor], compute: Callable[[], StepOutcome], usual: StepOutcome
+    book: _Book, inputs: Sequence[Tensor], compute: Callable[[], StepOutcome], usual: StepOutcome
 ) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             recording = record(lambda: compute().tensors, inputs)
-            kind.program, kind.form = make_program(recording), _Form.of(usual)
+            book.program, book.form = make_program(recording), _Form.of(usual)
     except Exception as error:  # the usual way has done without it
         _log.info("steps of %d tensors are not repeated by operators: %s", len(inputs), error)
 
 
-def _prove(kind: _Kind, inputs: Sequence[Tensor], usual: StepOutcome) -> None:
+def _prove(book: _Book, inputs: Sequence[Tensor], usual: StepOutcome) -> None:
     """Try the program on a step other than the recorded one."""
-    outcome = _repeat(kind, inputs)
-    if outcome is not None and kind.form == _Form.of(usual):
-        kind.is_proved = all(map(_is_same, outcome.tensors, usual.tensors))
-    if not kind.is_proved:
-        kind.program = None
+    outcome = _repeat(book, inputs)
+    if outcome is not None and book.form == _Form.of(usual):
+        book.is_proved = all(map(_is_same, outcome.tensors, usual.tensors))
+    if not book.is_proved:
+        book.program = None
         _log.info("a step of %d tensors, repeated by its operators, has other bits", len(inputs))
 
 
