@@ -35,7 +35,7 @@ class Callback:
     def looks_back(self) -> bool:
         """Whether it may look at the model before a round: then a large one is there twice."""
         methods = (getattr(type(self), name) for name in ("measure", "after_round"))
-        return any(method.__module__.partition(".")[0] != "submodel" for method in methods)
+        return any((method.__module__ or "").partition(".")[0] != "submodel" for method in methods)
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
         """The run begins or goes on.
