@@ -122,11 +122,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python benchmarks/scale.py")
     parser.add_argument("config", type=Path)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--folder", type=Path, help="for the runs; default: TMPDIR")
     parser.add_argument("--ways", nargs="+", choices=_WAYS, default=_WAYS)
     parser.add_argument("--set", action="append", default=[], help="as of submodel train")
     arguments = parser.parse_args()
     options = [part for setting in arguments.set for part in ("--set", setting)]
-    with tempfile.TemporaryDirectory(dir=".") as folder:
+    with tempfile.TemporaryDirectory(prefix="scale-", dir=arguments.folder) as folder:
         results = measure(arguments.config, Path(folder), tuple(arguments.ways), options)
     text = json.dumps(results, indent=2)
     print(text)

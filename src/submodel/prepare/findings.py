@@ -86,7 +86,7 @@ def pass_on(findings: Findings | None) -> Iterator[None]:
         try:
             yield
         finally:
-            del os.environ[_VARIABLE]
+            os.environ.pop(_VARIABLE, None)
 
 
 def passed_findings() -> Findings | None:
