@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import submodel
-from submodel.config import Config, parse
+from submodel.cli.base import command_line
+from submodel.config import Config, parse, read
 from submodel.errors import ConfigError
+from submodel.experiments.converged import candidates, report
+from submodel.experiments.converged.agenda import (
+    budget_rows,
+    contenders_of,
+    power_rows,
+    read_results,
+    run_agenda,
+)
+from submodel.experiments.converged.candidates import TRIED_WAYS, Candidate
 from submodel.experiments.converged.course import SCORE, Course
+from submodel.experiments.converged.equal_loss import differences_at_equal_loss
 from submodel.experiments.converged.flatness import FlatRule
-from submodel.experiments.records import VariantRecord
+from submodel.experiments.converged.questions import QUESTIONS, Contrast, OpenQuestion
+from submodel.experiments.converged.rates import TUNING_SEED, RateTable, read_rates
+from submodel.experiments.converged.settings import SETTINGS, Setting
+from submodel.experiments.converged.together import put_together
+from submodel.experiments.jobs import Job
+from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.experiments.runner import Runner
 from submodel.prepare.setup import prepare
 from submodel.runs.folder import RunFolder
@@ -101,3 +118,165 @@ def test_a_runner_takes_runs_through_all_stages_and_scores_them_in_full(tmp_path
     assert len(record.runs[0].clients) == 10
     record.write(tmp_path / "a.json")
     assert VariantRecord.read(tmp_path / "a.json") == record
+
+
+# the plan
+
+
+def in_this_process(self: Runner, jobs: list[Job], may_diverge: bool = False) -> None:
+    for job in jobs:
+        while not job.is_finished:
+            command_line(job.command(), standalone_mode=False)
+
+
+@pytest.fixture
+def tiny_setting(monkeypatch: pytest.MonkeyPatch) -> Setting:
+    sections = {name: dict(values) for name, values in TINY.items()}
+    setting = Setting(
+        "digits",
+        sections,
+        Course(2, 2, step=1, final=0),
+        seeds=1,
+        seconds=0.01,
+        rates=(0.01, 0.1),
+        tuning_rounds=2,
+        capacities=(1.0, 0.5),
+    )
+    monkeypatch.setitem(SETTINGS, "tiny", setting)
+    monkeypatch.setattr(Runner, "run_jobs", in_this_process)
+    return setting
+
+
+def test_every_run_of_the_plan_has_a_valid_configuration_that_its_question_speaks_of() -> None:
+    slugs = set()
+    for question in QUESTIONS.values():
+        for candidate in question.candidates:
+            for contender in candidate.contenders():
+                slugs.add(contender.slug)
+                config = contender.course.begin(contender.config(TUNING_SEED))
+                assert (config.name, config.seed) == (contender.slug, TUNING_SEED)
+                assert config.data.held_out is not None
+                assert TUNING_SEED not in contender.seeds
+                cifar = config.data.name == "cifar10" and "equal" not in contender.slug
+                assert config.train.rounds >= (1_000 if cifar else 1)
+                assert len(contender.seeds) >= (3 if config.data.name == "cifar10" else 10)
+    assert len(slugs) == len({c for q in QUESTIONS.values() for x in q.candidates
+                              for c in (x.members.values() or [x.slug])})  # fmt: skip
+    assert {c.way for q in QUESTIONS.values() for c in q.candidates} == set(TRIED_WAYS)
+
+
+def test_mixtures_of_two_capacities_have_one_mean() -> None:
+    for n in (2, 4, 8, 16):
+        clients = SETTINGS[f"fashion-1-{n}"].sections["clients"]
+        pairs = zip(clients["capacities"], clients["proportions"], strict=True)
+        assert sum(c * p for c, p in pairs) == pytest.approx(0.6)
+        assert min(clients["capacities"]) == 1 / n
+
+
+def test_the_budget_of_the_plan_is_the_sum_of_its_parts_and_power_asks_for_a_spread() -> None:
+    questions = list(QUESTIONS.values())
+    *rows, total = budget_rows(questions)
+    assert int(total[4]) == sum(int(row[4]) for row in rows)
+    contenders = contenders_of(list(dict.fromkeys(c for q in questions for c in q.candidates)))
+    assert int(total[4]) == sum(len(c.seeds) for c in contenders)
+    hours = sum(c.tuning_seconds + c.least_seconds for c in contenders) / 3600
+    assert float(total[-2]) == pytest.approx(hours, abs=0.06)
+    table = {row[0]: row for row in power_rows(questions, {"fashion": 0.01})}
+    assert table["Fashion-MNIST, L = 5"][2:5] == ["1.00 points", "10", "80 %"]
+    assert "no records yet" in table["Fashion-MNIST, 20 images a client"]
+
+
+def test_questions_are_run_answered_and_answered_again_from_the_records(
+    tmp_path: Path, tiny_setting: Setting
+) -> None:
+    contrast = Contrast("tiny", "static", "exclusive-fixed", "mean over sizes")
+    question = OpenQuestion("exclusive", "static - exclusive", [contrast])
+    runner, folder = Runner(tmp_path, 1), tmp_path / "records"
+    run_agenda(runner, [question], folder)
+    table = read_rates(folder, "tiny-static")
+    assert table is not None
+    assert [rate for rate, _ in table.scores] == [0.01, 0.1]
+    (job,) = (tmp_path / "runs" / "tiny-static").glob("seed-*.toml")
+    assert parse_rate(job) == table.best
+    results, tables = read_results([question], folder)
+    exclusive = results[Candidate("tiny", "exclusive-fixed")]
+    members = [
+        VariantRecord.read(folder / f"tiny-exclusive-fixed-at-{c}.json") for c in ("1", "0.5")
+    ]
+    accuracies = [member.final("accuracy")[0] for member in members]
+    assert exclusive.final("mean over sizes")[0] == pytest.approx(sum(accuracies) / 2)
+    assert exclusive.final("smallest size")[0] == accuracies[1]
+    assert exclusive.final("bytes")[0] == sum(m.final("bytes")[0] for m in members)
+    assert len(exclusive.runs[0].clients) == 10
+    own_tables = [t for some_tables in tables.values() for t in some_tables]
+    page = report.write_question(question, results, own_tables, "a command", tmp_path)
+    text = page.read_text()
+    assert "no verdict: 1 of 3 seeds" in text
+    assert "exclusive, fixed capacities, equal rounds" in text
+    assert "tiny-exclusive-fixed-at-0.5" in text
+    assert (tmp_path / "exclusive.png").stat().st_size > 5_000
+
+
+def parse_rate(path: Path) -> float:
+    return read(path).local.lr
+
+
+def test_equal_bytes_are_no_more_than_those_of_the_shortest_run(tiny_setting: Setting) -> None:
+    longer = replace(tiny_setting, course=Course(100, 100, step=1, final=10))
+    exclusive, full = (
+        Candidate("tiny", "exclusive-equal-bytes"),
+        Candidate("tiny", "full-equal-bytes"),
+    )
+    # mean square (1 + 1/4) / 2; all widths together 1 + 1/4, the whole model 1
+    assert candidates.equal_course(exclusive, longer).longest == 55
+    assert candidates.equal_course(full, longer).longest == 68
+    assert candidates.equal_course(full, longer).final == 6
+
+
+# what is made of lines
+
+
+def seed_run(lines: list[dict[str, float]], seed: int = 0, **values: Any) -> SeedRun:
+    return SeedRun(seed, lines, 1.0, "0" * 64, **values)
+
+
+def test_runs_of_several_lengths_are_put_together_by_their_latest_evaluation() -> None:
+    def line(round_: int, accuracy: float) -> dict[str, float]:
+        return {"round": round_, "test_accuracy": accuracy, "test_loss": 1.0,
+                "bytes": 10 * round_, "flops": round_}  # fmt: skip
+
+    wide = seed_run([line(2, 0.5), line(4, 0.6)], clients=[(1.0, 0.9), (0.5, 0.1)], is_flat=True)
+    narrow = seed_run([line(2, 0.3), line(6, 0.4)], clients=[(1.0, 0.2), (0.5, 0.7)], is_flat=False)
+    records = {1.0: VariantRecord("a", {}, [wide]), 0.5: VariantRecord("b", {}, [narrow])}
+    (run,) = put_together("c", records).runs
+    assert [(x["round"], x["test_accuracy"], x["bytes"]) for x in run.lines] == [
+        (2, 0.5, 40),
+        (4, 0.6, 60),
+        (6, 0.6, 100),
+    ]
+    assert run.lines[-1]["capacity_accuracy.0.5"] == 0.4
+    assert run.clients == [(1.0, 0.9), (0.5, 0.7)]  # each client by the model of its capacity
+    assert run.lines[-1]["client_accuracy.worst_quarter"] == 0.7
+    assert run.is_flat is False
+
+
+def test_gaps_are_compared_where_train_losses_are_equal() -> None:
+    def curve(pairs: list[tuple[float, float]]) -> VariantRecord:
+        lines = [
+            {"round": r, "train_eval_loss": a, "test_loss": b} for r, (a, b) in enumerate(pairs, 1)
+        ]
+        return VariantRecord("x", {}, [seed_run(lines)])
+
+    slow = curve([(1.0, 1.0), (0.6, 0.7)])
+    fast = curve([(0.8, 0.9), (0.4, 0.7), (0.1, 0.9)])
+    # slow ends at a loss of 0.6 with a gap of 0.1; fast is there between 0.8 (0.1) and 0.4 (0.3)
+    assert differences_at_equal_loss(slow, fast, "loss gap") == pytest.approx([0.1])
+    assert slow.ahead_of(fast, "loss gap") == pytest.approx([0.7])
+
+
+def test_a_rate_at_the_edge_of_its_grid_is_said_to_be() -> None:
+    table = RateTable("a", 10, [(0.01, 0.5), (0.1, 0.6), (1.0, None)])
+    assert table.best == 0.1
+    assert not table.is_at_edge
+    assert RateTable("a", 10, [(0.01, 0.7), (0.1, 0.6)]).is_at_edge
+    assert report.rate_rows([table]) == [["a", "0.01: 50.0 %, 0.1: 60.0 %, 1: diverged", "0.1"]]

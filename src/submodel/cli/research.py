@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from submodel.cli.base import SetOptions, console, make_folder
+from submodel.cli.converged import reproduce_converged
 from submodel.errors import ConfigError
 from submodel.experiments.paper.plans import EXPERIMENTS
 from submodel.experiments.paper.variants import DATASETS, Scale, Split
@@ -90,10 +91,19 @@ def _quote(text: str) -> str:
 
 
 def reproduce_command(
-    name: Annotated[str, typer.Argument(help=f"{', '.join(EXPERIMENTS)}, or all.", metavar="NAME")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help=f"{', '.join(EXPERIMENTS)}, or all; of --scale converged: a question, or all.",
+            metavar="NAME",
+        ),
+    ],
     scale: Annotated[Scale, typer.Option(help="How much of it.")] = Scale.SMALL,
     seeds: Annotated[
-        int | None, typer.Option(help="Runs of each variant (default: 3; smoke: 1).", min=1)
+        int | None,
+        typer.Option(
+            help="Runs of each variant (default: 3; smoke: 1; converged: 3 or 10).", min=1
+        ),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
@@ -106,6 +116,10 @@ def reproduce_command(
     records: Annotated[
         Path | None, typer.Option(help="Redraw from this folder of records; trains nothing.")
     ] = None,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Of --scale converged: say what it takes and can show."),
+    ] = False,
 ) -> None:
     """Run the paper's experiments and say what holds; the same command goes on where it stopped."""
     from submodel.config import parse
@@ -114,6 +128,16 @@ def reproduce_command(
     from submodel.experiments.runner import Runner
     from submodel.runs.loop import Interruption
 
+    if scale is Scale.CONVERGED:
+        if datasets is not None or split is not Split.LABELS:
+            raise ConfigError(
+                ["--scale converged: its questions have data and splits of their own"]
+            )
+        default = Path("runs") / f"reproduce-{scale.value}"
+        reproduce_converged(name, seeds, jobs, out or default, records, plan)
+        return
+    if plan:
+        raise ConfigError(["--plan: goes with --scale converged"])
     if name != "all" and name not in EXPERIMENTS:
         raise ConfigError([f"{name!r} is not one of {', '.join(EXPERIMENTS)}, all"])
     count = seeds or (1 if scale is Scale.SMOKE else 3)

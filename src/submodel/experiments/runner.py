@@ -24,6 +24,7 @@ from submodel.runs.folder import RunFolder
 from submodel.runs.loop import Interruption
 
 _POLL, _TELL = 0.02, 0.5  # seconds
+_DIVERGENCE = " may help"  # how the errors of runs that diverged end
 
 
 @dataclass
@@ -76,21 +77,22 @@ class Runner:
             for slug, seed_jobs in jobs.items()
         ]
 
-    def run_jobs(self, jobs: Sequence[Job]) -> None:
+    def run_jobs(self, jobs: Sequence[Job], *, may_diverge: bool = False) -> None:
         """Whatever is not finished of these, in this order, some at a time.
 
         Raises `Interruption` where it is stopped, `SubmodelError` where runs failed, at the end.
 
         Args:
             jobs: of `job`.
+            may_diverge: runs that do are no failures; they stay unfinished.
         """
         with needs_extra("server", "a report"):  # told now, not after hours
             import matplotlib  # noqa: F401
             import scipy  # noqa: F401
         if waiting := [job for job in jobs if not job.is_finished]:
-            self._run(waiting)
+            self._run(waiting, may_diverge)
 
-    def _run(self, waiting: list[Job]) -> None:
+    def _run(self, waiting: list[Job], may_diverge: bool) -> None:
         running: dict[Follower, Job] = {}
         failures: list[str] = []
         stages: dict[Path, list[str]] = {}  # what was begun last of each run
@@ -118,12 +120,14 @@ class Runner:
                     process.send_signal(signal.SIGTERM)  # saves its last round
                 for process in running:
                     process.wait()
+        if may_diverge:
+            failures = [text for text in failures if _DIVERGENCE not in text]
         if failures:
             raise SubmodelError(f"{len(failures)} of {len(waiting)} runs failed; {failures[0]}")
 
     @contextmanager
     def _progress(self, jobs: Sequence[Job]) -> Iterator[Callable[[Sequence[Job], int], None]]:
-        """How far these are, told by those that run now and how many are left."""
+        """How far these are, told by those that run now and how many are to come."""
         rounds = {job.folder.path: job.rounds_done() for job in jobs}
         columns = (
             *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
@@ -132,15 +136,17 @@ class Runner:
         with Progress(*columns, console=self.console) as progress:
             task = progress.add_task("", total=None)
 
-            def update(running: Sequence[Job], left: int) -> None:
+            def update(running: Sequence[Job], runs_left: int) -> None:
                 for job in running:
                     rounds[job.folder.path] = job.rounds_done()
-                done = sum(rounds[job.folder.path] * job.seconds for job in jobs)
-                expected = sum(
+                rounds_done = sum(rounds[job.folder.path] * job.seconds for job in jobs)
+                rounds_expected = sum(
                     job.rounds_expected(rounds[job.folder.path]) * job.seconds for job in jobs
                 )
-                text = f"{len(jobs) - left} of {len(jobs)} runs"
-                progress.update(task, total=expected, completed=done, description=text)
+                text = f"{len(jobs) - runs_left} of {len(jobs)} runs"
+                progress.update(
+                    task, total=rounds_expected, completed=rounds_done, description=text
+                )
 
             update([], len(jobs))
             yield update

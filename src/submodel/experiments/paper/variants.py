@@ -1,4 +1,4 @@
-"""What is run: the paper's settings at three scales, and the ways to train in them.
+"""What is run: the paper's settings at four scales, and the ways to train in them.
 
 A *variant* is a configuration but for its seed.
 """
@@ -21,6 +21,7 @@ class Scale(StrEnum):
 
     SMOKE = "smoke"
     SMALL = "small"
+    CONVERGED = "converged"
     PAPER = "paper"
 
 
@@ -34,6 +35,7 @@ class Split(StrEnum):
 DATASETS: dict[Scale, tuple[str, ...]] = {
     Scale.SMOKE: ("digits",),
     Scale.SMALL: ("cifar10",),
+    Scale.CONVERGED: ("cifar10",),
     Scale.PAPER: ("cifar10", "cifar100"),
 }
 
@@ -75,6 +77,18 @@ def _base(scale: Scale) -> Sections:
                 "checkpoint_every": 10,
                 "statistics_examples": 1_000,
                 "evaluate_train_examples": 2_500,
+            },
+        },
+        Scale.CONVERGED: {  # rounds and milestones: of a run that is flat at once
+            "model": {"width": 8},
+            "data": {"examples": 25_000, "held_out": 0.05},
+            "local": {"milestones": [1_000]},
+            "train": {
+                "rounds": 1_100,
+                "evaluate_every": 25,
+                "checkpoint_every": 25,
+                "statistics_examples": 1_000,
+                "evaluate_train": False,
             },
         },
         Scale.PAPER: {

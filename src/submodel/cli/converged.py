@@ -1,0 +1,96 @@
+"""Questions to converged runs: the plan, running it, and saying what came out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+
+from submodel.cli.base import console, make_folder
+from submodel.errors import ConfigError, SubmodelError
+
+
+def reproduce_converged(
+    name: str,
+    seeds: int | None,
+    jobs: int | None,
+    folder: Path,
+    records: Path | None,
+    plan: bool,
+) -> None:
+    """Answer some questions, or say what that would take.
+
+    Args:
+        name: of a question, several with commas between them, or all.
+        seeds: how many runs of each way; None: as many as each setting has.
+        jobs: how many runs at a time; None: one per core.
+        folder: where everything goes.
+        records: redraw from these, train nothing; with ``plan``, the spread over seeds is theirs.
+        plan: only say what would be run.
+    """
+    from submodel.experiments.converged import report
+    from submodel.experiments.converged.agenda import plan_lines, read_results, run_agenda
+    from submodel.experiments.converged.questions import QUESTIONS
+    from submodel.experiments.runner import Runner
+    from submodel.presentation.tables import text_table
+    from submodel.runs.loop import Interruption
+
+    names = list(QUESTIONS) if name == "all" else name.split(",")
+    if unknown := [n for n in names if n not in QUESTIONS]:
+        raise ConfigError(
+            [
+                f"{unknown[0]!r} is not one of {', '.join(QUESTIONS)}, all: the questions of "
+                "--scale converged"
+            ]
+        )
+    questions = [QUESTIONS[n] for n in names]
+    if plan:
+        deviations = {} if records is None else _deviations(records)
+        print("\n".join(plan_lines(questions, deviations, seeds)))
+        return
+    make_folder(folder)
+    stop: Interruption | SubmodelError | None = None
+    if records is None:
+        records = folder / "records"
+        try:
+            run_agenda(
+                Runner(folder, jobs or os.cpu_count() or 1, console), questions, records, seeds
+            )
+        except (Interruption, SubmodelError) as error:  # what there is is reported all the same
+            stop = error
+    try:
+        results, tables = read_results(questions, records)
+    except SubmodelError:
+        if stop is None:
+            raise
+        results, tables = {}, {}
+    command = f"submodel reproduce {name} --scale converged"
+    command += "" if seeds is None else f" --seeds {seeds}"
+    for question in questions if results else ():
+        own_tables = [t for candidate in question.candidates for t in tables.get(candidate, [])]
+        page = report.write_question(question, results, own_tables, command, folder)
+        rows = report.answer_rows(question, results)
+        words = ("setting", "difference", "measure", "verdict")
+        console.print(text_table(question.title, report.ANSWER_HEADINGS, rows, words=words))
+        print(page)
+    if isinstance(stop, Interruption):
+        print(stop)
+        raise typer.Exit(130) from None
+    if stop is not None:
+        raise stop
+
+
+def _deviations(records: Path) -> dict[str, float]:
+    """How much differences vary over seeds in the records of each setting."""
+    from submodel.experiments.converged.agenda import read_results
+    from submodel.experiments.converged.power import typical_deviation
+    from submodel.experiments.converged.questions import QUESTIONS
+
+    results, _ = read_results(list(QUESTIONS.values()), records)
+    deviations: dict[str, float] = {}
+    for setting in dict.fromkeys(candidate.setting for candidate in results):
+        records_there = [r for candidate, r in results.items() if candidate.setting == setting]
+        if (deviation := typical_deviation(records_there)) is not None:
+            deviations[setting] = deviation
+    return deviations

@@ -1,0 +1,194 @@
+"""The whole plan: what is run for some questions, in which order, and what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from submodel.errors import SubmodelError
+from submodel.experiments.converged.candidates import Candidate
+from submodel.experiments.converged.contenders import Contender, converge
+from submodel.experiments.converged.power import POWER, power_of_test, seeds_needed
+from submodel.experiments.converged.questions import OpenQuestion
+from submodel.experiments.converged.rates import RateTable, read_rates
+from submodel.experiments.converged.settings import SETTINGS
+from submodel.experiments.converged.together import put_together
+from submodel.experiments.records import VariantRecord
+from submodel.experiments.runner import Runner
+from submodel.presentation.tables import markdown_table
+
+ONE_POINT = 0.01
+COST_HEADINGS = (
+    *("question", "setting", "ways", "seeds", "runs", "rounds each", "core-seconds a round"),
+    *("core-hours: rates", "with runs, at least", "at most"),
+)
+POWER_HEADINGS = (
+    *("setting", "seeds", "deviation of a difference", "seeds for one point"),
+    *("chance to find one point", "found four times in five"),
+)
+
+
+def _blocks(questions: Sequence[OpenQuestion]) -> list[list[Candidate]]:
+    """For each question its candidates that no question before it has."""
+    earlier: set[Candidate] = set()
+    blocks = []
+    for question in questions:
+        block = [candidate for candidate in question.candidates if candidate not in earlier]
+        earlier.update(block)
+        blocks.append(block)
+    return blocks
+
+
+def contenders_of(block: Sequence[Candidate], seeds: int | None = None) -> list[Contender]:
+    """All that has to be run for some candidates.
+
+    Args:
+        block: the candidates.
+        seeds: how many runs of each; None: as many as each setting has.
+    """
+    return [contender for candidate in block for contender in candidate.contenders(seeds)]
+
+
+def run_agenda(
+    runner: Runner, questions: Sequence[OpenQuestion], records: Path, seeds: int | None = None
+) -> None:
+    """Run all that the questions need, question by question: rates, then seed by seed.
+
+    Args:
+        runner: runs several at a time.
+        questions: what is asked.
+        records: where records are kept.
+        seeds: how many runs of each way; None: as many as each setting has.
+    """
+    blocks = _blocks(questions)
+    least_hours = [_hours(contenders_of(block, seeds))[1] for block in blocks]
+    for place, block in enumerate(blocks):
+        if not block:
+            continue
+        hours = sum(least_hours[place:])
+        runner.console.print(
+            f"part {place + 1} of {len(blocks)}; from its beginning to the end of the plan at "
+            f"least {hours:.1f} core-hours: {hours / runner.parallel:.1f} hours with "
+            f"{runner.parallel} at a time"
+        )
+        converge(runner, contenders_of(block, seeds), records)
+
+
+def read_results(
+    questions: Sequence[OpenQuestion], records: Path
+) -> tuple[dict[Candidate, VariantRecord], dict[Candidate, list[RateTable]]]:
+    """What is recorded of the questions' candidates, and their tables of learning rates.
+
+    Args:
+        questions: whose candidates.
+        records: the folder of records; a candidate that has none there is left out.
+    """
+    results: dict[Candidate, VariantRecord] = {}
+    tables: dict[Candidate, list[RateTable]] = {}
+    for candidate in (candidate for block in _blocks(questions) for candidate in block):
+        slugs = list(candidate.members.values()) or [candidate.slug]
+        tables[candidate] = [t for slug in slugs if (t := read_rates(records, slug)) is not None]
+        if not all((records / f"{slug}.json").is_file() for slug in slugs):
+            continue
+        parts = [VariantRecord.read(records / f"{slug}.json") for slug in slugs]
+        if candidate.members:
+            whole = put_together(candidate.slug, dict(zip(candidate.members, parts, strict=True)))
+            if whole.runs:
+                results[candidate] = whole
+        else:
+            results[candidate] = parts[0]
+    if not results:
+        raise SubmodelError(f"{records}: no records of these questions")
+    return results, tables
+
+
+def budget_rows(questions: Sequence[OpenQuestion], seeds: int | None = None) -> list[list[str]]:
+    """What is run for every question that no question before it needs, setting by setting.
+
+    Args:
+        questions: what is asked.
+        seeds: how many runs of each way; None: as many as each setting has.
+    """
+    rows, totals, runs = [], [0.0, 0.0, 0.0], 0
+    for question, block in zip(questions, _blocks(questions), strict=True):
+        for name in dict.fromkeys(candidate.setting for candidate in block):
+            setting, course = SETTINGS[name], SETTINGS[name].course
+            group = [candidate for candidate in block if candidate.setting == name]
+            contenders = contenders_of(group, seeds)
+            hours = _hours(contenders)
+            totals = [total + one for total, one in zip(totals, hours, strict=True)]
+            count = sum(len(contender.seeds) for contender in contenders)
+            runs += count
+            several = "" if course.least == course.most else f" to {course.longest}"
+            rows.append(
+                [
+                    question.name,
+                    setting.title,
+                    ", ".join(candidate.way for candidate in group),
+                    f"{seeds or setting.seeds}",
+                    f"{count}",
+                    f"{course.shortest}{several}",
+                    f"{setting.seconds:g}",
+                    *(f"{h:.1f}" for h in hours),
+                ]
+            )
+    return [*rows, ["all", "", "", "", f"{runs}", "", "", *(f"{t:.1f}" for t in totals)]]
+
+
+def _hours(contenders: Sequence[Contender]) -> list[float]:
+    rates = sum(c.tuning_seconds for c in contenders)
+    least = sum(c.least_seconds for c in contenders)
+    most = sum(c.most_seconds for c in contenders)
+    return [rates / 3600, (rates + least) / 3600, (rates + most) / 3600]
+
+
+def power_rows(
+    questions: Sequence[OpenQuestion], deviations: Mapping[str, float], seeds: int | None = None
+) -> list[list[str]]:
+    """How many seeds a difference of one point takes in every setting, and what ours can find.
+
+    Args:
+        questions: what is asked.
+        deviations: by setting, where records say; others as the setting has it.
+        seeds: how many runs of each way; None: as many as each setting has.
+    """
+    rows = []
+    for name in dict.fromkeys(c.setting for block in _blocks(questions) for c in block):
+        setting, count = SETTINGS[name], seeds or SETTINGS[name].seeds
+        deviation = deviations.get(name, setting.deviation)
+        row = [setting.title, f"{count}"]
+        if deviation is None:
+            rows.append([*row, "no records yet", "", "", ""])
+            continue
+        sizes = (size / 1000 for size in range(1, 1001))
+        least_size = next((s for s in sizes if power_of_test(count, s, deviation) >= POWER), 1.0)
+        rows.append(
+            [
+                *row,
+                f"{100 * deviation:.2f} points",
+                f"{seeds_needed(ONE_POINT, deviation)}",
+                f"{100 * power_of_test(count, ONE_POINT, deviation):.0f} %",
+                f"{100 * least_size:.1f} points",
+            ]
+        )
+    return rows
+
+
+def plan_lines(
+    questions: Sequence[OpenQuestion], deviations: Mapping[str, float], seeds: int | None = None
+) -> list[str]:
+    """The plan as Markdown: what is run, what it takes, what it can show.
+
+    Args:
+        questions: what is asked.
+        deviations: of differences over seeds, by setting, where records say.
+        seeds: how many runs of each way; None: as many as each setting has.
+    """
+    return [
+        *(f"- {q.name}: {q.title}, {len(q.contrasts)} contrasts" for q in questions),
+        "",
+        *markdown_table(COST_HEADINGS, budget_rows(questions, seeds)),
+        "",
+        *markdown_table(POWER_HEADINGS, power_rows(questions, deviations, seeds)),
+        "",
+    ]

@@ -1,0 +1,96 @@
+"""The learning rate of every way: from a small grid, by held-out data, with a seed of its own."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+from submodel.errors import SubmodelError
+from submodel.experiments.converged.course import SCORE
+from submodel.experiments.jobs import Job
+from submodel.files import UnreadableError, read_typed
+
+TUNING_SEED = 1000
+"""No result is of it."""
+_LAST = 3  # evaluations that are averaged
+_MOST = 2**20  # bytes of a file
+
+
+@dataclass(frozen=True)
+class RateTable:
+    """What every rate of a grid came to on the held-out part.
+
+    Args:
+        slug: whose rates these are.
+        rounds: how many each was tried for.
+        scores: (rate, score), the mean of the last evaluations; None: it diverged.
+    """
+
+    slug: str
+    rounds: int
+    scores: Annotated[Sequence[tuple[float, float | None]], Field(min_length=1)]
+
+    @property
+    def best(self) -> float:
+        """The rate with the best score; of equals the smallest.
+
+        >>> RateTable("a", 10, [(0.1, 0.5), (0.05, 0.5), (0.2, None)]).best
+        0.05
+        """
+        known_scores = [(score, -rate) for rate, score in self.scores if score is not None]
+        if not known_scores:
+            raise SubmodelError(f"{self.slug}: diverged at every rate of the grid")
+        return -max(known_scores)[1]
+
+    @property
+    def is_at_edge(self) -> bool:
+        """Whether a larger or smaller rate than the grid has might do better still."""
+        rates = [rate for rate, _ in self.scores]
+        return len(rates) > 1 and self.best in (min(rates), max(rates))
+
+    def write(self, folder: Path) -> None:
+        """Keep it beside the records."""
+        path = folder / f"{self.slug}.rates.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
+
+
+_TABLE = TypeAdapter(RateTable)
+
+
+def read_rates(folder: Path, slug: str) -> RateTable | None:
+    """The table that was kept of a name; None where there is none."""
+    path = folder / f"{slug}.rates.json"
+    if not path.is_file():
+        return None
+    try:
+        return read_typed(_TABLE, path, _MOST)
+    except UnreadableError as error:
+        raise SubmodelError(f"{path}: not a table of learning rates ({error})") from None
+
+
+def rate_table(slug: str, jobs: Mapping[float, Job]) -> RateTable:
+    """What the runs of a grid came to.
+
+    Args:
+        slug: whose rates these are.
+        jobs: the run of every rate; one that did not end diverged.
+    """
+    scores = [(rate, _held_out_score(job)) for rate, job in jobs.items()]
+    rounds = max(job.config.train.rounds for job in jobs.values())
+    return RateTable(slug, rounds, scores)
+
+
+def _held_out_score(job: Job) -> float | None:
+    if not job.is_finished:
+        return None
+    values = [line[SCORE] for line in job.folder.metrics() if SCORE in line]
+    score = fmean(values[-_LAST:])
+    return score if math.isfinite(score) else None

@@ -1,0 +1,202 @@
+"""Saying what converged runs came to: answers with intervals, results, rates, a figure each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from submodel.experiments.comparison.report import shared_grid
+from submodel.experiments.converged.candidates import Candidate
+from submodel.experiments.converged.equal_loss import differences_at_equal_loss
+from submodel.experiments.converged.questions import EQUAL_LOSS, Contrast, OpenQuestion
+from submodel.experiments.converged.rates import RateTable
+from submodel.experiments.converged.settings import SETTINGS
+from submodel.experiments.records import VariantRecord
+from submodel.experiments.statistics import judge
+from submodel.experiments.wording import JUDGEMENT_HEADINGS, describe_judgement, how_to_read, number
+from submodel.presentation.figures import draw_band, new_figure, save_figure
+from submodel.presentation.tables import markdown_table
+
+CandidateRecords = Mapping[Candidate, VariantRecord]
+ANSWER_HEADINGS = (
+    *("setting", "difference", "measure", "in its favour", "seeds that agree"),
+    *(*JUDGEMENT_HEADINGS, "verdict"),
+)
+_RESULT_HEADINGS = (
+    *("setting", "way", "rounds", "flat", "GB", "TFLOPs", "test accuracy", "train accuracy"),
+    *("mean over sizes", "smallest size", "worst quarter"),
+)
+
+
+def answer_rows(question: OpenQuestion, results: CandidateRecords) -> list[list[str]]:
+    """What each contrast of a question came to, judged together; those not run are left out.
+
+    Args:
+        question: whose contrasts.
+        results: what came out, by candidate.
+    """
+    contrasts = [c for c in question.contrasts if all(side in results for side in c.sides)]
+    judgements = judge([_differences(c, results) for c in contrasts])
+    rows = []
+    for contrast, one in zip(contrasts, judgements, strict=True):
+        better, worse = contrast.sides
+        base = contrast.measure.removesuffix(EQUAL_LOSS)
+        rows.append(
+            [
+                SETTINGS[contrast.setting].title,
+                f"{better.title} - {worse.title}",
+                contrast.measure,
+                number(base, one.differences, sign=True) if one.differences else "",
+                f"{sum(d > 0 for d in one.differences)} of {len(one.differences)}",
+                *describe_judgement(base, one),
+                one.verdict,
+            ]
+        )
+    return rows
+
+
+def _differences(contrast: Contrast, results: CandidateRecords) -> list[float]:
+    better, worse = (results[side] for side in contrast.sides)
+    if contrast.measure.endswith(EQUAL_LOSS):
+        measure = contrast.measure.removesuffix(EQUAL_LOSS)
+        return differences_at_equal_loss(better, worse, measure)
+    return better.ahead_of(worse, contrast.measure)
+
+
+def result_rows(results: CandidateRecords) -> list[list[str]]:
+    """Every candidate after its last round.
+
+    Args:
+        results: what came out, by candidate.
+    """
+    return [_result_row(candidate, record) for candidate, record in results.items()]
+
+
+def _result_row(candidate: Candidate, record: VariantRecord) -> list[str]:
+    rounds = [int(r) for r in record.final("round").values()]
+    flat_count = sum(run.is_flat is True for run in record.runs)
+    costs = [
+        f"{sum(record.final(cost).values()) / len(rounds) / scale:.3g}"
+        for cost, scale in (("bytes", 1e9), ("flops", 1e12))
+    ]
+    measures = ("accuracy", "train accuracy", "mean over sizes", "smallest size", "worst quarter")
+    return [
+        SETTINGS[candidate.setting].title,
+        candidate.title,
+        f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}",
+        f"{flat_count} of {len(rounds)}",
+        *costs,
+        *(number(m, list(record.final(m).values())) for m in measures),
+    ]
+
+
+def rate_rows(tables: Sequence[RateTable]) -> list[list[str]]:
+    """The learning rates that were tried, by held-out accuracy, and the one that was taken.
+
+    Args:
+        tables: of all contenders.
+    """
+    return [
+        [
+            table.slug,
+            ", ".join(
+                f"{rate:g}: " + ("diverged" if score is None else f"{100 * score:.1f} %")
+                for rate, score in table.scores
+            ),
+            f"{table.best:g}" + (" (edge of the grid)" if table.is_at_edge else ""),
+        ]
+        for table in tables
+    ]
+
+
+def draw_question(question: OpenQuestion, results: CandidateRecords, path: Path) -> None:
+    """Test accuracy to the end, a plot for each setting.
+
+    Args:
+        question: whose candidates.
+        results: what came out, by candidate.
+        path: of the picture.
+    """
+    settings = list(dict.fromkeys(candidate.setting for candidate in results))
+    figure = new_figure(6.5 * min(2, len(settings)), 3.8 * ((len(settings) + 1) // 2))
+    plots = figure.subplots((len(settings) + 1) // 2, min(2, len(settings)), squeeze=False)
+    for setting, plot in zip(settings, plots.flat, strict=False):
+        for candidate, record in results.items():
+            if candidate.setting == setting:
+                x, values = shared_grid(record.against("round", "accuracy"))
+                draw_band(plot, x.tolist(), values, candidate.title)
+        plot.set_title(SETTINGS[setting].title, fontsize=10)
+        plot.set_xlabel("round (line: mean over seeds, band: least to most)")
+        plot.set_ylabel("test accuracy (global model)")
+        plot.grid(alpha=0.3)
+        plot.legend(fontsize=7)
+    figure.suptitle(question.title)
+    save_figure(figure, path)
+
+
+def write_question(
+    question: OpenQuestion,
+    results: CandidateRecords,
+    tables: Sequence[RateTable],
+    command: str,
+    folder: Path,
+) -> Path:
+    """The answers, the results behind them, the rates and a figure as one page; its path.
+
+    Args:
+        question: what was asked.
+        results: what came out of its candidates, as far as they were run.
+        tables: of learning rates.
+        command: what runs it.
+        folder: where the page goes.
+    """
+    page, picture = folder / f"{question.name}.md", folder / f"{question.name}.png"
+    own_results = {
+        candidate: results[candidate] for candidate in question.candidates if candidate in results
+    }
+    runs = [run for record in own_results.values() for run in record.runs]
+    lines = [
+        f"# {question.title}",
+        "",
+        f"`{command}`: {len(runs)} runs, "
+        f"{sum(run.seconds for run in runs) / 3600:.2f} hours of one core in all.",
+        "",
+    ]
+    if question.paper:
+        lines += [f"Published: {question.paper}.", ""]
+    if not own_results:
+        page.write_text("\n".join([*lines, "Nothing of it has been run yet.", ""]), "utf-8")
+        return page
+    draw_question(question, own_results, picture)
+    rows = answer_rows(question, own_results)
+    seeds = min(len(record.runs) for record in own_results.values())
+    lines += [
+        f"![{question.title}]({picture.name})",
+        "",
+        *markdown_table(ANSWER_HEADINGS, rows),
+        "",
+        how_to_read(seeds, len(rows)),
+        "",
+        *markdown_table(_RESULT_HEADINGS, result_rows(own_results)),
+        "",
+        *_flatness_words(own_results),
+        "",
+        *markdown_table(("learning rates", "held-out accuracy", "taken"), rate_rows(tables)),
+        "",
+    ]
+    page.write_text("\n".join(lines), "utf-8")
+    return page
+
+
+def _flatness_words(results: CandidateRecords) -> list[str]:
+    """When runs count as flat, setting by setting."""
+    words = []
+    for name in dict.fromkeys(candidate.setting for candidate in results):
+        setting = SETTINGS[name]
+        course, every = setting.course, setting.sections["train"]["evaluate_every"]
+        words.append(
+            f"{setting.title}: flat where {course.rule.describe(every)}, on the held-out part; "
+            f"asked from round {course.least} on, at most {course.most} rounds, then "
+            f"{course.final} at a tenth of the learning rate."
+        )
+    return words
