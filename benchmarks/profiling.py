@@ -16,6 +16,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -36,18 +37,21 @@ from submodel.algorithm.types import Assignment, Setup
 from submodel.engines.batched.loss import StackedLoss
 from submodel.engines.batched.stack import Stack
 from submodel.engines.batched.wide import WideForward
+from submodel.engines.native.forward import NativeForward
 from submodel.model.build import build_module
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE
 
-SCALES = {"A": 1.0, "B": 0.08, "C": 1.0}  # 3, 4 and 4 steps of a client
+SCALES = {"A": 1.0, "B": 0.08, "C": 1.0, "F": 0.08}  # 3 or 4 steps of a client
 STACKS = (1, 2, 4)
+KERNELS = ("torch", "native")
 _STACKED_SECONDS, _STACKED_REPEATS = 1.0, 3  # at least
 
 KINDS: dict[str, tuple[str, ...]] = {
     # what the names of operators begin with: the first kind that fits, outside in
     "convolution backward": ("ConvolutionBackward", "aten::convolution_backward"),
     "convolution forward": ("aten::conv", "aten::mkldnn_convolution"),
+    "native kernels": ("_Net",),
     "linear": ("_WideLinear", "aten::linear", "aten::addmm", "aten::mm", "aten::bmm"),
     "batch norm": ("aten::batch_norm", "aten::native_batch_norm", "NativeBatchNormBackward"),
     "pointwise and pooling": (
@@ -62,7 +66,7 @@ KINDS: dict[str, tuple[str, ...]] = {
         *("aten::fill_", "aten::zero_"),
     ),
 }
-PRODUCTS = ("convolution forward", "convolution backward", "linear")
+PRODUCTS = ("convolution forward", "convolution backward", "native kernels", "linear")
 PHASES = ("plan", "gather", "merge")
 OTHER = "Python and other"
 _LAP = "lap: "
@@ -161,7 +165,7 @@ def measure(workload: Workload, scale: float, rounds: int, fastest: float) -> di
     }
 
 
-def _step_seconds(setup: Setup, capacity: float, clients: int) -> float:
+def _step_seconds(setup: Setup, capacity: float, clients: int, kernels: str) -> float:
     """The least that a step of a stack takes, from the batch to the new weights."""
     dispatcher = Dispatcher(setup, initial_state(setup), setup.work)
     tasks = [dispatcher.task(Assignment(0, client, capacity)) for client in range(clients)]
@@ -169,19 +173,20 @@ def _step_seconds(setup: Setup, capacity: float, clients: int) -> float:
     share = Stack(setup.module, tasks, device).share(0, clients)
     loss = StackedLoss(setup, tasks, device)
     data, batch = setup.clients.dataset.train, setup.work.batch_size or 1
-    forward = WideForward(build_module(setup.module, WHOLE).train(), data.x[:2])
+    wide = WideForward(build_module(setup.module, WHOLE).train(), data.x[:2])
+    forward = NativeForward(wide) if kernels == "native" else wide
     x = data.x[: batch * clients].view(batch, clients, *data.x.shape[1:])
     y = data.y[: batch * clients].view(batch, clients)
     times: list[float] = []
     while len(times) <= _STACKED_REPEATS or sum(times) < _STACKED_SECONDS:
-        start = time.perf_counter()
+        start = time.process_time()
         losses, counts = loss(forward(share.tensors, clients, x), y, loss.present(0, clients))
         share.step(share.outcome(losses, counts), setup.work, setup.work.lr)
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return min(times[1:])  # the first warms up
 
 
-def measure_stacks(workload: Workload, scale: float, fastest: float) -> list[dict[str, float]]:
+def measure_stacks(workload: Workload, scale: float, fastest: float) -> list[dict[str, Any]]:
     """A step of every capacity in stacks of several sizes."""
     _, setup = make_setup(workload, scale)
     torch.set_num_threads(1)
@@ -191,11 +196,12 @@ def measure_stacks(workload: Workload, scale: float, fastest: float) -> list[dic
     for capacity in workload.capacities:
         cut = dispatcher.task(Assignment(0, 0, capacity)).cut
         flops = BACKWARD * costs.forward_flops(cut) * workload.batch
-        for clients in STACKS:
-            seconds = _step_seconds(setup, capacity, clients) / clients
+        for clients, kernels in product(STACKS, KERNELS):
+            seconds = _step_seconds(setup, capacity, clients, kernels) / clients
             rows.append(
                 {
                     "capacity": capacity,
+                    "kernels": kernels,
                     "clients": clients,
                     "flops_per_client": flops,
                     "seconds_per_client": seconds,
@@ -226,15 +232,16 @@ def kinds_table(name: str, result: dict[str, Any], fastest: float) -> str:
     )
 
 
-def stacks_table(result: Sequence[dict[str, float]]) -> str:
+def stacks_table(result: Sequence[dict[str, Any]]) -> str:
     """One workload's steps."""
     columns = [f"{n} client{'s' * (n > 1)}" for n in STACKS]
-    rows = [["capacity", *columns, *(f"of peak, {n}" for n in STACKS)]]
-    for capacity in dict.fromkeys(row["capacity"] for row in result):
-        own = [row for row in result if row["capacity"] == capacity]
+    rows = [["capacity", "kernels", *columns, *(f"of peak, {n}" for n in STACKS)]]
+    for capacity, kernels in dict.fromkeys((row["capacity"], row["kernels"]) for row in result):
+        own = [r for r in result if (r["capacity"], r["kernels"]) == (capacity, kernels)]
         rows.append(
             [
                 f"{capacity:g}",
+                kernels,
                 *(f"{1e3 * row['seconds_per_client']:.2f}" for row in own),
                 *(f"{row['share_of_peak']:.1%}" for row in own),
             ]

@@ -1,7 +1,7 @@
 """Measure seconds per round of our engines and of other systems, on the same tasks.
 
-    python -m benchmarks.speed [--workloads A,B,C,D,E] [--repeats 5]
-                               [--contenders bare,local,processes,flower,pfl]
+    python -m benchmarks.speed [--workloads A,B,C,D,E,F] [--repeats 5]
+                               [--contenders bare,local,processes,local-torch,...,flower,pfl]
                                [--scale 1.0] [--contender-python PYTHON]
                                [--against CHECKOUT] [--quick]
 
@@ -10,7 +10,8 @@ so that whatever else the machine does falls on all of them. Ratios are of the s
 median and range over the repeats. A repeat trains fewer images per client than the workload has
 (see `workloads.Workload.share`); --scale changes how many. --against takes the local engine of
 another checkout of this repository, say of an earlier commit, into the turns, as "before".
-E is about a big model (see `big`): the share of merging in a round, and bytes per parameter.
+E is about a big model (see `big`): the share of merging in a round, and bytes per parameter. F is
+about small sub-models: our engines with kernels of our own against the same with those of torch.
 --quick takes three minutes for all workloads, to see that nothing became slow: two repeats of a
 tenth of the images, ours and the bare loop, and a model of 15 M parameters for E. Its results go to
 a file of their own; figures that are told are those of the full form.
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.big import measure as measure_big
-from benchmarks.speed.contenders import CONTENDERS, OURS, Contender, ContenderError
+from benchmarks.speed.contenders import BY_TORCH, CONTENDERS, OURS, Contender, ContenderError
 from benchmarks.speed.report import (
     GOAL_D,
     GOALS,
@@ -181,7 +182,7 @@ def _settle(given: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    letters = [*GOALS, "D", "E"]
+    letters = sorted([*GOALS, "D", "E"])
     parser.add_argument("--workloads", type=_names(letters, "workload"), default=letters)
     parser.add_argument("--quick", action="store_true", help="three minutes for all workloads")
     parser.add_argument("--contenders", type=_names(CONTENDERS, "contender"))
@@ -217,9 +218,11 @@ def main() -> None:
             print("D: population\n" + population_table(populations) + "\n", flush=True)
             continue
         chosen = [c for c in given.contenders if c != "pfl"]
+        if letter == "F":
+            chosen = [c for c in chosen if c in OURS or c in BY_TORCH]
         whole = [c for c in given.contenders if c in OURS] + ["pfl"]
         variants = [(letter, chosen)] if chosen else []
-        if "pfl" in given.contenders:
+        if "pfl" in given.contenders and letter != "F":
             variants.append((f"{letter}-whole", whole))
         for name, contenders in variants:
             result = _measure(name, contenders, given)

@@ -17,7 +17,9 @@ from typing import Any
 
 OURS = ("local", "processes")
 OTHERS = ("flower", "pfl")  # installed from requirements.txt, perhaps for another interpreter
-CONTENDERS = ("bare", *OURS, *OTHERS)
+BY_TORCH = {f"{name}-torch": name for name in OURS}
+"""Our engines with the kernels of torch instead of our own."""
+CONTENDERS = ("bare", *OURS, *BY_TORCH, *OTHERS)
 _ROOT = Path(__file__).resolve().parents[2]
 _TO_PREPARE, _FOR_A_ROUND, _TO_END = 900.0, 1800.0, 30.0  # seconds
 
@@ -47,8 +49,10 @@ class Contender:
     ) -> None:
         self.name = name
         self.about: dict[str, Any] = {}
-        command = [python if name in OTHERS else sys.executable, "-m", f"benchmarks.speed.{name}"]
+        interpreter = python if name in OTHERS else sys.executable
+        command = [interpreter, "-m", f"benchmarks.speed.{BY_TORCH.get(name, name)}"]
         command += ["--workload", workload, "--scale", str(scale)]
+        command += ["--kernels", "torch"] if name in BY_TORCH else []
         if name == "flower":
             command = _isolated(command)
         paths = [str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")]

@@ -25,7 +25,7 @@ class Ours:
         self._engine = make_engine(config, setup)
         self._costs = CostModel(setup.module, setup.clients.dataset.example)
         self._state = initial_state(setup)
-        self.note = type(self._engine).__name__
+        self.note = f"{type(self._engine).__name__}, kernels: {config.engine.kernels}"
         self.parameters = sum(p.numel() for p in setup.module.parameters())
 
     def round(self) -> Report:

@@ -8,6 +8,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TextIO
 
 import torch
@@ -23,8 +24,9 @@ def options() -> tuple[Workload, float]:
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", choices=WORKLOADS, required=True)
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--kernels", choices=("native", "torch"), default="native")
     given = parser.parse_args()
-    return WORKLOADS[given.workload], given.scale
+    return replace(WORKLOADS[given.workload], kernels=given.kernels), given.scale
 
 
 def claim_stdout() -> TextIO:

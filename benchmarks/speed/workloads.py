@@ -10,6 +10,7 @@ import torch
 from submodel.algorithm.types import Setup
 from submodel.config import Config, parse
 from submodel.data import Dataset, dataset, digits
+from submodel.engines.native.build import find_compiler
 from submodel.prepare.setup import prepare
 
 CLASSES = 10
@@ -31,6 +32,8 @@ class Workload:
     images: int  # per client, in full
     share: float  # of the images, at --scale 1: so that a repeat takes seconds
     warm_up: int  # rounds
+    scaler: bool = False
+    kernels: str = "native"  # of our engine, where there is a compiler
 
     def images_at(self, scale: float) -> int:
         """Images per client: whole batches, at least one, at most all."""
@@ -85,8 +88,16 @@ C = Workload(
     share=0.256,
     warm_up=1,
 )
+F = replace(
+    B,
+    name="F",
+    title="preresnet18 of width 16, 100 clients, 10 per round, capacities 1/4 and 1/8 dynamic, "
+    "static norms and scaler, batch 10",
+    capacities=(1 / 4, 1 / 8),
+    scaler=True,
+)
 POPULATIONS = (10**3, 10**4, 10**5, 10**6)
-WORKLOADS = {w.name: w for w in (A, B, C)}
+WORKLOADS = {w.name: w for w in (A, B, C, F)}
 WORKLOADS |= {
     f"{w.name}-whole": replace(w, name=f"{w.name}-whole", capacities=(1.0,)) for w in (A, B, C)
 }
@@ -98,9 +109,14 @@ def make_config(workload: Workload, scale: float) -> Config:
     data: dict[str, object] = {"partition": "iid"}
     if workload.model == "cnn":  # more clients than images: they share them
         data["examples_per_client"] = workload.images_at(scale)
+    model: dict[str, object] = {"name": workload.model, "width": workload.width}
+    if workload.scaler:
+        model["scaler"] = True
+    kernels = "torch" if find_compiler() is None else workload.kernels
     return parse(
         {
-            "model": {"name": workload.model, "width": workload.width},
+            "engine": {"kernels": kernels},
+            "model": model,
             "data": data,
             "clients": {
                 "count": workload.clients,

@@ -51,9 +51,9 @@ class _Memory:
         channels, rows, columns = shape
         row = columns * self._batch
         if pad:
-            row = _aligned(pad * self._batch) + _aligned((columns + pad) * self._batch)
+            row = _whole_vectors(pad * self._batch) + _whole_vectors((columns + pad) * self._batch)
         place = self.size
-        self.size += _aligned(channels * (rows + 2 * pad) * row)
+        self.size += _whole_vectors(channels * (rows + 2 * pad) * row)
         return place
 
     def give_back(self, place: int, shape: Shape, pad: int) -> None:
@@ -61,7 +61,7 @@ class _Memory:
         self._free[shape, pad].append(place)
 
 
-def _aligned(floats: int) -> int:
+def _whole_vectors(floats: int) -> int:
     """So many, rounded up to whole vectors, as ``view_of`` of `code/types.h` has it."""
     return -(-floats // LANES) * LANES
 
@@ -234,7 +234,7 @@ def _scratch(op: Op, batch: int) -> tuple[int, ...]:
     """Floats for offsets (of two floats each), packed filters, split images and turned ones."""
     taps = op.kh * op.kw
     rows, columns = op.h + 2 * op.pad, op.w + 2 * op.pad
-    row = _aligned(-(-columns // op.stride) * batch) * op.stride
+    row = _whole_vectors(-(-columns // op.stride) * batch) * op.stride
     phases = 0 if op.stride == 1 else op.c * rows * row + LANES
     plane = rows * (columns * batch if op.stride == 1 else row)
     parts = op.c * op.h * op.w * batch + LANES  # of the gradient of the input, with a stride
@@ -242,6 +242,6 @@ def _scratch(op: Op, batch: int) -> tuple[int, ...]:
         2 * max(op.c, op.oc) * taps,
         op.oc * op.c * taps,
         0 if op.stride == 1 else max(phases, parts),
-        max(_aligned(op.c) * plane, 4 * op.c * taps * LANES),
+        max(_whole_vectors(op.c) * plane, op.oc * op.c * taps * LANES),
     )
-    return tuple(map(_aligned, needs))
+    return tuple(map(_whole_vectors, needs))

@@ -72,27 +72,24 @@ static void conv_forward(const op *o, const plan *p, const tensor *tensors, i64 
         bias = biases;
     }
     convolve(from.data, from.row, offsets, o->c * taps, packed, to.data, to.plane, to.row, o->oh,
-             o->ow * n, o->oc, 0, bias);
+             o->ow * n, o->oc, o->c * from.plane, 0, bias);
 }
 
-static void gradient_by_dots(const op *o, i64 n, const tensor *w, float *d, source from, view g,
-                             i64 *offsets, float *room)
+/* d[c][k] over some rows, onto sums of vectors, [block of channels][k][channel in it] */
+static void add_dots(const op *o, i64 length, source from, view g, i64 begin, i64 end,
+                     const i64 *offsets, float *room)
 {
-    i64 taps = o->kh * o->kw, length = o->ow * n, all = o->c * taps;
-    i64 full = length / LANES * LANES;
+    i64 all = o->c * o->kh * o->kw, full = length / LANES * LANES;
     i64 strip = STRIP / (4 * length); /* rows of four channels that stay in the nearest cache */
-    float scale = (float)o->scale;
     if (strip < 1) strip = 1;
-    fill_offsets(o, n, from, offsets);
     for (i64 c = 0; c < o->oc;) {
         int b = block(o->oc - c, 4);
-        memset(room, 0, sizeof(float) * (all << b) * LANES);
-        for (i64 r = 0; r < o->oh; r += strip) {
-            i64 rows = o->oh - r < strip ? o->oh - r : strip;
+        for (i64 r = begin; r < end; r += strip) {
+            i64 rows = end - r < strip ? end - r : strip;
             const float *gr = g.data + c * g.plane + r * g.row, *in = from.data + r * from.row;
             for (i64 k = 0; k < all;) {
                 i64 q = dots_of(all - k);
-                float *sums = room + (k << b) * LANES;
+                float *sums = room + (c * all + (k << b)) * LANES;
                 dots[b][q / 3](gr, g.plane, g.row, in, from.row, offsets + k, rows, full, sums);
                 if (full < length)
                     rests[b][q / 3](gr + full, g.plane, g.row, in + full, from.row, offsets + k,
@@ -100,13 +97,29 @@ static void gradient_by_dots(const op *o, i64 n, const tensor *w, float *d, sour
                 k += q;
             }
         }
+        c += 1 << b;
+    }
+}
+
+static void gradient_by_dots(const op *o, i64 n, const tensor *w, float *d, source from, view g,
+                             i64 *offsets, float *room)
+{
+    i64 taps = o->kh * o->kw, all = o->c * taps;
+    i64 strip = NEAR / (o->c * from.row + o->oc * g.row); /* rows of both that stay in a core's */
+    if (strip < 1) strip = 1;
+    memset(room, 0, sizeof(float) * o->oc * all * LANES);
+    fill_offsets(o, n, from, offsets);
+    for (i64 r = 0; r < o->oh; r += strip)
+        add_dots(o, o->ow * n, from, g, r, o->oh - r < strip ? o->oh : r + strip, offsets, room);
+    const float *sums = room;
+    for (i64 c = 0; c < o->oc;) {
+        int b = block(o->oc - c, 4);
         for (i64 k = 0; k < all;) {
             i64 q = dots_of(all - k);
-            const float *sums = room + (k << b) * LANES;
             for (i64 m = 0; m < 1 << b; m++)
                 for (i64 j = 0; j < q; j++, sums += LANES)
                     d[(c + m) * w->so + (k + j) / taps * w->si + (k + j) % taps * w->sk] =
-                        scale * total(load(sums));
+                        (float)o->scale * total(load(sums));
             k += q;
         }
         c += 1 << b;
@@ -198,12 +211,12 @@ static void input_gradient(const op *o, const plan *p, const tensor *w, i64 clie
                  (float)o->scale);
             if (s == 1) {
                 convolve(g.data, g.row, offsets, o->oc * count, packed, to.data, to.plane, to.row,
-                         rows, columns * n, o->c, (int)o->add_in, 0);
+                         rows, columns * n, o->c, o->oc * g.plane, (int)o->add_in, 0);
                 continue;
             }
             if (count)
                 convolve(g.data, g.row, offsets, o->oc * count, packed, room, rows * columns * n,
-                         columns * n, rows, columns * n, o->c, 0, 0);
+                         columns * n, rows, columns * n, o->c, o->oc * g.plane, 0, 0);
             else if (o->add_in)
                 continue;
             for (i64 c = 0; c < o->c; c++)

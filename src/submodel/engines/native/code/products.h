@@ -62,7 +62,8 @@ static dot *const rests[3][MOST_DOTS / 3 + 1] = {BY_COUNT(rest, 1), BY_COUNT(res
                                                  BY_COUNT(rest, 4)};
 
 static i64 dots_of(i64 left) { return left >= MOST_DOTS ? MOST_DOTS : left >= 3 ? 3 : 1; }
-#define STRIP 3072
+#define STRIP 3072 /* floats */
+#define NEAR 98304
 
 /* the same where planes are small and channels many: vectors along the inputs' channels */
 #define OUTER(M, V)                                                                             \

@@ -48,9 +48,9 @@ static int block(i64 left, i64 most) /* log2 of how many channels are computed t
     return left >= 8 && most >= 8 ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
 }
 
-static void convolve(const float *in, i64 in_row, const i64 *offsets, i64 count, const float *packed,
-                     float *out, i64 plane, i64 out_row, i64 rows, i64 length, i64 channels,
-                     int add, const float *bias)
+static void convolve_rows(const float *in, i64 in_row, const i64 *offsets, i64 count,
+                          const float *packed, float *out, i64 plane, i64 out_row, i64 rows,
+                          i64 length, i64 channels, int add, const float *bias)
 {
     i64 n = vectors(length), parts = (n + WIDEST - 1) / WIDEST, most = tallest(length);
     for (i64 c = 0; c < channels;) {
@@ -66,6 +66,17 @@ static void convolve(const float *in, i64 in_row, const i64 *offsets, i64 count,
             }
         c += 1 << b;
     }
+}
+
+/* What is larger, the image or the filters, is gone through once; the other one stays near. */
+static void convolve(const float *in, i64 in_row, const i64 *offsets, i64 count, const float *packed,
+                     float *out, i64 plane, i64 out_row, i64 rows, i64 length, i64 channels,
+                     i64 image, int add, const float *bias)
+{
+    i64 strip = image > count * channels ? 1 : rows;
+    for (i64 r = 0; r < rows; r += strip)
+        convolve_rows(in + r * in_row, in_row, offsets, count, packed, out + r * out_row, plane,
+                      out_row, strip, length, channels, add, bias);
 }
 
 /* weights[c][k] in the order in which tiles read them; k = inner x taps */
