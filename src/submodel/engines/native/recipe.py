@@ -183,7 +183,9 @@ def _needed_layers(recipe: Sequence[Ingredient], last: int) -> list[Ingredient]:
 
 
 def _fuse(recipe: Sequence[Ingredient], last: int) -> list[Ingredient]:
-    """A norm with the ReLU after it, a convolution with its scaler, where nobody else looks."""
+    """A norm with the ReLU after it, a convolution with its scaler, where nobody else looks; then
+    a convolution with the sum that it goes into.
+    """
     consumers = Counter([last, *(i for one in recipe for i in one.inputs)])
     by_output: dict[int, int] = {}
     fused_layers: list[Ingredient] = []
@@ -206,4 +208,22 @@ def _fuse(recipe: Sequence[Ingredient], last: int) -> list[Ingredient]:
                 continue
         by_output[one.output] = len(fused_layers)
         fused_layers.append(one)
-    return fused_layers
+    return _fuse_sums(fused_layers, consumers)
+
+
+def _fuse_sums(recipe: Sequence[Ingredient], consumers: Mapping[int, int]) -> list[Ingredient]:
+    """Let convolutions add onto the other term of a sum, in the place of the sum."""
+    by_output = {one.output: one for one in recipe}
+    sums: list[Ingredient] = []
+    for one in recipe:
+        sums.append(one)
+        for term, other in (one.inputs, one.inputs[::-1]) if one.kind == library.ADD else ():
+            before = by_output.get(term)
+            if before is None or before.kind != library.CONVOLUTION or before.flat:
+                continue
+            if consumers[term] == 1 and before in sums:
+                sums.remove(before)
+                inputs = (*before.inputs, other)
+                sums[-1] = replace(before, inputs=inputs, output=one.output)
+                break
+    return sums

@@ -59,6 +59,7 @@ static void conv_forward(const op *o, const plan *p, const tensor *tensors, i64 
     float *packed = scratch + p->filters;
     source from = split(o, n, act + o->in, scratch + p->phases);
     view to = view_of(act + o->out, o->oh, o->ow, o->opad, n);
+    view base = view_of(act + o->in2, o->oh, o->ow, o->pad2, n);
     i64 steps[taps];
     for (i64 t = 0; t < taps; t++) steps[t] = t * w->sk;
     pack(packed, w->value + client * w->client, o->oc, w->so, o->c, w->si, steps, taps,
@@ -72,7 +73,7 @@ static void conv_forward(const op *o, const plan *p, const tensor *tensors, i64 
         bias = biases;
     }
     convolve(from.data, from.row, offsets, o->c * taps, packed, to.data, to.plane, to.row, o->oh,
-             o->ow * n, o->oc, o->c * from.plane, 0, bias);
+             o->ow * n, o->oc, o->c * from.plane, o->in2 < 0 ? 0 : &base, bias);
 }
 
 /* d[c][k] over some rows, onto sums of vectors, [block of channels][k][channel in it] */
@@ -211,7 +212,7 @@ static void input_gradient(const op *o, const plan *p, const tensor *w, i64 clie
                  (float)o->scale);
             if (s == 1) {
                 convolve(g.data, g.row, offsets, o->oc * count, packed, to.data, to.plane, to.row,
-                         rows, columns * n, o->c, o->oc * g.plane, (int)o->add_in, 0);
+                         rows, columns * n, o->c, o->oc * g.plane, o->add_in ? &to : 0, 0);
                 continue;
             }
             if (count)

@@ -69,6 +69,11 @@ void backward(const op *ops, i64 count, const plan *p, const tensor *tensors, co
                 if (w->gradient) filter_gradient(o, p, w, client, act, g, scratch);
                 if (o->din >= 0)
                     input_gradient(o, p, w, client, g, grads, scratch);
+                if (o->din2 >= 0) {
+                    op sum = *o;
+                    sum.c = o->oc, sum.h = o->oh, sum.w = o->ow;
+                    put(&sum, n, 0, 0, 1, grads + o->dout, grads + o->din2, o->dpad2, o->add_in2);
+                }
             }
         }
     }

@@ -1,17 +1,18 @@
-/* Convolution: out[c][row][x] = sum over k of weight[c][k] * in[offset[k] + row][x]. */
+/* Convolution: out[c][row][x] = base[c][row][x] + bias[c] + sum over k of weight[c][k] *
+ * in[offset[k] + row][x]; base and bias may be left out. */
 #pragma once
 #include "types.h"
 
 #define TILE(M, V)                                                                              \
     static void tile_##M##_##V(const float *in, const i64 *offsets, i64 count, const float *w,  \
-                               float *out, i64 plane, i64 last, int add, const float *bias)     \
+                               float *out, i64 plane, i64 last, const float *base, i64 bases,   \
+                               const float *bias)                                               \
     {                                                                                           \
         vec sum[M][V];                                                                          \
         for (int m = 0; m < M; m++)                                                             \
             for (int v = 0; v < V; v++)                                                         \
-                sum[m][v] = add    ? load(out + m * plane + v * LANES)                          \
-                            : bias ? spread(bias[m])                                            \
-                                   : (vec){0};                                                  \
+                sum[m][v] = (base ? load(base + m * bases + v * LANES) : (vec){0}) +            \
+                            (bias ? spread(bias[m]) : (vec){0});                                \
         for (i64 k = 0; k < count; k++, w += M) {                                               \
             const float *p = in + offsets[k];                                                   \
             vec x[V];                                                                           \
@@ -25,8 +26,8 @@
             for (int v = 0; v < V; v++)                                                         \
                 store_first(out + m * plane + v * LANES, sum[m][v], v < V - 1 ? LANES : last);  \
     }
-typedef void tile(const float *, const i64 *, i64, const float *, float *, i64, i64, int,
-                  const float *);
+typedef void tile(const float *, const i64 *, i64, const float *, float *, i64, i64, const float *,
+                  i64, const float *);
 #define TILES(M) TILE(M, 1) TILE(M, 2) TILE(M, 3)
 TILES(1) TILES(2) TILES(4)
 #if WIDEST == 5
@@ -50,7 +51,7 @@ static int block(i64 left, i64 most) /* log2 of how many channels are computed t
 
 static void convolve_rows(const float *in, i64 in_row, const i64 *offsets, i64 count,
                           const float *packed, float *out, i64 plane, i64 out_row, i64 rows,
-                          i64 length, i64 channels, int add, const float *bias)
+                          i64 length, i64 channels, const view *base, const float *bias)
 {
     i64 n = vectors(length), parts = (n + WIDEST - 1) / WIDEST, most = tallest(length);
     for (i64 c = 0; c < channels;) {
@@ -62,7 +63,10 @@ static void convolve_rows(const float *in, i64 in_row, const i64 *offsets, i64 c
                 tiles[b][to - from - 1](in + r * in_row + from * LANES, offsets, count,
                                         packed + c * count,
                                         out + c * plane + r * out_row + from * LANES, plane, last,
-                                        add, bias ? bias + c : 0);
+                                        base ? base->data + c * base->plane + r * base->row +
+                                                   from * LANES
+                                             : 0,
+                                        base ? base->plane : 0, bias ? bias + c : 0);
             }
         c += 1 << b;
     }
@@ -71,12 +75,15 @@ static void convolve_rows(const float *in, i64 in_row, const i64 *offsets, i64 c
 /* What is larger, the image or the filters, is gone through once; the other one stays near. */
 static void convolve(const float *in, i64 in_row, const i64 *offsets, i64 count, const float *packed,
                      float *out, i64 plane, i64 out_row, i64 rows, i64 length, i64 channels,
-                     i64 image, int add, const float *bias)
+                     i64 image, const view *base, const float *bias)
 {
     i64 strip = image > count * channels ? 1 : rows;
-    for (i64 r = 0; r < rows; r += strip)
+    for (i64 r = 0; r < rows; r += strip) {
+        view here = base ? *base : (view){0, 0, 0};
+        if (base) here.data += r * here.row;
         convolve_rows(in + r * in_row, in_row, offsets, count, packed, out + r * out_row, plane,
-                      out_row, strip, length, channels, add, bias);
+                      out_row, strip, length, channels, base ? &here : 0, bias);
+    }
 }
 
 /* weights[c][k] in the order in which tiles read them; k = inner x taps */

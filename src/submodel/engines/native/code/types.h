@@ -6,7 +6,7 @@ enum { CONVOLUTION, NORM, RELU, SCALE, ADD, MAX_POOL, MEAN_POOL, COPY };
 
 typedef struct {
     i64 kind;
-    i64 in, in2, out;          /* offsets in a client's activations; in2: of ADD, or -1 */
+    i64 in, in2, out;          /* offsets in a client's activations; in2: what ADD or a convolution adds, or -1 */
     i64 din, din2, dout;       /* offsets in the gradients of activations; din: -1 if not wanted */
     i64 add_in, add_in2;       /* 1: another consumer has put its gradient there already */
     i64 c, h, w, pad;          /* of `in` */
