@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import submodel
-from submodel.cli.base import command_line
 from submodel.config import Config, parse, read
 from submodel.errors import ConfigError
 from submodel.experiments.converged import candidates, report
@@ -28,13 +27,13 @@ from submodel.experiments.converged.questions import QUESTIONS, Contrast, OpenQu
 from submodel.experiments.converged.rates import TUNING_SEED, RateTable, read_rates
 from submodel.experiments.converged.settings import SETTINGS, Setting
 from submodel.experiments.converged.together import put_together
-from submodel.experiments.jobs import Job
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.experiments.runner import Runner
 from submodel.prepare.setup import prepare
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
+from tests.support.jobs import run_in_this_process
 
 TINY: dict[str, Any] = {
     "model": {"name": "mlp", "width": 4},
@@ -123,12 +122,6 @@ def test_a_runner_takes_runs_through_all_stages_and_scores_them_in_full(tmp_path
 # the plan
 
 
-def in_this_process(self: Runner, jobs: list[Job], may_diverge: bool = False) -> None:
-    for job in jobs:
-        while not job.is_finished:
-            command_line(job.command(), standalone_mode=False)
-
-
 @pytest.fixture
 def tiny_setting(monkeypatch: pytest.MonkeyPatch) -> Setting:
     sections = {name: dict(values) for name, values in TINY.items()}
@@ -143,7 +136,7 @@ def tiny_setting(monkeypatch: pytest.MonkeyPatch) -> Setting:
         capacities=(1.0, 0.5),
     )
     monkeypatch.setitem(SETTINGS, "tiny", setting)
-    monkeypatch.setattr(Runner, "run_jobs", in_this_process)
+    monkeypatch.setattr(Runner, "run_jobs", run_in_this_process)
     return setting
 
 

@@ -25,7 +25,7 @@ def compare_command(
         typer.Argument(
             metavar="WAY[,WAY...]",
             help="As rolling,random:sampling=fixed,rolling:merge.rule=fill_in: schemes with what "
-            "else they set.",
+            "else they set; exclusive: every width by those who can hold it.",
         ),
     ] = None,
     config: Annotated[
@@ -56,6 +56,7 @@ def compare_command(
     from submodel.experiments.comparison import report
     from submodel.experiments.comparison.findings import Findings
     from submodel.experiments.comparison.plan import base_of, plan_comparison, run_plan, scale_base
+    from submodel.experiments.comparison.to_the_end import run_to_the_end
     from submodel.experiments.comparison.ways import parse_ways
     from submodel.runs.loop import Interruption
 
@@ -69,13 +70,18 @@ def compare_command(
         raise ConfigError(["give the ways to compare, as rolling,static,random"])
     if config is not None and scale is not None:
         raise ConfigError(["--scale: give a configuration or a scale, not both"])
+    if scale is Scale.CONVERGED and budget is not BudgetKind.ROUNDS:
+        raise ConfigError(
+            ["--budget: ways of --scale converged run until they are flat; their costs are told"]
+        )
     config_from = base_of(config) if scale is None else scale_base(scale)
 
     def base(way_settings: Sequence[str]) -> Config:
         return config_from([*(settings or []), *way_settings])
 
     plan = plan_comparison(parse_ways(ways), base, budget, parse_budget(budget, amount), seeds)
-    console.print(plan.budget)
+    if scale is not Scale.CONVERGED:
+        console.print(plan.budget)
     if budget is not BudgetKind.ROUNDS:
         console.print(f"rounds: {plan.rounds()}")
     folder = make_folder(out or Path("runs") / f"compare-{base([]).name}")
@@ -92,7 +98,8 @@ def compare_command(
     option_words += [word for text in settings or [] for word in ("--set", text)]
     command = shlex.join(["submodel", "compare", ways, *option_words])
     try:
-        findings = run_plan(plan, folder, jobs, console, command)
+        run = run_to_the_end if scale is Scale.CONVERGED else run_plan
+        findings = run(plan, folder, jobs, console, command)
     except Interruption as stop:
         print(stop)
         raise typer.Exit(130) from None

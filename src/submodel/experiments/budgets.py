@@ -5,7 +5,7 @@ What needs PyTorch is imported where it is used, as commands name their budgets 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from fractions import Fraction
@@ -114,17 +114,30 @@ def round_costs(setup: Setup, kind: BudgetKind) -> Iterator[int]:
         yield round_cost(setup, replace(state, round=round_), costs, kind)
 
 
-def cost_of(setup: Setup, kind: BudgetKind, rounds: int) -> int:
-    """What so many rounds cost."""
-    return sum(cost for cost, _ in zip(round_costs(setup, kind), range(rounds), strict=False))
+def cost_of(setups: Setup | Sequence[Setup], kind: BudgetKind, rounds: int) -> int:
+    """What so many rounds cost, of one run or of several together."""
+    costs = _summed_costs(_several(setups), kind)
+    return sum(cost for cost, _ in zip(costs, range(rounds), strict=False))
 
 
-def rounds_within(setup: Setup, kind: BudgetKind, amount: int) -> int:
-    """How many whole rounds an amount buys; raises `ConfigError` where it buys none."""
+def _several(setups: Setup | Sequence[Setup]) -> Sequence[Setup]:
+    return setups if isinstance(setups, Sequence) else [setups]
+
+
+def _summed_costs(setups: Sequence[Setup], kind: BudgetKind) -> Iterator[int]:
+    return map(sum, zip(*(round_costs(setup, kind) for setup in setups), strict=False))
+
+
+def rounds_within(setups: Setup | Sequence[Setup], kind: BudgetKind, amount: int) -> int:
+    """How many whole rounds an amount buys, as many of each run where there are several.
+
+    Raises `ConfigError` where it buys none.
+    """
     from submodel.algorithm.cells import cells_of
 
     cost_so_far = 0
-    for rounds_before, cost in enumerate(round_costs(setup, kind)):
+    schemes = [setup.scheme for setup in _several(setups)]
+    for rounds_before, cost in enumerate(_summed_costs(_several(setups), kind)):
         if cost == 0:
             raise ConfigError([f"--budget: a round costs no {kind.value} that could be counted"])
         if rounds_before == 0 and cost > amount:
@@ -140,7 +153,7 @@ def rounds_within(setup: Setup, kind: BudgetKind, amount: int) -> int:
         cost_so_far += cost
         if cost_so_far > amount:
             rounds = rounds_before
-            while not cells_of(setup.scheme).joins(rounds - 1) and rounds > 1:
+            while rounds > 1 and not all(cells_of(s).joins(rounds - 1) for s in schemes):
                 rounds -= 1  # what cells do after their last join would be lost
             return rounds
     raise AssertionError("round_costs has no end")

@@ -24,6 +24,7 @@ from submodel.experiments.budgets import (
     with_rounds,
 )
 from submodel.experiments.comparison import report
+from submodel.experiments.comparison.exclusive import WayRuns, runs_of
 from submodel.experiments.comparison.findings import Findings, WayRecord
 from submodel.experiments.comparison.ways import Way, describe_duplicates, parse_ways
 from submodel.experiments.paper.variants import DATASETS, Scale, Variant
@@ -39,15 +40,21 @@ Base = Callable[[Sequence[str]], Config]
 class ComparisonPlan:
     """What will run: for every way a configuration per seed, all of them checked."""
 
-    ways: Sequence[Way]
-    configs: Mapping[str, Sequence[Config]]  # by the way's slug
+    runs: Sequence[WayRuns]
+    configs: Mapping[str, Sequence[Config]]  # by the slug of what is run
     budget: str  # in words
+
+    @property
+    def ways(self) -> list[Way]:
+        """What is compared."""
+        return [runs.way for runs in self.runs]
 
     def rounds(self) -> str:
         """How many each way has, in words."""
         parts = []
-        for way in self.ways:
-            round_counts = [config.train.rounds for config in self.configs[way.slug]]
+        for runs in self.runs:
+            way = runs.way
+            round_counts = [c.train.rounds for c in self.configs[runs.parts[0].slug]]
             several = "" if min(round_counts) == max(round_counts) else f" to {max(round_counts)}"
             parts.append(f"{way.title}: {min(round_counts)}{several}")
         return "; ".join(parts)
@@ -78,27 +85,37 @@ def plan_comparison(
     common = base([])
     if common.train.output_step is not None:
         raise ConfigError(["train.output_step: no book holds what it costs; compare without it"])
-    way_configs = [way.config(base) for way in ways]
-    if problems := describe_duplicates(ways, way_configs):
+    runs = [runs_of(way, base) for way in ways]
+    parts = [part for way_runs in runs for part in way_runs.parts]
+    part_configs = [part.config(base) for part in parts]
+    if problems := describe_duplicates(parts, part_configs):
         raise ConfigError(problems)
     configs = {
-        way.slug: [_of_run(config, way, seed) for seed in range(common.seed, common.seed + seeds)]
-        for way, config in zip(ways, way_configs, strict=True)
+        part.slug: [_of_run(config, part, seed) for seed in range(common.seed, common.seed + seeds)]
+        for part, config in zip(parts, part_configs, strict=True)
     }
-    setups = _prepare_runs(ways, configs, common)
+    setups = _prepare_runs(parts, configs, common)
     if kind is BudgetKind.ROUNDS:
-        return ComparisonPlan(ways, configs, f"{common.train.rounds} rounds each")
+        return ComparisonPlan(runs, configs, f"{common.train.rounds} rounds each")
     first, rounds = ways[0], common.train.rounds
     if amount is None:
-        amounts = [cost_of(setup, kind, rounds) for setup in setups[first.slug]]
+        together = _by_seed(runs[0], setups)
+        amounts = [cost_of(some_setups, kind, rounds) for some_setups in together]
         least, most = (si(cost, UNITS[kind]) for cost in (min(amounts), max(amounts)))
         amount_text = least if least == most else f"{least} to {most} by seed"
         budget = f"equal {kind.value}: what {first.title} takes for {rounds} rounds, {amount_text}"
     else:
         amounts = [amount] * seeds
         budget = f"equal {kind.value}: {si(amount, UNITS[kind])}"
-    fitted_configs = {way.slug: _fit_to_budget(way, configs, setups, kind, amounts) for way in ways}
-    return ComparisonPlan(ways, fitted_configs, budget)
+    fitted_configs: dict[str, list[Config]] = {}
+    for way_runs in runs:
+        fitted_configs |= _fit_to_budget(way_runs, configs, setups, kind, amounts)
+    return ComparisonPlan(runs, fitted_configs, budget)
+
+
+def _by_seed(runs: WayRuns, setups: Mapping[str, Sequence[Setup]]) -> list[list[Setup]]:
+    """The setups of all runs that a way has for a seed, seed by seed."""
+    return [list(together) for together in zip(*(setups[p.slug] for p in runs.parts), strict=True)]
 
 
 def _of_run(config: Config, way: Way, seed: int) -> Config:
@@ -129,22 +146,24 @@ def _prepare_runs(
 
 
 def _fit_to_budget(
-    way: Way,
+    runs: WayRuns,
     configs: Mapping[str, Sequence[Config]],
     setups: Mapping[str, Sequence[Setup]],
     kind: BudgetKind,
     amounts: Sequence[int],
-) -> list[Config]:
-    """The way's runs with as many rounds as their budgets buy."""
+) -> dict[str, list[Config]]:
+    """The way's runs, by slug, with as many rounds as their budgets buy all of them together."""
     try:
-        return [
-            with_rounds(config, rounds_within(setup, kind, amount))
-            for config, setup, amount in zip(
-                configs[way.slug], setups[way.slug], amounts, strict=True
-            )
+        rounds = [
+            rounds_within(some_setups, kind, amount)
+            for some_setups, amount in zip(_by_seed(runs, setups), amounts, strict=True)
         ]
     except ConfigError as error:
-        raise way.blame(error) from None
+        raise runs.way.blame(error) from None
+    return {
+        part.slug: [with_rounds(c, n) for c, n in zip(configs[part.slug], rounds, strict=True)]
+        for part in runs.parts
+    }
 
 
 def run_plan(
@@ -152,8 +171,8 @@ def run_plan(
 ) -> Findings:
     """Run what is not finished yet, and keep the records."""
     runner = Runner(out, jobs or os.cpu_count() or 1, console)
-    records = runner.run(plan.configs)
-    ways = [WayRecord(w.text, w.title, r) for w, r in zip(plan.ways, records, strict=True)]
+    records = dict(zip(plan.configs, runner.run(plan.configs), strict=True))
+    ways = [WayRecord(r.way.text, r.way.title, r.record(records)) for r in plan.runs]
     findings = Findings(ways, plan.budget, command)
     findings.write(out / "records")
     return findings

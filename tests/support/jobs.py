@@ -1,0 +1,21 @@
+"""Runs of experiments without processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from submodel.cli.base import command_line
+from submodel.experiments.jobs import Job
+from submodel.experiments.runner import Runner
+
+
+def run_in_this_process(
+    self: Runner,
+    jobs: Sequence[Job],
+    *,
+    may_diverge: bool = False,
+) -> None:
+    """What `Runner.run_jobs` does, one after another; stands in for it."""
+    for job in jobs:
+        while not job.is_finished:
+            command_line(job.command(), standalone_mode=False)
