@@ -77,9 +77,13 @@ def parts(count: int = 4) -> dict[int, Means]:
 
 
 def over(
-    config: Config, post: Neighbours, file: Path | None = None, setup: Setup | None = None
+    config: Config,
+    post: Neighbours,
+    file: Path | None = None,
+    setup: Setup | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Setup, Engine]:
-    training = over_devices(Training(config, setup or prepare(config)), post, file)
+    training = over_devices(Training(config, setup or prepare(config)), post, file, clock)
     assert training.engine is not None
     assert training.checkpoint_every == 1
     return training.setup, training.engine
@@ -311,9 +315,9 @@ class Forgetful(Neighbours):
     As Flower has it where a device answers in the middle of a round that outlasts the question.
     """
 
-    def __init__(self, means: dict[int, Means]) -> None:
+    def __init__(self, means: dict[int, Means], clock: Clock) -> None:
         super().__init__(means)
-        self.forgets, self._polls = False, 0
+        self.forgets, self._polls, self._clock = False, 0, clock
 
     def replies(self, tickets: Collection[str]) -> list[Reply]:
         if not self.forgets:
@@ -321,15 +325,17 @@ class Forgetful(Neighbours):
         kinds = {self.sent[int(ticket) - 1][1] for ticket in tickets}
         if kinds == {"report"}:
             lost = [Reply(ticket, b"", "the message was lost") for ticket in tickets]
-            return super().replies(tickets) if 0 < self._polls < 15 else lost
+            return super().replies(tickets) if 0 < self._polls < 5 else lost
         self._polls += 1
-        return [] if self._polls < 15 else super().replies(tickets)
+        self._clock.now += 0.5
+        return [] if self._polls < 5 else super().replies(tickets)
 
 
 def test_who_says_during_a_round_who_it_is_is_heard_before_that_is_over() -> None:
     config = config_of(clients={"count": 2, "per_round": 2}, devices={"least": 1, "deadline": 5})
-    post, (_, second) = Forgetful(parts(2)), sorted(parts(2))
-    setup, engine = over(config, post)
+    clock, (_, second) = Clock(), sorted(parts(2))
+    post = Forgetful(parts(2), clock)
+    setup, engine = over(config, post, clock=clock)
     assert chosen(setup) == [0, 1]
     clients = setup.clients
     assert isinstance(clients, DeviceClients)

@@ -14,7 +14,7 @@ from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Failure, Outcome, Task
 from submodel.config import Config
 from submodel.errors import plain
-from submodel.federation.post import MessageKind, Post, Reply
+from submodel.federation.post import MessageKind, Post, Reply, growing_pauses
 from submodel.federation.roster import Roster
 from submodel.federation.wire import (
     Limits,
@@ -29,8 +29,6 @@ from submodel.federation.wire import (
     update_limits,
 )
 from submodel.model.travel import EVERYTHING, Travel
-
-_PAUSE = 0.1
 
 
 @dataclass(frozen=True)
@@ -99,6 +97,7 @@ class DeviceEngine:
         yield from ((task, Failure(task.assignment, why)) for task, why in unreachable_tasks)
         enough = math.ceil(self._config.quorum * (len(open_tasks) + len(unreachable_tasks)))
         end, answers = self._clock() + self._config.deadline, 0
+        pauses = growing_pauses()
         while open_tasks and answers < enough and self._clock() < end:
             replies = self._post.replies(list(open_tasks))
             for reply in replies:
@@ -107,8 +106,10 @@ class DeviceEngine:
                 answers += not isinstance(answer, Failure)
                 yield open_task.task, answer
             self._roster.listen()
-            if not replies:
-                time.sleep(_PAUSE)
+            if replies:
+                pauses = growing_pauses()
+            else:
+                time.sleep(max(0.0, min(next(pauses), end - self._clock())))
         for open_task in open_tasks.values():
             is_early = self._clock() < end
             seconds = self._clock() - open_task.sent_at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -17,6 +17,25 @@ class Reply:
     ticket: str
     payload: bytes
     problem: str = ""
+
+
+def growing_pauses(first: float = 0.02, longest: float = 0.5) -> Iterator[float]:
+    """Seconds between looks for answers: short at first, then about a sixth of the time waited.
+
+    So what comes soon is seen soon, and a long round does not keep the server busy with asking.
+
+    Args:
+        first: The first of them.
+        longest: What they end with.
+
+    >>> pauses = growing_pauses()
+    >>> [round(next(pauses), 3) for _ in range(3)]
+    [0.02, 0.024, 0.029]
+    """
+    pause = first
+    while True:
+        yield pause
+        pause = min(1.2 * pause, longest)
 
 
 class Post(Protocol):

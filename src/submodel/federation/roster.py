@@ -21,14 +21,13 @@ from pydantic import TypeAdapter
 
 from submodel.errors import CheckpointError, SubmodelError, plain
 from submodel.federation.device import Report
-from submodel.federation.post import Post
+from submodel.federation.post import Post, growing_pauses
 from submodel.federation.wire import Limits, Parcel, WireError
 from submodel.files import UnreadableError, read_typed
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 120.0  # seconds that a device has to say who it is
 _AGAIN = 60.0  # seconds after which one that cannot take part is asked once more
-_PAUSE = 0.2
 _LISTEN = 1.0  # seconds between looking for answers while a round runs
 _MOST_BYTES = 2**30  # of the file that keeps all devices
 _REMIND = 30.0
@@ -90,7 +89,7 @@ class Roster:
 
     def wait(self, least: int) -> list[int]:
         """`free`, when there are at least so many, and nobody who came is still to be heard."""
-        last_reminder = self._clock()
+        last_reminder, pauses = self._clock(), growing_pauses()
         while True:
             free = self.free()
             if len(free) >= least and not any(q.is_awaited for q in self._open.values()):
@@ -99,7 +98,7 @@ class Roster:
                 last_reminder = self._clock()
                 _log.warning("waiting for devices: %d of %d are free, %d are asked who they are%s",
                              len(free), least, len(self._open), self._why())  # fmt: skip
-            time.sleep(_PAUSE)
+            time.sleep(next(pauses))
 
     def _why(self) -> str:
         reasons = [f"node {node}: {why}" for node, (_, why) in self._turned_away.items()]

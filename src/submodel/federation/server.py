@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -130,10 +131,16 @@ class DeviceClients:
         return count_values(cut, tensors_of(setup.module))
 
 
-def over_devices(training: Training, post: Post, file: Path | None = None) -> Training:
+def over_devices(
+    training: Training,
+    post: Post,
+    file: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Training:
     """The same with devices for clients, and the engine that reaches them; every round is kept.
 
-    ``file`` keeps who is who, so that a resumed run numbers its devices as before.
+    ``file`` keeps who is who, so that a resumed run numbers its devices as before. Patience and
+    deadlines are by ``clock``.
     """
     setup = training.setup
     data = setup.clients.dataset
@@ -162,9 +169,9 @@ def over_devices(training: Training, post: Post, file: Path | None = None) -> Tr
             return "it tells labels, which nobody asked for"
         return singles.problem(report.examples, report.capacity) or ""
 
-    roster = Roster(post, question, accepts, config.clients.client_count, file)
+    roster = Roster(post, question, accepts, config.clients.client_count, file, clock)
     masks, travel = sends_masks(setup.scheme), setup.travel
-    engine = DeviceEngine(config, setup.module, masks, head, post, roster, travel=travel)
+    engine = DeviceEngine(config, setup.module, masks, head, post, roster, clock, travel)
     least = min(config.devices.least, config.clients.client_count)
     clients = DeviceClients(setup, roster, engine, least, config.clients.sample_size)
     setup = replace(setup, clients=clients)

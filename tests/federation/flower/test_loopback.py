@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
@@ -10,7 +16,7 @@ from safetensors.torch import load_file
 from submodel.config import read
 from submodel.engines.processes.launch import free_port
 from submodel.federation.flower.credentials import create
-from submodel.federation.flower.process import Child
+from submodel.federation.flower.environment import environment
 from submodel.federation.flower.supernode import explain_exit
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
@@ -51,20 +57,22 @@ deadline = 120
 WORDS = {"big": "the cat sat on the mat. ", "small": "a dog ran over a hill. "}
 
 
-def pretender(house: House, name: str, *credentials: str) -> Child:
-    """A SuperNode of Flower's own that tries to get in."""
-    home = house.folder / name
-    where = ["--superlink", f"127.0.0.1:{house.port}", "--host", "127.0.0.1"]
-    where += ["--isolation", "process"]  # nothing is started that would start an app
-    child = Child(
-        "supernode", [*where, "--port", str(free_port()), *credentials], home, home / "log"
-    )
-    child.start()
-    return child
-
-
-def child_ended(child: Child) -> Callable[[], bool]:
-    return lambda: not child.alive()
+# SuperNodes of Flower's own in one process each, which are forked so that it is imported once
+PRETENDERS = """
+import json, os, sys
+from flwr.supernode.cli import flower_supernode
+names = {}
+for log, arguments in json.loads(sys.argv[1]):
+    names[pid := os.fork()] = log
+    if not pid:
+        file = os.open(log, os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, 1), os.dup2(file, 2)
+        sys.argv[1:] = arguments
+        flower_supernode()
+while names:
+    pid, status = os.wait()
+    print(json.dumps([names.pop(pid), os.waitstatus_to_exitcode(status)]), flush=True)
+"""
 
 
 def refused(house: House) -> None:
@@ -72,26 +80,36 @@ def refused(house: House) -> None:
     other = create(house.folder / "other", ["127.0.0.1"], ["stranger"]).folder / "devices/stranger"
     own = house.folder / "federation" / "devices" / "big"
     trust, key = "--root-certificates", "--auth-supernode-private-key"
-    pretenders = {
-        "the server asks for a key": pretender(house, "no-key", trust, f"{own}/ca.crt"),
-        "refused this device's key": pretender(
-            house, "unregistered", trust, f"{own}/ca.crt", key, f"{other}/device.key"
-        ),
-        "certificate does not pass": pretender(
-            house, "wrong-ca", trust, f"{other}/ca.crt", key, f"{own}/device.key"
-        ),
+    pretences = {
+        "the server asks for a key": [trust, f"{own}/ca.crt"],
+        "refused this device's key": [trust, f"{own}/ca.crt", key, f"{other}/device.key"],
+        "certificate does not pass": [trust, f"{other}/ca.crt", key, f"{own}/device.key"],
+        "": ["--insecure"],  # which tries for ever
     }
-    plain = pretender(house, "plaintext", "--insecure")  # which tries for ever
-    try:
-        for reason, child in pretenders.items():
-            house.wait(f"the end of {child.log}", child_ended(child))
-            assert reason in explain_exit(child.output(), child.returncode)
-        house.wait("a refused connection", lambda: "attempt failed" in plain.output())
-        for child in (*pretenders.values(), plain):
-            assert "SuperNode ID" not in child.output()
-    finally:
-        for child in (*pretenders.values(), plain):
-            child.stop()
+    where = ["--superlink", f"127.0.0.1:{house.port}", "--host", "127.0.0.1"]
+    where += ["--isolation", "process"]  # nothing is started that would start an app
+    logs = [house.folder / f"pretender-{number}.log" for number in range(len(pretences))]
+    ways = [
+        [str(log), [*where, "--port", str(free_port()), *credentials]]
+        for log, credentials in zip(logs, pretences.values(), strict=True)
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-c", PRETENDERS, json.dumps(ways)],
+        env=environment(house.folder / "pretenders"),
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    ) as pretenders:
+        try:
+            assert pretenders.stdout is not None
+            ends = [json.loads(pretenders.stdout.readline()) for _ in range(3)]
+            codes = {Path(name): code for name, code in ends}
+            for reason, log in zip(list(pretences)[:3], logs, strict=False):
+                assert reason in explain_exit(log.read_text(), codes[log])
+            house.wait("a refused connection", lambda: "attempt failed" in logs[-1].read_text())
+            assert not any("SuperNode ID" in log.read_text() for log in logs)
+        finally:
+            os.killpg(pretenders.pid, signal.SIGKILL)
 
 
 def reported(house: House, name: str) -> Callable[[], bool]:

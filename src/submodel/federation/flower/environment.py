@@ -14,9 +14,6 @@ _SETTINGS = {
     # how devices cut what they send, and so what a server takes from them (bounds.py)
     "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE": str(5 << 20),
 }
-_DEFAULTS = {
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",  # seconds until a message has a process; Flower: 1
-}
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -29,7 +26,7 @@ def environment(home: Path) -> dict[str, str]:
     # Flower starts its helpers by name, so those of this Python must be found first
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     flower_variables = {"FLWR_HOME": str(home.absolute()), "PATH": programs.rstrip(os.pathsep)}
-    return {**_DEFAULTS, **os.environ, **_SETTINGS, **flower_variables, **past_proxies(os.environ)}
+    return {**os.environ, **_SETTINGS, **flower_variables, **past_proxies(os.environ)}
 
 
 def past_proxies(variables: Mapping[str, str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ import atexit
 import gc
 import importlib
 import importlib.metadata
+import math
 import os
 import sys
 import threading
@@ -36,7 +37,10 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.superexec.plugin import AutoExecPlugin
 from flwr.supercore.tls import validate_and_resolve_root_certificates
 
-_PAUSE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # a variable of Flower's, which environment.py sets
+from submodel.federation.post import growing_pauses
+
+_PAUSE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # a variable of Flower's, in seconds
+_LONGEST = {"supernode": 0.25, "superlink": 1.0}  # without it, between looks for a task
 _REFUSAL = 1.0  # seconds in which a device learns that it may not join: it needs no PyTorch
 _APPS = {
     "supernode": ("flwr-clientapp", "submodel.federation.flower.client_app"),
@@ -81,20 +85,23 @@ def wait_for_app(kind: str, runtime: Sequence[str], parent: int) -> list[str] | 
         parent: The process that has the tasks; when it is gone, so is the work: None.
     """
     _be_called("superexec")
-    ask, pause, me = _question(runtime), float(os.environ[_PAUSE]), os.getpid()
-    answers = 0
+    ask, me = _question(runtime), os.getpid()
+    longest = float(os.environ.get(_PAUSE, _LONGEST[kind]))
+    pauses, first_answer = growing_pauses(min(0.1, longest), longest), math.inf
     while os.getppid() == parent:
         _bury_children()
         answer = ask()
-        answers += answer is not None
+        if answer is not None:
+            first_answer = min(first_answer, time.monotonic())
         if answer is not None and answer.HasField("task") and answer.token:
             import_apps(kind)
             command = [TASK_TYPE_TO_COMMAND[TaskType(answer.task.type)], *runtime]
             if not os.fork():
                 return [*command, "--token", answer.token, "--parent-pid", str(me)]
-        elif answers >= _REFUSAL / pause:
+            pauses = growing_pauses(min(0.1, longest), longest)
+        elif time.monotonic() > first_answer + _REFUSAL:
             import_apps(kind)
-        time.sleep(pause)
+        time.sleep(next(pauses))
     return None
 
 
