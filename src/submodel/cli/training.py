@@ -90,6 +90,8 @@ def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
     console.print(f"nothing is trained: {_describe(training, processes)}")
     for table in forecast_tables(result, rows):
         console.print(table)
+    if config.train.finish is not None:
+        console.print("train.finish: its rounds are counted as the others, and take longer")
 
 
 def _refuse_devices(config: Config) -> None:

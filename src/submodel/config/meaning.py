@@ -117,6 +117,8 @@ def _reason(key: str, then: Config, now: Config, rounds_behind: int) -> str:
             return f"the run has {rounds_behind} already"
         if now.local.schedule == "cosine" and rounds_behind:
             return "the learning rates of a cosine schedule follow from it, also those so far"
+        if now.train.finish is not None and rounds_behind:
+            return "train.finish counts its rounds from the end; extend it by 'submodel fit'"
         others = not SCHEDULES.is_ours(now.local.schedule)
         if others and _rates(then, rounds_behind) != _rates(now, rounds_behind):
             return f"the learning rates of {now.local.schedule!r} follow from it, also those so far"

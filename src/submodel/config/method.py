@@ -144,6 +144,12 @@ class TrainSection(Section):
     output_step: Positive | None = Field(
         None, description="L: end with the algorithms' output step of size 1/L over all clients"
     )
+    finish: Capacity | None = Field(
+        None,
+        description="the last share of the rounds, that trains the sub-models which devices will "
+        "keep: nested, the largest units first, every step at a width that is drawn, narrower ones "
+        "distilled from the widest (default: none)",
+    )
     trackers: list[str] = Field([], description=f"where metrics go, too: {TRACKERS.describe()}")
 
     @field_validator("trackers")

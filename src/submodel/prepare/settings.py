@@ -15,7 +15,7 @@ from submodel.data import Dataset
 from submodel.model.axes import CLASSES
 from submodel.model.zoo.preresnet import PreResNet
 from submodel.prepare.fit import cross_entropy_options
-from submodel.schemes import HasCells, role
+from submodel.schemes import Adapts, HasCells, role
 from submodel.schemes.random.independent import Alignment
 from submodel.tasks.loss import Loss
 
@@ -163,6 +163,34 @@ def product_problems(setup: Setup) -> list[str]:
         ),
     ]
     return [f"merge.rule: merging products needs {need}" for holds, need in needs if not holds]
+
+
+def finish_problems(config: Config, setup: Setup) -> list[str]:
+    """Why the last rounds cannot train nested sub-models here; empty if they can, or do not."""
+    if config.train.finish is None:
+        return []
+    adapts = role(setup.scheme, HasCells) or role(setup.scheme, Adapts)
+    needs = [
+        (bool(setup.axes.cut_by_capacity), "a model with axes: this one has none to cut"),
+        (
+            adapts is None,
+            "a scheme whose model is one and keeps its weights: not "
+            f"scheme.name = {config.scheme.name!r}",
+        ),
+        (
+            config.train.output_step is None,
+            "no train.output_step: that has one cut per client, and steps draw a width each",
+        ),
+        (
+            config.engine.name != "flower",
+            "the clients here: devices know no ranking of units; not engine.name = 'flower'",
+        ),
+        (
+            not isinstance(setup.rule, HasSums),
+            "merge.rule = 'selective' or 'fill_in', which add up single weights",
+        ),
+    ]
+    return [f"train.finish: needs {need}" for holds, need in needs if not holds]
 
 
 def rank_problems(config: Config, own_axes: bool) -> list[str]:

@@ -40,6 +40,7 @@ from submodel.prepare.selection import select_main_output
 from submodel.prepare.settings import (
     alignment_problems,
     axes_problems,
+    finish_problems,
     product_problems,
     rank_problems,
     target_problems,
@@ -161,7 +162,7 @@ def prepare(
         raise ConfigError([f"clients.least: no client can hold {config.clients.least:g}"])
     if config.train.evaluate_clients != "no":
         client_tests(setup.clients, setup.population.count)  # or says why it cannot be
-    if problems := product_problems(setup):
+    if problems := [*product_problems(setup), *finish_problems(config, setup)]:
         raise ConfigError(problems)
     if setup.keeps_slots:
         parameters = trainable_parameters(module)

@@ -31,6 +31,7 @@ from submodel.model.inputs import Inputs, arguments, take_rows
 from submodel.model.norm import as_batch_norm
 from submodel.model.zoo import fold_adapters
 from submodel.runs.checkpoint import model_sha256
+from submodel.runs.finishing import rank_by_place
 from submodel.runs.fitting.store import FittedModel
 from submodel.runs.folder import RunFolder
 from submodel.runs.peft_export import write_peft
@@ -47,7 +48,7 @@ def trained_state(folder: RunFolder, training: Training) -> State:
         raise SubmodelError(f"{folder.path}: not finished; 'submodel resume {folder.path}' first")
     try:
         tensors = load_file(folder.model_file)
-        like = initial_state(training.setup)
+        like = rank_by_place(training.config, training.setup, initial_state(training.setup))
         memory = load_file(folder.memory_file) if like.memory else {}
     except (OSError, SafetensorError) as error:
         raise SubmodelError(f"{folder.model_file}: cannot be read ({error})") from None
@@ -72,7 +73,8 @@ def trained_module(
     config, setup = training.config, training.setup
     if fitted_model is None:
         cut = training.cut(state, capacity)
-        module = assemble_module(setup, scale_model(setup, state.tensors, capacity), cut)
+        tensors = scale_model(training.setup_at(state), state.tensors, capacity)
+        module = assemble_module(setup, tensors, cut)
     else:
         cut = fitted_model.cut
         module = assemble_module(setup, fitted_model.tensors, cut)

@@ -26,6 +26,7 @@ from submodel.model.cost import CostModel
 from submodel.model.travel import size_in_bytes
 from submodel.runs.callbacks import Callback, callbacks_of
 from submodel.runs.checkpoint import saved_round
+from submodel.runs.finishing import finishing_round, with_ranking
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics, round_line
 from submodel.runs.start import start
@@ -63,7 +64,7 @@ def run_rounds(
     torch.set_num_threads(training.config.engine.threads)
     give_back()  # what preparing took
     setup, rounds, together = training.setup, training.rounds, group or ALONE
-    engine = training.make_engine()
+    engine, finishing = training.make_engine(), finishing_round(training.config)
     costs = CostModel(setup.module, setup.clients.dataset.example)
     subject = {} if folder is None else subject_of(training)
     watchers = callbacks_of(training, folder, subject, group, callbacks)
@@ -80,9 +81,14 @@ def run_rounds(
             one_model = OneModel(writes=shared.writes)
             state = replace(state, tensors=shared.tensors)
         state = group.agree(state, shared=shared is not None)
+    if finishing is not None and state.round > finishing:
+        engine = training.make_engine(training.setup_at(state))
     try:
         watchers.begin(training, state, history)
         while state.round < rounds:
+            if state.round == finishing:
+                state = with_ranking(setup, state)
+                engine = training.make_engine(training.setup_at(state))
             after, report = _round(training, state, engine, costs, together, one_model)
             if shared is not None and one_model is not None:
                 after = shared.settle(after, one_model)
@@ -125,7 +131,7 @@ def _round(
     tries = training.config.devices.tries
     for number in count(1):
         try:
-            return step(training.setup, state, engine, costs, group, one_model)
+            return step(training.setup_at(state), state, engine, costs, group, one_model)
         except SilentRoundError as error:
             _log.warning("%s (try %d of %d)", error, number, tries)
             if number >= tries:

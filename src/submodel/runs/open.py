@@ -158,7 +158,8 @@ class Run:
             model: score with the "submodel" of the client's capacity, or the "global" model.
         """
         training = self._training
-        setup, tests = training.setup, training.client_tests
+        state, tests = self._state, training.client_tests
+        setup = training.setup_at(state)
         return [
             {
                 "client": row.client,
@@ -166,7 +167,7 @@ class Run:
                 "capacity": row.capacity,
                 **row.score.entries(),
             }
-            for row in score_clients(setup, self._state, tests, model, training.device)
+            for row in score_clients(setup, state, tests, model, training.device)
         ]
 
     def score(self) -> Metrics:

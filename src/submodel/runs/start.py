@@ -8,6 +8,7 @@ from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import State
 from submodel.model.build import can_release
 from submodel.runs import checkpoint
+from submodel.runs.finishing import rank_by_place
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics
 from submodel.runs.subject import Fingerprints
@@ -29,7 +30,8 @@ def start(
     begins again. A process that ``follows`` another need not have values.
     """
     take = training.takes_module and can_release(training.setup.module)
-    state, config = initial_state(training.setup, take=take, follows=follows), training.config
+    config, setup = training.config, training.setup
+    state = rank_by_place(config, setup, initial_state(setup, take=take, follows=follows))
     if folder is None:
         return state, []
     if resume and checkpoint.checkpoint_folders(folder.checkpoints):

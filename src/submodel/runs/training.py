@@ -21,6 +21,7 @@ from submodel.engines.device import own_device
 from submodel.model.cut import WHOLE, Cut, Tensors
 from submodel.prepare.engine import make_engine
 from submodel.prepare.selection import without_selection
+from submodel.runs.finishing import setup_of_round
 
 Metric = Callable[[nn.Module, Dataset], float]
 """A score of the user's own, from the global model and all the data."""
@@ -61,20 +62,24 @@ class Training:
         """What every client is scored on."""
         return client_tests(self.setup.clients, self.setup.population.count)
 
-    def make_engine(self) -> Engine:
-        """Where the tasks of this process run."""
-        return self.engine or make_engine(self.config, self.setup)
+    def make_engine(self, setup: Setup | None = None) -> Engine:
+        """Where the tasks of this process run; ``setup``: those of other rounds."""
+        return self.engine or make_engine(self.config, setup or self.setup)
+
+    def setup_at(self, state: State) -> Setup:
+        """By what the round that begins with a state is trained."""
+        return setup_of_round(self.config, self.setup, state)
 
     def cut(self, state: State, capacity: float) -> Cut:
         """What stands for a capacity: what it would hold in the coming round."""
         if capacity == 1:
             return WHOLE
-        where = Assignment(state.round, EVALUATOR, capacity)
-        return cut_of(self.setup, where, knowledge=knowledge_of(self.setup, state))
+        setup, where = self.setup_at(state), Assignment(state.round, EVALUATOR, capacity)
+        return cut_of(setup, where, knowledge=knowledge_of(setup, state))
 
     def model(self, state: State, capacity: float = 1.0) -> nn.Module:
         """The global model of a state, or the sub-model of a capacity, ready to use."""
-        tensors = scale_model(self.setup, state.tensors, capacity)
+        tensors = scale_model(self.setup_at(state), state.tensors, capacity)
         return self.assemble(tensors, self.cut(state, capacity))
 
     def assemble(self, tensors: Tensors, cut: Cut) -> nn.Module:

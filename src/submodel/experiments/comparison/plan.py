@@ -85,6 +85,8 @@ def plan_comparison(
     common = base([])
     if common.train.output_step is not None:
         raise ConfigError(["train.output_step: no book holds what it costs; compare without it"])
+    if common.train.finish is not None and kind is not BudgetKind.ROUNDS:
+        raise ConfigError(["train.finish: counts from the last round, which a budget would move"])
     runs = [runs_of(way, base) for way in ways]
     parts = [part for way_runs in runs for part in way_runs.parts]
     part_configs = [part.config(base) for part in parts]

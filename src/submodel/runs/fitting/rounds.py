@@ -50,7 +50,7 @@ class Fitting:
             raise ConfigError([f"capacity: no client can hold {plan.capacity:g}"])
         self._trial = trial_of(setup, self._clients)
         self._costs = CostModel(setup.module, setup.clients.dataset.example, setup.travel)
-        scaled = scale_model(setup, state.tensors, plan.capacity)
+        scaled = scale_model(training.setup_at(state), state.tensors, plan.capacity)
         self._global, self._first = state, State(state.round, scaled)
         self._search = folder.start(setup, plan) or self._begin(state)
         self._setup = _fit_setup(setup, self._clients, self._search, plan)

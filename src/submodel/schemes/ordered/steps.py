@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from submodel.model.cut import Cut, Plan, PlannedCut, Tensors, UnitCut, copy_par
 from submodel.model.inputs import Inputs, call, count_rows
 from submodel.model.norm import set_rate
 from submodel.randomness import generator
-from submodel.schemes.base import Draw
+from submodel.schemes.base import Draw, Scheme
 from submodel.schemes.draw import draw_units
 from submodel.schemes.protocols import Client, Key, Passes
 from submodel.schemes.static import Static
@@ -32,11 +32,15 @@ from submodel.tasks.classification import MaskedCrossEntropy
 from submodel.tasks.counting import CountingLoss
 from submodel.tasks.loss import Loss
 
+_BY_PLACE = Static()
 
-def narrower(cut: Cut, width: float, least: Mapping[str, float]) -> UnitCut:
-    """The prefix cut of a width, with the classes that ``cut`` has."""
+
+def narrower(
+    cut: Cut, width: float, least: Mapping[str, float], masks: Scheme = _BY_PLACE
+) -> UnitCut:
+    """The nested cut of a width, by default a prefix, with the classes that ``cut`` has."""
     assert isinstance(cut, UnitCut)  # `Ordered.problems` refuses others
-    return draw_units(Static(), cut.axes, width, Draw(0, 0, 0), cut.units.get(CLASSES), least)
+    return draw_units(masks, cut.axes, width, Draw(0, 0, 0), cut.units.get(CLASSES), least)
 
 
 def within(inner: Plan, outer: Plan) -> PlannedCut:
@@ -69,24 +73,27 @@ class NestedSteps:
     Args:
         widths: ascending; the last is the client's own
         distill: the weight of what narrower widths learn from the widest
+        masks: which units a width has; cuts of it nest
     """
 
     widths: tuple[float, ...]
     distill: float = 0.0
+    masks: Scheme = field(default=_BY_PLACE, repr=False)
 
     def begin(self, client: Client) -> NestedStep:
         """The steps of a client."""
         return NestedStep(self, client)
 
     def cut(self, cut: Cut, width: float, least: Mapping[str, float]) -> Cut:
-        """The prefix of a width."""
-        return narrower(cut, width, least)
+        """The nested cut of a width."""
+        return narrower(cut, width, least, self.masks)
 
     def plan_passes(
         self, cut: Cut, lengths: Sequence[int], least: Mapping[str, float], key: Key
     ) -> Passes:
         """The passes that steps on batches of these lengths will take, before any is taken."""
-        whole = [w for w in self.widths if narrower(cut, w, least).shape_key == cut.shape_key]
+        shapes = {w: narrower(cut, w, least, self.masks).shape_key for w in self.widths}
+        whole = [w for w in self.widths if shapes[w] == cut.shape_key]
         examples: Counter[float] = Counter()
         for step, length in enumerate(lengths):
             width = drawn_width(self.widths, key, step)
@@ -157,7 +164,7 @@ class NestedStep:
         self._narrow: dict[float, _Narrow] = {}
         assert isinstance(cut, UnitCut)
         for width in rule.widths:
-            inner = narrower(cut, width, client.least)
+            inner = narrower(cut, width, client.least, rule.masks)
             if inner.shape_key != cut.shape_key:  # else the whole sub-model, by rounding
                 small = client.build(inner).train()
                 self._narrow[width] = _Narrow(small, within(inner.plan, cut.plan))

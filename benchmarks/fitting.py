@@ -1,0 +1,204 @@
+"""What a device of each capacity can keep at the end: fitted sub-models against other ways to it.
+
+    python benchmarks/fitting.py [CONFIG.toml] [--set KEY=VALUE] [--seeds 5] --out results/fit/NAME
+    python benchmarks/fitting.py --out results/fit/digits --table     # from the records alone
+
+Every way trains the same model on the same clients and seeds, for the rounds of the configuration.
+`fit` adds its own rounds to the run of the configuration's scheme, `finish` takes the last quarter
+of the rounds, and `exclusive` trains a model of its own for every capacity, by those who can hold
+it. There is a record (JSON) for each way and seed; what has one is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from submodel.config import Config, read
+from submodel.experiments.statistics import confidence, spread
+from submodel.prepare.setup import prepare
+from submodel.presentation.tables import markdown_table
+from submodel.runs.folder import RunFolder
+from submodel.runs.loop import run_rounds
+from submodel.runs.open import Run
+from submodel.runs.training import Training
+
+Record = dict[str, Any]
+WAYS: dict[str, list[str]] = {
+    "static": ["scheme.name=static"],
+    "importance": ["scheme.name=importance"],
+    "ordered, distilled": ["scheme.name=ordered", "scheme.distill=1.0"],
+}
+FIRST, FIT, FINISH, EXCLUSIVE = "as it is", "fit", "finish", "exclusive"
+
+
+def trained_run(config: Config, folder: Path) -> Run:
+    """A finished run in a new folder."""
+    files = RunFolder(folder)
+    files.create(config)
+    with files.lock():
+        run_rounds(Training(config, prepare(config), takes_module=True), files)
+    return Run(folder)
+
+
+def record_of(run: Run) -> Record:
+    """The scores of a run, by capacity, and what it took."""
+    summary = run.summary or {}
+    name = "accuracy" if "test_accuracy" in summary else "loss"
+    last = [line for line in run.history if f"capacity_{name}" in line][-1]
+    return {
+        "metric": name,
+        "global": summary[f"test_{name}"],
+        "capacities": last[f"capacity_{name}"],
+        **{key: summary[key] for key in ("bytes_down", "bytes_up", "flops")},
+    }
+
+
+def first_and_fit(settings: Sequence[str], file: Path | None, folder: Path) -> dict[str, Record]:
+    """The run of the configuration, and its sub-models after they were fitted."""
+    run = trained_run(read(file, settings), folder)
+    before = record_of(run)
+    small = sorted({float(c) for c in before["capacities"]} - {1.0}, reverse=True)
+    results = run.fit(small, progress=False)
+    fit = {
+        **before,
+        "capacities": {f"{r['capacity']:g}": r["score"][before["metric"]] for r in results},
+        "cuts": {f"{r['capacity']:g}": r["cut"] for r in results},
+        **{key: before[key] + sum(r[key] for r in results)
+           for key in ("bytes_down", "bytes_up", "flops")},
+    }  # fmt: skip
+    fit["capacities"]["1"] = before["global"]
+    return {FIRST: before, FIT: fit}
+
+
+def exclusive(settings: Sequence[str], file: Path | None, folder: Path) -> Record:
+    """A model of its own for every capacity, by those who can hold it."""
+    capacities = read(file, settings).clients.capacities
+    records = {
+        f"{c:g}": record_of(
+            trained_run(
+                read(
+                    file,
+                    [*settings, "scheme.name=full", f"model.share={c}", f"clients.least={c}"],
+                ),
+                folder / f"{c:g}",
+            )
+        )
+        for c in capacities
+    }
+    first = records["1"] if "1" in records else next(iter(records.values()))
+    return {
+        "metric": first["metric"],
+        "global": first["global"],
+        "capacities": {c: record["global"] for c, record in records.items()},
+        **{key: sum(record[key] for record in records.values())
+           for key in ("bytes_down", "bytes_up", "flops")},
+    }  # fmt: skip
+
+
+def run_seed(settings: Sequence[str], file: Path | None, seed: int, out: Path) -> None:
+    """All ways with one seed, but for those that have a record."""
+    common = [*settings, f"seed={seed}", "engine.name=local"]
+
+    def missing(way: str) -> bool:
+        return not record_file(out, way, seed).is_file()
+
+    def write(way: str, record: Record) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        record_file(out, way, seed).write_text(json.dumps(record, indent=2) + "\n")
+        print(way, seed, json.dumps(record["capacities"]), flush=True)
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        if missing(FIRST) or missing(FIT):
+            for way, record in first_and_fit(common, file, folder / "first").items():
+                write(way, record)
+        if missing(FINISH):
+            config = read(file, [*common, "train.finish=1/4"])
+            write(FINISH, record_of(trained_run(config, folder / "finish")))
+        for way, more in WAYS.items():
+            if missing(way):
+                config = read(file, [*common, *more])
+                write(way, record_of(trained_run(config, folder / slug(way))))
+        if missing(EXCLUSIVE):
+            write(EXCLUSIVE, exclusive(common, file, folder / "exclusive"))
+
+
+def slug(way: str) -> str:
+    """The name of a way in paths."""
+    return way.replace(", ", "-").replace(" ", "-")
+
+
+def record_file(out: Path, way: str, seed: int) -> Path:
+    """Where a record is kept."""
+    return out / f"{slug(way)}-seed-{seed}.json"
+
+
+def table_of(out: Path) -> list[str]:
+    """Means over seeds with 95 % intervals, and differences of `fit` to every way."""
+    ways = [FIRST, FIT, FINISH, *WAYS, EXCLUSIVE]
+    records: dict[str, dict[int, Record]] = {
+        way: {
+            int(path.stem.rpartition("-")[2]): json.loads(path.read_text("utf-8"))
+            for path in sorted(out.glob(f"{slug(way)}-seed-*.json"))
+        }
+        for way in ways
+    }
+    records = {way: by_seed for way, by_seed in records.items() if by_seed}
+    capacities = sorted({c for r in records[FIRST].values() for c in r["capacities"]}, key=float)
+    capacities.reverse()
+    headings = ["way", "seeds", *capacities, "GFLOPs", "MB"]
+    rows = []
+    for way, by_seed in records.items():
+        cells = [_cell([r["capacities"][c] for r in by_seed.values()]) for c in capacities]
+        flops = spread([r["flops"] / 1e9 for r in by_seed.values()])[0]
+        size = spread([(r["bytes_down"] + r["bytes_up"]) / 1e6 for r in by_seed.values()])[0]
+        rows.append([way, f"{len(by_seed)}", *cells, f"{flops:.1f}", f"{size:.0f}"])
+    lines = [*markdown_table(headings, rows), ""]
+    rows = [
+        [way, *(_difference(records[FIT], by_seed, c) for c in capacities)]
+        for way, by_seed in records.items()
+        if way != FIT
+    ]
+    return [*lines, *markdown_table(["`fit` minus", *headings[2:-2]], rows)]
+
+
+def _cell(values: Sequence[float]) -> str:
+    mean = 100 * spread(values)[0]
+    if len(values) < 2:
+        return f"{mean:.1f}"
+    low, high = confidence(values)
+    return f"{mean:.1f} ± {50 * (high - low):.1f}"
+
+
+def _difference(first: Mapping[int, Record], second: Mapping[int, Record], capacity: str) -> str:
+    seeds = sorted(first.keys() & second.keys())
+    return _cell([first[s]["capacities"][capacity] - second[s]["capacities"][capacity]
+                  for s in seeds])  # fmt: skip
+
+
+def main() -> None:
+    """Run what has no record, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("config", nargs="?", type=Path)
+    parser.add_argument("--set", action="append", default=[], dest="settings")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--table", action="store_true", help="only print it")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if not arguments.table:
+        for seed in range(arguments.first, arguments.first + arguments.seeds):
+            run_seed(arguments.settings, arguments.config, seed, arguments.out)
+    print("\n".join(table_of(arguments.out)))
+
+
+if __name__ == "__main__":
+    main()
