@@ -37,7 +37,7 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
 
     _refuse_devices(config)
     with saying_it_once():
-        setup = prepare(config, findings=passed_findings())
+        setup = prepare(config, findings=passed_findings(), say=_say_preparing)
     config = choose_engine(config, setup, has_begun=resume)
     training = Training(config, setup, takes_module=True)
     together = config.engine.name == "torchrun"
@@ -61,6 +61,11 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     finally:
         if group is not None:
             group.close()
+
+
+def _say_preparing(text: str) -> None:
+    """On the error output, as nothing is trained yet."""
+    print(f"preparing {text} ...", file=sys.stderr, flush=True)
 
 
 def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:

@@ -48,6 +48,15 @@ class Findings:
         return select_outputs(module, logits_of) if self.selects_logits else module
 
 
+def is_large(module: nn.Module) -> bool:
+    """Whether preparing it takes so long that it should be done once.
+
+    >>> is_large(nn.Linear(2, 2))
+    False
+    """
+    return sum(p.numel() * p.element_size() for p in module.parameters()) >= LARGE
+
+
 def findings_of(setup: Setup, config: Config) -> Findings | None:
     """What others may take over; None where the model is small, or where that is not certain.
 
@@ -55,8 +64,9 @@ def findings_of(setup: Setup, config: Config) -> Findings | None:
         setup: as it was prepared.
         config: what it was made of.
     """
-    size = sum(p.numel() * p.element_size() for p in setup.module.parameters())
-    if size < LARGE or config.model.share != 1 or from_json(to_json(setup.axes)) != setup.axes:
+    if not is_large(setup.module) or config.model.share != 1:
+        return None
+    if from_json(to_json(setup.axes)) != setup.axes:
         return None
     is_plain = not config.model.factorised and config.model.adapters is None
     needs_no_values = is_plain and role(setup.scheme, HasMemory) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from submodel.prepare.axes import find_axes, only_cut_ranks
 from submodel.prepare.builds import check_builds
 from submodel.prepare.built_in import identify
 from submodel.prepare.components import component_problems, partition_problems
-from submodel.prepare.findings import Findings
+from submodel.prepare.findings import Findings, is_large
 from submodel.prepare.fit import check_fit, check_kinds, check_model, cross_entropy_options
 from submodel.prepare.model_context import context_of
 from submodel.prepare.objective import apply_task, make_task, settle
@@ -61,11 +61,13 @@ def prepare(
     loss: Loss | None = None,
     partition: Partition | None = None,
     findings: Findings | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Setup:
     """The setup of a run; an own module, own data and an own loss replace the configured ones.
 
     The axes are traced unless they are given, and who has which examples is drawn unless it is.
     ``findings``: what another process found with the same configuration is not looked for again.
+    ``say`` is told what is being done with a large model, which takes minutes.
     Raises `ConfigError` with every misfit it can find.
     """
     problems = component_problems(config, own_data=data is not None, own_loss=loss is not None)
@@ -109,7 +111,9 @@ def prepare(
         if (example := first_column(data.example)).is_floating_point():
             module = module.to(example.dtype)
         built_in = identify(config, module, data) if axes is None else None
+    say = say if say is not None and is_large(module) else _say_nothing
     if findings is None:
+        say("the model: whether it runs on the data")
         check_model(module)
         module = select_main_output(module, data.example)
     else:
@@ -132,6 +136,7 @@ def prepare(
     if problems := axes_problems(config, own_axes=axes is not None):
         raise ConfigError(problems)
     if findings is None:
+        say("its axes: found in a forward, proved in some more")
         cut_axes = find_axes(config, module, data, axes, built_in)
         cut_axes = only_cut_ranks(config, module, cut_axes)
     else:
@@ -169,8 +174,13 @@ def prepare(
         if problems := slot_problems(setup.work.optimiser, config.local.optimiser, parameters):
             raise ConfigError(problems)
     if findings is None:
+        say("its sub-models: built and tried")
         try_scheme(setup)
         check_builds(module, cut_axes, scheme, config, data, built_in)
     if config.engine.name != "flower" and (problems := lone.problems(setup, config.train.rounds)):
         raise ConfigError(problems)  # a device tells itself, when it knows what it has
     return setup
+
+
+def _say_nothing(_: str) -> None:
+    """Of a small model nobody waits for anything."""
