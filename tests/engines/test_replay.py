@@ -18,6 +18,7 @@ from submodel.engines.batched.program import OtherWayError, make_program
 from submodel.engines.batched.recording import UnrecordableError, record
 from submodel.engines.batched.replay import USUAL_STEPS, Replays, StepKind
 from submodel.engines.batched.stack import StepOutcome
+from tests.engines.test_transformers import gpt
 from tests.engines.test_transformers import setup_of as transformer
 from tests.support.engines import setup_of as convolutions
 from tests.support.engines import updates
@@ -54,6 +55,25 @@ def test_stacks_have_the_bits_of_the_usual_way(case: str, monkeypatch: pytest.Mo
         for name, tensor in update.tensors.items():
             assert torch.equal(tensor, expected.tensors[name])
     assert (engine._replays.programs > 0) is (case != "batch statistics")
+
+
+CALLS: list[int] = []
+
+
+def _note_call(*_: object) -> None:
+    CALLS.append(1)
+
+
+def test_hooks_are_called_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = gpt()
+    net.register_forward_hook(_note_call)
+    setup = transformer("gpt", net=net, steps=6)
+    monkeypatch.setattr(replay, "USUAL_STEPS", 2)
+    engine = BatchedEngine(setup)
+    updates(engine, setup)
+    CALLS.clear()
+    updates(engine, setup)
+    assert len(CALLS) >= 6 * 2  # the steps of two capacities, some of them in two parts
 
 
 def _changes_its_own(x: Tensor) -> Tensor:

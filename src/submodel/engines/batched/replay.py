@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from submodel.algorithm.types import Task
 from submodel.engines.batched.forward import Forward
@@ -24,7 +24,7 @@ from submodel.engines.batched.program import Program, make_program
 from submodel.engines.batched.recording import record
 from submodel.engines.batched.stack import Share, StepOutcome
 from submodel.engines.batched.vmap import MappedForward
-from submodel.engines.batched.wide import WideForward
+from submodel.engines.batched.wide import HOOKS, WideForward
 from submodel.model.inputs import Inputs, columns
 
 _log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class StepKind:
 
     @classmethod
     def of(cls, forward: Forward, task: Task, has_scaler: bool) -> StepKind | None:
-        """The kind of a stack's steps; None: they are no operators of torch.
+        """The kind of a stack's steps; None: they are no operators of torch, or hooks watch them.
 
         Args:
             forward: how they are computed.
@@ -63,7 +63,9 @@ class StepKind:
         key = task.cut.shape_key, capacity, tuple(task.scales), task.work.precision
         if isinstance(forward, WideForward):
             return cls(("wide", *key), USUAL_WIDE_STEPS, _MOST_WIDE_VALUES)
-        return cls(key, USUAL_STEPS) if isinstance(forward, MappedForward) else None
+        if not isinstance(forward, MappedForward) or _has_hooks(forward.module):
+            return None
+        return cls(key, USUAL_STEPS)
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,13 @@ class Replays:
         elif book.steps == kind.usual_steps and _count(inputs) <= kind.most_values:
             _record(book, inputs, compute, usual)
         return usual
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    """Whether code of the user's is to be called with a layer; our own hooks select outputs."""
+    hooks = (hook for layer in module.modules() for place in HOOKS
+             for hook in getattr(layer, place).values())  # fmt: skip
+    return any(type(hook).__module__.partition(".")[0] != "submodel" for hook in hooks)
 
 
 def _count(tensors: Sequence[Tensor]) -> int:

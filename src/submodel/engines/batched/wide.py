@@ -39,7 +39,8 @@ _BETWEEN: set[object] = {
     *(torch.add, torch.sub, torch.mul, "add", "sub", "mul", "add_", "mul_"),
 }
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_HOOKS = (*("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),)
+HOOKS = (*("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),)
+"""Where a layer keeps what is to be called with it."""
 _MEANS: set[object] = {torch.mean, "mean"}
 _FLATTENS: set[object] = {torch.flatten, "flatten"}
 
@@ -142,7 +143,7 @@ class WideForward:
 
     def _layer(self, layer: nn.Module, shape: Sequence[int], out: Sequence[int]) -> Operator:
         kind = type(layer)
-        if "forward" in vars(layer) or any(getattr(layer, hooks) for hooks in _HOOKS):
+        if "forward" in vars(layer) or any(getattr(layer, hooks) for hooks in HOOKS):
             raise UnstackableError(f"a {kind.__name__} has hooks, or a forward of its own")
         if kind in _CHANNEL_BY_CHANNEL and not getattr(layer, "return_indices", False):
             return lambda _wide, _clients, x: layer(x)
