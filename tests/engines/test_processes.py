@@ -127,6 +127,7 @@ def settings(rounds: int, batching: str = "never") -> list[str]:
             "clients.count=12",
             "clients.per_round=5",
             f"engine.batching={batching}",
+            "engine.kernels=torch",  # as runs in Python have it
         ),
         *("data.examples=120", "data.test_examples=40", f"train.rounds={rounds}"),
         *("train.evaluate_every=10", "train.checkpoint_every=7"),

@@ -6,9 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from submodel.model import cost
+from submodel.model.axes import trace
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE
 from submodel.model.zoo import make_model
+from submodel.schemes import Draw, Random
+from submodel.schemes.draw import draw_units
 
 
 def shared(module: nn.Module, costs: CostModel) -> float:
@@ -70,3 +74,38 @@ def test_recurrent_nets_and_attention_give_shares_too() -> None:
     assert flops["attention.in_proj_weight"] * 108 == pytest.approx(attention)
     uncounted = sum(2 * p.numel() for p in (module.place, module.words.weight)) + 2 * 36
     assert shared(module, costs) == pytest.approx(costs.forward_flops(WHOLE) + uncounted)
+
+
+class Joined(nn.Module):
+    """Two axes side by side: what the last layer computes is a sum of products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.head = nn.Linear(6, 12), nn.Linear(6, 16), nn.Linear(28, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.cat([self.one(x), self.other(x)], 1).relu())
+        return out
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "joined"])
+def test_the_operations_of_many_shapes_are_those_of_each(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Joined() if model == "joined" else make_model(model, (1, 8, 8), 10, 16)
+    example = torch.zeros(2, 6) if model == "joined" else torch.zeros(2, 1, 8, 8)
+    axes = trace(module, example)
+    costs = CostModel(module, example)
+    cuts = [draw_units(Random(), axes, 0.5, Draw(0, 0, client)) for client in range(12)]
+    counted = [costs.forward_flops(cut) for cut in cuts]
+    assert len({cut.shape_key for cut in cuts}) > 6
+    monkeypatch.setattr(cost, "_SHAPES", 100)  # one by one
+    apart = CostModel(module, example)
+    assert counted == [apart.forward_flops(cut) for cut in cuts]
+    monkeypatch.setattr(CostModel, "build", None)  # nothing is built where there is a formula
+    new = draw_units(Random(), axes, 0.75, Draw(0, 1, 0))
+    if model == "joined":
+        with pytest.raises(TypeError):
+            costs.forward_flops(new)
+    else:
+        assert costs.forward_flops(new) > 0

@@ -12,14 +12,18 @@ from torch import Tensor, nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from submodel.errors import SubmodelError
+from submodel.model.axes import Axes
 from submodel.model.axes.forward import isolate, run, tensors_in
 from submodel.model.axes.keep import DispatchMode
 from submodel.model.build import build_module, skeleton, tensors_of, to_device
-from submodel.model.cut import WHOLE, Cut
+from submodel.model.cut import WHOLE, Cut, UnitCut
+from submodel.model.flop_formula import FlopFormula, find_formula
 from submodel.model.inputs import Inputs
 from submodel.model.meta import shortcut
 from submodel.model.travel import Travel, untrained_names
 
+_SHAPES = 6  # that are counted one by one; where there are more, a formula pays
 BACKWARD = 3
 """Training an example costs about three forward passes: one forward, two for the gradients."""
 
@@ -59,7 +63,9 @@ class CostModel:
         """``travel``: which tensors go both ways; None: those that are trained, the others down."""
         self._travel = travel or Travel(untrained_names(module))
         self.examples = next(tensors_in(example_inputs)).shape[0]
-        self._flops: dict[tuple[tuple[str, int], ...], int] = {}
+        self._flops: dict[tuple[tuple[str, int], ...], int] = {}  # of all examples
+        self._formula: FlopFormula | None = None
+        self._formula_axes: Axes | None = None
         self.module, self.inputs = skeleton(module), on_meta(example_inputs)
         self._tensors = tensors_of(self.module)
         try:
@@ -119,10 +125,35 @@ class CostModel:
 
     def forward_flops(self, cut: Cut) -> int:
         """Multiply-adds, two operations each, of one example; a masked weight still costs."""
-        if cut.shape_key not in self._flops:
-            flops = _flops_of(self.build(cut), self.inputs)
-            self._flops[cut.shape_key] = flops // self.examples
-        return self._flops[cut.shape_key]
+        key = cut.shape_key
+        if key not in self._flops:
+            flops = None
+            if isinstance(cut, UnitCut) and (formula := self._formula_of(cut.axes)) is not None:
+                flops = formula(dict(key))
+            if flops is None:
+                flops = _flops_of(self.build(cut), self.inputs)
+            self._flops[key] = flops
+        return self._flops[key] // self.examples
+
+    def _formula_of(self, axes: Axes) -> FlopFormula | None:
+        """Once cuts have had several shapes: the formula that agrees with all of them."""
+        if self._formula_axes is None and len(self._flops) > _SHAPES:
+            self._formula_axes = axes
+            try:
+                formula = find_formula(axes, self._operations)
+            except (SubmodelError, ValueError, RuntimeError):  # a net may not have just any sizes
+                formula = None
+            if formula is not None and all(formula(dict(k)) == n for k, n in self._flops.items()):
+                self._formula = formula
+        return self._formula if self._formula_axes is axes else None
+
+    def _operations(self, cut: Cut) -> list[int]:
+        """Those of every operator of a sub-model that is counted."""
+        small = self.build(cut)
+        counter = _Flops()
+        with isolate(small, ours=True), counter:
+            run(small, self.inputs)
+        return counter.operations
 
 
 def _flops_of(small: nn.Module, inputs: Inputs) -> int:
@@ -169,6 +200,7 @@ class _Flops(DispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.total, self.has_nested = 0, False
+        self.operations: list[int] = []
         self.by_layer = Counter[str]()
         self._running: list[str] = []
 
@@ -202,6 +234,7 @@ class _Flops(DispatchMode):
         if formula is not None:
             flops = formula(*args, **keywords, out_val=result)
             self.total += flops
+            self.operations.append(flops)
             self.by_layer.update(dict.fromkeys(self._running, flops))
         return result
 

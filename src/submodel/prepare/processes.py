@@ -13,6 +13,7 @@ from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.engines.device import own_device
 from submodel.engines.estimate import Estimate
+from submodel.engines.exchange_time import exchange_seconds
 from submodel.engines.native.fit import native_refusal
 from submodel.engines.processes.group import in_process_group
 from submodel.engines.registry import ENGINES
@@ -28,8 +29,9 @@ def choose_engine(config: Config, setup: Setup, has_begun: bool = False) -> Conf
     """The configuration with ``engine.name = "auto"`` and ``engine.kernels = "auto"`` settled.
 
     A group that torchrun has started is used; more than a minute of work is shared among one
-    process per core; less is done here, as is what keeps the state of clients. So much work is
-    also worth native kernels, where they fit; a run that has begun stays with those of torch.
+    process per core, unless their exchange takes what they save; less is done here, as is what
+    keeps the state of clients. So much work is also worth native kernels, where they fit; a run
+    that has begun stays with those of torch.
 
     Args:
         config: of the run.
@@ -59,6 +61,13 @@ def _choose_kernels(config: Config, setup: Setup, estimate: Estimate, has_begun:
     return config.model_copy(update={"engine": engine.with_values(kernels=kernels)})
 
 
+def _gain(config: Config, setup: Setup, estimate: Estimate, processes: int) -> float:
+    """The seconds that so many processes are faster than one."""
+    rounds = config.train.rounds
+    saved = (1 - 1 / processes) * estimate.seconds(rounds)
+    return saved - exchange_seconds(setup, rounds, processes)
+
+
 def _choose_processes(config: Config, setup: Setup, estimate: Estimate) -> Config:
     cores = os.cpu_count() or 1
     on_cpu = own_device(config.engine.device).type == "cpu"
@@ -83,7 +92,7 @@ def _choose_processes(config: Config, setup: Setup, estimate: Estimate) -> Confi
         return config
     elif not on_cpu or setup.keeps_slots:
         choice = {"name": "local"}
-    elif cores > 1 and estimate.seconds(config.train.rounds) > _WORTH_PROCESSES:
+    elif cores > 1 and _gain(config, setup, estimate, cores) > (1 - 1 / cores) * _WORTH_PROCESSES:
         choice = {"name": "torchrun", "processes": cores}
     else:
         choice = {"name": "local"}

@@ -114,12 +114,14 @@ class GroupedTensor:
             for place in places
         ]
         flat_new = new.view(-1)
-        is_run = isinstance(_as_slice(group.rows), slice)
-        where = _positions(np.arange(step), self._width, columns)  # of a run's first rows
+        run = _as_slice(group.rows)
+        where = _positions(
+            np.arange(step) if isinstance(run, slice) else group.rows[:step], self._width, columns
+        )
         for start in range(0, len(group.rows), step):
             rows = group.rows[start : start + step]
-            first = int(rows[0]) * self._width if is_run else 0
-            if not is_run:
+            first = int(rows[0]) * self._width if isinstance(run, slice) else 0
+            if start and not isinstance(run, slice):
                 where = _positions(rows, self._width, columns)
             elif len(rows) < step:
                 where = where[: len(rows) * len(columns)]

@@ -1,0 +1,43 @@
+"""How many processes are chosen: by the work that they share, and by what their exchange takes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from submodel.config import parse
+from submodel.engines.estimate import Estimate
+from submodel.engines.exchange_time import exchange_seconds
+from submodel.prepare import processes
+from submodel.prepare.setup import prepare
+
+CASE: dict[str, Any] = {
+    "model": {"name": "mlp", "width": 8},
+    "data": {"examples": 240, "test_examples": 60},
+    "clients": {"count": 12, "per_round": 5, "capacities": [1]},
+}
+
+
+def test_the_exchange_is_that_of_the_updates_and_of_two_messages() -> None:
+    setup = prepare(parse(CASE))
+    weights = sum(p.numel() for p in setup.module.parameters())
+    updates = 5 * weights * 4 / 2
+    assert exchange_seconds(setup, 10, 2) == pytest.approx(10 * (2e-3 + 1e-9 * updates))
+    masks = prepare(parse(CASE | {"scheme": {"name": "random", "granularity": "coordinate"}}))
+    assert exchange_seconds(masks, 10, 2) == pytest.approx(10 * (2e-3 + 2.4e-7 * weights))
+
+
+def test_processes_are_chosen_where_they_save_more_than_they_exchange(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(Estimate, "seconds", lambda *_: 100.0)
+
+    def choice(rounds: int) -> str:
+        config = parse(CASE | {"train": {"rounds": rounds}})
+        return str(processes.choose_engine(config, prepare(config)).engine.name)
+
+    # of 100 s of work 50 are saved, which must be 30 more than what rounds of 2 ms take
+    assert (choice(1000), choice(20_000)) == ("torchrun", "local")
