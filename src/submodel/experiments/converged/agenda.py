@@ -112,14 +112,15 @@ def budget_rows(questions: Sequence[OpenQuestion], seeds: int | None = None) -> 
     rows, totals, runs = [], [0.0, 0.0, 0.0], 0
     for question, block in zip(questions, _blocks(questions), strict=True):
         for name in dict.fromkeys(candidate.setting for candidate in block):
-            setting, course = SETTINGS[name], SETTINGS[name].course
+            setting = SETTINGS[name]
             group = [candidate for candidate in block if candidate.setting == name]
             contenders = contenders_of(group, seeds)
             hours = _hours(contenders)
             totals = [total + one for total, one in zip(totals, hours, strict=True)]
             count = sum(len(contender.seeds) for contender in contenders)
             runs += count
-            several = "" if course.least == course.most else f" to {course.longest}"
+            least = min(contender.course.shortest for contender in contenders)
+            most = max(contender.course.longest for contender in contenders)
             rows.append(
                 [
                     question.name,
@@ -127,7 +128,7 @@ def budget_rows(questions: Sequence[OpenQuestion], seeds: int | None = None) -> 
                     ", ".join(candidate.way for candidate in group),
                     f"{seeds or setting.seeds}",
                     f"{count}",
-                    f"{course.shortest}{several}",
+                    f"{least}" if least == most else f"{least} to {most}",
                     f"{setting.seconds:g}",
                     *(f"{h:.1f}" for h in hours),
                 ]
