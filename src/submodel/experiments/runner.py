@@ -128,10 +128,11 @@ class Runner:
     @contextmanager
     def _progress(self, jobs: Sequence[Job]) -> Iterator[Callable[[Sequence[Job], int], None]]:
         """How far these are, told by those that run now and how many are to come."""
+        unit = "rounds" if all(job.seconds == 1 for job in jobs) else "core-seconds as planned"
         rounds = {job.folder.path: job.rounds_done() for job in jobs}
         columns = (
             *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
-            *(TextColumn("rounds"), TimeRemainingColumn()),
+            *(TextColumn(unit), TimeRemainingColumn()),
         )
         with Progress(*columns, console=self.console) as progress:
             task = progress.add_task("", total=None)

@@ -78,7 +78,6 @@ def _fashion(examples: int, **clients: Any) -> Sections:
         "data": {
             "name": "fashion-mnist",
             "examples": examples,
-            "test_examples": 5_000,
             "held_out": 0.1,
             "partition": "labels",
             "labels_per_client": 5,
@@ -102,7 +101,7 @@ def _fashion(examples: int, **clients: Any) -> Sections:
 
 
 _MEAN_CAPACITY = 0.6
-_FASHION_COURSE = Course(400, 800, step=100, final=40, rule=FlatRule(window=5))
+_FASHION_COURSE = Course(400, 600, step=100, final=40, rule=FlatRule(window=5))
 _CIFAR_COURSE = Course(1_000, 1_500, step=250, final=100)
 
 
@@ -120,7 +119,7 @@ def _smallest(smallest: float) -> Setting:
 
 
 CIFAR_SECONDS = 1.2
-FASHION_SECONDS = 0.13
+FASHION_SECONDS = 0.15
 SETTINGS: dict[str, Setting] = {
     "cifar-low": Setting(
         "CIFAR-10, L = 5",
