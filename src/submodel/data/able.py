@@ -35,13 +35,13 @@ class AblePopulation(Population):
 
     def _able(self, places: range, round_: int) -> Iterator[int]:
         """Those of a stretch who train, in a random order that needs no table."""
-        (capacity,) = self.capacities
+        enough = max(*self.capacities, self.whole.least)
         for index in range(len(places)):
             place = permute_index(index, len(places), self.seed, "able", round_)
             client = self._at(places[place])
             if client in self._validators:
                 continue
-            if self.whole.capacity(client, round_) >= capacity:
+            if self.whole.capacity(client, round_) >= enough:
                 yield client
 
     @cached_property
@@ -64,12 +64,13 @@ def able_clients(whole: Population, capacity: float, keep_out: bool) -> AblePopu
     ([4, 13, 27, 31, 36], (9, 17, 21))
     """
     validators: tuple[int, ...] = ()
+    enough = max(capacity, whole.least)
     if keep_out:
         candidates = (
             permute_index(index, whole.count, whole.seed, "validators")
             for index in range(min(whole.count // _ONE_IN, _MOST_VALIDATORS))
         )
-        validators = tuple(sorted(c for c in candidates if whole.capacity(c, 0) >= capacity))
+        validators = tuple(sorted(c for c in candidates if whole.capacity(c, 0) >= enough))
     return AblePopulation(
         count=whole.count,
         per_round=whole.per_round,
