@@ -72,18 +72,18 @@ class Followers:
     """
 
     def __init__(self) -> None:
-        self._started: list[Follower] = []
-        self._held: list[int] = []
+        self._followers: list[Follower] = []
+        self._open_ends: list[int] = []
         self._nursery: _NurseryLink | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for follower in self._started:
+        for follower in self._followers:
             if follower.poll() is None:
                 follower.send_signal(signal.SIGKILL)
-        for end in self._held:
+        for end in self._open_ends:
             os.close(end)
         if self._nursery is not None:
             self._nursery.close()
@@ -99,7 +99,7 @@ class Followers:
             output: The file that it writes to, or `subprocess.DEVNULL`; None is where we write to.
         """
         theirs, ours = os.pipe()  # never written to: its end is the sign of ours
-        self._held.append(ours)
+        self._open_ends.append(ours)
         variables = {**variables, _FOLLOWS: "1"}
         try:
             if sys.platform == "linux":
@@ -116,7 +116,7 @@ class Followers:
                 )
         finally:
             os.close(theirs)
-        self._started.append(follower)
+        self._followers.append(follower)
         return follower
 
 
@@ -141,7 +141,7 @@ class _NurseryLink:
         variables: Mapping[str, str],
         stdin: int,
         output: int | None,
-    ) -> _Forked:
+    ) -> _ForkedCommand:
         number = len(self._statuses)
         differing: dict[str, str | None] = dict.fromkeys(self._variables.keys() - variables)
         differing |= {n: v for n, v in variables.items() if self._variables.get(n) != v}
@@ -156,7 +156,7 @@ class _NurseryLink:
         finally:
             os.close(nowhere)
         self._statuses.append(None)
-        return _Forked(self, number)
+        return _ForkedCommand(self, number)
 
     def send_signal(self, number: int, sig: int) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -166,12 +166,12 @@ class _NurseryLink:
         """How it ended, after so many seconds at most."""
         deadline = None if patience is None else time.monotonic() + patience
         while self._statuses[number] is None:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._link], [], [], left)[0]:
+            seconds_left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self._link], [], [], seconds_left)[0]:
                 return None
             if message := self._link.recv(MESSAGE):
-                told = json.loads(message)
-                self._statuses[told["number"]] = told["status"]
+                ending = json.loads(message)
+                self._statuses[ending["number"]] = ending["status"]
             else:  # the nursery was killed; that they are nobody's children does not end them
                 self._statuses = [-signal.SIGKILL if s is None else s for s in self._statuses]
         return self._statuses[number]
@@ -181,7 +181,7 @@ class _NurseryLink:
         self._process.wait()
 
 
-class _Forked:
+class _ForkedCommand:
     """A command that was forked."""
 
     def __init__(self, link: _NurseryLink, number: int) -> None:

@@ -19,7 +19,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-_LOADED = (
+_MODULES = (
     *("submodel.prepare.setup", "submodel.runs.loop", "submodel.runs.export"),
     *("submodel.engines.batched.engine", "submodel.engines.processes.group"),
     *("submodel.model.axes.measure", "submodel.report.tables", "typer", "rich.progress"),
@@ -63,7 +63,7 @@ class _Nursery:
 
     def _send(self, number: int, what: int) -> None:
         """Nobody is meant by it who has ended: until it is waited for, a number stays taken."""
-        for pid in [pid for pid, known in self._numbers.items() if known == number]:
+        for pid in [pid for pid, its_number in self._numbers.items() if its_number == number]:
             os.kill(pid, what)
 
     def _tell_endings(self) -> None:
@@ -71,9 +71,9 @@ class _Nursery:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            told = {"number": self._numbers.pop(pid), "status": os.waitstatus_to_exitcode(status)}
+            ending = {"number": self._numbers.pop(pid), "status": os.waitstatus_to_exitcode(status)}
             with contextlib.suppress(OSError):
-                self._link.send(json.dumps(told).encode())
+                self._link.send(json.dumps(ending).encode())
 
     def _become(self, variables: dict[str, str | None], files: Sequence[int]) -> None:
         """A process like one that was started by itself."""
@@ -91,7 +91,7 @@ class _Nursery:
 
 
 def _load() -> None:
-    for module in _LOADED:
+    for module in _MODULES:
         with contextlib.suppress(ImportError):  # whoever needs it says so
             importlib.import_module(module)
     gc.freeze()  # memory that nobody touches stays shared
