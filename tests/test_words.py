@@ -20,6 +20,7 @@ ALLOWED_PARTICIPLES = {
     "Unbiased": "the name of a scheme",
     "unbiased": "the scheme, in the theory of its masks",
     "UNDECIDED": "a verdict",
+    "CONVERGED": "the name of a scale",
     "answered": "an entry of the file of known devices",
     "missed": "an entry of the file of known devices",
     "own": "an entry of the file that says where a run is served",

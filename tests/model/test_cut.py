@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from submodel.model.axes import declare
 from submodel.model.cut import WHOLE as EVERYTHING
-from submodel.model.cut import PlannedCut, Source, UnitCut, copy_part, count_values, gather
+from submodel.model.cut import CutSource, PlannedCut, UnitCut, copy_part, count_values, gather
 from submodel.schemes import Draw, Random, Rolling, Static
 from submodel.schemes.draw import draw_coordinates, draw_units
 
@@ -114,7 +114,7 @@ def test_small_tensors_are_gathered_together_as_they_are_one_by_one(
     whole = {**WHOLE, "count": torch.tensor(3), "large": torch.ones(1 << 17), "one": torch.ones(())}
     planned = PlannedCut({"conv": ((1, np.array([3, 0])),), "large": ((0, np.array(a)),)})
     by_units = UnitCut(AXES, {"a": np.array(a), "b": np.array(sorted({unit % 4 for unit in b}))})
-    source = Source(whole)
+    source = CutSource(whole)
     for cut in (planned, by_units, EVERYTHING):
         parts = source.gather(cut)
         assert list(parts) == list(whole)

@@ -35,7 +35,7 @@ def test_a_follower_has_the_same_setup_without_values(monkeypatch: pytest.Monkey
     config = parse(LLAMA)
     first = prepare(config)
     assert findings_of(first, config) is None  # a small model is prepared in a moment
-    monkeypatch.setattr(room, "LARGE", 0)
+    monkeypatch.setattr(room, "LARGE_MODEL", 0)
     with pass_on(findings_of(first, config)):
         monkeypatch.setenv("LOCAL_RANK", "1")
         findings = passed_findings()
@@ -57,7 +57,7 @@ def test_a_follower_has_the_same_setup_without_values(monkeypatch: pytest.Monkey
 def test_the_first_of_a_machine_has_values(monkeypatch: pytest.MonkeyPatch) -> None:
     config = parse(LLAMA)
     setup = prepare(config)
-    monkeypatch.setattr(room, "LARGE", 0)
+    monkeypatch.setattr(room, "LARGE_MODEL", 0)
     monkeypatch.setenv("LOCAL_RANK", "0")
     with pass_on(findings_of(setup, config)):
         again = prepare(config, findings=passed_findings())

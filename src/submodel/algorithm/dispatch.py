@@ -11,7 +11,7 @@ from torch import Tensor
 from submodel.algorithm.scaling import setup_factors
 from submodel.algorithm.types import Assignment, Setup, State, Task
 from submodel.local.work import LocalWork
-from submodel.model.cut import Cut, LastCut, Source
+from submodel.model.cut import Cut, CutSource, LastCut
 from submodel.schemes import NOTHING, Draw, Knowledge
 from submodel.schemes.draw import draw_coordinates, draw_units
 from submodel.schemes.knowledge import knowledge_for
@@ -60,7 +60,7 @@ class Dispatcher:
         self._scales = lru_cache(lambda capacity: setup_factors(setup, capacity))
         base = setup.travel.of_base(state.tensors)  # nobody changes it: all share its memory
 
-        source = Source(setup.travel.of_task(state.tensors))
+        source = CutSource(setup.travel.of_task(state.tensors))
 
         def gather_part(cut: Cut) -> dict[str, Tensor]:
             parts = source.gather(cut)

@@ -153,8 +153,8 @@ def export_command(
     path, score = past_run.export(share, kind.value, None if out is None else make_folder(out))
     accuracy = "" if score.accuracy is None else f"test accuracy {score.accuracy:.1%}, "
     is_fitted = past_run.fitted_model(share) is not None
-    fitted = ", fitted" if is_fitted else ""
-    print(f"{path}: capacity {share:g}{fitted}, {accuracy}test loss {score.loss:.4f}")
+    fit_note = ", fitted" if is_fitted else ""
+    print(f"{path}: capacity {share:g}{fit_note}, {accuracy}test loss {score.loss:.4f}")
     if share < 1 and (advice := advice_of_export(past_run, share, score, is_fitted)):
         print(advice)
 

@@ -73,10 +73,10 @@ def find_formula(axes: Axes, count: Callable[[Cut], Sequence[int]]) -> FlopFormu
     terms = Counter[Powers]()
     for all_operations, operations in zip(whole, trial, strict=True):
         powers = {a: _power(operations, p) - _power(all_operations, p) for a, p in primes.items()}
-        expected = Fraction(all_operations)
+        operations_expected = Fraction(all_operations)
         for axis, power in powers.items():
-            expected *= Fraction(primes[axis], sizes[axis]) ** power
-        if expected != operations:
+            operations_expected *= Fraction(primes[axis], sizes[axis]) ** power
+        if operations_expected != operations:
             return None
         terms[tuple((a, n) for a, n in powers.items() if n)] += all_operations
     return FlopFormula(sizes, terms)

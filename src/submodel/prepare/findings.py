@@ -21,7 +21,7 @@ from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.model.axes import Axes
 from submodel.model.axes.axes_json import from_json, to_json
-from submodel.model.axes.trial import LARGE
+from submodel.model.axes.trial import LARGE_MODEL
 from submodel.model.build import can_release
 from submodel.prepare.selection import logits_of, select_outputs, selection_of
 from submodel.schemes import HasMemory, role
@@ -30,7 +30,7 @@ _VARIABLE = "SUBMODEL_FINDINGS"
 
 
 @dataclass(frozen=True)
-class Findings:
+class ModelFindings:
     """What follows from a configuration, and takes long to find for a large model.
 
     Args:
@@ -54,10 +54,10 @@ def is_large(module: nn.Module) -> bool:
     >>> is_large(nn.Linear(2, 2))
     False
     """
-    return sum(p.numel() * p.element_size() for p in module.parameters()) >= LARGE
+    return sum(p.numel() * p.element_size() for p in module.parameters()) >= LARGE_MODEL
 
 
-def findings_of(setup: Setup, config: Config) -> Findings | None:
+def findings_of(setup: Setup, config: Config) -> ModelFindings | None:
     """What others may take over; None where the model is small, or where that is not certain.
 
     Args:
@@ -71,11 +71,11 @@ def findings_of(setup: Setup, config: Config) -> Findings | None:
     is_plain = not config.model.factorised and config.model.adapters is None
     needs_no_values = is_plain and role(setup.scheme, HasMemory) is None
     selects_logits = selection_of(setup.module) is not None
-    return Findings(setup.axes, selects_logits, needs_no_values and can_release(setup.module))
+    return ModelFindings(setup.axes, selects_logits, needs_no_values and can_release(setup.module))
 
 
 @contextmanager
-def pass_on(findings: Findings | None) -> Iterator[None]:
+def pass_on(findings: ModelFindings | None) -> Iterator[None]:
     """Processes that are started in here can read the findings.
 
     Args:
@@ -99,11 +99,11 @@ def pass_on(findings: Findings | None) -> Iterator[None]:
             os.environ.pop(_VARIABLE, None)
 
 
-def passed_findings() -> Findings | None:
+def passed_findings() -> ModelFindings | None:
     """The findings of the process that started this one; the first of a machine needs values."""
     path = os.environ.pop(_VARIABLE, None)
     if path is None or "LOCAL_RANK" not in os.environ:
         return None
     content = json.loads(Path(path).read_text("utf-8"))
     is_empty = content["is_empty"] and int(os.environ["LOCAL_RANK"]) > 0
-    return Findings(from_json(content["axes"]), content["selects_logits"], is_empty)
+    return ModelFindings(from_json(content["axes"]), content["selects_logits"], is_empty)

@@ -64,8 +64,8 @@ def _choose_kernels(config: Config, setup: Setup, estimate: Estimate, has_begun:
 def _gain(config: Config, setup: Setup, estimate: Estimate, processes: int) -> float:
     """The seconds that so many processes are faster than one."""
     rounds = config.train.rounds
-    saved = (1 - 1 / processes) * estimate.seconds(rounds)
-    return saved - exchange_seconds(setup, rounds, processes)
+    seconds_saved = (1 - 1 / processes) * estimate.seconds(rounds)
+    return seconds_saved - exchange_seconds(setup, rounds, processes)
 
 
 def _choose_processes(config: Config, setup: Setup, estimate: Estimate) -> Config:

@@ -31,7 +31,7 @@ from submodel.prepare.axes import find_axes, only_cut_ranks
 from submodel.prepare.builds import check_builds
 from submodel.prepare.built_in import identify
 from submodel.prepare.components import component_problems, partition_problems
-from submodel.prepare.findings import Findings, is_large
+from submodel.prepare.findings import ModelFindings, is_large
 from submodel.prepare.fit import check_fit, check_kinds, check_model, cross_entropy_options
 from submodel.prepare.model_context import context_of
 from submodel.prepare.objective import apply_task, make_task, settle
@@ -60,7 +60,7 @@ def prepare(
     axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None,
     loss: Loss | None = None,
     partition: Partition | None = None,
-    findings: Findings | None = None,
+    findings: ModelFindings | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Setup:
     """The setup of a run; an own module, own data and an own loss replace the configured ones.

@@ -54,7 +54,7 @@ def test_large_models_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatc
     net, x = NETS[name](), torch.randn(2, 5, 6)
     before = [p.clone() for p in net.parameters()]
     expected = Example(net, x).plain.before
-    monkeypatch.setattr(trial, "LARGE", 0)
+    monkeypatch.setattr(trial, "LARGE_MODEL", 0)
     example = Example(net, x)
     assert distance(expected, example.plain.before) < 1e-6
     assert {result.dtype for result in example.double.before} == {torch.float64}
@@ -64,7 +64,7 @@ def test_large_models_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatc
 def test_axes_are_those_of_a_small_model(monkeypatch: pytest.MonkeyPatch) -> None:
     net = nn.Sequential(nn.Linear(4, 16), nn.LayerNorm(16), nn.Linear(16, 8), nn.Linear(8, 2))
     expected = trace(net, torch.ones(2, 4))
-    monkeypatch.setattr(trial, "LARGE", 0)
+    monkeypatch.setattr(trial, "LARGE_MODEL", 0)
     assert trace(net, torch.ones(2, 4)) == expected
 
 

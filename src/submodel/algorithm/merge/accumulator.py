@@ -28,7 +28,7 @@ from submodel.algorithm.merge.exchange import Exchange, SumJob, run_jobs
 from submodel.algorithm.merge.groups import GroupedTensor, row_groups
 from submodel.algorithm.merge.guards import misfit, unsound
 from submodel.algorithm.merge.holding import Holding, total_size
-from submodel.algorithm.merge.parcels import Memory, describe, fill, read
+from submodel.algorithm.merge.parcels import SharedBytes, describe_updates, fill, read_updates
 from submodel.algorithm.merge.rules import MergeRule, average
 from submodel.algorithm.merge.small import SmallTensors
 from submodel.algorithm.merge.terms import chunk_slices
@@ -143,12 +143,12 @@ class Accumulator:
         for holding in holdings:
             if holding.is_worth_folding:
                 holding.fold(self._whole)
-        if (description := describe(self._whole, holdings)) is None:
+        if (description := describe_updates(self._whole, holdings)) is None:
             return None
         parcels, size = description
         return {"weight": self._weight, "count": self._count, "parcels": parcels, "size": size}
 
-    def hand_over(self, offer: Mapping[str, Any], memory: Memory, start: int) -> None:
+    def hand_over(self, offer: Mapping[str, Any], memory: SharedBytes, start: int) -> None:
         """Put what was offered into memory that other processes see, and keep it nowhere else.
 
         Args:
@@ -160,7 +160,7 @@ class Accumulator:
         self._holdings.clear()
 
     def adopt(
-        self, offers: Sequence[tuple[Mapping[str, Any], Memory, int]], exchange: Exchange
+        self, offers: Sequence[tuple[Mapping[str, Any], SharedBytes, int]], exchange: Exchange
     ) -> None:
         """Take everyone's updates for one's own.
 
@@ -170,7 +170,7 @@ class Accumulator:
         """
         self._weight = sum(offer["weight"] for offer, *_ in offers)
         self._count = sum(offer["count"] for offer, *_ in offers)
-        self._holdings = read(self._whole, [(one["parcels"], m, n) for one, m, n in offers])
+        self._holdings = read_updates(self._whole, [(one["parcels"], m, n) for one, m, n in offers])
         self._others = exchange
 
     @property
@@ -224,8 +224,8 @@ class Accumulator:
         is_known = self._more is None and (self._exchange is None or self._have_one_cut)
         for name in names:
             shape = self._whole[name].shape
-            covered = count_union(cuts, name, shape) if is_known else None
-            count += int(self._coverage_mask(name).sum()) if covered is None else covered
+            union_count = count_union(cuts, name, shape) if is_known else None
+            count += int(self._coverage_mask(name).sum()) if union_count is None else union_count
         return count
 
     def _small_indices(self) -> list[Tensor] | None:
@@ -368,9 +368,9 @@ class Accumulator:
             return False
         with large_blocks_apart():
             new = whole if in_place else whole.clone()
-        grouped = GroupedTensor(name, whole, holdings)
+        grouped_tensor = GroupedTensor(name, whole, holdings)
         for group in groups:
-            grouped.merge(group, new, self._weight, self._rule)
+            grouped_tensor.merge(group, new, self._weight, self._rule)
         tensors[name] = new.view(self._whole[name].shape)
         return True
 

@@ -128,10 +128,10 @@ class GroupedTensor:
             old = self._whole[first:].index_select(0, where)
             change = self._sum(rows, old, group.members, local)
             shape = (len(rows), len(columns))
-            merged = average(
+            averages = average(
                 old.view(shape), change.view(shape), holder_weight.expand(shape), weight, rule
             )
-            flat_new[first:].scatter_(0, where, merged.view(-1))
+            flat_new[first:].scatter_(0, where, averages.view(-1))
 
     def _join_columns(self, members: Sequence[int]) -> tuple[_Integers, list[_Integers | None]]:
         """The columns that any of them holds, and where each has its own among these."""

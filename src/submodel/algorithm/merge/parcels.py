@@ -20,9 +20,9 @@ from submodel.algorithm.merge.holding import Holding
 from submodel.model.cut import PlannedCut, Tensors
 
 _ALIGNMENT = 64  # bytes: as torch's own tensors
-Memory = Any
+SharedBytes = Any
 """Bytes that can be written and read, such as an `mmap.mmap`."""
-Parcel = Mapping[str, Any]
+UpdateParcel = Mapping[str, Any]
 """What a process has of one cut, as JSON can tell it: the plan, whose positions lie in memory, the
 weights of the clients, and that of those who are summed already."""
 
@@ -41,7 +41,7 @@ class _Value:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
-    def view(self, memory: Memory) -> Tensor:
+    def view(self, memory: SharedBytes) -> Tensor:
         """The tensor itself."""
         count = math.prod(self.shape)
         if not count:
@@ -61,11 +61,11 @@ class _Places:
         self.end = start + math.prod(shape) * dtype.itemsize
         return _Value(start, tuple(shape), dtype)
 
-    def of_positions(self, parcel: Parcel) -> list[_Value]:
+    def of_positions(self, parcel: UpdateParcel) -> list[_Value]:
         """Those of its plan."""
         return [self._next((count,), torch.int64) for count in parcel["positions"]]
 
-    def of_tensors(self, parcel: Parcel) -> Iterator[dict[str, _Value]]:
+    def of_tensors(self, parcel: UpdateParcel) -> Iterator[dict[str, _Value]]:
         """Those of every client's tensors, then of the sums."""
         shapes = {name: list(tensor.shape) for name, tensor in self._whole.items()}
         for name, entries in parcel["plan"].items():
@@ -81,14 +81,16 @@ def _own_plan(holding: Holding, whole: Tensors) -> Mapping[str, Any]:
     return {n: places for n in whole if (places := holding.cut.places(n))}
 
 
-def describe(whole: Tensors, holdings: Sequence[Holding]) -> tuple[list[Parcel], int] | None:
+def describe_updates(
+    whole: Tensors, holdings: Sequence[Holding]
+) -> tuple[list[UpdateParcel], int] | None:
     """What a process has, and how many bytes it takes; None where masks say who holds what.
 
     Args:
         whole: the global tensors.
         holdings: the clients.
     """
-    parcels: list[Parcel] = []
+    parcels: list[UpdateParcel] = []
     places = _Places(whole, 0)
     for holding in holdings:
         if any(holding.cut.mask(name) is not None for name in whole):
@@ -117,8 +119,8 @@ def describe(whole: Tensors, holdings: Sequence[Holding]) -> tuple[list[Parcel],
 def fill(
     whole: Tensors,
     holdings: Sequence[Holding],
-    parcels: Sequence[Parcel],
-    memory: Memory,
+    parcels: Sequence[UpdateParcel],
+    memory: SharedBytes,
     start: int,
 ) -> None:
     """Put into memory what was described.
@@ -142,8 +144,8 @@ def fill(
                 value.view(memory).copy_(tensors[name].view(value.shape))
 
 
-def read(
-    whole: Tensors, everyones: Sequence[tuple[Sequence[Parcel], Memory, int]]
+def read_updates(
+    whole: Tensors, everyones: Sequence[tuple[Sequence[UpdateParcel], SharedBytes, int]]
 ) -> dict[Hashable, Holding]:
     """The clients of all processes, by what they hold.
 

@@ -157,8 +157,8 @@ class ProcessGroup:
 
     def _gather_bytes(self, mine: bytes, size: int) -> list[bytes]:
         """Everyone's bytes, filled up to one size."""
-        padded = torch.frombuffer(bytearray(mine.ljust(size, b"\0")), dtype=torch.uint8)
-        buffer = padded.to(self.device)
+        message = torch.frombuffer(bytearray(mine.ljust(size, b"\0")), dtype=torch.uint8)
+        buffer = message.to(self.device)
         everyones = [torch.empty_like(buffer) for _ in range(self.size)]
         self._together(lambda: dist.all_gather(everyones, buffer))
         return [one.cpu().numpy().tobytes() for one in everyones]

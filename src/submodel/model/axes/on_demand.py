@@ -97,16 +97,18 @@ class OnDemand(DispatchMode):
                 value = args[place] if place < len(args) else keywords.get(argument.name)
                 if argument.is_write and any(self._is_room(item) for item in _items(value)):
                     raise NotOnDemandError(f"{func} writes to a parameter")
-        return func(*map(self._filled, args), **{k: self._filled(v) for k, v in keywords.items()})
+        return func(
+            *map(self._with_values, args), **{k: self._with_values(v) for k, v in keywords.items()}
+        )
 
     def _is_room(self, value: Any) -> bool:
         is_plain = isinstance(value, Tensor) and value.layout is torch.strided
         return is_plain and _memory(value) in self._names
 
-    def _filled(self, value: Any) -> Any:
+    def _with_values(self, value: Any) -> Any:
         """The argument of an operator, with values where it has none."""
         if isinstance(value, list | tuple):
-            return type(value)(map(self._filled, value))
+            return type(value)(map(self._with_values, value))
         if not self._is_room(value):
             return value
         name, shape = self._names[_memory(value)]

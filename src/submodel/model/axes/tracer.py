@@ -36,7 +36,7 @@ from submodel.model.axes.reach import alias_problem, aliases
 from submodel.model.axes.record import Record
 from submodel.model.axes.siblings import Calls, passed_by, watch_calls
 from submodel.model.axes.source import source_line
-from submodel.model.axes.trial import LARGE, Example
+from submodel.model.axes.trial import LARGE_MODEL, Example
 from submodel.model.axes.verify import verify_on
 from submodel.model.inputs import Inputs
 
@@ -102,7 +102,7 @@ def trace(
         record.mix(dimension, "the code computes a value from its size")
     of_classes = _freeze_outputs(record, runs, classes)
     axes = assemble(record, weights, of_classes, overrides, log)
-    if sum(t.numel() * t.element_size() for t in weights.values()) >= LARGE:
+    if sum(t.numel() * t.element_size() for t in weights.values()) >= LARGE_MODEL:
         gc.collect()  # what was watched refers to itself, and holds every layer's outputs
     if verify and not any(t.is_meta for t in (*weights.values(), *runs[0])):
         if not any(t.numel() for t in runs[0]):

@@ -22,7 +22,7 @@ Outputs = Callable[[Any], Any]
 """What of a model's result counts."""
 
 
-LARGE = 1 << 26
+LARGE_MODEL = 1 << 26
 """Bytes of a model whose trial values are made when they are read."""
 
 
@@ -43,7 +43,7 @@ class Trial:
         self.module, self.inputs, self.outputs = module, convert(inputs), outputs
         self.weights = weights_of(module)
         size = sum(p.numel() * p.element_size() for p in module.parameters())
-        self._is_large = size >= LARGE and not any(p.is_meta for p in module.parameters())
+        self._is_large = size >= LARGE_MODEL and not any(p.is_meta for p in module.parameters())
         self.values: Mapping[str, Tensor] = TrialValues(self.weights, convert, is_lively=True)
         self.before = self.forward(self.values)
         if not self.finite:
@@ -75,7 +75,7 @@ class Trial:
             return
         parameters = {n: t for n, t in self.weights.items() if isinstance(t, nn.Parameter)}
         buffers = {n: t for n, t in self.weights.items() if n not in parameters}
-        with _swapped(buffers, values), OnDemand(parameters, values):
+        with _exchange(buffers, values), OnDemand(parameters, values):
             yield
 
     def results(self, module: nn.Module) -> list[Tensor]:
@@ -92,12 +92,12 @@ class Trial:
     @contextlib.contextmanager
     def holding(self, values: Mapping[str, Tensor]) -> Iterator[None]:
         """The module's own tensors hold other values in here."""
-        with _swapped(self.weights, values):
+        with _exchange(self.weights, values):
             yield
 
 
 @contextlib.contextmanager
-def _swapped(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Iterator[None]:
+def _exchange(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Iterator[None]:
     """The tensors hold other values in here."""
     original_data = [(tensor, tensor.data) for tensor in tensors.values()]
     try:

@@ -8,7 +8,7 @@ Both are immutable and know nothing of schemes, engines or rounds.
 from submodel.model.cut.base import COORDINATES, Cut, Granularity, Plan, Tensors, count_values
 from submodel.model.cut.coordinates import WHOLE, CoordinateCut
 from submodel.model.cut.flat import FlatLayout, is_plain, small_layout
-from submodel.model.cut.gather import LastCut, Source, copy_part, gather, lay_out
+from submodel.model.cut.gather import CutSource, LastCut, copy_part, gather, lay_out
 from submodel.model.cut.plan import PlannedCut, from_runs, read_runs, runs
 from submodel.model.cut.units import UnitCut
 
@@ -17,12 +17,12 @@ __all__ = [
     "WHOLE",
     "CoordinateCut",
     "Cut",
+    "CutSource",
     "FlatLayout",
     "Granularity",
     "LastCut",
     "Plan",
     "PlannedCut",
-    "Source",
     "Tensors",
     "UnitCut",
     "copy_part",

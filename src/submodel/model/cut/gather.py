@@ -62,14 +62,14 @@ def gather(cut: Cut, whole: Tensors) -> dict[str, Tensor]:
     return {name: copy_part(cut, name, tensor) for name, tensor in whole.items()}
 
 
-class Source:
+class CutSource:
     """A model from which many cuts take their parts: those of its small tensors in one step.
 
     Args:
         whole: the model; it must not change.
 
     >>> from submodel.model.cut import WHOLE
-    >>> Source({"w": torch.ones(2)}).gather(WHOLE)
+    >>> CutSource({"w": torch.ones(2)}).gather(WHOLE)
     {'w': tensor([1., 1.])}
     """
 

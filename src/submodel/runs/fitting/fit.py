@@ -55,13 +55,13 @@ def fit_submodels(
     results = []
     for plan in plans:
         files = FitFolder(folder.path, plan.capacity)
-        done = files.result(plan.model_sha256) if files.start(setup, plan) else None
-        if done is None:
+        result = files.result(plan.model_sha256) if files.start(setup, plan) else None
+        if result is None:
             with folder.lock(), torch.inference_mode(False), torch.enable_grad():
                 quiet = console or Console(quiet=True)
                 if console is not None:
                     console.print(f"capacity {plan.capacity:g}: {plan.rounds} rounds")
                 with show_progress(plan.rounds, quiet) as tell:
-                    done = Fitting(training, state, plan, files).run(tell)
-        results.append(done)
+                    result = Fitting(training, state, plan, files).run(tell)
+        results.append(result)
     return results

@@ -50,8 +50,8 @@ class Fitting:
             raise ConfigError([f"capacity: no client can hold {plan.capacity:g}"])
         self._trial = trial_of(setup, self._clients)
         self._costs = CostModel(setup.module, setup.clients.dataset.example, setup.travel)
-        scaled = scale_model(training.setup_at(state), state.tensors, plan.capacity)
-        self._global, self._first = state, State(state.round, scaled)
+        scaled_model = scale_model(training.setup_at(state), state.tensors, plan.capacity)
+        self._global, self._first = state, State(state.round, scaled_model)
         self._search = folder.start(setup, plan) or self._begin(state)
         self._setup = _fit_setup(setup, self._clients, self._search, plan)
 
@@ -95,9 +95,9 @@ class Fitting:
                 tell(line)
         except KeyboardInterrupt:
             self._save(state)
-            done = state.round - behind
+            rounds_so_far = state.round - behind
             what = f"the fit of capacity {self._plan.capacity:g}"
-            raise Interruption(f"{what} stopped after round {done} of {rounds}") from None
+            raise Interruption(f"{what} stopped after round {rounds_so_far} of {rounds}") from None
         return self._finish(state.tensors)
 
     def _save(self, state: State) -> None:
