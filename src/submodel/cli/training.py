@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from pathlib import Path
@@ -45,6 +46,7 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
         processes = _count_processes(config)
         findings = findings_of(setup, config)
         del setup, training  # the others have a model of their own
+        gc.collect()  # caches that refer to themselves hold it
         give_back()
         with pass_on(findings):
             raise typer.Exit(launch(sys.argv[1:], processes))
