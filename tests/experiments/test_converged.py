@@ -176,7 +176,7 @@ def test_the_budget_of_the_plan_is_the_sum_of_its_parts_and_power_asks_for_a_spr
     assert float(total[-2]) == pytest.approx(hours, abs=0.06)
     table = {row[0]: row for row in power_rows(questions, {"fashion": 0.01})}
     assert table["Fashion-MNIST, L = 5"][2:5] == ["1.00 points", "10", "80 %"]
-    assert "no records yet" in table["Fashion-MNIST, 20 images a client"]
+    assert "no records yet" in table["Fashion-MNIST, 18 images a client"]
 
 
 def test_questions_are_run_answered_and_answered_again_from_the_records(
