@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from submodel.engines.processes.followers import Follower, Followers
+from submodel.runs.folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,8 @@ def start(followers: Followers, file: Path, *words: str, **variables: str) -> Fo
 
 
 def test_signals_reach_them_also_before_they_run(tmp_path: Path, followers: Followers) -> None:
-    endless = ["train", "--set", "train.rounds=100000", "--out"]
+    local = "--set", "engine.name=local", "--set", "engine.kernels=torch"
+    endless = ["train", "--set", "train.rounds=100000", *local, "--out"]
     first = start(followers, tmp_path / "one", *endless, str(tmp_path / "a"))
     first.send_signal(signal.SIGKILL)  # nothing is loaded yet
     assert first.wait() == -signal.SIGKILL
@@ -34,7 +36,7 @@ def test_signals_reach_them_also_before_they_run(tmp_path: Path, followers: Foll
     with pytest.raises(subprocess.TimeoutExpired):
         second.wait(0.01)
     deadline = time.monotonic() + 120
-    while not (tmp_path / "b" / "metrics.jsonl").exists() and time.monotonic() < deadline:
+    while len(RunFolder(tmp_path / "b").metrics()) < 1 and time.monotonic() < deadline:
         time.sleep(0.02)
     second.send_signal(signal.SIGINT)
     assert second.wait() == 130

@@ -54,7 +54,7 @@ def _is_finite(tensor: Tensor) -> bool:
         return _is_finite(torch.view_as_real(tensor.resolve_conj()))
     if not tensor.is_floating_point() or not tensor.numel():
         return True
-    return all(math.isfinite(float(extreme)) for extreme in torch.aminmax(tensor))
+    return all(math.isfinite(float(extreme)) for extreme in torch.aminmax(tensor.detach()))
 
 
 def are_labels(y: Tensor) -> bool:

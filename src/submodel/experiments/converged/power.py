@@ -49,7 +49,7 @@ def seeds_needed(difference: float, deviation: float, tests: int = 1) -> int:
         tests: how many are looked at together.
 
     >>> seeds_needed(0.01, 0.007), seeds_needed(0.01, 0.023), seeds_needed(0.01, 0.007, tests=4)
-    (6, 44, 9)
+    (7, 44, 9)
     """
     for seeds in range(LEAST_SEEDS, _MOST_SEEDS):
         if power_of_test(seeds, difference, deviation, tests) >= POWER:
