@@ -33,6 +33,9 @@ _CLOSED_TYPES: tuple[type, ...] = (
 _PLAIN = frozenset({*(str, bytes, bool, int, float, type(None)), torch.dtype, torch.device})
 """The commonest of those, told apart without asking each."""
 
+_KEPT_TYPES = (*_CONTAINERS, Tensor, nn.Module)
+"""What counts where code that is nobody's own keeps something."""
+
 Owner = Literal["module", "class", "global"]
 
 
@@ -118,7 +121,7 @@ def alias_problem(path: str, weight: str) -> str:
 
 def _inside(holder: HeldItem, visited_classes: set[type]) -> Iterator[HeldItem]:
     value, path = holder.value, holder.path
-    if holder.owner != "module" and not isinstance(value, (*_CONTAINERS, tuple, Tensor, nn.Module)):
+    if holder.owner != "module" and not isinstance(value, (*_KEPT_TYPES, tuple)):
         return  # other people's code: only what is plainly kept there counts
     if isinstance(value, nn.Module):
         yield from _of_module(holder, visited_classes)
@@ -127,10 +130,12 @@ def _inside(holder: HeldItem, visited_classes: set[type]) -> Iterator[HeldItem]:
             yield holder.below(_join(path, name), item)
     elif isinstance(value, dict):
         for key, item in list(value.items()):
-            yield holder.below(f"{path}[{key!r}]", item)
+            if type(item) not in _PLAIN:
+                yield holder.below(f"{path}[{key!r}]", item)
     elif isinstance(value, list | tuple | deque):
         for place, item in enumerate(list(value)):
-            yield holder.below(f"{path}[{place}]", item)
+            if type(item) not in _PLAIN:
+                yield holder.below(f"{path}[{place}]", item)
     elif isinstance(value, set | frozenset):
         for item in list(value):
             yield holder.below(f"{path}[...]", item)
@@ -177,6 +182,15 @@ def _slots_of(kind: type) -> list[tuple[str, types.MemberDescriptorType]]:
     ]
 
 
+def has_slots(kind: type) -> bool:
+    """Whether objects of a type keep something in places of its own, beside their attributes.
+
+    >>> has_slots(nn.Linear), has_slots(type("Pair", (), {"__slots__": ("one", "other")}))
+    (False, True)
+    """
+    return bool(_slots_of(kind))
+
+
 def table_of(value: object) -> dict[str, Any] | None:
     """An object's own dictionary of attributes; not that of something it stands for."""
     try:
@@ -206,16 +220,17 @@ def _of_module(holder: HeldItem, visited_classes: set[type]) -> Iterator[HeldIte
     plain = dict(vars(module))
     for table in empty_tables(module):
         del plain[table]
+    prefix = f"{holder.path}." if holder.path else ""
     for table in ("_parameters", "_buffers", "_modules"):
         children = plain.pop(table, None)
         if isinstance(children, dict):
-            yield holder.below(_join(holder.path, table), children)
+            yield holder.below(prefix + table, children)
             for name, item in list(children.items()):
                 if item is not None:
-                    yield holder.below(_join(holder.path, name), item)
+                    yield holder.below(prefix + name, item)
     for name, item in plain.items():
         if type(item) not in _PLAIN:
-            yield holder.below(_join(holder.path, name), item)
+            yield holder.below(prefix + name, item)
     for kind in type(module).__mro__:
         if kind not in visited_classes:
             visited_classes.add(kind)
@@ -255,8 +270,7 @@ def _globals_of(function: types.FunctionType) -> Iterator[HeldItem]:
     global_names = function.__globals__
     for name in _names(function.__code__):
         item = global_names.get(name)
-        kept_there = isinstance(item, (*_CONTAINERS, Tensor, nn.Module))
-        if kept_there and name in _read_globals(function.__code__):
+        if isinstance(item, _KEPT_TYPES) and name in _read_globals(function.__code__):
             yield HeldItem(f"the global {name}", item, "global", False)
 
 

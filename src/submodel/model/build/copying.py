@@ -23,8 +23,7 @@ from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
 from submodel.model.axes.reach import empty_tables, reach, table_of
-
-Memo = dict[int, Any]
+from submodel.model.build.layer_copy import LEADING, Memo, copy_layers
 
 
 def copy_module(
@@ -88,12 +87,12 @@ class _Rebinding:
 
     def _table(self, table: dict[Any, Any]) -> None:
         for key, value in table.items():
-            if type(value) in _LEADING and (new := self.rebind(value)) is not value:
+            if type(value) in LEADING and (new := self.rebind(value)) is not value:
                 table[key] = new
 
     def _items(self, items: list[Any] | deque[Any]) -> None:
         for place, value in enumerate(items):
-            if type(value) in _LEADING and (new := self.rebind(value)) is not value:
+            if type(value) in LEADING and (new := self.rebind(value)) is not value:
                 items[place] = new
 
     def _partial(self, partial: functools.partial[Any]) -> None:
@@ -179,8 +178,6 @@ def _importable(function: types.FunctionType) -> bool:
     return getattr(module, function.__qualname__, None) is function
 
 
-_LEADING = {types.FunctionType, types.MethodType, types.BuiltinMethodType, weakref.ref, tuple}
-"""Types that `copy.deepcopy` takes for values, or whose parts it does."""
 _OPAQUE = (str, bytes, int, float, complex, type(None), type, types.ModuleType, Tensor, nn.Module)
 _CONTAINERS = (list, dict, set, deque, functools.partial)
 NEAR = 2000
@@ -195,7 +192,7 @@ def _deepcopy(module: nn.Module, memo: Memo) -> nn.Module:
     """`copy.deepcopy`, which refuses results of computations; a model may remember some."""
     initial_memo = dict(memo)
     try:
-        module_copy: nn.Module = copy.deepcopy(module, memo)
+        module_copy = copy_layers(module, memo)
     except RuntimeError:
         results = [h.value for h in reach(module) if isinstance(h.value, Tensor)]
         results = [t for t in results if not t.is_leaf and id(t) not in initial_memo]
@@ -206,7 +203,7 @@ def _deepcopy(module: nn.Module, memo: Memo) -> nn.Module:
         for tensor in results:
             memo[id(tensor)] = tensor.detach().clone()
             memo.setdefault(id(memo), []).append(tensor)  # it lives as long as its id counts
-        module_copy = copy.deepcopy(module, memo)
+        module_copy = copy_layers(module, memo)
     return module_copy
 
 
