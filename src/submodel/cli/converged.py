@@ -17,6 +17,7 @@ def reproduce_converged(
     jobs: int | None,
     folder: Path,
     records: Path | None,
+    keep: Path | None,
     plan: bool,
 ) -> None:
     """Answer some questions, or say what that would take.
@@ -27,10 +28,16 @@ def reproduce_converged(
         jobs: how many runs at a time; None: one per core.
         folder: where everything goes.
         records: redraw from these, train nothing; with ``plan``, the spread over seeds is theirs.
+        keep: records of earlier runs, to which new ones are added; None: those in ``folder``.
         plan: only say what would be run.
     """
     from submodel.experiments.converged import report
-    from submodel.experiments.converged.agenda import plan_lines, read_results, run_agenda
+    from submodel.experiments.converged.agenda import (
+        plan_lines,
+        read_results,
+        run_agenda,
+        words_of_rest,
+    )
     from submodel.experiments.converged.questions import QUESTIONS
     from submodel.experiments.runner import Runner
     from submodel.presentation.tables import text_table
@@ -45,14 +52,19 @@ def reproduce_converged(
             ]
         )
     questions = [QUESTIONS[n] for n in names]
+    if records is not None and keep is not None:
+        raise ConfigError(["--keep: goes with runs; --records trains nothing"])
     if plan:
-        deviations = {} if records is None else _deviations(records)
+        earlier = keep if records is None else records
+        deviations = {} if earlier is None else _deviations(earlier)
         print("\n".join(plan_lines(questions, deviations, seeds)))
+        if keep is not None:
+            print(words_of_rest(questions, keep, seeds))
         return
     make_folder(folder)
     stop: Interruption | SubmodelError | None = None
     if records is None:
-        records = folder / "records"
+        records = folder / "records" if keep is None else make_folder(keep, "--keep")
         try:
             run_agenda(
                 Runner(folder, jobs or os.cpu_count() or 1, console), questions, records, seeds
@@ -87,6 +99,8 @@ def _deviations(records: Path) -> dict[str, float]:
     from submodel.experiments.converged.power import typical_deviation
     from submodel.experiments.converged.questions import QUESTIONS
 
+    if not any(records.glob("*.json")):
+        return {}
     results, _ = read_results(list(QUESTIONS.values()), records)
     deviations: dict[str, float] = {}
     for setting in dict.fromkeys(candidate.setting for candidate in results):

@@ -7,7 +7,10 @@ from pathlib import Path
 
 from submodel.errors import SubmodelError
 from submodel.experiments.converged.candidates import Candidate
-from submodel.experiments.converged.contenders import Contender, converge
+from submodel.experiments.converged.contenders import Contender
+from submodel.experiments.converged.converge import converge
+from submodel.experiments.converged.earlier import missing_seeds, read_earlier
+from submodel.experiments.converged.outlook import Outlook, seconds_left
 from submodel.experiments.converged.power import POWER, power_of_test, seeds_needed
 from submodel.experiments.converged.questions import OpenQuestion
 from submodel.experiments.converged.rates import RateTable, read_rates
@@ -57,21 +60,36 @@ def run_agenda(
     Args:
         runner: runs several at a time.
         questions: what is asked.
-        records: where records are kept.
+        records: where records are kept; what is there is not run again.
         seeds: how many runs of each way; None: as many as each setting has.
     """
-    blocks = _blocks(questions)
-    least_hours = [_hours(contenders_of(block, seeds))[1] for block in blocks]
+    blocks = [contenders_of(block, seeds) for block in _blocks(questions)]
+    seconds = [seconds_left(block, records) for block in blocks]
+    outlook = Outlook(sum(seconds), runner.console)
     for place, block in enumerate(blocks):
-        if not block:
+        if not seconds[place]:
             continue
-        hours = sum(least_hours[place:])
+        hours = sum(seconds[place:]) / 3600
         runner.console.print(
             f"part {place + 1} of {len(blocks)}; from its beginning to the end of the plan at "
             f"least {hours:.1f} core-hours: {hours / runner.parallel:.1f} hours with "
             f"{runner.parallel} at a time"
         )
-        converge(runner, contenders_of(block, seeds), records)
+        converge(runner, block, records, outlook)
+
+
+def words_of_rest(questions: Sequence[OpenQuestion], records: Path, seeds: int | None) -> str:
+    """What is left to run beyond some records.
+
+    Args:
+        questions: what is asked.
+        records: the folder of records.
+        seeds: how many runs of each way; None: as many as each setting has.
+    """
+    contenders = [c for block in _blocks(questions) for c in contenders_of(block, seeds)]
+    missing = sum(len(missing_seeds(c, read_earlier(c, records))) for c in contenders)
+    hours = seconds_left(contenders, records) / 3600
+    return f"Beyond the records in {records}: {missing} runs, at least {hours:.1f} core-hours."
 
 
 def read_results(
