@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from submodel.cli.base import command_line
 from submodel.errors import SubmodelError
 from submodel.experiments.converged.agenda import run_agenda, words_of_rest
 from submodel.experiments.converged.contenders import Contender
 from submodel.experiments.converged.course import Course
 from submodel.experiments.converged.earlier import missing_seeds, read_earlier
 from submodel.experiments.converged.outlook import Outlook, seconds_left
-from submodel.experiments.converged.questions import Contrast, OpenQuestion
+from submodel.experiments.converged.questions import QUESTIONS, Contrast, OpenQuestion
 from submodel.experiments.converged.settings import SETTINGS, Setting
 from submodel.experiments.jobs import Job
 from submodel.experiments.records import VariantRecord
@@ -146,3 +148,21 @@ def test_the_time_left_follows_from_the_pace_so_far(tmp_path: Path, tiny: Settin
     assert outlook.tell() == (
         "1.00 of at least 9.00 core-hours of the plan; at this pace 16.0 hours left"
     )
+
+
+def test_the_command_goes_on_from_the_folder_that_it_keeps(
+    tmp_path: Path, tiny: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(QUESTIONS, "static", QUESTION)
+    keep, out = tmp_path / "keep", tmp_path / "out"
+    words = ["reproduce", "static", "--scale", "converged", "--keep", str(keep), "--out"]
+    first = CliRunner().invoke(command_line, [*words, str(out), "--seeds", "1"])
+    assert first.exit_code == 0
+    assert not (out / "records").exists()
+    assert "no verdict: 1 of 3 seeds" in (out / "static.md").read_text()
+    again = CliRunner().invoke(command_line, [*words, str(tmp_path / "again"), "--seeds", "1"])
+    assert again.exit_code == 0
+    assert not (tmp_path / "again/runs").exists()
+    assert (tmp_path / "again/static.md").read_text() == (out / "static.md").read_text()
+    plan = CliRunner().invoke(command_line, [*words[:6], "--plan"])
+    assert f"Beyond the records in {keep}: 2 runs" in plan.stdout

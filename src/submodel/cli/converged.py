@@ -36,6 +36,7 @@ def reproduce_converged(
         plan_lines,
         read_results,
         run_agenda,
+        spread_over_seeds,
         words_of_rest,
     )
     from submodel.experiments.converged.questions import QUESTIONS
@@ -55,8 +56,11 @@ def reproduce_converged(
     if records is not None and keep is not None:
         raise ConfigError(["--keep: goes with runs; --records trains nothing"])
     if plan:
+        if records is not None:
+            read_results(list(QUESTIONS.values()), records)  # says so where there are none
         earlier = keep if records is None else records
-        deviations = {} if earlier is None else _deviations(earlier)
+        all_questions = list(QUESTIONS.values())
+        deviations = {} if earlier is None else spread_over_seeds(all_questions, earlier)
         print("\n".join(plan_lines(questions, deviations, seeds)))
         if keep is not None:
             print(words_of_rest(questions, keep, seeds))
@@ -91,20 +95,3 @@ def reproduce_converged(
         raise typer.Exit(130) from None
     if stop is not None:
         raise stop
-
-
-def _deviations(records: Path) -> dict[str, float]:
-    """How much differences vary over seeds in the records of each setting."""
-    from submodel.experiments.converged.agenda import read_results
-    from submodel.experiments.converged.power import typical_deviation
-    from submodel.experiments.converged.questions import QUESTIONS
-
-    if not any(records.glob("*.json")):
-        return {}
-    results, _ = read_results(list(QUESTIONS.values()), records)
-    deviations: dict[str, float] = {}
-    for setting in dict.fromkeys(candidate.setting for candidate in results):
-        records_there = [r for candidate, r in results.items() if candidate.setting == setting]
-        if (deviation := typical_deviation(records_there)) is not None:
-            deviations[setting] = deviation
-    return deviations

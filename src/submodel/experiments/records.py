@@ -177,8 +177,8 @@ def portable(config: Config) -> dict[str, Any]:
         config: of a run.
 
     >>> from submodel.config import parse
-    >>> portable(parse({"data": {"path": "/home/me/cifar.tgz"}}))["data"]["path"]
-    'cifar.tgz'
+    >>> portable(parse({"data": {"name": "mnist", "path": "/home/me/mnist"}}))["data"]["path"]
+    'mnist'
     """
     plain: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
     return {key: _without_folders(value) for key, value in plain.items()}

@@ -11,7 +11,12 @@ from submodel.experiments.converged.contenders import Contender
 from submodel.experiments.converged.converge import converge
 from submodel.experiments.converged.earlier import missing_seeds, read_earlier
 from submodel.experiments.converged.outlook import Outlook, seconds_left
-from submodel.experiments.converged.power import POWER, power_of_test, seeds_needed
+from submodel.experiments.converged.power import (
+    POWER,
+    power_of_test,
+    seeds_needed,
+    typical_deviation,
+)
 from submodel.experiments.converged.questions import OpenQuestion
 from submodel.experiments.converged.rates import RateTable, read_rates
 from submodel.experiments.converged.settings import SETTINGS
@@ -97,9 +102,26 @@ def read_results(
 ) -> tuple[dict[Candidate, VariantRecord], dict[Candidate, list[RateTable]]]:
     """What is recorded of the questions' candidates, and their tables of learning rates.
 
+    Raises `SubmodelError` where that is nothing.
+
     Args:
         questions: whose candidates.
         records: the folder of records; a candidate that has none there is left out.
+    """
+    results, tables = read_available(questions, records)
+    if not results:
+        raise SubmodelError(f"{records}: no records of these questions")
+    return results, tables
+
+
+def read_available(
+    questions: Sequence[OpenQuestion], records: Path
+) -> tuple[dict[Candidate, VariantRecord], dict[Candidate, list[RateTable]]]:
+    """As `read_results`, but there need be none.
+
+    Args:
+        questions: whose candidates.
+        records: the folder of records.
     """
     results: dict[Candidate, VariantRecord] = {}
     tables: dict[Candidate, list[RateTable]] = {}
@@ -115,9 +137,21 @@ def read_results(
                 results[candidate] = whole
         else:
             results[candidate] = parts[0]
-    if not results:
-        raise SubmodelError(f"{records}: no records of these questions")
     return results, tables
+
+
+def spread_over_seeds(questions: Sequence[OpenQuestion], records: Path) -> dict[str, float]:
+    """By setting, how much differences vary over seeds, where records can tell.
+
+    Args:
+        questions: whose candidates.
+        records: the folder of records.
+    """
+    by_setting: dict[str, list[VariantRecord]] = {}
+    for candidate, record in read_available(questions, records)[0].items():
+        by_setting.setdefault(candidate.setting, []).append(record)
+    deviations = {setting: typical_deviation(ways) for setting, ways in by_setting.items()}
+    return {setting: value for setting, value in deviations.items() if value is not None}
 
 
 def budget_rows(questions: Sequence[OpenQuestion], seeds: int | None = None) -> list[list[str]]:
