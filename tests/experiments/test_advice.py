@@ -103,6 +103,7 @@ def test_nothing_is_recommended_that_is_not_shown() -> None:
     ("change", "reason"),
     [
         ({"fleet": parse_fleet("1:0.4,1/32:0.6")}, "smallest capacity 1/4 there, 1/32 here"),
+        ({"fleet": parse_fleet("1:0.4,1/5:0.6")}, "smallest capacity 1/4 there, 1/5 here"),
         ({"fleet": parse_fleet("1/4,1/8")}, "largest capacity 1 there, 1/4 here"),
         ({"fleet": parse_fleet("1:0.95,1/4:0.05")}, "mean capacity 0.55 there, 0.96 here"),
         ({"model": "gpt"}, "model preresnet18 there, gpt here"),
@@ -145,10 +146,10 @@ def test_all_of_capacity_one_leaves_nothing_to_choose() -> None:
 
 
 def test_new_converged_records_change_the_advice_without_a_change_of_code(tmp_path: Path) -> None:
-    def write(way: str, accuracies: Sequence[float]) -> None:
+    def write(way: str, accuracies: Sequence[float], is_flat: bool = True) -> None:
         lines = [{"round": 440, "test_accuracy": a, "capacity_accuracy.1": a} for a in accuracies]
         full = [{**x, "client_accuracy.worst_quarter": x["test_accuracy"]} for x in lines]
-        runs = [SeedRun(s, [line], 1.0, "0" * 64, True) for s, line in enumerate(full)]
+        runs = [SeedRun(s, [line], 1.0, "0" * 64, is_flat) for s, line in enumerate(full)]
         record = VariantRecord(f"fashion-1-4-{way}", {}, runs)
         record.write(tmp_path / f"converged/fashion-1-4-{way}.json")
         RateTable(record.slug, 150, [(0.02, 0.7), (0.05, 0.8)]).write(tmp_path / "converged")
@@ -158,10 +159,12 @@ def test_new_converged_records_change_the_advice_without_a_change_of_code(tmp_pa
     write("static", [0.70, 0.72, 0.71])
     evidence = gather_evidence(tmp_path)
     assert advise(evidence, case).way == "rolling"
-    write("static", [0.90, 0.92, 0.91])
+    assert not any("not flat" in text for text in limits(evidence, advise(evidence, case)))
+    write("static", [0.90, 0.92, 0.91], is_flat=False)
     evidence = gather_evidence(tmp_path)
     advice = advise(evidence, case)
     assert advice.way == "static"
+    assert any("3 of the runs of rolling and static" in text for text in limits(evidence, advice))
     assert plain_advice(evidence, advice)["learning_rates"] == {
         "Fashion-MNIST, L = 5, capacities 1 and 0.25, mean 0.6, dynamic capacities": 0.05
     }

@@ -12,6 +12,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from submodel.cli.base import command_line
+from submodel.config import parse
+from submodel.config.meaning import differences
 from submodel.errors import SubmodelError
 from submodel.experiments.converged.agenda import run_agenda, words_of_rest
 from submodel.experiments.converged.contenders import Contender
@@ -21,7 +23,7 @@ from submodel.experiments.converged.outlook import Outlook, seconds_left
 from submodel.experiments.converged.questions import QUESTIONS, Contrast, OpenQuestion
 from submodel.experiments.converged.settings import SETTINGS, Setting
 from submodel.experiments.jobs import Job
-from submodel.experiments.records import VariantRecord
+from submodel.experiments.records import VariantRecord, portable
 from submodel.experiments.runner import Runner
 from submodel.runs.loop import Interruption
 from tests.experiments.test_converged import TINY
@@ -154,6 +156,7 @@ def test_the_command_goes_on_from_the_folder_that_it_keeps(
     tmp_path: Path, tiny: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(QUESTIONS, "static", QUESTION)
+    monkeypatch.setitem(SETTINGS, "tiny", replace(tiny, rates=()))
     keep, out = tmp_path / "keep", tmp_path / "out"
     words = ["reproduce", "static", "--scale", "converged", "--keep", str(keep), "--out"]
     first = CliRunner().invoke(command_line, [*words, str(out), "--seeds", "1"])
@@ -166,3 +169,24 @@ def test_the_command_goes_on_from_the_folder_that_it_keeps(
     assert (tmp_path / "again/static.md").read_text() == (out / "static.md").read_text()
     plan = CliRunner().invoke(command_line, [*words[:6], "--plan"])
     assert f"Beyond the records in {keep}: 2 runs" in plan.stdout
+
+
+def test_the_record_of_every_planned_run_would_be_recognised() -> None:
+    for candidate in {c.setting: c for q in QUESTIONS.values() for c in q.candidates}.values():
+        for contender in candidate.contenders():
+            course = contender.course
+            begin = course.begin(contender.config_at(0, 0.05))
+            rounds = [course.least, min(course.most, course.least + course.step), course.most]
+            for count in rounds:
+                decay = {"schedule": "step", "milestones": [count], "decay": course.decay}
+                end = begin.model_copy(
+                    update={
+                        "local": begin.local.with_values(**decay),
+                        "train": begin.train.with_values(rounds=count + course.final),
+                    }
+                )
+                record = parse(portable(end))
+                assert course.ends_with(record)
+                assert differences(course.begin(record), begin) == {}
+            longer = begin.train.with_values(rounds=course.longest + 1)
+            assert not course.ends_with(end.model_copy(update={"train": longer}))

@@ -77,6 +77,7 @@ class TriedContrast:
         measure: what is compared.
         differences: seed by seed.
         is_choice: whether a fleet could run either, in the same circumstances.
+        rising_runs: how many of the runs to the end were not flat when they ended.
     """
 
     setting: str
@@ -85,6 +86,7 @@ class TriedContrast:
     measure: str
     differences: Sequence[float]
     is_choice: bool = True
+    rising_runs: int = 0
 
 
 @dataclass(frozen=True)

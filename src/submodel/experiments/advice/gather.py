@@ -119,9 +119,12 @@ def _gather_converged(gathering: _Gathering, folder: Path) -> None:
                     gathering.rates.setdefault(setting, {})[key] = tables[side][0].best
             differences = differences_of(contrast, results)
             is_choice = len(modes) == 1
-            contrasts.append(
-                gathering.contrast(setting, keys, contrast.measure, differences, is_choice)
+            tried_contrast = gathering.contrast(
+                setting, keys, contrast.measure, differences, is_choice
             )
+            runs = [run for side in contrast.sides for run in results[side].runs]
+            rising_runs = sum(run.is_flat is False for run in runs)
+            contrasts.append(replace(tried_contrast, rising_runs=rising_runs))
         gathering.add_family(f"converged: {question.title}", folder.name, contrasts)
 
 

@@ -10,7 +10,7 @@ from submodel.experiments.advice.evidence import Circumstances
 from submodel.experiments.advice.fleet import Case, write_capacity
 
 CAPACITY_FACTOR = 2
-"""The smallest and the largest capacity may differ by so much."""
+"""The largest capacity may differ by so much; the smallest may be larger by so much, not less."""
 MEAN_DISTANCE = 0.2
 """And the mean capacity by so much."""
 LABEL_FACTOR = 2
@@ -77,7 +77,8 @@ def _compare_capacities(
     for name, choose in (("smallest", min), ("largest", max)):
         first, second = (choose(c for c, _ in pairs) for pairs in (there, here))
         distance += abs(math.log2(first / second))
-        if _factor(first, second) > CAPACITY_FACTOR:
+        is_beyond = name == "smallest" and second < first
+        if is_beyond or _factor(first, second) > CAPACITY_FACTOR:
             obstacles.append(
                 f"{name} capacity {write_capacity(first)} there, {write_capacity(second)} here"
             )

@@ -147,6 +147,12 @@ def limits(evidence: Evidence, advice: Advice) -> list[str]:
         lines.append("how long the bytes last was not told: give a configuration and --amount")
     if advice.near and not any(finding.setting.is_converged for finding in advice.near):
         lines.append("the runs behind it had not converged; it is an ordering early in training")
+    lines += [
+        f"{count} of the runs of {f.contrast.better} and {f.contrast.worse} in {f.setting.title} "
+        "were not flat when they ended"
+        for f in advice.near
+        if (count := f.contrast.rising_runs)
+    ]
     if advice.way is not None and (command := evidence.ways[advice.way].afterwards):
         lines.append(f"'{command}' takes rounds of its own, which the other ways did not have")
     return lines
