@@ -7,7 +7,7 @@ SIMULATION := .venv-simulation
 # Whatever the shell says, bytecode is kept: all processes that tests start would compile the same again.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg PYTHONDONTWRITEBYTECODE=
 
-.PHONY: train test test-quick test-deep test-faults test-simulation lint lint-quick graph clean
+.PHONY: train test test-quick test-deep test-faults test-simulation lint lint-quick graph results clean
 
 train: $(VENV)/.ready
 	$(BIN)/submodel train
@@ -43,6 +43,10 @@ lint-quick: $(VENV)/.ready
 # The import graph, its picture and the keys of the configuration, written into docs/ from the code.
 graph: $(VENV)/.ready
 	MPLBACKEND=Agg $(BIN)/python -m tools
+
+# The tables and figures of docs/results.md and the evidence of `submodel advise`, from the records in results/.
+results: $(VENV)/.ready
+	MPLBACKEND=Agg $(BIN)/python -m tools.results
 
 # Flower's simulation, with a Ray that `make test` does without, in a network of its own.
 test-simulation: $(SIMULATION)/.ready

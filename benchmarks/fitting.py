@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from submodel.config import Config, read
+from submodel.experiments.records import portable
 from submodel.experiments.statistics import confidence, spread
 from submodel.prepare.setup import prepare
 from submodel.presentation.tables import markdown_table
@@ -195,6 +196,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if not arguments.table:
+        config = portable(read(arguments.config, arguments.settings))
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        (arguments.out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
         for seed in range(arguments.first, arguments.first + arguments.seeds):
             run_seed(arguments.settings, arguments.config, seed, arguments.out)
     print("\n".join(table_of(arguments.out)))

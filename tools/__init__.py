@@ -1,1 +1,1 @@
-"""What `make graph` writes into docs/: pages that are drawn from the code, not from memory."""
+"""What `make graph` and `make results` write: pages from the code and from records."""

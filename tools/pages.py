@@ -1,4 +1,4 @@
-"""Pages with parts that are written by `make graph`, between two markers."""
+"""Pages with parts that are written by `make graph` or `make results`, between two markers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from pathlib import Path
 from tools.rooms import ROOT
 
 ARCHITECTURE, CONFIGURATION = ROOT / "docs/architecture.md", ROOT / "docs/configuration.md"
+RESULTS = ROOT / "docs/results.md"
 PICTURE = ROOT / "docs/images/rooms.png"
 
 
-def markers(name: str) -> tuple[str, str]:
+def markers(page: Path, name: str) -> tuple[str, str]:
     """The lines around a part."""
-    return f"<!-- {name}: written by make graph -->", f"<!-- end of {name} -->"
+    command = "make results" if page == RESULTS else "make graph"
+    return f"<!-- {name}: written by {command} -->", f"<!-- end of {name} -->"
 
 
 def part(page: Path, name: str) -> str:
     """What stands in a page now."""
-    begin, end = markers(name)
+    begin, end = markers(page, name)
     return page.read_text("utf-8").split(begin)[1].split(end)[0].strip()
 
 
 def replace(page: Path, name: str, text: str) -> None:
     """Put a new text in its place."""
-    begin, end = markers(name)
+    begin, end = markers(page, name)
     before, _, rest = page.read_text("utf-8").partition(begin)
     after = rest.partition(end)[2]
     page.write_text(f"{before}{begin}\n{text}\n{end}{after}", "utf-8")

@@ -401,7 +401,7 @@ def test_what_was_stopped_goes_on_and_every_run_can_be_repeated(done: Done) -> N
             assert (config.seed, config.train.rounds) == (run.seed, rounds)
             state, history = run_rounds(Training(config, prepare(config)))
             folder = RunFolder(done.out / "runs" / way.record.slug / f"seed-{run.seed}")
-            assert run.lines[-1]["test_loss"] == history[-1]["test_loss"]
+            assert run.lines[-1]["test_loss"] == float(f"{history[-1]['test_loss']:.7g}")
             assert len(folder.metrics()) == state.round == rounds
             sent = [line["bytes_down"] + line["bytes_up"] for line in history]
             assert [line["bytes"] for line in run.lines] == [

@@ -27,6 +27,7 @@ from submodel.experiments.converged.questions import QUESTIONS, Contrast, OpenQu
 from submodel.experiments.converged.rates import TUNING_SEED, RateTable, read_rates
 from submodel.experiments.converged.settings import SETTINGS, Setting
 from submodel.experiments.converged.together import put_together
+from submodel.experiments.jobs import Job
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.experiments.runner import Runner
 from submodel.prepare.setup import prepare
@@ -100,8 +101,13 @@ def test_a_decay_after_the_end_gives_the_bytes_of_a_run_that_had_it_from_the_beg
 def test_a_runner_takes_runs_through_all_stages_and_scores_them_in_full(tmp_path: Path) -> None:
     runner = Runner(tmp_path, 2)
     job = runner.job("a", parse(TINY), SHORT, is_scored=True)
-    runner.run_jobs([job])
+    wild = runner.job("b", parse({**TINY, "local": {"lr": 1e30, "clip": None}}), SHORT)
+    ended_jobs: list[Job] = []
+    runner.run_jobs([job, wild], may_diverge=True, when_ended=ended_jobs.append)
     assert job.is_finished
+    assert not wild.is_finished
+    assert {j.config.name for j in ended_jobs} == {j.config.name for j in (job, wild)}
+    assert len(ended_jobs) == 2
     config = job.folder.config()
     assert config.local.schedule == "step"
     assert config.train.rounds == config.local.milestones[0] + 2

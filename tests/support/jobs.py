@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from submodel.cli.base import command_line
 from submodel.experiments.jobs import Job
@@ -14,8 +14,12 @@ def run_in_this_process(
     jobs: Sequence[Job],
     *,
     may_diverge: bool = False,
+    when_ended: Callable[[Job], None] | None = None,
 ) -> None:
     """What `Runner.run_jobs` does, one after another; stands in for it."""
     for job in jobs:
-        while not job.is_finished:
-            command_line(job.command(), standalone_mode=False)
+        if not job.is_finished:
+            while not job.is_finished:
+                command_line(job.command(), standalone_mode=False)
+            if when_ended is not None:
+                when_ended(job)

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from submodel.cli import compare, devices, federation, models, research, theory, training
+from submodel.cli import advise, compare, devices, federation, models, research, theory, training
 from submodel.cli.base import command_line
 from submodel.engines.processes.followers import follow_launcher
 from submodel.engines.processes.launch import endings
@@ -32,6 +32,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "data": research.data_command,
     "reproduce": research.reproduce_command,
     "compare": compare.compare_command,
+    "advise": advise.advise_command,
     "study": theory.study_command,
     "config": models.config_command,
 }

@@ -21,12 +21,12 @@ command_line = typer.Typer(
 console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
 
 
-def make_folder(path: Path) -> Path:
+def make_folder(path: Path, option: str = "--out") -> Path:
     """The folder that results go to: made before the work, which would be lost without it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SubmodelError(f"--out: {path}: cannot be made: {error.strerror}") from None
+        raise SubmodelError(f"{option}: {path}: cannot be made: {error.strerror}") from None
     return path
 
 

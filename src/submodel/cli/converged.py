@@ -17,6 +17,7 @@ def reproduce_converged(
     jobs: int | None,
     folder: Path,
     records: Path | None,
+    keep: Path | None,
     plan: bool,
 ) -> None:
     """Answer some questions, or say what that would take.
@@ -27,10 +28,17 @@ def reproduce_converged(
         jobs: how many runs at a time; None: one per core.
         folder: where everything goes.
         records: redraw from these, train nothing; with ``plan``, the spread over seeds is theirs.
+        keep: records of earlier runs, to which new ones are added; None: those in ``folder``.
         plan: only say what would be run.
     """
     from submodel.experiments.converged import report
-    from submodel.experiments.converged.agenda import plan_lines, read_results, run_agenda
+    from submodel.experiments.converged.agenda import (
+        plan_lines,
+        read_results,
+        run_agenda,
+        spread_over_seeds,
+        words_of_rest,
+    )
     from submodel.experiments.converged.questions import QUESTIONS
     from submodel.experiments.runner import Runner
     from submodel.presentation.tables import text_table
@@ -45,14 +53,22 @@ def reproduce_converged(
             ]
         )
     questions = [QUESTIONS[n] for n in names]
+    if records is not None and keep is not None:
+        raise ConfigError(["--keep: goes with runs; --records trains nothing"])
     if plan:
-        deviations = {} if records is None else _deviations(records)
+        if records is not None:
+            read_results(list(QUESTIONS.values()), records)  # says so where there are none
+        earlier = keep if records is None else records
+        all_questions = list(QUESTIONS.values())
+        deviations = {} if earlier is None else spread_over_seeds(all_questions, earlier)
         print("\n".join(plan_lines(questions, deviations, seeds)))
+        if keep is not None:
+            print(words_of_rest(questions, keep, seeds))
         return
     make_folder(folder)
     stop: Interruption | SubmodelError | None = None
     if records is None:
-        records = folder / "records"
+        records = folder / "records" if keep is None else make_folder(keep, "--keep")
         try:
             run_agenda(
                 Runner(folder, jobs or os.cpu_count() or 1, console), questions, records, seeds
@@ -79,18 +95,3 @@ def reproduce_converged(
         raise typer.Exit(130) from None
     if stop is not None:
         raise stop
-
-
-def _deviations(records: Path) -> dict[str, float]:
-    """How much differences vary over seeds in the records of each setting."""
-    from submodel.experiments.converged.agenda import read_results
-    from submodel.experiments.converged.power import typical_deviation
-    from submodel.experiments.converged.questions import QUESTIONS
-
-    results, _ = read_results(list(QUESTIONS.values()), records)
-    deviations: dict[str, float] = {}
-    for setting in dict.fromkeys(candidate.setting for candidate in results):
-        records_there = [r for candidate, r in results.items() if candidate.setting == setting]
-        if (deviation := typical_deviation(records_there)) is not None:
-            deviations[setting] = deviation
-    return deviations

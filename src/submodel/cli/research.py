@@ -116,6 +116,13 @@ def reproduce_command(
     records: Annotated[
         Path | None, typer.Option(help="Redraw from this folder of records; trains nothing.")
     ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of --scale converged: a folder of records of earlier runs; their seeds are not "
+            "run again, new ones are added as they end."
+        ),
+    ] = None,
     plan: Annotated[
         bool,
         typer.Option("--plan", help="Of --scale converged: say what it takes and can show."),
@@ -134,10 +141,11 @@ def reproduce_command(
                 ["--scale converged: its questions have data and splits of their own"]
             )
         default = Path("runs") / f"reproduce-{scale.value}"
-        reproduce_converged(name, seeds, jobs, out or default, records, plan)
+        reproduce_converged(name, seeds, jobs, out or default, records, keep, plan)
         return
-    if plan:
-        raise ConfigError(["--plan: goes with --scale converged"])
+    if plan or keep is not None:
+        option = "--plan" if plan else "--keep"
+        raise ConfigError([f"{option}: goes with --scale converged"])
     if name != "all" and name not in EXPERIMENTS:
         raise ConfigError([f"{name!r} is not one of {', '.join(EXPERIMENTS)}, all"])
     count = seeds or (1 if scale is Scale.SMOKE else 3)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from operator import itemgetter
-from pathlib import Path
+from pathlib import Path, PurePath
 from statistics import fmean
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, TypeAdapter
 
 from submodel.config import Config
 from submodel.errors import SubmodelError
-from submodel.files import JsonNumber, UnreadableError, read_typed
+from submodel.files import JsonNumber, UnreadableError, read_typed, write_text
 from submodel.runs.folder import RunFolder
 from submodel.runs.full_scores import read_full_scores
 from submodel.runs.metrics import Metrics, flat
@@ -87,9 +87,9 @@ class VariantRecord:
             clients: list[tuple[float, float]] = []
             if (full_scores := read_full_scores(folder)) is not None:
                 lines[-1] |= _scores_of(full_scores.entries)
-                clients = list(full_scores.clients)
+                clients = [(capacity, _short(score)) for capacity, score in full_scores.clients]
             runs.append(SeedRun(config.seed, lines, summary["seconds"], sha, clients=clients))
-        return cls(slug, _plain(folders[0].config()), runs)
+        return cls(slug, portable(folders[0].config()), runs)
 
     @classmethod
     def read(cls, path: Path) -> VariantRecord:
@@ -102,7 +102,7 @@ class VariantRecord:
     def write(self, path: Path) -> None:
         """As JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
+        write_text(path, _compact(asdict(self)))
 
     def final(self, measure: str) -> dict[int, float]:
         """Seed -> the measure or cost (round, bytes, flops) after the last round."""
@@ -159,7 +159,7 @@ def _scores_of(line: Metrics) -> Line:
     """What is kept of a round's scores, tables by their path."""
     row = flat(line)
     keys = (key for key in row if key in _SCORE_KEYS or key.startswith(_TABLES))
-    return {key: row[key] for key in keys}
+    return {key: _short(row[key]) for key in keys}
 
 
 def _by_size(line: Line) -> list[float]:
@@ -170,6 +170,46 @@ def _by_size(line: Line) -> list[float]:
     return [sizes[size] for size in sorted(sizes, reverse=True)]
 
 
-def _plain(config: Config) -> dict[str, Any]:
+def portable(config: Config) -> dict[str, Any]:
+    """A configuration as plain values that say nothing of the machine: paths are but names.
+
+    Args:
+        config: of a run.
+
+    >>> from submodel.config import parse
+    >>> portable(parse({"data": {"name": "mnist", "path": "/home/me/mnist"}}))["data"]["path"]
+    'mnist'
+    """
     plain: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
-    return plain
+    return {key: _without_folders(value) for key, value in plain.items()}
+
+
+def _without_folders(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(inner) for inner in value]
+    is_path = isinstance(value, str) and PurePath(value).is_absolute()
+    return PurePath(value).name if is_path else value
+
+
+def _compact(plain: dict[str, Any]) -> str:
+    """As JSON with a line of text for every evaluated round: short, and changes are seen."""
+    heading = json.dumps({key: value for key, value in plain.items() if key != "runs"}, indent=1)
+    runs = ",\n".join(_compact_run(run) for run in plain["runs"])
+    return f'{heading[:-2]},\n "runs": [\n{runs}\n ]\n}}\n'
+
+
+def _compact_run(run: dict[str, Any]) -> str:
+    others = json.dumps({key: value for key, value in run.items() if key != "lines"})
+    lines = ",\n".join(f"   {json.dumps(line)}" for line in run["lines"])
+    return f'  {others[:-1]}, "lines": [\n{lines}\n  ]}}'
+
+
+def _short(value: float) -> float:
+    """A score to seven digits, as many as a float32 has; counts as they are.
+
+    >>> _short(1 / 3), _short(12345678901)
+    (0.3333333, 12345678901)
+    """
+    return float(f"{value:.7g}") if isinstance(value, float) else value

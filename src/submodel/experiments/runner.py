@@ -77,7 +77,13 @@ class Runner:
             for slug, seed_jobs in jobs.items()
         ]
 
-    def run_jobs(self, jobs: Sequence[Job], *, may_diverge: bool = False) -> None:
+    def run_jobs(
+        self,
+        jobs: Sequence[Job],
+        *,
+        may_diverge: bool = False,
+        when_ended: Callable[[Job], None] | None = None,
+    ) -> None:
         """Whatever is not finished of these, in this order, some at a time.
 
         Raises `Interruption` where it is stopped, `SubmodelError` where runs failed, at the end.
@@ -85,14 +91,17 @@ class Runner:
         Args:
             jobs: of `job`.
             may_diverge: runs that do are no failures; they stay unfinished.
+            when_ended: told each run as soon as it is finished, or has diverged where it may.
         """
         with needs_extra("server", "a report"):  # told now, not after hours
             import matplotlib  # noqa: F401
             import scipy  # noqa: F401
         if waiting := [job for job in jobs if not job.is_finished]:
-            self._run(waiting, may_diverge)
+            self._run(waiting, may_diverge, when_ended or (lambda _: None))
 
-    def _run(self, waiting: list[Job], may_diverge: bool) -> None:
+    def _run(
+        self, waiting: list[Job], may_diverge: bool, when_ended: Callable[[Job], None]
+    ) -> None:
         running: dict[Follower, Job] = {}
         failures: list[str] = []
         stages: dict[Path, list[str]] = {}  # what was begun last of each run
@@ -109,8 +118,14 @@ class Runner:
                         for process in [p for p in running if p.poll() is not None]:
                             job = running.pop(process)
                             if process.wait() or stages.get(job.folder.path) == job.command():
-                                failures.append(f"{job.folder.path}: {_reason(job)}")
-                            elif not job.is_finished:
+                                reason = _reason(job)
+                                if may_diverge and _DIVERGENCE in reason:
+                                    when_ended(job)
+                                else:
+                                    failures.append(f"{job.folder.path}: {reason}")
+                            elif job.is_finished:
+                                when_ended(job)
+                            else:
                                 queue.insert(0, job)  # its next stage
                         update([*running.values()], len(queue) + len(running))
             except KeyboardInterrupt:
@@ -120,8 +135,6 @@ class Runner:
                     process.send_signal(signal.SIGTERM)  # saves its last round
                 for process in running:
                     process.wait()
-        if may_diverge:
-            failures = [text for text in failures if _DIVERGENCE not in text]
         if failures:
             raise SubmodelError(f"{len(failures)} of {len(waiting)} runs failed; {failures[0]}")
 

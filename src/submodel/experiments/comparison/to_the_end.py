@@ -14,7 +14,8 @@ from submodel.errors import ConfigError
 from submodel.experiments.comparison.findings import Findings, WayRecord
 from submodel.experiments.comparison.plan import ComparisonPlan
 from submodel.experiments.comparison.ways import Way
-from submodel.experiments.converged.contenders import Contender, converge
+from submodel.experiments.converged.contenders import Contender
+from submodel.experiments.converged.converge import converge
 from submodel.experiments.converged.course import Course
 from submodel.experiments.runner import Runner
 

@@ -7,8 +7,16 @@ from pathlib import Path
 
 from submodel.errors import SubmodelError
 from submodel.experiments.converged.candidates import Candidate
-from submodel.experiments.converged.contenders import Contender, converge
-from submodel.experiments.converged.power import POWER, power_of_test, seeds_needed
+from submodel.experiments.converged.contenders import Contender
+from submodel.experiments.converged.converge import converge
+from submodel.experiments.converged.earlier import missing_seeds, read_earlier
+from submodel.experiments.converged.outlook import Outlook, seconds_left
+from submodel.experiments.converged.power import (
+    POWER,
+    power_of_test,
+    seeds_needed,
+    typical_deviation,
+)
 from submodel.experiments.converged.questions import OpenQuestion
 from submodel.experiments.converged.rates import RateTable, read_rates
 from submodel.experiments.converged.settings import SETTINGS
@@ -57,21 +65,36 @@ def run_agenda(
     Args:
         runner: runs several at a time.
         questions: what is asked.
-        records: where records are kept.
+        records: where records are kept; what is there is not run again.
         seeds: how many runs of each way; None: as many as each setting has.
     """
-    blocks = _blocks(questions)
-    least_hours = [_hours(contenders_of(block, seeds))[1] for block in blocks]
+    blocks = [contenders_of(block, seeds) for block in _blocks(questions)]
+    seconds = [seconds_left(block, records) for block in blocks]
+    outlook = Outlook(sum(seconds), runner.console)
     for place, block in enumerate(blocks):
-        if not block:
+        if not seconds[place]:
             continue
-        hours = sum(least_hours[place:])
+        hours = sum(seconds[place:]) / 3600
         runner.console.print(
             f"part {place + 1} of {len(blocks)}; from its beginning to the end of the plan at "
             f"least {hours:.1f} core-hours: {hours / runner.parallel:.1f} hours with "
             f"{runner.parallel} at a time"
         )
-        converge(runner, contenders_of(block, seeds), records)
+        converge(runner, block, records, outlook)
+
+
+def words_of_rest(questions: Sequence[OpenQuestion], records: Path, seeds: int | None) -> str:
+    """What is left to run beyond some records.
+
+    Args:
+        questions: what is asked.
+        records: the folder of records.
+        seeds: how many runs of each way; None: as many as each setting has.
+    """
+    contenders = [c for block in _blocks(questions) for c in contenders_of(block, seeds)]
+    missing = sum(len(missing_seeds(c, read_earlier(c, records))) for c in contenders)
+    hours = seconds_left(contenders, records) / 3600
+    return f"Beyond the records in {records}: {missing} runs, at least {hours:.1f} core-hours."
 
 
 def read_results(
@@ -79,9 +102,26 @@ def read_results(
 ) -> tuple[dict[Candidate, VariantRecord], dict[Candidate, list[RateTable]]]:
     """What is recorded of the questions' candidates, and their tables of learning rates.
 
+    Raises `SubmodelError` where that is nothing.
+
     Args:
         questions: whose candidates.
         records: the folder of records; a candidate that has none there is left out.
+    """
+    results, tables = read_available(questions, records)
+    if not results:
+        raise SubmodelError(f"{records}: no records of these questions")
+    return results, tables
+
+
+def read_available(
+    questions: Sequence[OpenQuestion], records: Path
+) -> tuple[dict[Candidate, VariantRecord], dict[Candidate, list[RateTable]]]:
+    """As `read_results`, but there need be none.
+
+    Args:
+        questions: whose candidates.
+        records: the folder of records.
     """
     results: dict[Candidate, VariantRecord] = {}
     tables: dict[Candidate, list[RateTable]] = {}
@@ -97,9 +137,21 @@ def read_results(
                 results[candidate] = whole
         else:
             results[candidate] = parts[0]
-    if not results:
-        raise SubmodelError(f"{records}: no records of these questions")
     return results, tables
+
+
+def spread_over_seeds(questions: Sequence[OpenQuestion], records: Path) -> dict[str, float]:
+    """By setting, how much differences vary over seeds, where records can tell.
+
+    Args:
+        questions: whose candidates.
+        records: the folder of records.
+    """
+    by_setting: dict[str, list[VariantRecord]] = {}
+    for candidate, record in read_available(questions, records)[0].items():
+        by_setting.setdefault(candidate.setting, []).append(record)
+    deviations = {setting: typical_deviation(ways) for setting, ways in by_setting.items()}
+    return {setting: value for setting, value in deviations.items() if value is not None}
 
 
 def budget_rows(questions: Sequence[OpenQuestion], seeds: int | None = None) -> list[list[str]]:

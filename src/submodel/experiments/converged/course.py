@@ -91,6 +91,23 @@ class Course:
         milestones = getattr(config.local, "milestones", None) or [config.train.rounds]
         return self.is_flat([line for line in history if line["round"] <= milestones[0]])
 
+    def ends_with(self, config: Config) -> bool:
+        """Whether a run of this course may have ended with a configuration.
+
+        Args:
+            config: of a run that has come to its end.
+        """
+        rounds = config.train.rounds - self.final
+        if not (rounds == self.most or rounds in range(self.least, self.most, self.step)):
+            return False
+        if not self.final:
+            return config.local.schedule == "constant"
+        local = config.local
+        return local.schedule == "step" and (local.milestones, local.decay) == (
+            [rounds],
+            self.decay,
+        )
+
     @property
     def longest(self) -> int:
         """The most rounds that a run may have."""
@@ -100,11 +117,3 @@ class Course:
     def shortest(self) -> int:
         """The fewest."""
         return self.least + self.final
-
-    def comparable(self, config: Config) -> Config:
-        """A configuration without what the course changes.
-
-        Args:
-            config: at any stage.
-        """
-        return self.begin(config)

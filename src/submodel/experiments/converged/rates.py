@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter
 from submodel.errors import SubmodelError
 from submodel.experiments.converged.course import SCORE
 from submodel.experiments.jobs import Job
-from submodel.files import UnreadableError, read_typed
+from submodel.files import UnreadableError, read_typed, write_text
 
 TUNING_SEED = 1000
 """No result is of it."""
@@ -59,7 +59,7 @@ class RateTable:
         """Keep it beside the records."""
         path = folder / f"{self.slug}.rates.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
+        write_text(path, json.dumps(asdict(self), indent=1) + "\n")
 
 
 _TABLE = TypeAdapter(RateTable)

@@ -12,7 +12,7 @@ from submodel.experiments.converged.questions import EQUAL_LOSS, Contrast, OpenQ
 from submodel.experiments.converged.rates import RateTable
 from submodel.experiments.converged.settings import SETTINGS
 from submodel.experiments.records import VariantRecord
-from submodel.experiments.statistics import judge
+from submodel.experiments.statistics import Judgement, judge
 from submodel.experiments.wording import JUDGEMENT_HEADINGS, describe_judgement, how_to_read, number
 from submodel.presentation.figures import draw_band, new_figure, save_figure
 from submodel.presentation.tables import markdown_table
@@ -28,17 +28,29 @@ _RESULT_HEADINGS = (
 )
 
 
-def answer_rows(question: OpenQuestion, results: CandidateRecords) -> list[list[str]]:
-    """What each contrast of a question came to, judged together; those not run are left out.
+def judge_question(
+    question: OpenQuestion, results: CandidateRecords
+) -> list[tuple[Contrast, Judgement]]:
+    """The contrasts of a question that were run, judged together.
 
     Args:
         question: whose contrasts.
         results: what came out, by candidate.
     """
     contrasts = [c for c in question.contrasts if all(side in results for side in c.sides)]
-    judgements = judge([_differences(c, results) for c in contrasts])
+    judgements = judge([differences_of(c, results) for c in contrasts])
+    return list(zip(contrasts, judgements, strict=True))
+
+
+def answer_rows(question: OpenQuestion, results: CandidateRecords) -> list[list[str]]:
+    """What each contrast of a question came to; those not run are left out.
+
+    Args:
+        question: whose contrasts.
+        results: what came out, by candidate.
+    """
     rows = []
-    for contrast, one in zip(contrasts, judgements, strict=True):
+    for contrast, one in judge_question(question, results):
         better, worse = contrast.sides
         base = contrast.measure.removesuffix(EQUAL_LOSS)
         rows.append(
@@ -55,7 +67,13 @@ def answer_rows(question: OpenQuestion, results: CandidateRecords) -> list[list[
     return rows
 
 
-def _differences(contrast: Contrast, results: CandidateRecords) -> list[float]:
+def differences_of(contrast: Contrast, results: CandidateRecords) -> list[float]:
+    """What a contrast came to, seed by seed.
+
+    Args:
+        contrast: of two candidates that have results.
+        results: what came out, by candidate.
+    """
     better, worse = (results[side] for side in contrast.sides)
     if contrast.measure.endswith(EQUAL_LOSS):
         measure = contrast.measure.removesuffix(EQUAL_LOSS)
@@ -134,6 +152,60 @@ def draw_question(question: OpenQuestion, results: CandidateRecords, path: Path)
     save_figure(figure, path)
 
 
+def results_of(question: OpenQuestion, results: CandidateRecords) -> CandidateRecords:
+    """What came out of a question's own candidates.
+
+    Args:
+        question: whose candidates.
+        results: of these and others.
+    """
+    return {c: results[c] for c in question.candidates if c in results}
+
+
+def question_lines(
+    question: OpenQuestion,
+    results: CandidateRecords,
+    tables: Sequence[RateTable],
+    command: str,
+    picture: str,
+) -> list[str]:
+    """The answers, the results behind them and the rates as Markdown, below a heading.
+
+    Args:
+        question: what was asked.
+        results: what came out of its candidates, as far as they were run.
+        tables: of learning rates.
+        command: what runs it.
+        picture: where the figure is, from the page.
+    """
+    runs = [run for record in results.values() for run in record.runs]
+    hours = sum(run.seconds for run in runs) / 3600
+    lines = [f"`{command}`: {len(runs)} runs, {hours:.2f} hours of one core in all.", ""]
+    if not results:
+        lines = [f"`{command}`: not run yet.", ""]
+    if question.paper:
+        lines += [f"Published: {question.paper}.", ""]
+    if not results:
+        return lines
+    rows = answer_rows(question, results)
+    seeds = min(len(record.runs) for record in results.values())
+    return [
+        *lines,
+        f"![{question.title}]({picture})",
+        "",
+        *markdown_table(ANSWER_HEADINGS, rows),
+        "",
+        how_to_read(seeds, len(rows)),
+        "",
+        *markdown_table(_RESULT_HEADINGS, result_rows(results)),
+        "",
+        *_flatness_words(results),
+        "",
+        *markdown_table(("learning rates", "held-out accuracy", "taken"), rate_rows(tables)),
+        "",
+    ]
+
+
 def write_question(
     question: OpenQuestion,
     results: CandidateRecords,
@@ -145,46 +217,17 @@ def write_question(
 
     Args:
         question: what was asked.
-        results: what came out of its candidates, as far as they were run.
+        results: what came out of candidates, as far as they were run.
         tables: of learning rates.
         command: what runs it.
         folder: where the page goes.
     """
     page, picture = folder / f"{question.name}.md", folder / f"{question.name}.png"
-    own_results = {
-        candidate: results[candidate] for candidate in question.candidates if candidate in results
-    }
-    runs = [run for record in own_results.values() for run in record.runs]
-    lines = [
-        f"# {question.title}",
-        "",
-        f"`{command}`: {len(runs)} runs, "
-        f"{sum(run.seconds for run in runs) / 3600:.2f} hours of one core in all.",
-        "",
-    ]
-    if question.paper:
-        lines += [f"Published: {question.paper}.", ""]
-    if not own_results:
-        page.write_text("\n".join([*lines, "Nothing of it has been run yet.", ""]), "utf-8")
-        return page
-    draw_question(question, own_results, picture)
-    rows = answer_rows(question, own_results)
-    seeds = min(len(record.runs) for record in own_results.values())
-    lines += [
-        f"![{question.title}]({picture.name})",
-        "",
-        *markdown_table(ANSWER_HEADINGS, rows),
-        "",
-        how_to_read(seeds, len(rows)),
-        "",
-        *markdown_table(_RESULT_HEADINGS, result_rows(own_results)),
-        "",
-        *_flatness_words(own_results),
-        "",
-        *markdown_table(("learning rates", "held-out accuracy", "taken"), rate_rows(tables)),
-        "",
-    ]
-    page.write_text("\n".join(lines), "utf-8")
+    own_results = results_of(question, results)
+    if own_results:
+        draw_question(question, own_results, picture)
+    lines = question_lines(question, own_results, tables, command, picture.name)
+    page.write_text("\n".join([f"# {question.title}", "", *lines]), "utf-8")
     return page
 
 

@@ -87,10 +87,15 @@ def result_table(records: Records) -> Iterator[str]:
     yield from markdown_table(headings, rows)
 
 
-def _sides(
+def claim_sides(
     experiment: Experiment, records: Records
 ) -> Iterator[tuple[Claim, str, Variant, Variant]]:
-    """Every claim in each of its settings, and the two variants that it speaks of."""
+    """Every claim in each of its settings, and the two variants that it speaks of.
+
+    Args:
+        experiment: Whose claims.
+        records: What came out, by variant; claims without are left out.
+    """
     for claim in experiment.claims:
         for dataset, split in dict.fromkeys((v.dataset, v.split) for v in records):
             for setting in claim.settings:
@@ -106,7 +111,7 @@ def claim_rows(experiment: Experiment, records: Records) -> list[list[str]]:
         experiment: Whose claims.
         records: What came out, by variant.
     """
-    sides = list(_sides(experiment, records))
+    sides = list(claim_sides(experiment, records))
     judgements = judge([records[b].ahead_of(records[w], c.measure) for c, _, b, w in sides])
     return [
         [

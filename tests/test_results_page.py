@@ -1,0 +1,91 @@
+"""docs/results.md says what the records in results/ say, and what has none is not run yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tools import results as page
+from tools.pages import RESULTS, part
+
+from submodel.experiments.converged.agenda import read_available
+from submodel.experiments.converged.claims import CITED_SOURCES, NOT_RUN, PUBLISHED_FIGURES
+from submodel.experiments.converged.questions import QUESTIONS
+from submodel.experiments.converged.report import results_of
+from submodel.experiments.paper.gpu_time import PEAKS, UTILISATION, forward_flops, gpu_rows
+from submodel.experiments.records import SeedRun, VariantRecord
+
+
+def test_every_part_of_the_page_follows_from_the_records() -> None:
+    for name, text in page.parts().items():
+        assert part(RESULTS, name) == text, "run make results"
+
+
+def test_every_question_with_records_has_its_figure() -> None:
+    results, _ = read_available(list(QUESTIONS.values()), page.RECORDS / "converged")
+    for question in QUESTIONS.values():
+        has_results = bool(results_of(question, results))
+        assert (RESULTS.parent / page.figure(question.name)).is_file() == has_results
+
+
+def write_record(folder: Path, slug: str, accuracies: Sequence[float]) -> None:
+    keys = ("test_accuracy", "train_eval_accuracy", "capacity_accuracy.1", "capacity_accuracy.0.5",
+            "client_accuracy.worst_quarter")  # fmt: skip
+    costs = {"round": 440, "bytes": 2e9, "flops": 3e12, "test_loss": 1.0}
+    runs = [
+        SeedRun(seed, [{**costs, **dict.fromkeys(keys, value)}], 36.0, "0" * 64, is_flat=True)
+        for seed, value in enumerate(accuracies)
+    ]
+    VariantRecord(slug, {}, runs).write(folder / f"{slug}.json")
+
+
+def test_records_that_arrive_fill_their_rows_and_no_others(tmp_path: Path) -> None:
+    write_record(tmp_path / "converged", "fashion-rolling", [0.80, 0.82, 0.81])
+    before = page.parts(tmp_path)
+    assert (
+        "| Fashion-MNIST, L = 5 | rolling | 440 | 3 of 3 | 2 | 3 | 81.0 % ± 1.0"
+        in before["questions"]
+    )
+    assert before["claims"].count(NOT_RUN) == before["claims"].count("\n") - 1
+    write_record(tmp_path / "converged", "fashion-static", [0.70, 0.71, 0.72])
+    parts = page.parts(tmp_path)
+    row = "| rolling beats static | Fashion-MNIST, L = 5 | accuracy |  |  |  |  | +10.0 points | "
+    assert f"{row}[+7.5, +12.5] | 3 | holds |" in parts["claims"]
+    assert (
+        before["claims"].count(NOT_RUN) - parts["claims"].count(NOT_RUN) == 3
+    )  # by three measures
+    assert "`submodel reproduce static --scale converged`: 6 runs, 0.06 hours" in parts["questions"]
+    assert "`submodel reproduce gap --scale converged`: not run yet." in parts["questions"]
+
+
+def test_published_differences_are_those_of_the_figures_behind_them() -> None:
+    contrasts = {(c.setting, (c.better, c.worse), c.measure)
+                 for q in QUESTIONS.values() for c in q.contrasts}  # fmt: skip
+    assert PUBLISHED_FIGURES.keys() <= contrasts
+    count = 0
+    for figures in PUBLISHED_FIGURES.values():
+        assert figures.keys() <= set(CITED_SOURCES)
+        for text in figures.values():
+            shown = [
+                float(word.rstrip(","))
+                for word in text.split()
+                if word[0] in "+-" and len(word) > 1
+            ]
+            pairs = text.partition("(")[2].rstrip(")").split(", ") if shown else []
+            for value, pair in zip(shown, pairs, strict=True):
+                first, second = map(float, pair.split(" - "))
+                assert value == pytest.approx(first - second, abs=0.051)
+                count += 1
+    assert count == 12
+
+
+def test_gpu_hours_follow_from_counted_flops() -> None:
+    assert forward_flops(10, 64, 1.0) == pytest.approx(2 * 0.5554e9, rel=1e-3)  # ResNet18's MACs
+    rows = {row[0]: row[1:] for row in gpu_rows()}
+    runs, flops, *hours = rows["cifar10, capacity 1, one run"]
+    assert runs == "1"
+    counted = 2500 * 1110845440 * (3 * 5000 + 60_000 / 25)
+    assert float(flops) == pytest.approx(counted / 1e15, abs=0.5)
+    peaks = [peak * share for peak in PEAKS.values() for share in UTILISATION]
+    assert [float(h) for h in hours] == pytest.approx([counted / p / 3600 for p in peaks], abs=0.05)

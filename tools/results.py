@@ -1,0 +1,63 @@
+"""Write what follows from the records in results/: `make results`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from submodel.experiments.advice.evidence import EVIDENCE_FILE
+from submodel.experiments.advice.gather import gather_evidence
+from submodel.experiments.converged.agenda import plan_lines, read_available, spread_over_seeds
+from submodel.experiments.converged.claims import CLAIM_HEADINGS, claim_rows_of
+from submodel.experiments.converged.questions import QUESTIONS
+from submodel.experiments.converged.report import draw_question, question_lines, results_of
+from submodel.experiments.paper.gpu_time import gpu_lines
+from submodel.presentation.tables import markdown_table
+from tools.pages import RESULTS, replace
+from tools.rooms import ROOT
+
+RECORDS = ROOT / "results"
+FIGURES = "images/results"
+"""Where figures are, from the page."""
+
+
+def parts(records: Path = RECORDS) -> dict[str, str]:
+    """What stands between the markers of docs/results.md, by name."""
+    questions = list(QUESTIONS.values())
+    results, tables = read_available(questions, records / "converged")
+    deviations = spread_over_seeds(questions, records / "converged")
+    lines = []
+    for question in questions:
+        own_tables = [t for candidate in question.candidates for t in tables.get(candidate, [])]
+        command = f"submodel reproduce {question.name} --scale converged"
+        own_results = results_of(question, results)
+        lines += [
+            f"### {question.title}",
+            "",
+            *question_lines(question, own_results, own_tables, command, figure(question.name)),
+        ]
+    return {
+        "claims": "\n".join(markdown_table(CLAIM_HEADINGS, claim_rows_of(results))),
+        "questions": "\n".join(lines).strip(),
+        "plan": "\n".join(plan_lines(questions, deviations)).strip(),
+        "GPU": "\n".join(gpu_lines()),
+    }
+
+
+def figure(name: str) -> str:
+    """The figure of a question, from the page."""
+    return f"{FIGURES}/converged-{name}.png"
+
+
+def main() -> None:
+    """The page's parts, its figures, and the evidence that the package has."""
+    for name, text in parts().items():
+        replace(RESULTS, name, text)
+    results, _ = read_available(list(QUESTIONS.values()), RECORDS / "converged")
+    for question in QUESTIONS.values():
+        if own_results := results_of(question, results):
+            draw_question(question, own_results, RESULTS.parent / figure(question.name))
+    gather_evidence(RECORDS).write(EVIDENCE_FILE)
+
+
+if __name__ == "__main__":
+    main()
