@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from submodel.algorithm.merge import SELECTIVE, Accumulator, accumulator, blocks, coverage, groups
+from submodel.algorithm.merge import SELECTIVE, Accumulator, blocks, coverage, groups, waiting
 from submodel.algorithm.merge.covering import count_union
 from submodel.algorithm.merge.rules import average
 from submodel.model.cut import WHOLE, CoordinateCut, Cut, PlannedCut, flat, gather
@@ -89,7 +89,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     small_blocks(monkeypatch)
-    monkeypatch.setattr(accumulator, "_LEAST_WAITING", 1)
+    monkeypatch.setattr(waiting, "_LEAST_WAITING", 1)
 
 
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
