@@ -9,7 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from submodel.algorithm.merge import SELECTIVE, Accumulator, blocks, coverage, groups, waiting
+from submodel.algorithm.merge import (
+    SELECTIVE,
+    Accumulator,
+    blocks,
+    coverage,
+    crossings,
+    groups,
+    one_tensor,
+    waiting,
+)
 from submodel.algorithm.merge.covering import count_union
 from submodel.algorithm.merge.rules import average
 from submodel.model.cut import WHOLE, CoordinateCut, Cut, PlannedCut, flat, gather
@@ -78,8 +87,16 @@ def reference(updates: Updates) -> Tensors:
 
 def row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flat, "_MOST", 0)  # of small tensors, which are merged as one
+    monkeypatch.setattr(one_tensor, "_LEAST", 1)
     monkeypatch.setattr(groups, "_LEAST", 1)
     monkeypatch.setattr(groups, "_PIECE", 50)
+    monkeypatch.setattr(crossings, "_LEAST_OUTSIDE", 2.0)
+
+
+def where_cuts_cross(monkeypatch: pytest.MonkeyPatch) -> None:
+    row_groups(monkeypatch)
+    monkeypatch.setattr(crossings, "_LEAST_OUTSIDE", 0.0)
+    monkeypatch.setattr(crossings, "_PIECE", 50)
 
 
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +114,9 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "_MOST_IN_MEMORY", 1)
 
 
-@pytest.mark.parametrize("limits", [None, row_groups, small_blocks, little_room, no_memory])
+@pytest.mark.parametrize(
+    "limits", [None, row_groups, where_cuts_cross, small_blocks, little_room, no_memory]
+)
 @pytest.mark.parametrize("case", CASES)
 def test_the_bits_do_not_depend_on_where_sums_are(
     case: str,

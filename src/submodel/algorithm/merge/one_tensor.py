@@ -1,22 +1,27 @@
-"""Merging one tensor, piece by piece: by one cut, by who holds its rows, or some rows at a time."""
+"""Merging one tensor, piece by piece: by one cut, by rows and columns, or some rows at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from submodel.algorithm.merge.blocks import WholeSums, add_block, blocks_of
+from submodel.algorithm.merge.crossings import SparselyHeldTensor
 from submodel.algorithm.merge.exchange import SumJob
 from submodel.algorithm.merge.groups import GroupedTensor, row_groups
 from submodel.algorithm.merge.holding import Holding
+from submodel.algorithm.merge.rectangles import rectangles
 from submodel.algorithm.merge.rules import MergeRule, average
 from submodel.algorithm.merge.terms import chunk_slices
 from submodel.algorithm.merge.waiting import as_rows
 from submodel.heap import large_blocks_apart
 from submodel.model.cut import Tensors, is_plain
+
+_LEAST = 1 << 14  # values of a tensor; of smaller ones, blocks of rows take fewer calls
+_MOST_HOLDINGS = 62  # bits of a whole number
 
 
 @dataclass(frozen=True)
@@ -109,8 +114,8 @@ class MergePlan:
 
         yield SumJob(None, end)
 
-    def _merge_groups(self, name: str, whole: Tensor, tensors: dict[str, Tensor]) -> bool:
-        """Merge a tensor by who holds its rows; False where that is not possible, or does not pay.
+    def _merge_rectangles(self, name: str, whole: Tensor, tensors: dict[str, Tensor]) -> bool:
+        """Merge a tensor by rows and columns; False where that is not possible, or does not pay.
 
         Args:
             name: of the tensor.
@@ -119,23 +124,34 @@ class MergePlan:
         """
         if self.more is not None or self.is_shared or not is_plain(whole):
             return False
-        groups = None
-        if whole.device.type == "cpu":
-            groups = row_groups(self.holdings, name, whole.shape)
-        if groups is None:
+        merge = self._by_rectangles(name, whole) if whole.device.type == "cpu" else None
+        if merge is None:
             return False
         with large_blocks_apart():
             new = whole if self.in_place else whole.clone()
-        grouped_tensor = GroupedTensor(name, whole, self.holdings)
-        for group in groups:
-            grouped_tensor.merge(group, new, self.weight, self.rule)
+        merge(new)
         tensors[name] = new.view(self.whole[name].shape)
         return True
+
+    def _by_rectangles(self, name: str, whole: Tensor) -> Callable[[Tensor], None] | None:
+        """What writes the new values by rows and columns; None where that does not pay."""
+        holdings = self.holdings
+        if whole.numel() < _LEAST or len(holdings) > _MOST_HOLDINGS:
+            return None
+        if any(holding.cut.mask(name) is not None for holding in holdings):
+            return None
+        parts = rectangles(holdings, name, whole.shape)
+        sparse_tensor = SparselyHeldTensor(name, whole, holdings, self.weight, self.rule, parts)
+        if sparse_tensor.is_sparse:
+            return sparse_tensor.merge
+        if (groups := row_groups(parts, whole.shape)) is None:
+            return None
+        return GroupedTensor(name, whole, holdings, self.weight, self.rule, parts, groups).merge
 
     def _many_cuts(self, name: str, tensors: dict[str, Tensor]) -> Iterator[SumJob]:
         """Clients hold this and that of the tensor: it is merged some rows at a time."""
         whole = as_rows(self.whole[name])
-        if self._merge_groups(name, whole, tensors):
+        if self._merge_rectangles(name, whole, tensors):
             return
         if self.in_place:
             new = whole
