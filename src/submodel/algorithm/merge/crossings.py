@@ -31,7 +31,7 @@ from submodel.algorithm.merge.terms import (
     split_term,
 )
 
-_PIECE = 1 << 16  # values at a time, with their positions: as many as stay in the cache
+_PIECE = 1 << 18  # values at a time: where there are few in a piece, calls cost more than they do
 _LEAST_OUTSIDE = 1 / 3  # of the clients' values; summing costs more where more of them cross
 
 
@@ -71,6 +71,7 @@ class SparselyHeldTensor:
         self._whole = whole.view(-1, self._width)
         self._count = sum(len(holding.updates) for holding in holdings)
         self._parts = parts
+        self._largest = float("inf")  # of the old values, once it is needed
         self._is_met_row = _several(len(whole), [part.rows for part in self._parts])
         self._is_met_column = _several(self._width, [part.columns for part in self._parts])
 
@@ -92,6 +93,8 @@ class SparselyHeldTensor:
             new: of the tensor's shape, with the old values; may be the tensor itself.
         """
         new = new.view(-1, self._width)
+        if self._whole.dtype == torch.float32:
+            self._largest = max(map(abs, map(float, torch.aminmax(self._whole))))
         for region, values in self._crossing():
             region.write(new, values)
         for number, part in enumerate(self._parts):
@@ -115,25 +118,29 @@ class SparselyHeldTensor:
         for start in range(0, len(every_row), step):
             rows = every_row[start : start + step]
             region = Region(part.rows[rows], where, self._width)
-            old = region.read(self._whole)
-            yield region, self._lone_values(number, as_slice(rows), old, own_columns)
+            yield region, self._lone_values(number, as_slice(rows), region, own_columns)
 
     def _lone_values(
-        self, number: int, own_rows: slice | Tensor, old: Tensor, own_columns: Tensor | None
+        self, number: int, own_rows: slice | Tensor, region: Region, own_columns: Tensor | None
     ) -> Tensor:
         """What becomes of values that one client, or clients of one cut, hold."""
         holding, width = self._holdings[number], len(self._parts[number].columns)
-        holder_weight = torch.tensor(holding.weight, dtype=torch.float64).expand(old.shape)
+        holder_weight = torch.tensor(holding.weight, dtype=torch.float64).expand(region.shape)
         new = holding.lone_values(self._name, own_rows, width, own_columns)
+        if (
+            new is not None
+            and new.dtype == self._whole.dtype
+            and self._rule.divisor(holder_weight, self._weight) is holder_weight
+            and is_restored(new, self._largest, holding.weight)
+        ):
+            return new
+        old = region.read(self._whole)
         if new is None:
             coarse, fine = holding.terms(
                 self._name, own_rows, old.view(-1), None, width, own_columns
             )
             change = coarse.add_(fine).view(old.shape)
         else:
-            divisor = self._rule.divisor(holder_weight, self._weight)
-            if divisor is holder_weight and is_restored(new, old, holding.weight):
-                return new
             change = lone_change(client_term(new, old, None, holding.weight))
         return average(old, change, holder_weight, self._weight, self._rule, is_held=True)
 

@@ -73,6 +73,11 @@ class Region:
         if isinstance(self._rows, Tensor):
             self._where = ((self._rows * width)[:, None] + columns).view(-1)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many rows and columns it has."""
+        return self._count, len(self._columns)
+
     def read(self, whole: Tensor) -> Tensor:
         """A copy of the values.
 

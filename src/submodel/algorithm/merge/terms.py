@@ -121,7 +121,7 @@ def lone_change(term: Tensor) -> Tensor:
     return term.mul_(_FINEST).round_().mul_(1 / _FINEST)
 
 
-def is_restored(new: Tensor, old: Tensor, weight: float) -> bool:
+def is_restored(new: Tensor, largest: float, weight: float) -> bool:
     """Whether old + a (new - old) / a, as a merge computes it, is ``new`` to the bit.
 
     With x = new, y = old and a = weight, the sum is x to within 2^-51 (|x| + |y|) + 2^-63 / a: four
@@ -132,19 +132,17 @@ def is_restored(new: Tensor, old: Tensor, weight: float) -> bool:
 
     Args:
         new: some values of the only client who holds them.
-        old: those of the global model.
+        largest: no old value is larger, nor any of those with the other sign.
         weight: of the client.
 
-    >>> is_restored(torch.tensor([0.1, -2.0]), torch.tensor([0.3, -2.0]), 3.0)
+    >>> is_restored(torch.tensor([0.1, -2.0]), 3.0, 1.5)
     True
-    >>> is_restored(torch.tensor([1e-9]), torch.tensor([1.0]), 1.0)
+    >>> is_restored(torch.tensor([1e-9]), 1.0, 1.0)
     False
     """
-    if new.dtype != torch.float32 or old.dtype != torch.float32 or not new.numel():
+    if new.dtype != torch.float32 or not new.numel():
         return False
-    low, high = torch.aminmax(old)
-    most = max(-float(low), float(high))
-    return float(new.abs().min()) >= max(_SPAN * most, _LEAST_RESTORED / min(1.0, weight))
+    return float(new.abs().min()) >= max(_SPAN * largest, _LEAST_RESTORED / min(1.0, weight))
 
 
 def round_small(term: Tensor, count: int) -> bool:
