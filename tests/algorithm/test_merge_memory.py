@@ -34,6 +34,8 @@ def draw(shape: Sequence[int], seed: int) -> Tensor:
 
 
 MODEL = {name: draw(shape, number) for number, (name, shape) in enumerate(SHAPES.items())}
+ODD = [0.0, -0.0, 1e-38, -1e-12, 3e-8, 1.0, -1000.0]  # near what is rounded, or loses its sign
+MODEL["w"].view(-1)[: 10 * len(ODD)] = torch.tensor(ODD * 10)
 
 
 def cut_of(rows: Sequence[int], columns: Sequence[int]) -> PlannedCut:
@@ -48,6 +50,12 @@ def update(
     return cut, {n: t + change * draw(t.shape, seed + 7) for n, t in parts.items()}, weight
 
 
+def odd(values: Tensor, seed: int) -> Tensor:
+    """The same, but for two of three."""
+    which = torch.randint(len(ODD), values.shape, generator=torch.Generator().manual_seed(seed))
+    return torch.where(which % 3 == 0, values, torch.tensor(ODD)[which])
+
+
 SAME = cut_of(range(8, 20), [0, 1, 2, 28, 29])
 CASES: dict[str, Updates] = {
     "one cut": [update(SAME, seed) for seed in range(12)],
@@ -58,6 +66,11 @@ CASES: dict[str, Updates] = {
     "small and large changes": [
         update(cut_of(range(0, 40, n), range(n)), n, 1.5, 1e-5 if n % 3 else 1.0)
         for n in range(1, 9)
+    ],
+    "odd values": [
+        (cut, {n: odd(t, number) for n, t in tensors.items()}, weight)
+        for number, weight in enumerate((1.0, 2.0**-20, 3.0))
+        for cut, tensors, _ in [update(cut_of(range(number, 40, 7), range(number, 30, 4)), 0)]
     ],
     "all of it": [update(WHOLE, seed, 0.5) for seed in range(3)],
     "masks": [
