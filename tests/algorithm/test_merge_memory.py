@@ -9,7 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from submodel.algorithm.merge import SELECTIVE, Accumulator, accumulator, blocks, coverage, groups
+from submodel.algorithm.merge import (
+    SELECTIVE,
+    Accumulator,
+    blocks,
+    coverage,
+    crossings,
+    groups,
+    one_tensor,
+    waiting,
+)
 from submodel.algorithm.merge.covering import count_union
 from submodel.algorithm.merge.rules import average
 from submodel.model.cut import WHOLE, CoordinateCut, Cut, PlannedCut, flat, gather
@@ -25,6 +34,8 @@ def draw(shape: Sequence[int], seed: int) -> Tensor:
 
 
 MODEL = {name: draw(shape, number) for number, (name, shape) in enumerate(SHAPES.items())}
+ODD = [0.0, -0.0, 1e-38, -1e-12, 3e-8, 1.0, -1000.0]  # near what is rounded, or loses its sign
+MODEL["w"].view(-1)[: 10 * len(ODD)] = torch.tensor(ODD * 10)
 
 
 def cut_of(rows: Sequence[int], columns: Sequence[int]) -> PlannedCut:
@@ -39,6 +50,12 @@ def update(
     return cut, {n: t + change * draw(t.shape, seed + 7) for n, t in parts.items()}, weight
 
 
+def odd(values: Tensor, seed: int) -> Tensor:
+    """The same, but for two of three."""
+    which = torch.randint(len(ODD), values.shape, generator=torch.Generator().manual_seed(seed))
+    return torch.where(which % 3 == 0, values, torch.tensor(ODD)[which])
+
+
 SAME = cut_of(range(8, 20), [0, 1, 2, 28, 29])
 CASES: dict[str, Updates] = {
     "one cut": [update(SAME, seed) for seed in range(12)],
@@ -49,6 +66,11 @@ CASES: dict[str, Updates] = {
     "small and large changes": [
         update(cut_of(range(0, 40, n), range(n)), n, 1.5, 1e-5 if n % 3 else 1.0)
         for n in range(1, 9)
+    ],
+    "odd values": [
+        (cut, {n: odd(t, number) for n, t in tensors.items()}, weight)
+        for number, weight in enumerate((1.0, 2.0**-20, 3.0))
+        for cut, tensors, _ in [update(cut_of(range(number, 40, 7), range(number, 30, 4)), 0)]
     ],
     "all of it": [update(WHOLE, seed, 0.5) for seed in range(3)],
     "masks": [
@@ -78,8 +100,16 @@ def reference(updates: Updates) -> Tensors:
 
 def row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flat, "_MOST", 0)  # of small tensors, which are merged as one
+    monkeypatch.setattr(one_tensor, "_LEAST", 1)
     monkeypatch.setattr(groups, "_LEAST", 1)
     monkeypatch.setattr(groups, "_PIECE", 50)
+    monkeypatch.setattr(crossings, "_LEAST_OUTSIDE", 2.0)
+
+
+def where_cuts_cross(monkeypatch: pytest.MonkeyPatch) -> None:
+    row_groups(monkeypatch)
+    monkeypatch.setattr(crossings, "_LEAST_OUTSIDE", 0.0)
+    monkeypatch.setattr(crossings, "_PIECE", 50)
 
 
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +119,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     small_blocks(monkeypatch)
-    monkeypatch.setattr(accumulator, "_LEAST_WAITING", 1)
+    monkeypatch.setattr(waiting, "_LEAST_WAITING", 1)
 
 
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +127,9 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "_MOST_IN_MEMORY", 1)
 
 
-@pytest.mark.parametrize("limits", [None, row_groups, small_blocks, little_room, no_memory])
+@pytest.mark.parametrize(
+    "limits", [None, row_groups, where_cuts_cross, small_blocks, little_room, no_memory]
+)
 @pytest.mark.parametrize("case", CASES)
 def test_the_bits_do_not_depend_on_where_sums_are(
     case: str,

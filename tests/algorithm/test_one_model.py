@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from submodel.algorithm.merge import Accumulator, accumulator, merge_rule
+from submodel.algorithm.merge import Accumulator, merge_rule, waiting
 from submodel.algorithm.one_model import OneModel
 from submodel.algorithm.rounds import initial_state, step
 from submodel.config import parse
@@ -36,7 +36,7 @@ def test_merged_in_place_it_has_the_same_bytes(
     rule: str, most: int | None, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if most is not None:
-        monkeypatch.setattr(accumulator, "_LEAST_WAITING", most)
+        monkeypatch.setattr(waiting, "_LEAST_WAITING", most)
     whole, updates = random_updates(3, torch.float32)
     if which == "one cut":
         updates = updates[:1] * 3

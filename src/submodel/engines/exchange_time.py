@@ -12,7 +12,7 @@ from submodel.model.travel import size_in_bytes
 _SECONDS_PER_ROUND = 2e-3  # two messages
 _SECONDS_PER_BYTE = 1e-9  # of an update
 _SECONDS_PER_SUM = 2.4e-7  # of a weight whose sums travel over a socket, 24 bytes
-_LEAST_WAITING = 1 << 24  # bytes of updates that wait in any model (see `Accumulator`)
+_LEAST_WAITING = 1 << 24  # bytes of updates that wait in any model (see `WaitingUpdates`)
 
 
 def exchange_seconds(setup: Setup, rounds: int, processes: int) -> float:

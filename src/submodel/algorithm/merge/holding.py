@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from submodel.algorithm.merge.terms import chunk_slices, client_term, exact_terms
+from submodel.algorithm.merge.terms import chunk_slices, exact_terms
 from submodel.model.cut import CoordinateCut, Cut, PlannedCut, Tensors
 
 _SUM_BYTES = 16  # bytes of a value's two sums in float64
@@ -99,7 +99,13 @@ class Holding:
         self._updates.clear()
 
     def terms(
-        self, name: str, rows: slice | Tensor, old: Tensor, mask: Tensor | None, width: int = 1
+        self,
+        name: str,
+        rows: slice | Tensor,
+        old: Tensor,
+        mask: Tensor | None,
+        width: int = 1,
+        columns: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The coarse and the fine sum of some of a tensor's values, flat.
 
@@ -109,36 +115,36 @@ class Holding:
             old: the global model's.
             mask: 0 where they are not held; None: all are.
             width: how many values are in a row.
+            columns: which values of a row; None: all.
         """
         coarse = fine = None
         if self._updates:
-            new = [
-                tensors[name].reshape(-1, width)[rows].reshape(-1) for tensors, _ in self._updates
-            ]
+            new = [_pick(t[name], rows, width, columns).reshape(-1) for t, _ in self._updates]
             coarse, fine = exact_terms(new, old, mask, [weight for _, weight in self._updates])
         if (sums := self._sums.get(name)) is not None:
-            part = sums.view(2, -1, width)[:, rows].reshape(2, -1)
+            part = sums.view(2, -1, width)[:, rows]
+            part = (part if columns is None else part.index_select(2, columns)).reshape(2, -1)
             coarse = part[0].clone() if coarse is None else coarse.add_(part[0])
             fine = part[1].clone() if fine is None else fine.add_(part[1])
         assert coarse is not None
         assert fine is not None
         return coarse, fine
 
-    def lone_term(self, name: str, rows: slice | Tensor, old: Tensor, width: int) -> Tensor | None:
-        """The term of some of a tensor's rows where there is one client; None where there are more.
+    def lone_values(
+        self, name: str, rows: slice | Tensor, width: int, columns: Tensor | None = None
+    ) -> Tensor | None:
+        """Some of a tensor's rows where there is one client; None where there are more.
 
         Args:
             name: of the tensor.
             rows: which of them.
-            old: the global model's values.
             width: how many values are in a row.
+            columns: which values of a row; None: all.
         """
         if self._sums or len(self._updates) > 1:
             return None
-        ((tensors, weight),) = self._updates
-        new = tensors[name].reshape(-1, width)
-        part = new[rows] if isinstance(rows, slice) else new.index_select(0, rows)
-        return client_term(part.reshape(-1), old, None, weight)
+        ((tensors, _),) = self._updates
+        return _pick(tensors[name], rows, width, columns)
 
     def region(self, name: str) -> Hashable:
         """Equal for those who hold the same of a tensor."""
@@ -169,6 +175,15 @@ class Holding:
         if last - first + 1 != len(own_rows):  # positions may come in any order
             rows = torch.from_numpy(own_rows)
         return PlannedCut({name: tuple(places.items())}), rows
+
+
+def _pick(
+    tensor: Tensor, rows: slice | Tensor, width: int, columns: Tensor | None = None
+) -> Tensor:
+    """Some rows of so many values, and of these some columns."""
+    values = tensor.reshape(-1, width)
+    part = values[rows] if isinstance(rows, slice) else values.index_select(0, rows)
+    return part if columns is None else part.index_select(1, columns)
 
 
 def _bytes(tensors: Tensors) -> int:

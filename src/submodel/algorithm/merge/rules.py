@@ -63,6 +63,12 @@ class FillIn:
         return total_weight
 
 
+_BITS = {
+    torch.float64: torch.int64,
+    torch.float32: torch.int32,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+}
 SELECTIVE, FILL_IN = Selective(), FillIn()
 
 
@@ -76,11 +82,23 @@ def merge_rule(name: str) -> MergeRule:
 
 
 def average(
-    whole: Tensor, change: Tensor, holder_weight: Tensor, total_weight: float, rule: MergeRule
+    whole: Tensor,
+    change: Tensor,
+    holder_weight: Tensor,
+    total_weight: float,
+    rule: MergeRule,
+    *,
+    is_held: bool = False,
 ) -> Tensor:
     """The merge rule: w + change / D, where ``change`` sums a_i m_i (w_i - w) over the clients.
 
-    ``holder_weight`` is the weight of those who held a coordinate, ``total_weight`` that of all.
+    Args:
+        whole: w.
+        change: of every coordinate, in float64.
+        holder_weight: the weight of those who held a coordinate.
+        total_weight: that of all.
+        rule: which D it is.
+        is_held: whether every coordinate has a holder, as far as is known.
 
     >>> whole, change = torch.zeros(3), torch.tensor([2.0, 2.0, 0.0])
     >>> holders = torch.tensor([2.0, 1.0, 0.0])
@@ -89,5 +107,22 @@ def average(
     >>> average(whole, change, holders, 4.0, SELECTIVE)
     tensor([1., 2., 0.])
     """
-    new = (change / rule.divisor(holder_weight, total_weight)).add_(whole).to(whole.dtype)
+    divisor = rule.divisor(holder_weight, total_weight)
+    new = (change / divisor).add_(whole).to(whole.dtype)
+    is_positive = (
+        is_held if divisor is holder_weight else isinstance(divisor, float) and divisor > 0
+    )
+    if is_positive and _keeps_bits_unmoved(whole):
+        return new
     return torch.where(change == 0, whole, new)
+
+
+def _keeps_bits_unmoved(whole: Tensor) -> bool:
+    """Whether w + 0 / D is w to the bit: of all numbers in float64 but -0.
+
+    Read as a whole number, -0 is the least of all.
+    """
+    kind = _BITS.get(whole.dtype)
+    if kind is None or whole.device.type != "cpu" or not whole.numel():
+        return False
+    return int(whole.view(kind).min()) != torch.iinfo(kind).min

@@ -15,6 +15,7 @@ from torch import Tensor
 _TO_COARSE, _TO_FINE = 1.5 * 2.0**28, 1.5 * 2.0**-10
 _FINEST = 2.0**62
 _SMALL = 2.0**-10  # with the fine parts of larger terms, sums stay below 2^-9: multiples of 2^-62
+_SPAN, _LEAST_RESTORED = 2.0**-24, 2.0**-36
 CHUNK = 1 << 16
 """Values at a time: as many as stay in the processor's cache."""
 
@@ -117,7 +118,31 @@ def lone_change(term: Tensor) -> Tensor:
     >>> lone_change(torch.tensor([2.0**-62 * 1.75, 3.0], dtype=torch.float64)).tolist()
     [4.336808689942018e-19, 3.0]
     """
-    return term.mul_(_FINEST).round_().div_(_FINEST)
+    return term.mul_(_FINEST).round_().mul_(1 / _FINEST)
+
+
+def is_restored(new: Tensor, largest: float, weight: float) -> bool:
+    """Whether old + a (new - old) / a, as a merge computes it, is ``new`` to the bit.
+
+    With x = new, y = old and a = weight, the sum is x to within 2^-51 (|x| + |y|) + 2^-63 / a: four
+    roundings in float64, and one to a multiple of 2^-62. Values of float32 have no other within
+    2^-25 |x| of x to which that could be rounded. It is less if |x| >= 2^-24 |y| and
+    |x| >= 2^-36 / a, which also tells whoever moved a value from who did not: neighbours of x
+    differ from it by 2^-60 / a or more. Zeros, whose sign may change, are never restored.
+
+    Args:
+        new: some values of the only client who holds them.
+        largest: no old value is larger, nor any of those with the other sign.
+        weight: of the client.
+
+    >>> is_restored(torch.tensor([0.1, -2.0]), 3.0, 1.5)
+    True
+    >>> is_restored(torch.tensor([1e-9]), 1.0, 1.0)
+    False
+    """
+    if new.dtype != torch.float32 or not new.numel():
+        return False
+    return float(new.abs().min()) >= max(_SPAN * largest, _LEAST_RESTORED / min(1.0, weight))
 
 
 def round_small(term: Tensor, count: int) -> bool:
