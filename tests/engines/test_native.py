@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from submodel import digits, train
-from submodel.cli import command_line
+from submodel.cli.base import command_line
 from submodel.config import parse
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.batched.forward import UnstackableError

@@ -20,7 +20,7 @@ from submodel.model.cut import WHOLE, Cut, gather
 
 _MOST_MODULES, _MOST_VALUES = 16, 1 << 20  # of a model; and of the weights that each may keep
 _Key = tuple[tuple[tuple[str, int], ...], str]
-_kept: WeakKeyDictionary[nn.Module, dict[_Key, nn.Module]] = WeakKeyDictionary()
+_SHELVES: WeakKeyDictionary[nn.Module, dict[_Key, nn.Module]] = WeakKeyDictionary()
 
 
 def load_cut(
@@ -75,7 +75,7 @@ def lent_module(
     ...     second(torch.ones(1, 2)).tolist(), second is first
     ([[0.0]], True)
     """
-    shelf = _kept.setdefault(module, {}) if _can_serve_again(module) else {}
+    shelf = _SHELVES.setdefault(module, {}) if _can_serve_again(module) else {}
     key = (cut.shape_key, str(device))
     small = shelf.pop(key, None)  # nobody else is lent it meanwhile
     if small is None:

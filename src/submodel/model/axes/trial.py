@@ -131,15 +131,17 @@ class TrialValues(Mapping[str, Tensor]):
         self._convert, self._is_lively = convert, is_lively
         self._factors: dict[str, float | None] = {}
         size = sum(t.numel() * t.element_size() for t in self._data.values())
-        self._made: dict[str, Tensor] | None = {} if size < LARGE_MODEL else None
+        self._values_so_far: dict[str, Tensor] | None = {} if size < LARGE_MODEL else None
 
     def __getitem__(self, name: str) -> Tensor:
         alias = self._names[name]
-        if self._made is None:
+        if self._values_so_far is None:
             return self._make(alias)
-        if alias not in self._made:  # nobody writes to them: what a forward writes is put back
-            self._made[alias] = self._make(alias)
-        return self._made[alias]
+        if (
+            alias not in self._values_so_far
+        ):  # nobody writes to them: what a forward writes is put back
+            self._values_so_far[alias] = self._make(alias)
+        return self._values_so_far[alias]
 
     def _make(self, alias: str) -> Tensor:
         value: Tensor = self._convert(self._data[alias])
