@@ -1,6 +1,6 @@
 """How time and memory grow, each with its exponent: a figure for everything that may grow.
 
-    python -m benchmarks.growth [--only sampled,registered,parameters,cuts,processes]
+    python -m benchmarks.growth [--only sampled,registered,parameters,cuts,processes] [--redraw]
 
 - clients sampled per round, and clients registered: workload A of `benchmarks.speed` (digits CNN);
 - parameters: a GPT of growing width, 4 clients of capacity 1/4;
@@ -123,6 +123,8 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         result: of `measure`.
         path: of the picture.
     """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
     figure = new_figure(8, 3.2)
     values = np.array([row["value"] for row in result["points"]], dtype=float)
     labels = {"seconds": ("seconds per round", 1.0), "bytes": ("memory, MB", 1e6)}
@@ -134,9 +136,24 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         plot.loglog(values, np.exp(height) * values**slope, label=label_of_line)
         plot.set(xlabel=result["title"], ylabel=label)
         plot.set_ylim(amounts.min() / 3, amounts.max() * 3)  # a flat line looks flat
-        plot.grid(alpha=0.3, which="both")
+        plot.set_xticks(values, [_plain_number(value) for value in values])
+        plot.set_xticks([], minor=True)
+        plot.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        plot.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        plot.yaxis.set_minor_locator(NullLocator())
+        plot.grid(alpha=0.3)
         plot.legend()
     save_figure(figure, path)
+
+
+def _plain_number(value: float) -> str:
+    """A value as a tick names it: whole where it is round, else in millions.
+
+    >>> [_plain_number(value) for value in (25, 1000, 1000000, 269696, 13167616)]
+    ['25', '1,000', '1,000,000', '0.27 M', '13 M']
+    """
+    is_round = value == float(f"{value:.2g}")
+    return f"{value:,.0f}" if is_round else f"{value / 1e6:.2g} M"
 
 
 def _both(exponents: Sequence[float]) -> str:
@@ -177,7 +194,14 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(VALUES), help="what may grow, by commas")
     parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks/results/growth.json")
     parser.add_argument("--images", type=Path, default=_ROOT / "docs/images")
+    parser.add_argument(
+        "--redraw", action="store_true", help="measure nothing: draw what --out has"
+    )
     given = parser.parse_args()
+    if given.redraw:
+        for name, result in json.loads(given.out.read_text()).items():
+            draw(result, given.images / f"growth-{name}.png")
+        return
     names = given.only.split(",")
     if unknown := [name for name in names if name not in VALUES]:
         parser.error(f"--only: {unknown[0]!r} is not one of {', '.join(VALUES)}")

@@ -28,6 +28,7 @@ from submodel.model.build.cut_check import check_cut
 from submodel.model.build.module import Factory, Resize
 from submodel.model.cut import UnitCut
 from submodel.model.inputs import Inputs
+from submodel.prepare.engine import check_engine
 from submodel.prepare.from_python import as_own
 from submodel.prepare.selection import Selector
 from submodel.runs.callbacks import Callback, CallbackGuard, OnRound, Tell
@@ -173,6 +174,7 @@ def train(
             if resume:
                 folder.config()  # or it is no run
             else:
+                check_engine(full_config, training.setup)
                 folder.create(full_config)
             with folder.lock():
                 state, history = run_rounds(training, folder, watchers, resume=resume)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +50,8 @@ def at_random(setup: Setup) -> State:
 
 def module_of(setup: Setup, state: State, capacity: float) -> nn.Module:
     tensors, cut = capacity_models(setup, state).get(capacity, (state.tensors, WHOLE))
-    return evaluation_module(setup, replace(state, tensors=tensors), cut)
+    with evaluation_module(setup, replace(state, tensors=tensors), cut) as module:
+        return copy.deepcopy(module)  # what is lent goes back
 
 
 def repeated(examples: Examples, times: Tensor) -> Examples:

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
+from submodel import digits, train
+from submodel.cli.base import command_line
 from submodel.config import parse
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.batched.forward import UnstackableError
@@ -23,6 +26,7 @@ from submodel.engines.native.fit import native_refusal
 from submodel.engines.native.forward import NativeForward
 from submodel.errors import ConfigError
 from submodel.model.norm import Scaler, StaticBatchNorm, set_rate
+from submodel.model.zoo.cnn import cnn
 from submodel.prepare.engine import make_engine
 from submodel.prepare.processes import choose_engine
 from submodel.prepare.setup import prepare
@@ -270,6 +274,19 @@ def test_without_a_compiler_torch_computes_or_the_reason_is_said() -> None:
     config = parse({**LONG, "engine": {"name": "local", "kernels": "native"}})
     with pytest.raises(ConfigError, match=r"engine\.kernels: 'native' .* no C compiler"):
         make_engine(config, prepare(config))
+
+
+@pytest.mark.usefixtures("_no_compiler")
+def test_a_run_that_cannot_be_computed_leaves_nothing_behind(tmp_path: Path) -> None:
+    settings = ["--set", "engine.kernels=native", "--out", str(tmp_path / "run")]
+    outcome = CliRunner().invoke(command_line, ["train", *settings])
+    assert isinstance(outcome.exception, ConfigError)
+    assert "no C compiler" in str(outcome.exception)
+    assert not outcome.output
+    sections = {"engine": {"kernels": "native"}}
+    with pytest.raises(ConfigError, match="no C compiler"):
+        train(cnn((1, 8, 8), 10, 4), digits(), sections, out=tmp_path / "run")
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -148,9 +148,10 @@ def score_clients(
     for capacity, clients in clients_by_capacity.items():
         tensors, cut = models.get(capacity, (state.tensors, WHOLE))
         capacity_state = replace(state, tensors=tensors)
-        module = evaluation_module(setup, capacity_state, cut, device, spread)
         numbers = sorted({group for client in clients for group in tests.shares[client]})
-        sums = _group_sums(setup, module, [tests.groups[n] for n in numbers], spread)
+        groups = [tests.groups[n] for n in numbers]
+        with evaluation_module(setup, capacity_state, cut, device, spread) as module:
+            sums = _group_sums(setup, module, groups, spread)
         sums_of_group = dict(zip(numbers, sums, strict=True))
         for client in clients:
             share = tests.shares[client]

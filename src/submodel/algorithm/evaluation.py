@@ -5,7 +5,8 @@ In a group of processes each computes some of the batches, and all know the resu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from submodel.algorithm.clients import Model
 from submodel.algorithm.dispatch import cut_of, knowledge_of
+from submodel.algorithm.lending import lent_module, load_cut
 from submodel.algorithm.scaling import scale_model
 from submodel.algorithm.score import (
     BATCH,
@@ -27,15 +29,14 @@ from submodel.algorithm.score import (
 )
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.data import Examples
-from submodel.model.build import build_module, load, sharing, to_device
-from submodel.model.cut import WHOLE, Cut, gather
+from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs
 from submodel.model.norm import (
     Spread,
-    always_by_batch,
     in_order,
     moments,
     needs_calibration,
+    set_by_batch,
     set_statistics,
 )
 from submodel.randomness import generator
@@ -52,46 +53,39 @@ def assemble_module(
     device: torch.device | str = "cpu",
     spread: Spread = in_order,
     rows: Tensor | None = None,
-    *,
-    share: bool = False,
 ) -> nn.Module:
     """The module of a cut with the global model's weights, its static norms calibrated.
 
     Static batch norm takes its statistics from the clients' data, on their devices where it is
     there, whatever statistics the run itself evaluates with; ``rows``: they are known already.
-    ``share``: the whole model computes with the tensors themselves, so nobody may change them.
     """
-    module = _load_cut(setup, tensors, cut, device, share)
-    if needs_calibration(module):
-        if rows is None:
-            (rows,) = setup.clients.moments([(tensors, cut)])
-        if rows is None:
-            rows = moments_of(module, _statistics_inputs(setup), spread)
-        set_statistics(module, rows)
+    module = load_cut(setup.module, tensors, cut, device)
+    _calibrate(setup, module, (tensors, cut), spread, rows)
     return module.eval()
+
+
+def _calibrate(
+    setup: Setup, module: nn.Module, model: Model, spread: Spread, rows: Tensor | None
+) -> None:
+    """Let static norms have the statistics of the clients' data."""
+    if not needs_calibration(module):
+        return
+    if rows is None:
+        (rows,) = setup.clients.moments([model])
+    if rows is None:
+        rows = moments_of(module, _statistics_inputs(setup), spread)
+    set_statistics(module, rows)
 
 
 def moments_of(module: nn.Module, x: Inputs, spread: Spread = in_order) -> Tensor:
     """What the module's static norms see of these inputs, batch by batch."""
-    layout_before = present_layout(module)
-    module.to(memory_format=layout_of(module))  # type: ignore[call-overload]
+    layout_before, layout = present_layout(module), layout_of(module)
+    if layout == layout_before:
+        return moments(module, split_inputs(x, module), spread)
+    module.to(memory_format=layout)  # type: ignore[call-overload]
     rows = moments(module, split_inputs(x, module), spread)
     module.to(memory_format=layout_before)  # type: ignore[call-overload]
     return rows
-
-
-def _load_cut(
-    setup: Setup,
-    tensors: Mapping[str, Tensor],
-    cut: Cut,
-    device: torch.device | str,
-    share: bool,
-) -> nn.Module:
-    if cut is WHOLE and share:
-        return sharing(setup.module, tensors).to(device)
-    module = to_device(build_module(setup.module, cut), device)
-    load(module, {name: tensor.to(device) for name, tensor in gather(cut, tensors).items()})
-    return module
 
 
 def _statistics_inputs(setup: Setup) -> Inputs:
@@ -145,12 +139,13 @@ def evaluate_parts(
 
     Static batch norm goes by the statistics that the setup names; ``rows``: of `measure_moments`.
     """
-    module = evaluation_module(setup, state, cut, device, spread, rows)
     by_test_batch = setup.statistics.source == "test_batch"
     batch = _OWN_STATISTICS_BATCH if by_test_batch else BATCH
-    return [score(module, part, setup, spread, batch) for part in parts]
+    with evaluation_module(setup, state, cut, device, spread, rows) as module:
+        return [score(module, part, setup, spread, batch) for part in parts]
 
 
+@contextmanager
 def evaluation_module(
     setup: Setup,
     state: State,
@@ -158,14 +153,17 @@ def evaluation_module(
     device: torch.device | str = "cpu",
     spread: Spread = in_order,
     rows: Tensor | None = None,
-) -> nn.Module:
-    """The global model, or a cut of it, with the statistics that the setup evaluates with."""
-    if setup.statistics.source == "test_batch":
-        module = _load_cut(setup, state.tensors, cut, device, share=True)
-        always_by_batch(module)
-    else:
-        module = assemble_module(setup, state.tensors, cut, device, spread, rows, share=True)
-    return module.to(memory_format=layout_of(module))  # type: ignore[call-overload, no-any-return]
+) -> Iterator[nn.Module]:
+    """The global model, or a cut of it, with the statistics that the setup evaluates with.
+
+    It is lent, and computes with the state's tensors themselves, so nobody may change them in here.
+    """
+    by_test_batch = setup.statistics.source == "test_batch"
+    with lent_module(setup.module, state.tensors, cut, device) as module:
+        set_by_batch(module, by_test_batch)
+        if not by_test_batch:
+            _calibrate(setup, module, (state.tensors, cut), spread, rows)
+        yield module
 
 
 def evaluate_capacities(

@@ -15,7 +15,7 @@ from submodel.algorithm.types import Setup
 from submodel.data import Examples
 from submodel.errors import DataError
 from submodel.model.inputs import Inputs, call, map_inputs, split_rows, take_rows
-from submodel.model.norm import Spread, in_order
+from submodel.model.norm import Spread, in_order, stop_training
 from submodel.tasks.counting import batch_weights, check_unknown, value_of
 
 BATCH = 200
@@ -92,7 +92,7 @@ def score(
     batch: int = BATCH,
 ) -> Score:
     """Evaluate a module as it is; ``batch`` matters only to norms that go by the batch."""
-    module.eval()
+    stop_training(module)
     inputs, targets = split_inputs(examples.x, module, batch), torch.split(examples.y, batch)
     rows = _rows(setup, module, inputs, targets, spread)
     means, counts = rows[:, :2].t().tolist()
@@ -133,7 +133,7 @@ def batch_rows(
         places: those of each batch.
         spread: how batches are shared by processes.
     """
-    module.eval()
+    stop_training(module)
     inputs = InputBatches(len(places), lambda n: take_rows(examples.x, places[n]), module)
     return _rows(setup, module, inputs, [examples.y[rows] for rows in places], spread)
 

@@ -30,6 +30,7 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     """Train in the folder, show progress, end with the result."""
     from submodel.engines.processes.group import ProcessGroup, in_process_group
     from submodel.heap import give_back
+    from submodel.prepare.engine import check_engine
     from submodel.prepare.findings import findings_of, pass_on, passed_findings
     from submodel.prepare.processes import choose_engine
     from submodel.prepare.setup import prepare
@@ -40,6 +41,7 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
     with saying_it_once():
         setup = prepare(config, findings=passed_findings(), say=_say_preparing)
     config = choose_engine(config, setup, has_begun=resume)
+    check_engine(config, setup)
     training = Training(config, setup, takes_module=True)
     together = config.engine.name == "torchrun"
     if together and not in_process_group():
@@ -72,6 +74,7 @@ def _say_preparing(text: str) -> None:
 
 def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
     """Say what a run would take; the folder is not made."""
+    from submodel.prepare.engine import check_engine
     from submodel.prepare.processes import choose_engine
     from submodel.prepare.setup import prepare
     from submodel.report.forecast import forecast_json, forecast_tables
@@ -82,6 +85,7 @@ def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
     _refuse_devices(config)
     setup = prepare(config)
     config = choose_engine(config, setup)
+    check_engine(config, setup)
     processes = _count_processes(config) if config.engine.name == "torchrun" else 1
     training = Training(config, setup, takes_module=True)
 

@@ -52,8 +52,8 @@ class StaticBatchNorm(nn.Module):
             y, mean, inverse_deviation = torch.native_batch_norm(
                 x, self.weight, self.bias, None, None, True, 0.0, self.eps
             )  # it knows them; a variance of its own would take longer than a convolution
-            variance = inverse_deviation.double() ** -2 - self.eps
-            self.collecting.append((x.numel() // x.shape[1], mean, variance.clamp(min=0)))
+            variance = inverse_deviation.double().pow_(-2).sub_(self.eps).clamp_(min=0)
+            self.collecting.append((x.numel() // x.shape[1], mean, variance))
             return y
         if self.training or self.always_by_batch:
             # torch.batch_norm, as F.batch_norm refuses a last batch of one example
@@ -69,22 +69,34 @@ class StaticBatchNorm(nn.Module):
         )
 
 
+def stop_training(module: nn.Module) -> None:
+    """As ``module.eval()``, which sets every layer, however often it is called.
+
+    >>> net = nn.Sequential(nn.Dropout())
+    >>> stop_training(net)
+    >>> net.training, net[0].training
+    (False, False)
+    """
+    if any(layer.training for layer in module.modules()):
+        module.eval()
+
+
 def needs_calibration(module: nn.Module) -> bool:
     """Whether the module has static batch norms."""
     return any(isinstance(layer, StaticBatchNorm) for layer in module.modules())
 
 
-def always_by_batch(module: nn.Module) -> None:
+def set_by_batch(module: nn.Module, always: bool) -> None:
     """Let static norms use each batch's own statistics in evaluation too, as FedRolex's code does.
 
     >>> net = nn.Sequential(StaticBatchNorm(1)).eval()
-    >>> always_by_batch(net)
+    >>> set_by_batch(net, True)
     >>> net(torch.tensor([[1.0], [3.0]])).round().flatten().tolist()
     [-1.0, 1.0]
     """
     for layer in module.modules():
         if isinstance(layer, StaticBatchNorm):
-            layer.always_by_batch = True
+            layer.always_by_batch = always
 
 
 class Scaler(nn.Module):
@@ -155,14 +167,14 @@ def moments(module: nn.Module, batches: Batches, spread: Spread = in_order) -> T
     `set_statistics` takes the stacked rows of all clients: no example leaves its owner.
     """
     layers = _static_norms(module)
-    module.eval()
+    stop_training(module)
     part = _up_to_last_norm(module)
 
     def statistics(number: int) -> Tensor:
         for layer in layers:
             layer.collecting = []
         call(part, batches[number])
-        return torch.cat([_batch_row(layer.collecting or []) for layer in layers])
+        return torch.cat([t for layer in layers for t in _batch_row(layer.collecting or [])])
 
     try:
         return torch.stack(spread(len(batches), statistics))
@@ -208,15 +220,15 @@ def _static_norms(module: nn.Module) -> list[StaticBatchNorm]:
     return [layer for layer in module.modules() if isinstance(layer, StaticBatchNorm)]
 
 
-def _batch_row(parts: list[tuple[int, Tensor, Tensor]]) -> Tensor:
-    """What one layer saw of one batch, as (count, mean ..., variance ...)."""
+def _batch_row(parts: list[tuple[int, Tensor, Tensor]]) -> list[Tensor]:
+    """What one layer saw of one batch: count, mean and variance, to be put side by side."""
     if not parts:
         raise SubmodelError("a static batch norm saw no data: the forward pass leaves it out")
-    rows = [torch.cat([v.new_tensor([n]), m.to(v), v]) for n, m, v in parts]
+    rows = [[v.new_full((1,), n), m.to(v), v] for n, m, v in parts]
     if len(rows) == 1:  # nothing to pool
         return rows[0]
-    count, mean, variance = _pool_rows(torch.stack(rows))
-    return torch.cat([count.reshape(1), mean, variance])
+    count, mean, variance = _pool_rows(torch.stack([torch.cat(row) for row in rows]))
+    return [count.reshape(1), mean, variance]
 
 
 def _pool_rows(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -45,6 +45,8 @@ class Memory:
         return any(not torch.equal(buffer, value) for buffer, value in dense)
 
 
+_WITHOUT_TENSORS = {bool, int, float, str, type(None), dict, OrderedDict, set, list}
+"""Types that are no tensor, or containers that are looked at by themselves."""
 _INTERNAL = {"_parameters", "_modules"}  # no state; hooks are one, as some forwards install theirs
 
 
@@ -74,6 +76,8 @@ def _tensors(containers: Iterable[_Container]) -> dict[int, Tensor]:
     tensors: dict[int, Tensor] = {}
     for container in containers:
         for value in container.values() if isinstance(container, dict) else container:
+            if type(value) in _WITHOUT_TENSORS:  # most, and quicker than asking what it is
+                continue
             if isinstance(value, Tensor):
                 tensors[id(value)] = value
             elif type(value) is tuple:

@@ -113,6 +113,8 @@ def _exchange(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> It
 class TrialValues(Mapping[str, Tensor]):
     """The values of a trial, made when they are asked for: a model may fill the memory as it is.
 
+    Those of smaller models are kept, as every forward of a trial asks for all.
+
     Args:
         weights: the module's tensors, by all their names.
         convert: to another precision.
@@ -128,9 +130,20 @@ class TrialValues(Mapping[str, Tensor]):
         self._data = {name: weights[name].detach() for name in first.values()}
         self._convert, self._is_lively = convert, is_lively
         self._factors: dict[str, float | None] = {}
+        size = sum(t.numel() * t.element_size() for t in self._data.values())
+        self._values_so_far: dict[str, Tensor] | None = {} if size < LARGE_MODEL else None
 
     def __getitem__(self, name: str) -> Tensor:
         alias = self._names[name]
+        if self._values_so_far is None:
+            return self._make(alias)
+        if (
+            alias not in self._values_so_far
+        ):  # nobody writes to them: what a forward writes is put back
+            self._values_so_far[alias] = self._make(alias)
+        return self._values_so_far[alias]
+
+    def _make(self, alias: str) -> Tensor:
         value: Tensor = self._convert(self._data[alias])
         if not self._is_lively:
             return value

@@ -84,10 +84,10 @@ def _passes(training: Training) -> dict[float, int]:
 def _forward_seconds(training: Training, state: State, examples: int) -> float:
     """Of so many examples through the global model, when it is warm."""
     setup = replace(training.setup, statistics=Statistics("test_batch"))
-    module = evaluation_module(setup, state, WHOLE, training.device).eval()
     rows = take_rows(setup.clients.dataset.test.x, slice(examples))
     inputs = map_inputs(lambda tensor: tensor.to(training.device), rows)
-    call(module, inputs)
-    begin = time.perf_counter()
-    call(module, inputs)
-    return time.perf_counter() - begin
+    with evaluation_module(setup, state, WHOLE, training.device) as module:
+        call(module, inputs)
+        begin = time.perf_counter()
+        call(module, inputs)
+        return time.perf_counter() - begin
