@@ -18,6 +18,11 @@ from submodel.engines.native import library
 from submodel.engines.native.library import LANES, Op
 from submodel.engines.native.recipe import Ingredient
 
+LEAST_CHANNELS = 16
+"""Convolutions of fewer channels than this are not computed by tiles."""
+TRANSFORMED = 1 << 17
+"""Floats of the transforms of a strip, as `code/transforms.h` has it."""
+_APART = 144  # between transforms, as there
 Shape = tuple[int, int, int]
 """Channels, rows, columns."""
 
@@ -192,11 +197,32 @@ def _operation(
         dpad=values.frames[sources[0]], dopad=values.frames[one.output],
         pad2=values.pads[sources[-1]], dpad2=values.frames[sources[-1]],
         kh=kernel[0], kw=kernel[1], stride=one.stride, edge=one.edge,
+        by_tiles=_pays_by_tiles(one, shape, out),
         weight=-1 if one.weight is None else numbers[one.weight],
         bias=-1 if one.bias is None else numbers[one.bias],
         relu=one.relu, statistics=-1,
         scale=1.0 if one.scaler is None else 1 / one.scaler.rate, eps=one.eps,
     )  # fmt: skip
+
+
+def _pays_by_tiles(one: Ingredient, source: Shape, out: Shape) -> bool:
+    """Whether a convolution is computed by Winograd's tiles: 3 x 3, of even images."""
+    is_fit = one.kind == library.CONVOLUTION and one.kernel == (3, 3) and one.stride == 1
+    is_even = not any(size % 2 for size in (*source[1:], *out[1:]))
+    return is_fit and is_even and one.edge <= 2 and min(source[0], out[0]) >= LEAST_CHANNELS
+
+
+def _tile_scratch(op: Op, batch: int) -> tuple[int, ...]:
+    """As `_scratch`, of a convolution by tiles: transforms are those of a strip of the image."""
+    places = 16
+    wide, across = _whole_vectors(op.c), max(op.ow, op.w) // 2
+    down = max(op.oh, op.h) // 2
+    strip = min(down, max(1, TRANSFORMED // (places * (op.c + op.oc) * across * batch)))
+    length = _whole_vectors(strip * across * batch)
+    transforms = places * ((wide + op.oc) * length + 2 * _APART)
+    image = wide * (op.h + 2 * op.pad) * (op.w + 2 * op.pad) * batch
+    filters = places * (op.oc * wide + _APART)
+    return 0, filters, transforms, image + transforms + filters
 
 
 def _place_gradients(
@@ -232,6 +258,8 @@ def _place_gradients(
 
 def _scratch(op: Op, batch: int) -> tuple[int, ...]:
     """Floats for offsets (of two floats each), packed filters, split images and turned ones."""
+    if op.by_tiles:
+        return _tile_scratch(op, batch)
     taps = op.kh * op.kw
     rows, columns = op.h + 2 * op.pad, op.w + 2 * op.pad
     row = _whole_vectors(-(-columns // op.stride) * batch) * op.stride

@@ -14,6 +14,7 @@ typedef struct {
     i64 dpad, dopad;           /* the frames of din (and din2) and of dout */
     i64 pad2, dpad2;           /* of in2 and its gradient */
     i64 kh, kw, stride, edge;  /* of a filter or window; edge: its padding */
+    i64 by_tiles;              /* 1: by Winograd's tiles of 2 x 2 (transforms.h) */
     i64 weight, bias;          /* numbers of tensors, or -1 */
     i64 relu;                  /* NORM: with a ReLU after it */
     i64 statistics;            /* NORM: where mean and 1 / deviation of every channel are kept */
