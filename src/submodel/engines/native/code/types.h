@@ -36,6 +36,25 @@ typedef struct {
     i64 filters, offsets, phases, turns; /* places in the scratch memory */
 } plan;
 
+typedef struct { /* what goes with a tensor of the stack in training, client after client */
+    float *momentum;           /* 0: none */
+    const float *mask;         /* what its gradient is multiplied by; 0: nothing */
+    i64 size;                  /* floats of a client */
+} slot;
+
+typedef struct {
+    i64 steps;
+    const float *images;       /* all examples: [channel][row][column] */
+    const i64 *positions;      /* [client][step][example] of the batches */
+    const i64 *targets;        /* of the same: places among the classes that count */
+    const i64 *present;        /* [client][class]: outputs that count; 0: all of them */
+    i64 classes, zeros;        /* how many these are; how many more count as 0 */
+    const float *rates;        /* of the steps */
+    float *losses;             /* [client][step] */
+    i64 nesterov;
+    double momentum, decay, clip, smoothing; /* clip: 0: none */
+} training;
+
 /* data: the first value inside the frame. Framed rows begin where vectors do, so that the loads of
  * every third tap do not straddle two lines of the cache; planning.py counts with the same rule. */
 typedef struct { float *data; i64 plane, row; } view;
