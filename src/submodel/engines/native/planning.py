@@ -266,10 +266,11 @@ def _scratch(op: Op, batch: int) -> tuple[int, ...]:
     phases = 0 if op.stride == 1 else op.c * rows * row + LANES
     plane = rows * (columns * batch if op.stride == 1 else row)
     parts = op.c * op.h * op.w * batch + LANES  # of the gradient of the input, with a stride
+    linear = op.oc * _whole_vectors(batch) + (op.c + LANES) * batch  # values of a linear layer
     needs = (
         2 * max(op.c, op.oc) * taps,
         op.oc * op.c * taps,
         0 if op.stride == 1 else max(phases, parts),
-        max(_whole_vectors(op.c) * plane, op.oc * op.c * taps * LANES),
+        max(_whole_vectors(op.c) * plane, op.oc * op.c * taps * LANES, linear),
     )
     return tuple(map(_whole_vectors, needs))

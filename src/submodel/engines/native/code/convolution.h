@@ -1,5 +1,6 @@
 /* A convolution and its gradients. With a stride, its input is split into columns by remainder. */
 #pragma once
+#include "linear.h"
 #include "winograd.h"
 
 typedef struct { const float *data; i64 plane, row; } source;
@@ -66,6 +67,10 @@ static void conv_forward(const op *o, const plan *p, const tensor *tensors, i64 
     }
     if (o->by_tiles) {
         forward_by_tiles(o, p, w, client, act, scratch, o->in2 < 0 ? 0 : &base, bias);
+        return;
+    }
+    if (is_linear(o, w)) {
+        linear_forward(o, n, w->value + client * w->client, w->so, act, bias, scratch + p->turns);
         return;
     }
     float *packed = scratch + p->filters;
@@ -182,6 +187,10 @@ static void filter_gradient(const op *o, const plan *p, const tensor *w, i64 cli
                             view g, float *scratch)
 {
     float *d = w->gradient + client * w->client, *room = scratch + p->turns;
+    if (is_linear(o, w)) {
+        linear_filter_gradient(o, p->batch, act + o->in, g.data, d, w->so, room);
+        return;
+    }
     source from = split(o, p->batch, act + o->in, scratch + p->phases);
     if (o->by_tiles) {
         i64 wide = aligned(o->c), row = turn(o, p->batch, from, wide, room);
@@ -197,6 +206,11 @@ static void filter_gradient(const op *o, const plan *p, const tensor *w, i64 cli
 static void input_gradient(const op *o, const plan *p, const tensor *w, i64 client, view g,
                            float *grads, float *scratch)
 {
+    if (is_linear(o, w)) {
+        linear_input_gradient(o, p->batch, w->value + client * w->client, w->so, g.data,
+                              grads + o->din, scratch + p->turns);
+        return;
+    }
     if (o->by_tiles) {
         input_gradient_by_tiles(o, p, w, client, g, grads, scratch);
         return;

@@ -1,64 +1,7 @@
 /* Convolutions by the transforms of transforms.h: matrix products, place by place. */
 #pragma once
-#include "products.h"
+#include "matrices.h"
 #include "transforms.h"
-
-typedef float half __attribute__((vector_size(2 * LANES)));
-typedef float loose_half __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
-
-/* out[m][x] = sum over k of w[m][k] in[k][x], for V vectors and perhaps half a one */
-#define MATRIX(M, V, H)                                                                          \
-    static void matrix_##M##_##V##_##H(const float *w, i64 sm, i64 sk, const float *in, i64 count, \
-                                       i64 length, float *out)                                   \
-    {                                                                                            \
-        vec sum[M][V + 1];                                                                       \
-        half rest[M];                                                                            \
-        _Pragma("GCC unroll 8") for (int m = 0; m < M; m++) {                                    \
-            _Pragma("GCC unroll 8") for (int v = 0; v < V; v++) sum[m][v] = (vec){0};            \
-            rest[m] = (half){0};                                                                 \
-        }                                                                                        \
-        for (i64 k = 0; k < count; k++, in += length, w += sk) {                                 \
-            vec x[V + 1];                                                                        \
-            half y = {0};                                                                        \
-            _Pragma("GCC unroll 8") for (int v = 0; v < V; v++) x[v] = load(in + v * LANES);     \
-            if (H) y = *(const loose_half *)(in + V * LANES);                                    \
-            _Pragma("GCC unroll 8") for (int m = 0; m < M; m++) {                                \
-                float a = w[m * sm];                                                             \
-                _Pragma("GCC unroll 8") for (int v = 0; v < V; v++) sum[m][v] += spread(a) * x[v]; \
-                if (H) rest[m] += (a - (half){0}) * y;                                           \
-            }                                                                                    \
-        }                                                                                        \
-        _Pragma("GCC unroll 8") for (int m = 0; m < M; m++) {                                    \
-            _Pragma("GCC unroll 8") for (int v = 0; v < V; v++)                                  \
-                store(out + m * length + v * LANES, sum[m][v]);                                  \
-            if (H) *(loose_half *)(out + m * length + V * LANES) = rest[m];                      \
-        }                                                                                        \
-    }
-typedef void matrix(const float *, i64, i64, const float *, i64, i64, float *);
-#define MATRICES(M) MATRIX(M, 0, 1) MATRIX(M, 1, 0) MATRIX(M, 1, 1) MATRIX(M, 2, 0) MATRIX(M, 2, 1) MATRIX(M, 3, 0)
-#define BY_HALVES(M) {matrix_##M##_0_1, matrix_##M##_1_0, matrix_##M##_1_1, matrix_##M##_2_0, matrix_##M##_2_1, matrix_##M##_3_0}
-MATRICES(1) MATRICES(2) MATRICES(4)
-#if TALLEST == 8
-MATRICES(8)
-static matrix *const matrices[4][6] = {BY_HALVES(1), BY_HALVES(2), BY_HALVES(4), BY_HALVES(8)};
-#else
-static matrix *const matrices[3][6] = {BY_HALVES(1), BY_HALVES(2), BY_HALVES(4)};
-#endif
-
-/* out[channel][x] of all x */
-static void multiply(const float *w, i64 sm, i64 sk, const float *in, i64 count, i64 length,
-                     i64 used, float *out, i64 channels)
-{
-    i64 halves = (used + LANES / 2 - 1) / (LANES / 2), parts = (halves + 5) / 6;
-    for (i64 part = 0; part < parts; part++) {
-        i64 from = halves * part / parts, to = halves * (part + 1) / parts, x = from * (LANES / 2);
-        for (i64 c = 0; c < channels;) {
-            int b = block(channels - c, TALLEST);
-            matrices[b][to - from - 1](w + c * sm, sm, sk, in + x, count, length, out + c * length + x);
-            c += 1 << b;
-        }
-    }
-}
 
 /* A convolution of `count` channels of `x`, from its first tile's corner on, to `channels` of `y`;
  * weights of a place lie `sm` and `sk` apart for the next output and input. */
@@ -75,8 +18,8 @@ static void convolve_tiles(view x, i64 count, view y, i64 channels, i64 rows, i6
         transform_images(x, count, n, &t, r, here, room);
         for (int k = 0; k < PLACES; k++) {
             int from = is_turned ? 4 * turned[k / 4] + turned[k % 4] : k;
-            multiply(u + from * place, sm, sk, room + k * in_place, count, t.length,
-                     here * t.across * n, out + k * out_place, channels);
+            multiply(u + from * place, sm, sk, room + k * in_place, t.length, count,
+                     here * t.across * n, out + k * out_place, t.length, channels);
         }
         untransform(out, channels, n, &t, r, here, y, base, bias);
     }
