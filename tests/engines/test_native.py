@@ -129,6 +129,7 @@ TILED: tuple[tuple[Any, ...], ...] = (  # inputs, outputs, image, padding, batch
     (16, 19, (6, 8), 0, 3),
     (33, 17, (4, 6), 2, 1),
     (16, 16, (32, 24), 1, 17),  # several strips
+    (16, 16, (10, 10), 0, 45),  # of another number of rows for the gradient
 )
 
 

@@ -56,7 +56,7 @@ class TensorSlot(ctypes.Structure):
     _fields_ = (("momentum", _FLOATS), ("mask", _FLOATS), ("size", _I64))
 
 
-class Training(ctypes.Structure):
+class TrainingPlan(ctypes.Structure):
     """The steps of all clients: ``training`` of `code/types.h`."""
 
     _fields_ = (
@@ -76,7 +76,7 @@ def load_library() -> ctypes.CDLL:
     for function in (library.forward, library.backward):
         function.argtypes = [ctypes.c_void_p, _I64, *[ctypes.c_void_p] * 6]
         function.restype = None
-    pointers, counted = [ctypes.c_void_p] * 4, [ctypes.c_void_p, _I64]
-    library.train.argtypes = [*counted, *pointers[:2], *counted, *pointers]
+    pointer = ctypes.c_void_p
+    library.train.argtypes = [pointer, _I64, *[pointer] * 3, _I64, *[pointer] * 4]
     library.train.restype = None
     return library

@@ -19,10 +19,11 @@ from submodel.engines.native.library import LANES, Op
 from submodel.engines.native.recipe import Ingredient
 
 LEAST_CHANNELS = 16
-"""Convolutions of fewer channels than this are not computed by tiles."""
-TRANSFORMED = 1 << 17
-"""Floats of the transforms of a strip, as `code/transforms.h` has it."""
-_APART = 144  # between transforms, as there
+"""Convolutions of fewer channels than this are not computed by tiles: transforming them takes what
+the products save (docs/speed.md)."""
+STRIP_FLOATS = 1 << 17
+"""Of the transforms of a strip, as `code/transforms.h` has it."""
+_PLACES, _APART = 16, 144  # of a transform, and between them, as there
 Shape = tuple[int, int, int]
 """Channels, rows, columns."""
 
@@ -214,14 +215,18 @@ def _pays_by_tiles(one: Ingredient, source: Shape, out: Shape) -> bool:
 
 def _tile_scratch(op: Op, batch: int) -> tuple[int, ...]:
     """As `_scratch`, of a convolution by tiles: transforms are those of a strip of the image."""
-    places = 16
-    wide, across = _whole_vectors(op.c), max(op.ow, op.w) // 2
-    down = max(op.oh, op.h) // 2
-    strip = min(down, max(1, TRANSFORMED // (places * (op.c + op.oc) * across * batch)))
-    length = _whole_vectors(strip * across * batch)
-    transforms = places * ((wide + op.oc) * length + 2 * _APART)
+    wide = _whole_vectors(op.c)
+
+    def strip_length(rows: int, columns: int) -> int:
+        """As ``tiling_of`` of `code/transforms.h` has it."""
+        tiles = columns // 2 * batch
+        strip = max(1, STRIP_FLOATS // (_PLACES * (op.c + op.oc) * tiles))
+        return _whole_vectors(min(strip, rows // 2) * tiles)
+
+    length = max(strip_length(op.oh, op.ow), strip_length(op.h, op.w))
+    transforms = _PLACES * ((wide + op.oc) * length + 2 * _APART)
     image = wide * (op.h + 2 * op.pad) * (op.w + 2 * op.pad) * batch
-    filters = places * (op.oc * wide + _APART)
+    filters = _PLACES * (op.oc * wide + _APART)
     return 0, filters, transforms, image + transforms + filters
 
 

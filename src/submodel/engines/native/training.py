@@ -20,7 +20,7 @@ from submodel.engines.batched.loss import StackedLoss
 from submodel.engines.batched.schedule import StackedClient
 from submodel.engines.batched.stack import Share, Stack
 from submodel.engines.native.forward import NativeForward, StackView
-from submodel.engines.native.library import LANES, TensorSlot, Training, load_library
+from submodel.engines.native.library import LANES, TensorSlot, TrainingPlan, load_library
 from submodel.local.sgd import Sgd
 from submodel.local.work import LocalWork, count_steps
 from submodel.model.inputs import columns
@@ -110,7 +110,7 @@ class WholeTraining:
                 raise IndexError("an example has a label that its client does not")
         gathers = present is not None and classes != net.layout.outputs
         losses = np.empty((clients, steps), np.float32)
-        training = Training(
+        training = TrainingPlan(
             steps=steps, images=self._images.data_ptr(), positions=positions.ctypes.data,
             targets=targets.ctypes.data,
             present=present.data_ptr() if gathers and present is not None else None,

@@ -9,7 +9,7 @@
 #include "types.h"
 
 #define PLACES 16
-#define TRANSFORMED 131072 /* floats of all transforms of a strip */
+#define STRIP_FLOATS 131072 /* of all transforms of a strip; planning.py counts with these, too */
 
 typedef struct { /* of the transforms of a strip: floats from a channel, and from a place, to the next */
     i64 across, down;         /* tiles in a row, rows of tiles */
@@ -20,7 +20,7 @@ typedef struct { /* of the transforms of a strip: floats from a channel, and fro
 static tiling tiling_of(i64 rows, i64 columns, i64 channels, i64 n)
 {
     tiling t = {columns / 2, rows / 2, 0, 0};
-    t.strip = TRANSFORMED / (PLACES * channels * t.across * n);
+    t.strip = STRIP_FLOATS / (PLACES * channels * t.across * n);
     if (t.strip < 1) t.strip = 1;
     if (t.strip > t.down) t.strip = t.down;
     t.length = (t.strip * t.across * n + LANES / 2 - 1) / (LANES / 2) * (LANES / 2);
