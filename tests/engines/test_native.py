@@ -128,6 +128,27 @@ def test_convolutions_are_those_of_torch(name: str) -> None:
         assert_as_torch(net, image, clients=1 + number % 3, batch=batch)
 
 
+TILED: tuple[tuple[Any, ...], ...] = (  # inputs, outputs, image, padding, batch
+    (32, 64, (4, 4), 1, 10),
+    (16, 19, (6, 8), 0, 3),
+    (33, 17, (4, 6), 2, 1),
+    (16, 16, (32, 24), 1, 17),  # several strips
+    (16, 16, (10, 10), 0, 45),  # of another number of rows for the gradient
+)
+
+
+@pytest.mark.parametrize("case", TILED)
+def test_convolutions_by_tiles_are_those_of_torch(case: tuple[Any, ...]) -> None:
+    """3 x 3 filters of many channels on images of even size, alone and onto a sum."""
+    inputs, outputs, image, padding, batch = case
+    layer = nn.Conv2d(inputs, outputs, 3, padding=padding)
+    net = ends(nn.Sequential(nn.Conv2d(2, inputs, 1), layer), (2, *image))
+    assert_as_torch(net, (2, *image), clients=2, batch=batch)
+    if padding == 1:
+        both = Sum(nn.Conv2d(2, inputs, 1), nn.Conv2d(inputs, inputs, 3, padding=1, bias=False))
+        assert_as_torch(ends(both, (2, *image)), (2, *image), clients=2, batch=batch)
+
+
 LAYERS: dict[str, nn.Module] = {
     "norm": StaticBatchNorm(4),
     "norm and ReLU": nn.Sequential(StaticBatchNorm(4), nn.ReLU()),

@@ -30,8 +30,9 @@ class StepCosts:
 
 TORCH_COSTS = StepCosts(1e-11, 1.5e-9, 1.8e-4)
 """Of widths 1 to 64, alone and in stacks."""
-NATIVE_COSTS = StepCosts(1.15e-11, 3.5e-10, 1.6e-5)
-"""Of widths 1 to 16, by the kernels of `submodel.engines.native`."""
+NATIVE_COSTS = StepCosts(1.06e-11, 8.4e-11, 2.2e-5)
+"""Of widths 1 to 16, and of a small net of widths 2 to 32, by the kernels of
+`submodel.engines.native`."""
 
 
 class Estimate:

@@ -79,7 +79,8 @@ class Holding:
     @property
     def is_worth_folding(self) -> bool:
         """Whether the sums take less memory than what they would be made of."""
-        waiting = sum(_bytes(tensors) for tensors, _ in self._updates)
+        # those of one cut are of one size
+        waiting = len(self._updates) * _bytes(self._updates[0][0]) if self._updates else 0
         if self._sums or not waiting:
             return bool(waiting)
         values = sum(tensor.numel() for tensor in self._updates[0][0].values())

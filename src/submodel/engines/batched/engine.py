@@ -14,12 +14,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count, groupby
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from submodel.algorithm.execution import Bundle
@@ -28,6 +25,7 @@ from submodel.engines.batched.forward import Forward, UnstackableError
 from submodel.engines.batched.loss import StackedLoss
 from submodel.engines.batched.pieces import step_in_pieces
 from submodel.engines.batched.replay import Replays, StepKind
+from submodel.engines.batched.schedule import StackedClient, Turn, schedule
 from submodel.engines.batched.stack import Share, Stack
 from submodel.engines.batched.vmap import MappedForward
 from submodel.engines.batched.wide import WideForward
@@ -35,9 +33,10 @@ from submodel.engines.device import move, move_examples
 from submodel.engines.estimate import NATIVE_COSTS, TORCH_COSTS, Estimate
 from submodel.engines.lone import explain_lone_batches
 from submodel.engines.native.forward import NativeForward
+from submodel.engines.native.training import WholeTraining
 from submodel.engines.serial import SerialEngine
 from submodel.local.training import forward_context
-from submodel.local.work import batches, batches_per_pass, count_steps
+from submodel.local.work import batches_per_pass, count_steps
 from submodel.model.build import build_module, sharing, tensors_of, to_device
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs, first_column, map_inputs, take_rows
@@ -92,6 +91,9 @@ class BatchedEngine:
         self._refusal: str | None = None  # why the module cannot be stacked at all
         self._wide = self._make_wide()
         self._replays = Replays()
+        self._native_training: WholeTraining | None = None
+        if isinstance(self._wide, NativeForward):
+            self._native_training = WholeTraining(self._wide, setup)
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
         """Stacks: clients of one capacity, of about equal numbers of examples."""
@@ -147,7 +149,7 @@ class BatchedEngine:
         if forward is None or tasks[0].step_rule is not None:
             yield from self._serial.run(tasks)
             return
-        clients = [_Client.of(self._setup, task) for task in tasks]
+        clients = [StackedClient.of(self._setup, task) for task in tasks]
         clients.sort(key=lambda c: c.total)
         size = self._stack_size(tasks[0].cut, clients[-1].largest_batch)
         stacks = -(-len(clients) // size)
@@ -189,19 +191,35 @@ class BatchedEngine:
                 _log.warning("%s is trained one client after another: %s", self._name, error)
         return None if self._refusal is not None else self._mapped_shapes[key]
 
-    def _train_stack(self, forward: Forward, clients: Sequence[_Client]) -> Iterator[Update]:
+    def _train_stack(self, forward: Forward, clients: Sequence[StackedClient]) -> Iterator[Update]:
         tasks = [client.task for client in clients]
         loss = StackedLoss(self._setup, tasks, self._device)
         shared_names = self._setup.travel.base_names if forward is not self._wide else ()
         local_names = forward.local_names if isinstance(forward, MappedForward) else ()
         stack = Stack(self._setup.module, tasks, self._device, shared_names, local_names)
         set_rate(forward.module, tasks[0].assignment.capacity)
+        if (native := self._native_training) is not None and native.can_train(tasks[0], loss):
+            book = native.train(stack, clients, loss)
+        else:
+            book = self._train_by_steps(forward, clients, stack, loss)
+        losses = zip(book.means(), book.counts, strict=True)
+        results = zip(clients, losses, stack.unstack(), stack.unstack_slots(), strict=True)
+        for client, (mean, weight), tensors, slots in results:
+            where, cut, total = client.task.assignment, client.task.cut, client.total
+            example_count = sum(map(len, client.batches))
+            yield Update(where, cut, tensors, total, example_count, mean, (), weight, slots)
+
+    def _train_by_steps(
+        self, forward: Forward, clients: Sequence[StackedClient], stack: Stack, loss: StackedLoss
+    ) -> LossBook:
+        """Step after step of all clients; returns their losses."""
+        tasks = [client.task for client in clients]
         book = LossBook(len(clients), self._device)
         work, total_steps = tasks[0].work, count_steps(clients[0].total, tasks[0].work)
         kind = None
         if loss.is_own and self._device.type == "cpu":
             kind = StepKind.of(forward, tasks[0], self._has_scaler)
-        for turn in _schedule(clients):
+        for turn in schedule(clients):
             x, y = self._batch(turn, tasks)
             share = stack.share(turn.start, turn.stop)
             present = loss.present(turn.start, turn.stop)
@@ -224,14 +242,9 @@ class BatchedEngine:
             else:
                 values, counts = step_in_pieces(share, x, y, compute, work, lr)
             book.add(values, counts, turn.start)
-        losses = zip(book.means(), book.counts, strict=True)
-        results = zip(clients, losses, stack.unstack(), stack.unstack_slots(), strict=True)
-        for client, (mean, weight), tensors, slots in results:
-            where, cut, total = client.task.assignment, client.task.cut, client.total
-            example_count = sum(map(len, client.batches))
-            yield Update(where, cut, tensors, total, example_count, mean, (), weight, slots)
+        return book
 
-    def _batch(self, turn: _Turn, tasks: Sequence[Task]) -> tuple[Inputs, Tensor]:
+    def _batch(self, turn: Turn, tasks: Sequence[Task]) -> tuple[Inputs, Tensor]:
         """Inputs and targets of shape (batch, clients, ...), augmented as each client's are."""
         rows = move(torch.from_numpy(turn.positions), self._device)
         clients = turn.stop - turn.start
@@ -257,62 +270,4 @@ def _collect(tasks: Iterator[Task]) -> Iterator[Task]:
         values += sum(tensor.numel() for tensor in task.tensors.values())
         yield task
         if values >= COLLECTED_VALUES:
-            return
-
-
-@dataclass(frozen=True)
-class _Client:
-    """A task with its batches, as positions in the training set."""
-
-    task: Task
-    total: int
-    batches: list[NDArray[np.int64]]
-    per_pass: int  # batches in one pass over the examples
-
-    @classmethod
-    def of(cls, setup: Setup, task: Task) -> _Client:
-        where = task.assignment
-        indices = setup.clients.indices(where.client)
-        order = batches(len(indices), task.work, setup.seed, where.round, where.client)
-        per_pass = batches_per_pass(len(indices), task.work)
-        return cls(task, len(indices), [indices[b] for b in order], per_pass)
-
-    @property
-    def largest_batch(self) -> int:
-        return max(map(len, self.batches), default=0)
-
-    def batch(self, number: int, step: int) -> NDArray[np.int64] | None:
-        """Batch ``step`` of pass ``number``, if there is one."""
-        position = number * self.per_pass + step
-        if step >= self.per_pass or position >= len(self.batches):
-            return None
-        return self.batches[position]
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """A step of neighbouring clients with batches of one size."""
-
-    start: int
-    stop: int
-    positions: NDArray[np.int64]  # of all their examples, example by example
-    steps: list[int]  # which of its own steps it is for each
-
-
-def _schedule(clients: Sequence[_Client]) -> Iterator[_Turn]:
-    """All steps of all clients: everyone does a batch of a pass before anyone goes on."""
-    longest = max(client.per_pass for client in clients)
-    for number in count():
-        has_batches = False
-        for step in range(longest):
-            now = [client.batch(number, step) for client in clients]
-            sizes = [0 if batch is None else len(batch) for batch in now]
-            for size, members in groupby(range(len(clients)), key=sizes.__getitem__):
-                if size:
-                    has_batches = True
-                    group = list(members)
-                    together = np.stack([b for i in group if (b := now[i]) is not None], 1)
-                    steps = [number * clients[i].per_pass + step for i in group]
-                    yield _Turn(group[0], group[-1] + 1, together.ravel(), steps)
-        if not has_batches:
             return

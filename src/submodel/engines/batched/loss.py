@@ -35,8 +35,22 @@ class StackedLoss:
     @property
     def is_own(self) -> bool:
         """Whether all of it is known here, and nothing is left to a function of the user's."""
-        is_plain = self._loss is functional.cross_entropy or self._present is not None
-        return is_plain or type(self._loss) is TokenCrossEntropy
+        return self.is_of_labels or type(self._loss) is TokenCrossEntropy
+
+    @property
+    def smoothing(self) -> float:
+        """The share of every label that is spread over all classes."""
+        return self._smoothing
+
+    @property
+    def padding(self) -> int:
+        """How many classes count as logits of nought, beside those that a client has."""
+        return self._padding
+
+    @property
+    def is_of_labels(self) -> bool:
+        """Whether it is the cross-entropy of one label per example."""
+        return self._loss is functional.cross_entropy or self._present is not None
 
     def present(self, start: int, stop: int) -> Tensor | None:
         """The classes of some neighbouring clients; None: there are no lists of them."""

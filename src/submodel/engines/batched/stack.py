@@ -18,7 +18,6 @@ from submodel.local.optimisers import Gradients, Slots
 from submodel.local.slots import name_slots, restore_slots
 from submodel.local.training import clip_gradients
 from submodel.local.work import LocalWork
-from submodel.model.travel import untrained_names
 
 
 def widen(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
@@ -148,8 +147,9 @@ class Stack:
         self._clients = len(tasks)
         self._shared_names = shared_names
         self._shapes = {name: tensor.shape for name, tensor in tasks[0].tensors.items()}
-        self._untrained_names = untrained_names(module)
-        self._trainable = [n for n, p in module.named_parameters() if p.requires_grad]
+        trains = {name: p.requires_grad for name, p in module.named_parameters()}
+        self._untrained_names = {name for name, does in trains.items() if not does}
+        self._trainable = [name for name, does in trains.items() if does]
         self._tensors = {
             n: move(tasks[0].tensors[n], device)
             if n in shared_names
@@ -180,7 +180,8 @@ class Stack:
 
     def _widen_masks(self, tasks: Sequence[Task], device: torch.device) -> list[Tensor]:
         """The masks as factors; none at all where the tensors themselves are smaller."""
-        if all(task.cut.mask(name) is None for task in tasks for name in self._trainable):
+        cuts = {id(task.cut): task.cut for task in tasks}.values()  # many clients may have one
+        if all(cut.mask(name) is None for cut in cuts for name in self._trainable):
             return []
 
         def factor(task: Task, name: str) -> Tensor:

@@ -44,41 +44,51 @@ class NativeForward:
         self._recipe = make_recipe(wide.graph, wide.layers, wide.names)
         self._inputs: tuple[int, int, int] = tuple(wide.example_shape)  # type: ignore[assignment]
         names = (name for one in self._recipe for name in (one.weight, one.bias))
-        self._names = list(dict.fromkeys(name for name in names if name is not None))
-        self._numbers = {name: number for number, name in enumerate(self._names)}
-        self._layouts: dict[object, _PreparedNet] = {}
-        self._memory = _Memory()
-        self._stack: _StackView | None = None
+        self.names = list(dict.fromkeys(name for name in names if name is not None))
+        self._numbers = {name: number for number, name in enumerate(self.names)}
+        self._layouts: dict[object, PreparedNet] = {}
+        self.memory = _Memory()
+        self._stack: StackView | None = None
         load_library()
 
     def largest(self, rows: Mapping[str, int]) -> int:
         """As in the wide forward."""
         return self._wide.largest(rows)
 
+    def is_for(self, rows: Mapping[str, int], batch: int) -> bool:
+        """Whether the kernels compute nets of these sizes, and not torch.
+
+        Args:
+            rows: of a client's tensors.
+            batch: examples.
+        """
+        return 4 * self.largest(rows) * batch <= LARGEST_BYTES
+
     def __call__(self, wide: Wide, clients: int, x: Inputs) -> Tensor:
         """Inputs of shape (batch, clients, ...) to outputs of shape (batch, clients, classes)."""
         batch = first_column(x).contiguous()
         if self._stack is None or self._stack.wide is not wide:  # the same from step to step
-            self._stack = _StackView(wide, self._names, clients)
-        if 4 * self.largest(self._stack.rows) * len(batch) > LARGEST_BYTES:
+            self._stack = StackView(wide, self.names, clients)
+        if not self.is_for(self._stack.rows, len(batch)):
             return self._wide(wide, clients, x)
-        net = self._prepare(self._stack, len(batch))
-        out: Tensor = _Net.apply(net, self._memory, self._stack, batch, *self._stack.tensors)  # type: ignore[no-untyped-call]
+        net = self.prepare(self._stack, len(batch))
+        out: Tensor = _Net.apply(net, self.memory, self._stack, batch, *self._stack.tensors)  # type: ignore[no-untyped-call]
         return out
 
-    def _prepare(self, stack: _StackView, batch: int) -> _PreparedNet:
+    def prepare(self, stack: StackView, batch: int) -> PreparedNet:
+        """The layout of a stack's nets for batches of a size."""
         rates = tuple(one.scaler.rate for one in self._recipe if one.scaler is not None)
         key = (stack.shapes, batch, rates)
         if key not in self._layouts:
             while len(self._layouts) >= _KEPT_LAYOUTS:
                 self._layouts.pop(next(iter(self._layouts)))
-            by_name = dict(zip(self._names, stack.shapes, strict=True))
+            by_name = dict(zip(self.names, stack.shapes, strict=True))
             layout = plan_layers(self._recipe, self._inputs, by_name, self._numbers, batch)
-            self._layouts[key] = _PreparedNet(layout, self._inputs, batch)
+            self._layouts[key] = PreparedNet(layout, self._inputs, batch)
         return self._layouts[key]
 
 
-class _StackView:
+class StackView:
     """The tensors of a stack as the kernels take them."""
 
     def __init__(self, wide: Wide, names: Sequence[str], clients: int) -> None:
@@ -104,7 +114,7 @@ class _StackView:
         return (StackTensor * len(self.tensors)).from_buffer(memory)
 
 
-class _PreparedNet:
+class PreparedNet:
     """A layout as the kernels take it."""
 
     def __init__(self, layout: NetLayout, inputs: Sequence[int], batch: int) -> None:
@@ -126,11 +136,11 @@ class _Memory:
 
     def __init__(self) -> None:
         self._activations = self._gradients = self._scratch = torch.empty(0)
-        self._owner: _PreparedNet | None = None
+        self._owner: PreparedNet | None = None
         self._clients = 0
         self.turn = 0
 
-    def claim(self, net: _PreparedNet, clients: int) -> tuple[Tensor, Tensor, Tensor]:
+    def claim(self, net: PreparedNet, clients: int) -> tuple[Tensor, Tensor, Tensor]:
         """Room for a layout and so many clients."""
         self.turn += 1
         layout = net.layout
@@ -154,7 +164,7 @@ class _Net(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, net: _PreparedNet, memory: _Memory, stack: _StackView, x: Tensor, *_: Tensor
+        ctx: Any, net: PreparedNet, memory: _Memory, stack: StackView, x: Tensor, *_: Tensor
     ) -> Tensor:
         if x.dtype != torch.float32:
             raise UnstackableError("the kernels compute in float32")

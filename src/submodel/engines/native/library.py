@@ -23,7 +23,7 @@ class Op(ctypes.Structure):
         *((name, _I64) for name in (
             "kind", "in_", "in2", "out", "din", "din2", "dout", "add_in", "add_in2",
             "c", "h", "w", "pad", "oc", "oh", "ow", "opad", "dpad", "dopad", "pad2", "dpad2",
-            "kh", "kw", "stride", "edge", "weight", "bias", "relu", "statistics",
+            "kh", "kw", "stride", "edge", "by_tiles", "weight", "bias", "relu", "statistics",
         )),
         *((name, ctypes.c_double) for name in ("scale", "eps")),
     )  # fmt: skip
@@ -50,6 +50,25 @@ class NetPlan(ctypes.Structure):
     )  # fmt: skip
 
 
+class TensorSlot(ctypes.Structure):
+    """What goes with a parameter in training: ``slot`` of `code/types.h`."""
+
+    _fields_ = (("momentum", _FLOATS), ("mask", _FLOATS), ("size", _I64))
+
+
+class TrainingPlan(ctypes.Structure):
+    """The steps of all clients: ``training`` of `code/types.h`."""
+
+    _fields_ = (
+        ("steps", _I64),
+        *((name, _FLOATS) for name in ("images", "positions", "targets", "present")),
+        *((name, _I64) for name in ("classes", "zeros")),
+        *((name, _FLOATS) for name in ("rates", "losses")),
+        ("nesterov", _I64),
+        *((name, ctypes.c_double) for name in ("momentum", "decay", "clip", "smoothing")),
+    )
+
+
 @lru_cache(maxsize=1)
 def load_library() -> ctypes.CDLL:
     """The library, built first where that has not been done; raises `BuildError`."""
@@ -57,4 +76,7 @@ def load_library() -> ctypes.CDLL:
     for function in (library.forward, library.backward):
         function.argtypes = [ctypes.c_void_p, _I64, *[ctypes.c_void_p] * 6]
         function.restype = None
+    pointer = ctypes.c_void_p
+    library.train.argtypes = [pointer, _I64, *[pointer] * 3, _I64, *[pointer] * 4]
+    library.train.restype = None
     return library

@@ -18,6 +18,12 @@ from submodel.engines.native import library
 from submodel.engines.native.library import LANES, Op
 from submodel.engines.native.recipe import Ingredient
 
+LEAST_CHANNELS = 16
+"""Convolutions of fewer channels than this are not computed by tiles: transforming them takes what
+the products save (docs/speed.md)."""
+STRIP_FLOATS = 1 << 17
+"""Of the transforms of a strip, as `code/transforms.h` has it."""
+_PLACES, _APART = 16, 144  # of a transform, and between them, as there
 Shape = tuple[int, int, int]
 """Channels, rows, columns."""
 
@@ -192,11 +198,36 @@ def _operation(
         dpad=values.frames[sources[0]], dopad=values.frames[one.output],
         pad2=values.pads[sources[-1]], dpad2=values.frames[sources[-1]],
         kh=kernel[0], kw=kernel[1], stride=one.stride, edge=one.edge,
+        by_tiles=_pays_by_tiles(one, shape, out),
         weight=-1 if one.weight is None else numbers[one.weight],
         bias=-1 if one.bias is None else numbers[one.bias],
         relu=one.relu, statistics=-1,
         scale=1.0 if one.scaler is None else 1 / one.scaler.rate, eps=one.eps,
     )  # fmt: skip
+
+
+def _pays_by_tiles(one: Ingredient, source: Shape, out: Shape) -> bool:
+    """Whether a convolution is computed by Winograd's tiles: 3 x 3, of even images."""
+    is_fit = one.kind == library.CONVOLUTION and one.kernel == (3, 3) and one.stride == 1
+    is_even = not any(size % 2 for size in (*source[1:], *out[1:]))
+    return is_fit and is_even and one.edge <= 2 and min(source[0], out[0]) >= LEAST_CHANNELS
+
+
+def _tile_scratch(op: Op, batch: int) -> tuple[int, ...]:
+    """As `_scratch`, of a convolution by tiles: transforms are those of a strip of the image."""
+    wide = _whole_vectors(op.c)
+
+    def strip_length(rows: int, columns: int) -> int:
+        """As ``tiling_of`` of `code/transforms.h` has it."""
+        tiles = columns // 2 * batch
+        strip = max(1, STRIP_FLOATS // (_PLACES * (op.c + op.oc) * tiles))
+        return _whole_vectors(min(strip, rows // 2) * tiles)
+
+    length = max(strip_length(op.oh, op.ow), strip_length(op.h, op.w))
+    transforms = _PLACES * ((wide + op.oc) * length + 2 * _APART)
+    image = wide * (op.h + 2 * op.pad) * (op.w + 2 * op.pad) * batch
+    filters = _PLACES * (op.oc * wide + _APART)
+    return 0, filters, transforms, image + transforms + filters
 
 
 def _place_gradients(
@@ -232,16 +263,19 @@ def _place_gradients(
 
 def _scratch(op: Op, batch: int) -> tuple[int, ...]:
     """Floats for offsets (of two floats each), packed filters, split images and turned ones."""
+    if op.by_tiles:
+        return _tile_scratch(op, batch)
     taps = op.kh * op.kw
     rows, columns = op.h + 2 * op.pad, op.w + 2 * op.pad
     row = _whole_vectors(-(-columns // op.stride) * batch) * op.stride
     phases = 0 if op.stride == 1 else op.c * rows * row + LANES
     plane = rows * (columns * batch if op.stride == 1 else row)
     parts = op.c * op.h * op.w * batch + LANES  # of the gradient of the input, with a stride
+    linear = op.oc * _whole_vectors(batch) + (op.c + LANES) * batch  # values of a linear layer
     needs = (
         2 * max(op.c, op.oc) * taps,
         op.oc * op.c * taps,
         0 if op.stride == 1 else max(phases, parts),
-        max(_whole_vectors(op.c) * plane, op.oc * op.c * taps * LANES),
+        max(_whole_vectors(op.c) * plane, op.oc * op.c * taps * LANES, linear),
     )
     return tuple(map(_whole_vectors, needs))

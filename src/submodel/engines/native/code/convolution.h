@@ -1,6 +1,7 @@
 /* A convolution and its gradients. With a stride, its input is split into columns by remainder. */
 #pragma once
-#include "products.h"
+#include "linear.h"
+#include "winograd.h"
 
 typedef struct { const float *data; i64 plane, row; } source;
 
@@ -56,15 +57,7 @@ static void conv_forward(const op *o, const plan *p, const tensor *tensors, i64 
 {
     i64 n = p->batch, taps = o->kh * o->kw, *offsets = (i64 *)(scratch + p->offsets);
     const tensor *w = tensors + o->weight;
-    float *packed = scratch + p->filters;
-    source from = split(o, n, act + o->in, scratch + p->phases);
-    view to = view_of(act + o->out, o->oh, o->ow, o->opad, n);
     view base = view_of(act + o->in2, o->oh, o->ow, o->pad2, n);
-    i64 steps[taps];
-    for (i64 t = 0; t < taps; t++) steps[t] = t * w->sk;
-    pack(packed, w->value + client * w->client, o->oc, w->so, o->c, w->si, steps, taps,
-         tallest(o->ow * n), (float)o->scale);
-    fill_offsets(o, n, from, offsets);
     const float *bias = 0;
     float biases[o->bias < 0 ? 1 : o->oc];
     if (o->bias >= 0) {
@@ -72,6 +65,22 @@ static void conv_forward(const op *o, const plan *p, const tensor *tensors, i64 
         for (i64 c = 0; c < o->oc; c++) biases[c] = (float)o->scale * b[c];
         bias = biases;
     }
+    if (o->by_tiles) {
+        forward_by_tiles(o, p, w, client, act, scratch, o->in2 < 0 ? 0 : &base, bias);
+        return;
+    }
+    if (is_linear(o, w)) {
+        linear_forward(o, n, w->value + client * w->client, w->so, act, bias, scratch + p->turns);
+        return;
+    }
+    float *packed = scratch + p->filters;
+    source from = split(o, n, act + o->in, scratch + p->phases);
+    view to = view_of(act + o->out, o->oh, o->ow, o->opad, n);
+    i64 steps[taps];
+    for (i64 t = 0; t < taps; t++) steps[t] = t * w->sk;
+    pack(packed, w->value + client * w->client, o->oc, w->so, o->c, w->si, steps, taps,
+         tallest(o->ow * n), (float)o->scale);
+    fill_offsets(o, n, from, offsets);
     convolve(from.data, from.row, offsets, o->c * taps, packed, to.data, to.plane, to.row, o->oh,
              o->ow * n, o->oc, o->c * from.plane, o->in2 < 0 ? 0 : &base, bias);
 }
@@ -178,8 +187,16 @@ static void filter_gradient(const op *o, const plan *p, const tensor *w, i64 cli
                             view g, float *scratch)
 {
     float *d = w->gradient + client * w->client, *room = scratch + p->turns;
+    if (is_linear(o, w)) {
+        linear_filter_gradient(o, p->batch, act + o->in, g.data, d, w->so, room);
+        return;
+    }
     source from = split(o, p->batch, act + o->in, scratch + p->phases);
-    if (uses_outer(o, p->batch))
+    if (o->by_tiles) {
+        i64 wide = aligned(o->c), row = turn(o, p->batch, from, wide, room);
+        filter_gradient_by_tiles(o, p->batch, w, d, room, row, wide, g,
+                                 room + wide * (o->h + 2 * o->pad) * row);
+    } else if (uses_outer(o, p->batch))
         gradient_by_products(o, p->batch, w, d, from, g, room);
     else
         gradient_by_dots(o, p->batch, w, d, from, g, (i64 *)(scratch + p->offsets), room);
@@ -189,6 +206,15 @@ static void filter_gradient(const op *o, const plan *p, const tensor *w, i64 cli
 static void input_gradient(const op *o, const plan *p, const tensor *w, i64 client, view g,
                            float *grads, float *scratch)
 {
+    if (is_linear(o, w)) {
+        linear_input_gradient(o, p->batch, w->value + client * w->client, w->so, g.data,
+                              grads + o->din, scratch + p->turns);
+        return;
+    }
+    if (o->by_tiles) {
+        input_gradient_by_tiles(o, p, w, client, g, grads, scratch);
+        return;
+    }
     i64 n = p->batch, s = o->stride, *offsets = (i64 *)(scratch + p->offsets);
     float *packed = scratch + p->filters, *room = scratch + p->phases;
     const float *weights = w->value + client * w->client;

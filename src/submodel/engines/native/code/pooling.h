@@ -37,8 +37,11 @@ static void pool_backward(const op *o, i64 n, float *act, float *grads)
     view d = view_of(grads + o->din, o->h, o->w, o->dpad, n);
     float scale = 1 / (float)(o->kh * o->kw);
     mask whole = first(LANES), tail = first((n - 1) % LANES + 1);
+    /* windows side by side write every value once */
+    int is_once = !o->add_in && o->kh == o->stride && o->kw == o->stride &&
+                  o->oh * o->stride == o->h && o->ow * o->stride == o->w;
     for (i64 c = 0; c < o->c; c++) {
-        if (!o->add_in)
+        if (!o->add_in && !is_once)
             for (i64 r = 0; r < o->h; r++)
                 memset(d.data + c * d.plane + r * d.row, 0, sizeof(float) * o->w * n);
         for (i64 r = 0; r < o->oh; r++)
@@ -58,7 +61,10 @@ static void pool_backward(const op *o, i64 n, float *act, float *grads)
                                 left = masked(left, ~is_top);
                             }
                             float *t = to + a * d.row + b * n;
-                            store_masked(t, load(t) + part, n - i >= LANES ? whole : tail);
+                            if (is_once)
+                                store_masked(t, part, n - i >= LANES ? whole : tail);
+                            else
+                                store_masked(t, load(t) + part, n - i >= LANES ? whole : tail);
                         }
                 }
     }

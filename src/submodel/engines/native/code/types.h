@@ -14,6 +14,7 @@ typedef struct {
     i64 dpad, dopad;           /* the frames of din (and din2) and of dout */
     i64 pad2, dpad2;           /* of in2 and its gradient */
     i64 kh, kw, stride, edge;  /* of a filter or window; edge: its padding */
+    i64 by_tiles;              /* 1: by Winograd's tiles of 2 x 2 (transforms.h) */
     i64 weight, bias;          /* numbers of tensors, or -1 */
     i64 relu;                  /* NORM: with a ReLU after it */
     i64 statistics;            /* NORM: where mean and 1 / deviation of every channel are kept */
@@ -34,6 +35,25 @@ typedef struct {
     i64 activations;                  /* floats per client */
     i64 filters, offsets, phases, turns; /* places in the scratch memory */
 } plan;
+
+typedef struct { /* what goes with a tensor of the stack in training, client after client */
+    float *momentum;           /* 0: none */
+    const float *mask;         /* what its gradient is multiplied by; 0: nothing */
+    i64 size;                  /* floats of a client */
+} slot;
+
+typedef struct {
+    i64 steps;
+    const float *images;       /* all examples: [channel][row][column] */
+    const i64 *positions;      /* [client][step][example] of the batches */
+    const i64 *targets;        /* of the same: places among the classes that count */
+    const i64 *present;        /* [client][class]: outputs that count; 0: all of them */
+    i64 classes, zeros;        /* how many these are; how many more count as 0 */
+    const float *rates;        /* of the steps */
+    float *losses;             /* [client][step] */
+    i64 nesterov;
+    double momentum, decay, clip, smoothing; /* clip: 0: none */
+} training;
 
 /* data: the first value inside the frame. Framed rows begin where vectors do, so that the loads of
  * every third tap do not straddle two lines of the cache; planning.py counts with the same rule. */

@@ -1,0 +1,180 @@
+"""All steps of the clients of a stack in a round, in one call of the kernels.
+
+Batches, passes, the cross-entropy and SGD are computed client after client, so that a client's
+weights stay in a core's cache from its first step to its last, and Python is left once for all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from submodel.algorithm.types import Setup, Task
+from submodel.engines.batched.loss import StackedLoss
+from submodel.engines.batched.schedule import StackedClient
+from submodel.engines.batched.stack import Share, Stack
+from submodel.engines.native.forward import NativeForward, StackView
+from submodel.engines.native.library import LANES, TensorSlot, TrainingPlan, load_library
+from submodel.local.sgd import Sgd
+from submodel.local.work import LocalWork, count_steps
+from submodel.model.inputs import columns
+from submodel.tasks.counting import LossBook
+
+
+class WholeTraining:
+    """Trains stacks by the kernels alone, where everything that a step does has one.
+
+    Args:
+        forward: of the net.
+        setup: what is trained.
+    """
+
+    def __init__(self, forward: NativeForward, setup: Setup) -> None:
+        self._forward = forward
+        self._has_augmentation = bool(setup.augment)
+        self._names = [n for n, p in setup.module.named_parameters() if p.requires_grad]
+        self._images, self._labels = _images_and_labels(setup)
+        self._gradients = torch.empty(0)
+
+    def can_train(self, task: Task, loss: StackedLoss) -> bool:
+        """Whether clients with such a task are trained here: from shapes and settings alone.
+
+        Args:
+            task: of any client of a stack.
+            loss: of the stack.
+        """
+        work = task.work
+        if self._images is None or self._has_augmentation or task.scales or not loss.is_of_labels:
+            return False
+        if type(work.optimiser) is not Sgd or work.pieces > 1 or work.precision != "float32":
+            return False
+        rows = {name: len(t) for name, t in task.tensors.items() if t.dim()}
+        return work.batch_size is not None and self._forward.is_for(rows, work.batch_size)
+
+    def train(self, stack: Stack, clients: Sequence[StackedClient], loss: StackedLoss) -> LossBook:
+        """Take all steps of all clients; returns their losses.
+
+        Args:
+            stack: whose tensors are changed in place.
+            clients: in the order of the stack.
+            loss: of the stack.
+        """
+        book, work = LossBook(len(clients)), clients[0].task.work
+        total = count_steps(clients[0].total, work)
+        lengths = [tuple(map(len, client.batches)) for client in clients]
+        for batch_lengths, numbers in groupby(range(len(clients)), key=lengths.__getitem__):
+            members = list(numbers)
+            start, stop = members[0], members[-1] + 1
+            share, present = stack.share(start, stop), loss.present(start, stop)
+            first = 0
+            for batch, run in groupby(batch_lengths):
+                steps = range(first, first + len(list(run)))
+                first = steps.stop
+                positions = np.stack(
+                    [client.batches[steps.start : first] for client in clients[start:stop]]
+                )
+                rates = np.array([work.lr * work.rates.factor(s, total) for s in steps], np.float32)
+                losses = self._take_steps(share, positions, rates, work, loss, present)
+                for values in torch.from_numpy(losses).unbind(1):
+                    book.add(values, [batch] * len(members), start)
+        return book
+
+    def _take_steps(
+        self,
+        share: Share,
+        positions: NDArray[np.int64],
+        rates: NDArray[np.float32],
+        work: LocalWork,
+        loss: StackedLoss,
+        present: Tensor | None,
+    ) -> NDArray[np.float32]:
+        """Steps on batches of one size, at positions [client][step][example]: their losses."""
+        assert self._images is not None
+        assert isinstance(work.optimiser, Sgd)
+        clients, steps, batch = positions.shape
+        view = StackView(share.tensors, self._forward.names, clients)
+        net = self._forward.prepare(view, batch)
+        rooms = self._forward.memory.claim(net, 1)
+        targets, classes = self._labels[positions], 0
+        if present is not None:
+            classes = present.shape[1]
+            pairs = zip(present.numpy(), targets, strict=True)
+            targets = np.stack([np.searchsorted(own, labels) for own, labels in pairs])
+            if targets.max() >= classes + loss.padding:
+                raise IndexError("an example has a label that its client does not")
+        gathers = present is not None and classes != net.layout.outputs
+        losses = np.empty((clients, steps), np.float32)
+        training = TrainingPlan(
+            steps=steps, images=self._images.data_ptr(), positions=positions.ctypes.data,
+            targets=targets.ctypes.data,
+            present=present.data_ptr() if gathers and present is not None else None,
+            classes=classes, zeros=loss.padding,
+            rates=rates.ctypes.data, losses=losses.ctypes.data,
+            nesterov=work.optimiser.nesterov, momentum=work.optimiser.momentum,
+            decay=work.optimiser.weight_decay, clip=work.clip or 0.0, smoothing=loss.smoothing,
+        )  # fmt: skip
+        sizes = [len(t) // clients * t.stride(0) for t in view.tensors]
+        gradients = self._room_for_gradients(view.tensors, sizes)
+        slots = (TensorSlot * len(sizes))(*self._slots(share, sizes))
+        net.plan.clients = clients
+        load_library().train(
+            net.ops, len(net.ops), ctypes.byref(net.plan), view.describe(gradients),
+            slots, len(sizes), ctypes.byref(training), *(room.data_ptr() for room in rooms),
+        )  # fmt: skip
+        return losses
+
+    def _room_for_gradients(
+        self, tensors: Sequence[Tensor], sizes: Sequence[int]
+    ) -> list[Tensor | None]:
+        """Of one client: the next one's take their place."""
+        starts = list(accumulate((-(-size // LANES) * LANES for size in sizes), initial=0))
+        if len(self._gradients) < starts[-1] + LANES:
+            self._gradients = torch.empty(starts[-1] + LANES)
+        return [
+            self._gradients[start:] if tensor.requires_grad else None
+            for start, tensor in zip(starts, tensors, strict=False)
+        ]
+
+    def _slots(self, share: Share, sizes: Sequence[int]) -> Iterator[TensorSlot]:
+        """What the optimiser and masks have for every tensor that the net uses."""
+        numbers = {name: number for number, name in enumerate(self._names)}
+        for name, size in zip(self._forward.names, sizes, strict=True):
+            number, parameter = numbers.get(name), share.tensors[name]
+            companions = [share.slots[0] if share.slots else (), share.masks]
+            pointers = [
+                None if number is None or not tensors else _pointer(tensors[number], parameter)
+                for tensors in companions
+            ]
+            yield TensorSlot(momentum=pointers[0], mask=pointers[1], size=size)
+
+
+def _images_and_labels(setup: Setup) -> tuple[Tensor | None, NDArray[np.int64]]:
+    """All examples as the kernels read them; None where they are no images with a label each."""
+    examples, classes = setup.clients.dataset.train, setup.clients.dataset.classes
+    images, labels = columns(examples.x), examples.y
+    image = next(iter(images.values()))
+    nothing = np.empty(0, np.int64)
+    if len(images) > 1 or image.dtype != torch.float32 or labels.dtype != torch.int64:
+        return None, nothing
+    if labels.dim() != 1 or not len(labels) or classes is None:
+        return None, nothing
+    if int(labels.min()) < 0 or int(labels.max()) >= classes or not image.is_contiguous():
+        return None, nothing
+    return image, labels.numpy()
+
+
+def _pointer(tensor: Tensor, like: Tensor) -> int:
+    """Where a tensor begins, which must lie in memory as another one does."""
+    strides = [
+        [step for step, size in zip(t.stride(), t.shape, strict=True) if size > 1]
+        for t in (tensor, like)
+    ]
+    assert tensor.shape == like.shape
+    assert strides[0] == strides[1]
+    return tensor.data_ptr()
