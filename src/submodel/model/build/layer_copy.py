@@ -55,8 +55,8 @@ class _Copying:
     def layer(self, layer: nn.Module) -> nn.Module:
         """The copy of a layer, made once."""
         duplicate: nn.Module
-        if (known := self._memo.get(id(layer))) is not None:
-            duplicate = known
+        if (earlier_copy := self._memo.get(id(layer))) is not None:
+            duplicate = earlier_copy
             return duplicate
         kind = type(layer)
         if not _is_copied_by_attributes(kind):
@@ -76,8 +76,8 @@ class _Copying:
         kind = type(value)
         if kind in _VALUES:
             return value
-        if (known := self._memo.get(id(value))) is not None:
-            return known
+        if (earlier_copy := self._memo.get(id(value))) is not None:
+            return earlier_copy
         if kind is tuple and _is_plain(value):
             return value
         if kind is list and _is_plain(value):
