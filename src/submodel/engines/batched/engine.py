@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.engines.batched.forward import Forward, UnstackableError
+from submodel.engines.batched.layer_kernels import TORCH_KERNELS
 from submodel.engines.batched.loss import StackedLoss
 from submodel.engines.batched.pieces import step_in_pieces
 from submodel.engines.batched.replay import Replays, StepKind
@@ -35,6 +36,7 @@ from submodel.engines.device import move, move_examples
 from submodel.engines.estimate import NATIVE_COSTS, TORCH_COSTS, Estimate
 from submodel.engines.lone import explain_lone_batches
 from submodel.engines.native.forward import NativeForward
+from submodel.engines.native.layers import native_kernels
 from submodel.engines.serial import SerialEngine
 from submodel.local.training import forward_context
 from submodel.local.work import batches, batches_per_pass, count_steps
@@ -82,6 +84,7 @@ class BatchedEngine:
         self._always = always
         self._serial = SerialEngine(setup, device)
         self._native = native
+        self._kernels = native_kernels() if native else TORCH_KERNELS
         self._estimate = Estimate(setup, NATIVE_COSTS if native else TORCH_COSTS)
         self._tensors = {n: t.to("meta") for n, t in tensors_of(setup.module).items()}
         self._name = type(setup.module).__name__
@@ -183,7 +186,9 @@ class BatchedEngine:
                 self._mapped_shapes.pop(next(iter(self._mapped_shapes)))
             module = to_device(build_module(self._setup.module, cut), self._device).train()
             try:
-                self._mapped_shapes[key] = MappedForward(module, self._setup.module, self._example)
+                self._mapped_shapes[key] = MappedForward(
+                    module, self._setup.module, self._example, self._kernels
+                )
             except UnstackableError as error:
                 self._refusal = str(error)
                 _log.warning("%s is trained one client after another: %s", self._name, error)
@@ -191,7 +196,7 @@ class BatchedEngine:
 
     def _train_stack(self, forward: Forward, clients: Sequence[_Client]) -> Iterator[Update]:
         tasks = [client.task for client in clients]
-        loss = StackedLoss(self._setup, tasks, self._device)
+        loss = StackedLoss(self._setup, tasks, self._device, self._kernels)
         shared_names = self._setup.travel.base_names if forward is not self._wide else ()
         local_names = forward.local_names if isinstance(forward, MappedForward) else ()
         stack = Stack(self._setup.module, tasks, self._device, shared_names, local_names)

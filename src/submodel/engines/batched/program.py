@@ -28,6 +28,8 @@ Program = Callable[[Sequence[Tensor]], list[Tensor]]
 """Inputs -> outputs."""
 _MOST_KEPT = 1 << 16
 """The most values of a tensor that is computed once and kept."""
+DIRECT_CALLS: dict[object, Callable[..., Any]] = {}
+"""Operators that are functions of Python, and these: calling them spares torch's dispatcher."""
 _VIEW = torch.ops.aten.as_strided.default
 
 
@@ -154,7 +156,8 @@ class _Writer:
             line = f"view({tensor}, {size}, {stride}{start})"
         else:
             arguments += [f"{name}={self._text(value)}" for name, value in call.keywords.items()]
-            line = f"{self._bind(call.operator._op)}({', '.join(arguments)})"
+            function = DIRECT_CALLS.get(call.operator, call.operator._op)
+            line = f"{self._bind(function)}({', '.join(arguments)})"
         if not _results(call):
             return line
         targets = ["_" if number is None else f"v{number}" for number in call.outputs]

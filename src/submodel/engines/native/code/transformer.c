@@ -1,0 +1,7 @@
+/* The layers of transformers, one call for all clients of a stack; each client by itself.
+ *
+ * Built by build.py with net.c; called by operators.py.
+ */
+#include "attention.h"
+#include "linear.h"
+#include "rows.h"
