@@ -37,6 +37,7 @@ from submodel.engines.estimate import NATIVE_COSTS, TORCH_COSTS, Estimate
 from submodel.engines.lone import explain_lone_batches
 from submodel.engines.native.forward import NativeForward
 from submodel.engines.native.layers import native_kernels
+from submodel.engines.native.taping import make_fuse
 from submodel.engines.serial import SerialEngine
 from submodel.local.training import forward_context
 from submodel.local.work import batches, batches_per_pass, count_steps
@@ -94,7 +95,7 @@ class BatchedEngine:
         self._mapped_shapes: dict[object, MappedForward] = {}
         self._refusal: str | None = None  # why the module cannot be stacked at all
         self._wide = self._make_wide()
-        self._replays = Replays()
+        self._replays = Replays(make_fuse() if native else None)
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
         """Stacks: clients of one capacity, of about equal numbers of examples."""

@@ -37,18 +37,23 @@ class OtherWayError(Exception):
     """Code asks for a value, and it is not the one of the recording."""
 
 
-def make_program(recording: Recording) -> Program:
+Fuse = Callable[[Sequence[OperatorCall], Recording, Sequence[int]], list[OperatorCall]]
+"""(calls, their recording, the numbers of its results) -> the calls, some of them as one."""
+
+
+def make_program(recording: Recording, fuse: Fuse | None = None) -> Program:
     """A function that repeats a recorded step; to be called without autograd.
 
     Args:
         recording: of `record`.
+        fuse: puts several calls together, if there is something that computes them as one.
 
     >>> from submodel.engines.batched.recording import record
     >>> x = torch.ones(2)
     >>> make_program(record(lambda: [x.view(2, 1).view(2) + 1], [x]))([torch.zeros(2)])
     [tensor([1., 1.])]
     """
-    return _Writer(recording).program()
+    return _Writer(recording).program(fuse)
 
 
 class _Writer:
@@ -61,10 +66,12 @@ class _Writer:
         self._equal: dict[int, int] = {}  # number of a view -> of the same view, taken before
         self._changing_roots = {root for call in recording.calls for root in call.writes}
 
-    def program(self) -> Program:
+    def program(self, fuse: Fuse | None) -> Program:
         """The function itself."""
         calls = self._drop_unused(self._keep_constants(self._root_views()))
         results = [self._first(number) for number in self._recording.outputs]
+        if fuse is not None:
+            calls = self._drop_unused(fuse(calls, self._recording, results))
         last = {number: place for place, call in enumerate(calls) for number in _tensors_of(call)}
         lines = ["def program(inputs):"]
         if self._recording.inputs:
@@ -91,8 +98,8 @@ class _Writer:
         calls: list[OperatorCall] = []
         layouts, views = self._recording.layouts, dict[MemoryLayout, int]()
         for call in self._recording.calls:
-            if not call.writes and any(layouts[number].root != number for number in _results(call)):
-                for number in _results(call):
+            if not call.writes and any(layouts[number].root != number for number in results_of(call)):
+                for number in results_of(call):
                     layout = layouts[number]
                     whole = replace(layouts[layout.root], root=layout.root)
                     first = layout.root if layout == whole else views.setdefault(layout, number)
@@ -111,10 +118,10 @@ class _Writer:
         layouts, rest = self._recording.layouts, []
         for call in calls:
             if (
-                all(number in self._constants for number in _sources(call))
+                all(number in self._constants for number in sources_of(call))
                 and not any(layouts[n].root in self._changing_roots for n in _tensors_of(call))
-                and all(math.prod(layouts[n].size) <= _MOST_KEPT for n in _results(call))
-                and _results(call)
+                and all(math.prod(layouts[n].size) <= _MOST_KEPT for n in results_of(call))
+                and results_of(call)
             ):
                 self._keep(call)
             else:
@@ -140,9 +147,9 @@ class _Writer:
         live_numbers = {self._first(number) for number in self._recording.outputs}
         rest = []
         for call in reversed(calls):
-            if call.writes or call.answer is not None or live_numbers.intersection(_results(call)):
+            if call.writes or call.answer is not None or live_numbers.intersection(results_of(call)):
                 rest.append(call)
-                live_numbers.update(_sources(call))
+                live_numbers.update(sources_of(call))
         return rest[::-1]
 
     def _line(self, call: OperatorCall) -> str:
@@ -156,9 +163,10 @@ class _Writer:
             line = f"view({tensor}, {size}, {stride}{start})"
         else:
             arguments += [f"{name}={self._text(value)}" for name, value in call.keywords.items()]
-            function = DIRECT_CALLS.get(call.operator, call.operator._op)
+            operator = call.operator
+            function = DIRECT_CALLS.get(operator, getattr(operator, "_op", operator))
             line = f"{self._bind(function)}({', '.join(arguments)})"
-        if not _results(call):
+        if not results_of(call):
             return line
         targets = ["_" if number is None else f"v{number}" for number in call.outputs]
         return f"[{', '.join(targets)}] = {line}" if call.is_sequence else f"{targets[0]} = {line}"
@@ -184,16 +192,16 @@ def _view_call(layout: MemoryLayout, number: int) -> OperatorCall:
     return OperatorCall(_VIEW, place, {}, (number,), False)
 
 
-def _sources(call: OperatorCall) -> list[int]:
+def sources_of(call: OperatorCall) -> list[int]:
     """The tensors that a call is given."""
     parts = nested_parts((call.arguments, dict(call.keywords)))
     return [part.number for part in parts if isinstance(part, Slot)]
 
 
-def _results(call: OperatorCall) -> list[int]:
+def results_of(call: OperatorCall) -> list[int]:
     """The tensors that a call makes."""
     return [number for number in call.outputs if number is not None]
 
 
 def _tensors_of(call: OperatorCall) -> list[int]:
-    return [*_sources(call), *_results(call)]
+    return [*sources_of(call), *results_of(call)]

@@ -1,7 +1,5 @@
 /* The layers of transformers, one call for all clients of a stack; each client by itself.
  *
- * Built by build.py with net.c; called by operators.py.
+ * Built by build.py with net.c; called by operators.py and tape.py.
  */
-#include "attention.h"
-#include "linear.h"
-#include "rows.h"
+#include "tape.h"
