@@ -232,7 +232,8 @@ def attention(
     """(batch, heads, places, values), keys perhaps of fewer heads; and the weights of places."""
     query, key, value = map(_dense_values, (query, key, value))
     out = _empty_heads(torch.Size((*query.shape[:3], value.shape[3])))
-    weights = torch.empty(*query.shape[:3], key.shape[2])
+    batch, heads, places, _ = query.shape
+    weights = torch.empty(batch, heads, key.shape[2], places)
     parts = [ctypes.byref(_heads(t)) for t in (query, key, value, out)]
     form = _describe(query, key, value, causal, scale)
     _kernels().attention_forward(ctypes.byref(form), *parts, weights.data_ptr())
@@ -255,7 +256,7 @@ def attention_backward(
     """The gradients of `attention`."""
     inputs = [_dense_values(t) for t in (upstream, query, key, value)]
     results = _empty_heads(query.shape), _empty_heads(key.shape), _empty_heads(value.shape)
-    scratch = torch.empty(query.shape[2], key.shape[2])
+    scratch = torch.empty(key.shape[2], query.shape[2])
     form = _describe(query, key, value, causal, scale)
     _kernels().attention_backward(
         ctypes.byref(form), *(ctypes.byref(_heads(t)) for t in inputs), weights.data_ptr(),

@@ -44,6 +44,11 @@ INLINE vec first_or(vec x, i64 count, float rest) /* of at least one value */
     __mmask16 m = count < LANES ? (__mmask16)((1u << count) - 1) : (__mmask16)-1;
     return (vec)_mm512_mask_blend_ps(m, _mm512_set1_ps(rest), (__m512)x);
 }
+INLINE vec last_or(vec x, i64 count, float rest) /* all but the first `count` */
+{
+    __mmask16 m = count < LANES ? (__mmask16)((1u << count) - 1) : (__mmask16)-1;
+    return (vec)_mm512_mask_blend_ps(m, (__m512)x, _mm512_set1_ps(rest));
+}
 INLINE vec nought_below(vec y, vec x, float limit)
 {
     return (vec)_mm512_maskz_mov_ps(
@@ -70,6 +75,10 @@ INLINE float largest(vec x)
 INLINE vec first_or(vec x, i64 count, float rest)
 {
     return count < LANES ? choose(first(count), x, spread(rest)) : x;
+}
+INLINE vec last_or(vec x, i64 count, float rest)
+{
+    return choose(first(count), spread(rest), x);
 }
 INLINE vec nought_below(vec y, vec x, float limit) { return choose(x < limit, spread(0), y); }
 INLINE vec with_sign(vec size, vec sign) { return choose(sign < 0.0f, -size, size); }

@@ -14,6 +14,23 @@ void linear_forward(const float *x, const float *weight, const float *bias, floa
     }
 }
 
+/* four vectors of columns at a time, as one sum would wait for itself */
+static void sum_columns(const float *g, i64 rows, i64 columns, float *out)
+{
+    i64 j = 0;
+    for (; j + 4 * LANES <= columns; j += 4 * LANES) {
+        vec sum[4] = {{0}};
+        for (i64 r = 0; r < rows; r++)
+            for (int v = 0; v < 4; v++) sum[v] += load(g + r * columns + j + v * LANES);
+        for (int v = 0; v < 4; v++) store(out + j + v * LANES, sum[v]);
+    }
+    for (; j < columns; j += LANES) {
+        vec sum = {0};
+        for (i64 r = 0; r < rows; r++) sum += fetch(g + r * columns + j, columns - j);
+        put(out + j, sum, columns - j);
+    }
+}
+
 /* dx, dweight, dbias: 0 where they are not wanted */
 void linear_backward(const float *g, const float *x, const float *weight, float *dx, float *dweight,
                      float *dbias, i64 clients, i64 rows, i64 inputs, i64 outputs, i64 inputs_first)
@@ -32,10 +49,6 @@ void linear_backward(const float *g, const float *x, const float *weight, float 
             multiply((matrix){g, 1, outputs}, (matrix){x, inputs, 1}, outputs, rows, inputs, d, inputs,
                      0, 0);
         if (dbias)
-            for (i64 j = 0; j < outputs; j += LANES) {
-                vec sum = {0};
-                for (i64 r = 0; r < rows; r++) sum += fetch(g + r * outputs + j, outputs - j);
-                put(dbias + c * outputs + j, sum, outputs - j);
-            }
+            sum_columns(g, rows, outputs, dbias + c * outputs);
     }
 }
