@@ -31,6 +31,8 @@ _MOST_KEPT = 1 << 16
 DIRECT_CALLS: dict[object, Callable[..., Any]] = {}
 """Operators that are functions of Python, and these: calling them spares torch's dispatcher."""
 _VIEW = torch.ops.aten.as_strided.default
+_VALUE_FREE = (torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default)
+"""Operators that ask for the shape of a tensor, and not for its values."""
 
 
 class OtherWayError(Exception):
@@ -118,7 +120,10 @@ class _Writer:
         layouts, rest = self._recording.layouts, []
         for call in calls:
             if (
-                all(number in self._constants for number in sources_of(call))
+                (
+                    call.operator in _VALUE_FREE
+                    or all(number in self._constants for number in sources_of(call))
+                )
                 and not any(layouts[n].root in self._changing_roots for n in _tensors_of(call))
                 and all(math.prod(layouts[n].size) <= _MOST_KEPT for n in results_of(call))
                 and results_of(call)
@@ -131,7 +136,7 @@ class _Writer:
     def _keep(self, call: OperatorCall) -> None:
         """Compute what a call makes, now and for good."""
         arguments, keywords = exchange(
-            Slot, lambda slot: self._constants[slot.number], (call.arguments, dict(call.keywords))
+            Slot, lambda slot: self._sample(slot.number), (call.arguments, dict(call.keywords))
         )
         if call.operator is _VIEW:
             arguments = (*arguments[:3], arguments[0].storage_offset() + arguments[3])
@@ -141,6 +146,13 @@ class _Writer:
         ):
             if number is not None:
                 self._constants[number] = part
+
+    def _sample(self, number: int) -> Tensor:
+        """A constant, or something of a tensor's shape and type."""
+        if number in self._constants:
+            return self._constants[number]
+        layout, kind = self._recording.layouts[number], self._recording.types[number]
+        return torch.empty_strided(layout.size, layout.stride, dtype=kind)
 
     def _drop_unused(self, calls: Sequence[OperatorCall]) -> list[OperatorCall]:
         """Those whose results are used, that change a tensor or that ask for a value."""

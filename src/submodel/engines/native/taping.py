@@ -68,28 +68,35 @@ def _divide(
 ) -> list[OperatorCall | _Segment]:
     """Segments and other calls, in an order that keeps what depends on what."""
     parts: list[OperatorCall | _Segment] = []
-    segment, made, behind = _Segment(), set[int](), list[OperatorCall]()
+    segment, made, late = _Segment(), set[int](), set[int]()
+    behind: list[OperatorCall] = []
     layouts = reader.recording.layouts
 
     def close() -> None:
-        nonlocal segment, made, behind
+        nonlocal segment, behind
         if segment.calls:
             parts.append(segment)
         parts.extend(behind)
-        segment, made, behind = _Segment(), set(), []
+        segment, behind = _Segment(), []
+        made.clear()
+        late.clear()
 
     for call in calls:
-        depends = any(layouts[number].root in made for number in sources_of(call))
+        roots = {layouts[number].root for number in sources_of(call)}
         steps = reader.steps(call) if segment.calls or call.operator in LAYERS else None
+        if steps is not None and roots & late:
+            close()
         if steps is not None:
             segment.calls.append(call)
             segment.steps += steps
             made |= {root for step in steps for root in step.writes}
-        elif call.operator is _VIEW and depends:
-            behind.append(call)
-        elif depends or call.writes or call.answer is not None:
+        elif call.writes or (call.answer is not None and roots & (made | late)):
             close()
             parts.append(call)
+        elif roots & (made | late):
+            behind.append(call)
+            if call.operator is not _VIEW:
+                late |= {layouts[number].root for number in results_of(call)}
         else:
             parts.append(call)
     close()
