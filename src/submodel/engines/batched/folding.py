@@ -194,8 +194,9 @@ def _silu(folding: Folding, input: Tensor, inplace: bool = False) -> Any:
 
 def _activation(folding: Folding, x: Tensor, name: str) -> Any:
     compute = folding.kernels.activations.get(name)
-    is_own = compute is not None and x.dtype in (torch.float32, torch.float64)
-    if not is_own or folding.client_axis(x) is None:
+    if compute is None or folding.client_axis(x) is None:
+        return NotImplemented
+    if x.dtype not in (torch.float32, torch.float64):
         return NotImplemented
     return folding.fold(compute, x)
 

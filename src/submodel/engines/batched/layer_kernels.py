@@ -1,4 +1,4 @@
-"""What computes the layers of transformers for a stack: torch's operators, or kernels of our own."""
+"""What computes the layers of transformers of a stack: torch's operators, or kernels of our own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Attend(Protocol):
 
 @dataclass(frozen=True)
 class LayerKernels:
-    """Functions of tensors with the clients first; each as the one of torch that it is named for."""
+    """Functions of tensors with the clients first; each as torch's of its name."""
 
     linear: Callable[[Tensor, Tensor, Tensor | None, bool], Tensor]
     layer_norm: Callable[[Tensor, Tensor, Tensor | None, float], Tensor]

@@ -100,7 +100,9 @@ class _Writer:
         calls: list[OperatorCall] = []
         layouts, views = self._recording.layouts, dict[MemoryLayout, int]()
         for call in self._recording.calls:
-            if not call.writes and any(layouts[number].root != number for number in results_of(call)):
+            if not call.writes and any(
+                layouts[number].root != number for number in results_of(call)
+            ):
                 for number in results_of(call):
                     layout = layouts[number]
                     whole = replace(layouts[layout.root], root=layout.root)
@@ -159,7 +161,11 @@ class _Writer:
         live_numbers = {self._first(number) for number in self._recording.outputs}
         rest = []
         for call in reversed(calls):
-            if call.writes or call.answer is not None or live_numbers.intersection(results_of(call)):
+            if (
+                call.writes
+                or call.answer is not None
+                or live_numbers.intersection(results_of(call))
+            ):
                 rest.append(call)
                 live_numbers.update(sources_of(call))
         return rest[::-1]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from submodel.engines.batched.layer_kernels import TORCH_KERNELS, LayerKernels
 from submodel.engines.native import operators
+from submodel.engines.native.library import load_library
 from submodel.engines.native.operators import GELU, GELU_TANH, SILU
 
 _LONGEST, _LARGEST_HEAD = 256, 128
@@ -22,7 +23,8 @@ _LONGEST, _LARGEST_HEAD = 256, 128
 
 
 def native_kernels() -> LayerKernels:
-    """What computes layers by the compiled kernels; the library is built where they first run."""
+    """What computes layers by the compiled kernels; raises `BuildError` where there are none."""
+    load_library()
     return LayerKernels(
         _linear,
         _layer_norm,
@@ -118,9 +120,7 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         rows, scale, statistics = ctx.saved_tensors
         upstream, needs = gradients[0].reshape(rows.shape), ctx.needs_input_grad[:3]
-        parts = operators.norm_rows_backward(
-            upstream, rows, scale, statistics, ctx.centred, *needs
-        )
+        parts = operators.norm_rows_backward(upstream, rows, scale, statistics, ctx.centred, *needs)
         wanted = zip(_wanted(parts, needs), ctx.shapes, strict=True)
         return *(None if p is None else p.view(shape) for p, shape in wanted), None, None
 

@@ -63,7 +63,7 @@ def _kernels() -> ctypes.CDLL:
     return library
 
 
-_operators = torch.library.Library("submodel", "DEF")
+_operators: Any = torch.library.Library("submodel", "DEF")  # type: ignore[no-untyped-call]
 
 
 def _operator(signature: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -217,9 +217,7 @@ def _empty_heads(shape: torch.Size) -> Tensor:
 
 def _describe(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> _Attention:
     (batch, heads, places, size), (_, key_heads, keys, _) = query.shape, key.shape
-    return _Attention(
-        batch, heads, key_heads, places, keys, size, value.shape[3], causal, scale
-    )
+    return _Attention(batch, heads, key_heads, places, keys, size, value.shape[3], causal, scale)
 
 
 @_operator(

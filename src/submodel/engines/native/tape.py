@@ -123,9 +123,7 @@ class Tape:
         self._run.argtypes = [ctypes.c_void_p, _I64, ctypes.c_void_p, _I64]
         self._run.restype = _I64
 
-    def _encode(
-        self, step: TapeStep, bases: dict[int, int], rooms: _Rooms, place: int
-    ) -> _Step:
+    def _encode(self, step: TapeStep, bases: dict[int, int], rooms: _Rooms, place: int) -> _Step:
         spots = []
         for spot in step.spots:
             if spot is None:

@@ -1,4 +1,4 @@
-"""From the calls of a recorded step to tapes: which calls follow one another, what outlives them."""
+"""From the calls of a recorded step to tapes: which go together, and what outlives them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from submodel.engines.batched.program import Fuse, results_of, sources_of
 from submodel.engines.batched.recording import OperatorCall, Recording, Slot
 from submodel.engines.native import operators
 from submodel.engines.native.tape import Output, ScratchMemory, Tape, TapeStep
-from submodel.engines.native.tape_steps import LAYERS, TapeReader
+from submodel.engines.native.tape_layers import LAYERS
+from submodel.engines.native.tape_reader import TapeReader, UntapedError
+from submodel.engines.native.tape_values import VALUES
 
 _VIEW = torch.ops.aten.as_strided.default
+_RULES = {**LAYERS, **VALUES}
 _FEWEST = 2  # calls that are worth a tape
 
 
@@ -63,9 +66,18 @@ def _count_clients(calls: Sequence[OperatorCall], recording: Recording) -> int |
     return counts.pop() if len(counts) == 1 else None
 
 
-def _divide(
-    calls: Sequence[OperatorCall], reader: TapeReader
-) -> list[OperatorCall | _Segment]:
+def _steps(reader: TapeReader, call: OperatorCall) -> list[TapeStep] | None:
+    """A call as steps; None: it is for torch."""
+    rule = _RULES.get(call.operator)
+    if rule is None or call.writes:
+        return None
+    try:
+        return rule(reader, call)
+    except UntapedError:
+        return None
+
+
+def _divide(calls: Sequence[OperatorCall], reader: TapeReader) -> list[OperatorCall | _Segment]:
     """Segments and other calls, in an order that keeps what depends on what."""
     parts: list[OperatorCall | _Segment] = []
     segment, made, late = _Segment(), set[int](), set[int]()
@@ -83,7 +95,7 @@ def _divide(
 
     for call in calls:
         roots = {layouts[number].root for number in sources_of(call)}
-        steps = reader.steps(call) if segment.calls or call.operator in LAYERS else None
+        steps = _steps(reader, call) if segment.calls or call.operator in LAYERS else None
         if steps is not None and roots & late:
             close()
         if steps is not None:
@@ -123,7 +135,9 @@ def _tape(
             if call.operator is not _VIEW:
                 used.update(sources_of(call))
     outer_roots = {layouts[number].root for number in used} & made
-    numbers = [n for n in dict.fromkeys(n for c in segment.calls for n in results_of(c)) if n in made]
+    numbers = [
+        n for n in dict.fromkeys(n for c in segment.calls for n in results_of(c)) if n in made
+    ]
     made_here = [Output(n, layouts[n].size, layouts[n].stride) for n in numbers]
     outputs = [out for out in made_here if out.number in outer_roots]
     local = [out for out in made_here if out.number not in outer_roots]
