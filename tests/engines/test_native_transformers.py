@@ -57,7 +57,7 @@ def test_linear(sizes: tuple[int, int, int, int], inputs_first: bool) -> None:
         return x @ (weight if inputs_first else weight.mT) + bias[:, None]
 
     linear = native_kernels().linear
-    assert_as_double(lambda *t: linear(*t, inputs_first), reference, x, weight, bias)
+    assert_as_double(lambda x, w, b: linear(x, w, b, inputs_first), reference, x, weight, bias)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_norms(width: int) -> None:
     def rms_norm(x: Tensor, scale: Tensor) -> Tensor:
         return functional.rms_norm(x, (width,), eps=1e-6) * scale[:, None]
 
-    assert_as_double(lambda *t: kernels.layer_norm(*t, 1e-5), layer_norm, x, scale, shift)
-    assert_as_double(lambda *t: kernels.rms_norm(*t, 1e-6), rms_norm, x, scale)
+    assert_as_double(lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5), layer_norm, x, scale, shift)
+    assert_as_double(lambda x, w: kernels.rms_norm(x, w, 1e-6), rms_norm, x, scale)
 
 
 @pytest.mark.parametrize("case", [(4, 4, 32, 32, 16), (4, 2, 37, 37, 5), (4, 1, 9, 50, 24)])
@@ -96,14 +96,14 @@ def test_attention(case: tuple[int, int, int, int, int], causal: bool) -> None:
     query = draw(2, places, heads, size).transpose(1, 2)  # as models have it
     key, value = draw(2, key_heads, keys, size), draw(2, key_heads, keys, size + 1)
 
-    def own(*tensors: Tensor) -> Tensor:
-        out = native_kernels().attend(*tensors, is_causal=causal, scale=0.3)
+    def own(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out = native_kernels().attend(query, key, value, causal, 0.3)
         assert out is not None
         return out
 
-    def reference(*tensors: Tensor) -> Tensor:
+    def reference(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(
-            *tensors, is_causal=causal, scale=0.3, enable_gqa=True
+            query, key, value, is_causal=causal, scale=0.3, enable_gqa=True
         )
 
     assert_as_double(own, reference, query, key, value)

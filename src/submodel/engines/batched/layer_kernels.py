@@ -33,13 +33,15 @@ class LayerKernels:
     rms_norm: Callable[[Tensor, Tensor, float | None], Tensor]
     attend: Attend
     activations: Mapping[str, Callable[[Tensor], Tensor]]  # gelu_tanh, gelu, silu: as far as any
-    cross_entropy: Callable[[Tensor, Tensor, int, float], Tensor]  # (rows, labels, ignored, smooth)
+    cross_entropy: Callable[
+        [Tensor, Tensor, int, float], Tensor
+    ]  # (rows, labels, no_label, smooth)
     fuses_norms: bool = False  # whether norms that are written out are computed as one
 
 
-def _cross_entropy(rows: Tensor, labels: Tensor, ignored: int, smoothing: float) -> Tensor:
+def _cross_entropy(rows: Tensor, labels: Tensor, no_label: int, smoothing: float) -> Tensor:
     return functional.cross_entropy(
-        rows, labels, ignore_index=ignored, label_smoothing=smoothing, reduction="none"
+        rows, labels, ignore_index=no_label, label_smoothing=smoothing, reduction="none"
     )
 
 

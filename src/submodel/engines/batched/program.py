@@ -101,9 +101,9 @@ class _Writer:
         layouts, views = self._recording.layouts, dict[MemoryLayout, int]()
         for call in self._recording.calls:
             if not call.writes and any(
-                layouts[number].root != number for number in results_of(call)
+                layouts[number].root != number for number in tensors_made(call)
             ):
-                for number in results_of(call):
+                for number in tensors_made(call):
                     layout = layouts[number]
                     whole = replace(layouts[layout.root], root=layout.root)
                     first = layout.root if layout == whole else views.setdefault(layout, number)
@@ -124,11 +124,11 @@ class _Writer:
             if (
                 (
                     call.operator in _VALUE_FREE
-                    or all(number in self._constants for number in sources_of(call))
+                    or all(number in self._constants for number in tensors_read(call))
                 )
                 and not any(layouts[n].root in self._changing_roots for n in _tensors_of(call))
-                and all(math.prod(layouts[n].size) <= _MOST_KEPT for n in results_of(call))
-                and results_of(call)
+                and all(math.prod(layouts[n].size) <= _MOST_KEPT for n in tensors_made(call))
+                and tensors_made(call)
             ):
                 self._keep(call)
             else:
@@ -164,10 +164,10 @@ class _Writer:
             if (
                 call.writes
                 or call.answer is not None
-                or live_numbers.intersection(results_of(call))
+                or live_numbers.intersection(tensors_made(call))
             ):
                 rest.append(call)
-                live_numbers.update(sources_of(call))
+                live_numbers.update(tensors_read(call))
         return rest[::-1]
 
     def _line(self, call: OperatorCall) -> str:
@@ -184,7 +184,7 @@ class _Writer:
             operator = call.operator
             function = DIRECT_CALLS.get(operator, getattr(operator, "_op", operator))
             line = f"{self._bind(function)}({', '.join(arguments)})"
-        if not results_of(call):
+        if not tensors_made(call):
             return line
         targets = ["_" if number is None else f"v{number}" for number in call.outputs]
         return f"[{', '.join(targets)}] = {line}" if call.is_sequence else f"{targets[0]} = {line}"
@@ -210,16 +210,16 @@ def _view_call(layout: MemoryLayout, number: int) -> OperatorCall:
     return OperatorCall(_VIEW, place, {}, (number,), False)
 
 
-def sources_of(call: OperatorCall) -> list[int]:
+def tensors_read(call: OperatorCall) -> list[int]:
     """The tensors that a call is given."""
     parts = nested_parts((call.arguments, dict(call.keywords)))
     return [part.number for part in parts if isinstance(part, Slot)]
 
 
-def results_of(call: OperatorCall) -> list[int]:
+def tensors_made(call: OperatorCall) -> list[int]:
     """The tensors that a call makes."""
     return [number for number in call.outputs if number is not None]
 
 
 def _tensors_of(call: OperatorCall) -> list[int]:
-    return [*sources_of(call), *results_of(call)]
+    return [*tensors_read(call), *tensors_made(call)]

@@ -77,11 +77,11 @@ class _Linear(torch.autograd.Function):
         upstream = gradients[0].reshape(*x.shape[:2], -1)
         needs = ctx.needs_input_grad[:3]
         parts = operators.linear_backward(upstream, x, weight, ctx.inputs_first, *needs)
-        of_x, of_weight, of_bias = _wanted(parts, needs)
+        of_x, of_weight, of_bias = _needed_only(parts, needs)
         return None if of_x is None else of_x.view(ctx.shape), of_weight, of_bias, None
 
 
-def _wanted(parts: tuple[Tensor, ...], needs: tuple[bool, ...]) -> list[Tensor | None]:
+def _needed_only(parts: tuple[Tensor, ...], needs: tuple[bool, ...]) -> list[Tensor | None]:
     return [part if is_wanted else None for part, is_wanted in zip(parts, needs, strict=True)]
 
 
@@ -105,14 +105,14 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, centred: bool, eps: float
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, has_mean: bool, eps: float
     ) -> Tensor:
         values = math.prod(weight.shape[1:])
         rows, scale = x.reshape(len(x), -1, values), weight.reshape(len(x), values)
         shift = None if bias is None else bias.reshape(len(x), values)
-        out, statistics = operators.norm_rows(rows, scale, shift, centred, eps)
+        out, statistics = operators.norm_rows(rows, scale, shift, has_mean, eps)
         ctx.save_for_backward(rows, scale, statistics)
-        ctx.centred, ctx.shapes = centred, (x.shape, weight.shape, weight.shape)
+        ctx.has_mean, ctx.shapes = has_mean, (x.shape, weight.shape, weight.shape)
         result: Tensor = out.view(x.shape)
         return result
 
@@ -120,9 +120,11 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         rows, scale, statistics = ctx.saved_tensors
         upstream, needs = gradients[0].reshape(rows.shape), ctx.needs_input_grad[:3]
-        parts = operators.norm_rows_backward(upstream, rows, scale, statistics, ctx.centred, *needs)
-        wanted = zip(_wanted(parts, needs), ctx.shapes, strict=True)
-        return *(None if p is None else p.view(shape) for p, shape in wanted), None, None
+        parts = operators.norm_rows_backward(
+            upstream, rows, scale, statistics, ctx.has_mean, *needs
+        )
+        parts_by_shape = zip(_needed_only(parts, needs), ctx.shapes, strict=True)
+        return *(None if p is None else p.view(shape) for p, shape in parts_by_shape), None, None
 
 
 def _activate(kind: int, otherwise: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -167,7 +169,7 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float
     ) -> Tensor:
-        out, weights = operators.attention(query, key, value, is_causal, scale)
+        out, weights = operators.attend_heads(query, key, value, is_causal, scale)
         ctx.save_for_backward(query, key, value, weights)
         ctx.is_causal, ctx.scale = is_causal, scale
         result: Tensor = out
@@ -175,16 +177,16 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        parts = operators.attention_backward(
+        parts = operators.attend_heads_backward(
             gradients[0], *ctx.saved_tensors, ctx.is_causal, ctx.scale
         )
         return *parts, None, None
 
 
-def _cross_entropy(rows: Tensor, labels: Tensor, ignored: int, smoothing: float) -> Tensor:
+def _cross_entropy(rows: Tensor, labels: Tensor, no_label: int, smoothing: float) -> Tensor:
     if smoothing or not _fits(rows):
-        return TORCH_KERNELS.cross_entropy(rows, labels, ignored, smoothing)
-    out: Tensor = _CrossEntropy.apply(rows, labels, ignored)  # type: ignore[no-untyped-call]
+        return TORCH_KERNELS.cross_entropy(rows, labels, no_label, smoothing)
+    out: Tensor = _CrossEntropy.apply(rows, labels, no_label)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -192,10 +194,10 @@ class _CrossEntropy(torch.autograd.Function):
     """(rows, classes), (rows) -> (rows)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, labels: Tensor, ignored: int) -> Tensor:
-        losses, logs = operators.cross_entropy(x, labels, ignored)
+    def forward(ctx: Any, x: Tensor, labels: Tensor, no_label: int) -> Tensor:
+        losses, logs = operators.cross_entropy(x, labels, no_label)
         ctx.save_for_backward(x, labels, logs)
-        ctx.ignored = ignored
+        ctx.no_label = no_label
         result: Tensor = losses
         return result
 
@@ -203,7 +205,7 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         x, labels, logs = ctx.saved_tensors
         return (
-            operators.cross_entropy_backward(gradients[0], x, labels, ctx.ignored, logs),
+            operators.cross_entropy_backward(gradients[0], x, labels, ctx.no_label, logs),
             None,
             None,
         )

@@ -157,25 +157,25 @@ def activation_backward(upstream: Tensor, x: Tensor, kind: int) -> Tensor:
 
 
 @_operator(
-    "norm_rows(Tensor x, Tensor scale, Tensor? shift, bool centred, float eps) -> (Tensor, Tensor)"
+    "norm_rows(Tensor x, Tensor scale, Tensor? shift, bool has_mean, float eps) -> (Tensor, Tensor)"
 )
 def norm_rows(
-    x: Tensor, scale: Tensor, shift: Tensor | None, centred: bool, eps: float
+    x: Tensor, scale: Tensor, shift: Tensor | None, has_mean: bool, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Layer norm, or RMS norm if not centred: (clients, rows, width); and the rows' statistics."""
+    """Layer norm, or RMS norm without a mean: (clients, rows, width); and the rows' statistics."""
     x, scale = x.contiguous(), scale.contiguous()
     shift = None if shift is None else shift.contiguous()
     clients, rows, width = x.shape
     out, statistics = torch.empty(x.shape), torch.empty(clients, rows, 2)
     _kernels().norm_rows_forward(
-        x.data_ptr(), scale.data_ptr(), _at(shift), centred, out.data_ptr(), statistics.data_ptr(),
+        x.data_ptr(), scale.data_ptr(), _at(shift), has_mean, out.data_ptr(), statistics.data_ptr(),
         clients, rows, width, eps,
     )  # fmt: skip
     return out, statistics
 
 
 @_operator(
-    "norm_rows_backward(Tensor upstream, Tensor x, Tensor scale, Tensor statistics, bool centred,"
+    "norm_rows_backward(Tensor upstream, Tensor x, Tensor scale, Tensor statistics, bool has_mean,"
     " bool of_x, bool of_scale, bool of_shift) -> (Tensor, Tensor, Tensor)"
 )
 def norm_rows_backward(
@@ -183,7 +183,7 @@ def norm_rows_backward(
     x: Tensor,
     scale: Tensor,
     statistics: Tensor,
-    centred: bool,
+    has_mean: bool,
     of_x: bool,
     of_scale: bool,
     of_shift: bool,
@@ -194,7 +194,7 @@ def norm_rows_backward(
     (dx, x_at), (dscale, scale_at) = _room(x, of_x), _room(scale, of_scale)
     dshift, shift_at = _room(scale, of_shift)
     _kernels().norm_rows_backward(
-        upstream.data_ptr(), x.data_ptr(), scale.data_ptr(), statistics.data_ptr(), centred,
+        upstream.data_ptr(), x.data_ptr(), scale.data_ptr(), statistics.data_ptr(), has_mean,
         x_at, scale_at, shift_at, clients, rows, width,
     )  # fmt: skip
     return dx, dscale, dshift
@@ -221,10 +221,10 @@ def _describe(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: fl
 
 
 @_operator(
-    "attention(Tensor query, Tensor key, Tensor value, bool causal, float scale)"
+    "attend_heads(Tensor query, Tensor key, Tensor value, bool causal, float scale)"
     " -> (Tensor, Tensor)"
 )
-def attention(
+def attend_heads(
     query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     """(batch, heads, places, values), keys perhaps of fewer heads; and the weights of places."""
@@ -239,10 +239,10 @@ def attention(
 
 
 @_operator(
-    "attention_backward(Tensor upstream, Tensor query, Tensor key, Tensor value, Tensor weights,"
+    "attend_heads_backward(Tensor upstream, Tensor query, Tensor key, Tensor value, Tensor weights,"
     " bool causal, float scale) -> (Tensor, Tensor, Tensor)"
 )
-def attention_backward(
+def attend_heads_backward(
     upstream: Tensor,
     query: Tensor,
     key: Tensor,
@@ -251,7 +251,7 @@ def attention_backward(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `attention`."""
+    """The gradients of `attend_heads`."""
     inputs = [_dense_values(t) for t in (upstream, query, key, value)]
     results = _empty_heads(query.shape), _empty_heads(key.shape), _empty_heads(value.shape)
     scratch = torch.empty(key.shape[2], query.shape[2])
@@ -263,14 +263,14 @@ def attention_backward(
     return results
 
 
-@_operator("cross_entropy(Tensor x, Tensor labels, int ignored) -> (Tensor, Tensor)")
-def cross_entropy(x: Tensor, labels: Tensor, ignored: int) -> tuple[Tensor, Tensor]:
-    """The loss of every row, 0 for those that are ignored; and the logarithms of their sums."""
+@_operator("cross_entropy(Tensor x, Tensor labels, int no_label) -> (Tensor, Tensor)")
+def cross_entropy(x: Tensor, labels: Tensor, no_label: int) -> tuple[Tensor, Tensor]:
+    """The loss of every row, 0 for those without one; and the logarithms of their sums."""
     x, labels = x.contiguous(), labels.contiguous()
     rows, width = x.shape
     losses, logs = torch.empty(rows), torch.empty(rows)
     outside: int = _kernels().cross_entropy_forward(
-        x.data_ptr(), labels.data_ptr(), ignored, losses.data_ptr(), logs.data_ptr(), rows, width
+        x.data_ptr(), labels.data_ptr(), no_label, losses.data_ptr(), logs.data_ptr(), rows, width
     )
     if outside:
         raise IndexError(f"Target {int(labels[outside - 1])} is out of bounds.")
@@ -278,17 +278,17 @@ def cross_entropy(x: Tensor, labels: Tensor, ignored: int) -> tuple[Tensor, Tens
 
 
 @_operator(
-    "cross_entropy_backward(Tensor upstream, Tensor x, Tensor labels, int ignored, Tensor logs)"
+    "cross_entropy_backward(Tensor upstream, Tensor x, Tensor labels, int no_label, Tensor logs)"
     " -> Tensor"
 )
 def cross_entropy_backward(
-    upstream: Tensor, x: Tensor, labels: Tensor, ignored: int, logs: Tensor
+    upstream: Tensor, x: Tensor, labels: Tensor, no_label: int, logs: Tensor
 ) -> Tensor:
     """The gradient of `cross_entropy`."""
     upstream, x, labels = upstream.contiguous(), x.contiguous(), labels.contiguous()
     out = torch.empty(x.shape)
     _kernels().cross_entropy_backward(
-        upstream.data_ptr(), x.data_ptr(), labels.data_ptr(), ignored, logs.data_ptr(),
+        upstream.data_ptr(), x.data_ptr(), labels.data_ptr(), no_label, logs.data_ptr(),
         out.data_ptr(), *x.shape,
     )  # fmt: skip
     return out

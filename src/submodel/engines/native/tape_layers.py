@@ -28,7 +28,7 @@ from submodel.engines.native.tape_reader import (
     make_step,
 )
 
-Rule = Callable[[TapeReader, OperatorCall], list[TapeStep]]
+TapeRule = Callable[[TapeReader, OperatorCall], list[TapeStep]]
 """What a call is as steps; raises `UntapedError` where it is left to torch."""
 
 
@@ -60,7 +60,7 @@ def _activation(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
 
 
 def _norm(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
-    x, scale, shift, centred, eps = call.arguments
+    x, scale, shift, has_mean, eps = call.arguments
     _, rows, width = reader.layout(x).size
     spots = [
         reader.dense(x),
@@ -68,14 +68,14 @@ def _norm(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
         reader.maybe(shift),
         *map(reader.dense, call.outputs),
     ]
-    return [make_step(NORM_FORWARD, spots, 2, centred, rows, width, number=eps)]
+    return [make_step(NORM_FORWARD, spots, 2, has_mean, rows, width, number=eps)]
 
 
 def _norm_backward(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
-    *tensors, centred = call.arguments[:5]
+    *tensors, has_mean = call.arguments[:5]
     _, rows, width = reader.layout(tensors[1]).size
     spots = [*map(reader.dense, tensors), *map(reader.maybe, call.outputs)]
-    return [make_step(NORM_BACKWARD, spots, 3, centred, rows, width)]
+    return [make_step(NORM_BACKWARD, spots, 3, has_mean, rows, width)]
 
 
 def _attention_form(reader: TapeReader, query: Any, key: Any, value: Any) -> list[int]:
@@ -111,30 +111,30 @@ def _attention_backward(reader: TapeReader, call: OperatorCall) -> list[TapeStep
 
 
 def _entropy(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
-    x, labels, ignored = call.arguments
+    x, labels, no_label = call.arguments
     rows, width = reader.layout(x).size
-    made = map(reader.dense, call.outputs)
-    spots = [reader.dense(x), reader.dense(labels, torch.int64), *made]
-    return [make_step(ENTROPY_FORWARD, spots, 2, ignored, rows // reader.clients, width)]
+    results = map(reader.dense, call.outputs)
+    spots = [reader.dense(x), reader.dense(labels, torch.int64), *results]
+    return [make_step(ENTROPY_FORWARD, spots, 2, no_label, rows // reader.clients, width)]
 
 
 def _entropy_backward(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
-    upstream, x, labels, ignored, logs = call.arguments
+    upstream, x, labels, no_label, logs = call.arguments
     rows, width = reader.layout(x).size
     spots = [reader.dense(upstream), reader.dense(x), reader.dense(labels, torch.int64),
              reader.dense(logs), reader.dense(call.outputs[0])]  # fmt: skip
-    return [make_step(ENTROPY_BACKWARD, spots, 1, ignored, rows // reader.clients, width)]
+    return [make_step(ENTROPY_BACKWARD, spots, 1, no_label, rows // reader.clients, width)]
 
 
-LAYERS: Mapping[object, Rule] = {
+LAYERS: Mapping[object, TapeRule] = {
     operators.linear: _linear,
     operators.linear_backward: _linear_backward,
     operators.activation: _activation,
     operators.activation_backward: _activation,
     operators.norm_rows: _norm,
     operators.norm_rows_backward: _norm_backward,
-    operators.attention: _attention,
-    operators.attention_backward: _attention_backward,
+    operators.attend_heads: _attention,
+    operators.attend_heads_backward: _attention_backward,
     operators.cross_entropy: _entropy,
     operators.cross_entropy_backward: _entropy_backward,
 }

@@ -90,12 +90,12 @@ def _is_compact(layout: MemoryLayout) -> bool:
     """Whether a tensor fills its memory, and goes through it row by row of its first dimension."""
     dims = sorted(zip(layout.stride, layout.size, strict=True), reverse=True)
     dims = [(stride, size) for stride, size in dims if size > 1]
-    expected = 1
+    so_far = 1
     for stride, size in reversed(dims):
-        if stride != expected:
+        if stride != so_far:
             return False
-        expected *= size
-    return layout.size[0] == 1 or layout.stride[0] * layout.size[0] == expected
+        so_far *= size
+    return layout.size[0] == 1 or layout.stride[0] * layout.size[0] == so_far
 
 
 def make_step(

@@ -11,7 +11,7 @@ import torch
 
 from submodel.engines.batched.recording import MemoryLayout, OperatorCall
 from submodel.engines.native.tape import TapeStep
-from submodel.engines.native.tape_layers import Rule
+from submodel.engines.native.tape_layers import TapeRule
 from submodel.engines.native.tape_reader import (
     ADD_VALUES,
     CLEAR,
@@ -59,13 +59,13 @@ def _stretch(layout: MemoryLayout, size: tuple[int, ...]) -> MemoryLayout:
     """As torch stretches a tensor to another's size."""
     missing = len(size) - len(layout.size)
     pairs = [(1, 0)] * missing + list(zip(layout.size, layout.stride, strict=True))
-    if any(n not in (1, wanted) for (n, _), wanted in zip(pairs, size, strict=True)):
+    if any(n not in (1, width) for (n, _), width in zip(pairs, size, strict=True)):
         raise UntapedError
-    stride = tuple(0 if n != wanted else s for (n, s), wanted in zip(pairs, size, strict=True))
+    stride = tuple(0 if n != width else s for (n, s), width in zip(pairs, size, strict=True))
     return replace(layout, size=size, stride=stride)
 
 
-def _pair(kind: int) -> Rule:
+def _pair(kind: int) -> TapeRule:
     def rule(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
         if call.keywords or len(call.arguments) != 2:
             raise UntapedError
@@ -76,7 +76,7 @@ def _pair(kind: int) -> Rule:
     return rule
 
 
-def _copy(factor: float) -> Rule:
+def _copy(factor: float) -> TapeRule:
     def rule(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
         source, out = call.arguments[0], call.outputs[0]
         pair = (source, reader.layout(source)), (out, reader.layout(out))
@@ -85,7 +85,7 @@ def _copy(factor: float) -> Rule:
     return rule
 
 
-def _join(is_stack: bool) -> Rule:
+def _join(is_stack: bool) -> TapeRule:
     def rule(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
         parts, dim = call.arguments[0], (*call.arguments, 0)[1]
         out = call.outputs[0]
@@ -120,7 +120,7 @@ def _slice_backward(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
     return [clear, _walk(reader, COPY_VALUES, [(source, layout)], (out, room))]
 
 
-VALUES: Mapping[object, Rule] = {
+VALUES: Mapping[object, TapeRule] = {
     _aten.add.Tensor: _pair(ADD_VALUES),
     _aten.mul.Tensor: _pair(MULTIPLY_VALUES),
     _aten.neg.default: _copy(-1.0),

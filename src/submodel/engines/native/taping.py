@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from submodel.engines.batched.program import Fuse, results_of, sources_of
+from submodel.engines.batched.program import Fuse, tensors_made, tensors_read
 from submodel.engines.batched.recording import OperatorCall, Recording, Slot
 from submodel.engines.native import operators
 from submodel.engines.native.tape import Output, ScratchMemory, Tape, TapeStep
@@ -80,7 +80,7 @@ def _steps(reader: TapeReader, call: OperatorCall) -> list[TapeStep] | None:
 def _divide(calls: Sequence[OperatorCall], reader: TapeReader) -> list[OperatorCall | _Segment]:
     """Segments and other calls, in an order that keeps what depends on what."""
     parts: list[OperatorCall | _Segment] = []
-    segment, made, late = _Segment(), set[int](), set[int]()
+    segment, new_roots, late = _Segment(), set[int](), set[int]()
     behind: list[OperatorCall] = []
     layouts = reader.recording.layouts
 
@@ -90,25 +90,25 @@ def _divide(calls: Sequence[OperatorCall], reader: TapeReader) -> list[OperatorC
             parts.append(segment)
         parts.extend(behind)
         segment, behind = _Segment(), []
-        made.clear()
+        new_roots.clear()
         late.clear()
 
     for call in calls:
-        roots = {layouts[number].root for number in sources_of(call)}
+        roots = {layouts[number].root for number in tensors_read(call)}
         steps = _steps(reader, call) if segment.calls or call.operator in LAYERS else None
         if steps is not None and roots & late:
             close()
         if steps is not None:
             segment.calls.append(call)
             segment.steps += steps
-            made |= {root for step in steps for root in step.writes}
-        elif call.writes or (call.answer is not None and roots & (made | late)):
+            new_roots |= {root for step in steps for root in step.writes}
+        elif call.writes or (call.answer is not None and roots & (new_roots | late)):
             close()
             parts.append(call)
-        elif roots & (made | late):
+        elif roots & (new_roots | late):
             behind.append(call)
             if call.operator is not _VIEW:
-                late |= {layouts[number].root for number in results_of(call)}
+                late |= {layouts[number].root for number in tensors_made(call)}
         else:
             parts.append(call)
     close()
@@ -126,23 +126,25 @@ def _tape(
     """A segment as one call."""
     if len(segment.calls) < _FEWEST:
         return segment.calls
-    layouts, made = recording.layouts, segment.roots
-    used = set(results)
+    layouts, new_roots = recording.layouts, segment.roots
+    outer_numbers = set(results)
     for part in parts:
         if part is segment:
             continue
         for call in [part] if isinstance(part, OperatorCall) else part.calls:
             if call.operator is not _VIEW:
-                used.update(sources_of(call))
-    outer_roots = {layouts[number].root for number in used} & made
+                outer_numbers.update(tensors_read(call))
+    outer_roots = {layouts[number].root for number in outer_numbers} & new_roots
     numbers = [
-        n for n in dict.fromkeys(n for c in segment.calls for n in results_of(c)) if n in made
+        n
+        for n in dict.fromkeys(n for c in segment.calls for n in tensors_made(c))
+        if n in new_roots
     ]
     made_here = [Output(n, layouts[n].size, layouts[n].stride) for n in numbers]
     outputs = [out for out in made_here if out.number in outer_roots]
     local = [out for out in made_here if out.number not in outer_roots]
     spots = (spot for step in segment.steps for spot in step.spots if spot is not None)
-    inputs = list(dict.fromkeys(spot.root for spot in spots if spot.root not in made))
+    inputs = list(dict.fromkeys(spot.root for spot in spots if spot.root not in new_roots))
     tape = Tape(segment.steps, inputs, outputs, local, clients, memory)
     arguments = tuple(Slot(number) for number in inputs)
     return [OperatorCall(tape, arguments, {}, tuple(out.number for out in outputs), True)]
