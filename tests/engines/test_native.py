@@ -275,7 +275,7 @@ def test_without_a_compiler_torch_computes_or_the_reason_is_said() -> None:
 @pytest.mark.parametrize(
     ("sections", "reason"),
     [
-        ({"model": {"name": "mlp"}}, "no convolutions"),
+        ({"model": {"name": "mlp"}}, "neither convolutions"),
         ({"local": {"precision": "bfloat16"}}, "float32"),
         ({"scheme": {"name": "ordered"}}, "steps of its own"),
         ({"engine": {"kernels": "native", "threads": 2}}, "one thread"),
