@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+import submodel
 from submodel.engines.batched import replay
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.native import operators
@@ -19,7 +22,8 @@ from submodel.engines.native.fit import native_refusal
 from submodel.engines.native.layers import native_kernels
 from submodel.engines.native.tape import Tape
 from submodel.engines.serial import SerialEngine
-from tests.engines.test_transformers import MAKERS, gpt2, setup_of
+from submodel.runs.checkpoint import model_sha256
+from tests.engines.test_transformers import MAKERS, gpt, gpt2, sequences, setup_of
 from tests.support.engines import TOLERANCE, updates
 from tests.support.engines import setup_of as small_nets
 
@@ -190,6 +194,36 @@ def test_a_step_without_attention_masks_is_one_tape(monkeypatch: pytest.MonkeyPa
     engine = BatchedEngine(setup, native=True)
     updates(engine, setup)
     assert 0 < len(tapes) == engine._replays.programs
+
+
+def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    """The first part has recorded its steps when it stops; the second has to do so again."""
+
+    def train(rounds: int, name: str, resume: bool = False) -> str:
+        config = {
+            "task": {"name": "language"},
+            "data": {"partition": "iid"},
+            "clients": {"count": 4, "per_round": 4, "capacities": [0.5]},
+            "local": {"optimiser": "adamw", "lr": 1e-3, "batch_size": 4, "steps": 4},
+            "train": {"rounds": rounds},
+            "engine": {"name": "local", "kernels": "native"},
+        }
+        torch.manual_seed(0)
+        run = submodel.train(
+            gpt(),
+            sequences(True, "gpt"),
+            config,
+            out=tmp_path / name,
+            resume=resume,
+            progress=False,
+        )
+        return model_sha256(run.state.tensors)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch has nothing to say to a user
+        whole = train(6, "whole")
+        train(4, "parts")
+        assert train(6, "parts", resume=True) == whole
 
 
 def test_which_models_are_for_the_kernels() -> None:
