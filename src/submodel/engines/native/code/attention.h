@@ -3,7 +3,7 @@
  * Weights lie as [key][place]: places are side by side in vectors, and the largest score of a place
  * or the sum over its keys is found without going across a vector. */
 #pragma once
-#include "matrices.h"
+#include "strips.h"
 
 typedef struct { float *data; i64 batch, head, place; } heads; /* strides; values lie side by side */
 typedef struct {

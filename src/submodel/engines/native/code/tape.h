@@ -2,7 +2,7 @@
  * reads it. tape.py hands it over: both sides list the same fields in the same order. */
 #pragma once
 #include "attention.h"
-#include "linear.h"
+#include "dense.h"
 #include "rows.h"
 
 enum { LINEAR_FORWARD, LINEAR_BACKWARD, ACTIVATION_FORWARD, ACTIVATION_BACKWARD, NORM_FORWARD,

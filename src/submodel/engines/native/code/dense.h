@@ -1,6 +1,6 @@
 /* Linear layers, every client with its own weight. */
 #pragma once
-#include "matrices.h"
+#include "strips.h"
 
 /* inputs_first: the weight is (inputs, outputs), as GPT-2 has it, and not (outputs, inputs) */
 void linear_forward(const float *x, const float *weight, const float *bias, float *out, i64 clients,
