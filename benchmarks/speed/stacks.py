@@ -3,9 +3,10 @@
     python -m benchmarks.speed.stacks [--kinds gpt2,llama,gpt] [--optimisers sgd,adamw]
                                      [--tokens 4x32] [--rounds 5] [--out FILE]
 
-Both engines train the same tasks, taking turns in one process on one thread; processor time counts,
-the median and the range of the ratios of the turns. Width 64, two layers of four heads, 256 tokens
-in the vocabulary, capacities 1, 1/2 and 1/4. No data is needed: tokens are drawn at random.
+One by one, in stacks by torch, and in stacks by the native kernels where there is a C compiler: all
+train the same tasks, taking turns in one process on one thread; processor time counts, the median
+and the range of the ratios of the turns to the first. Width 64, two layers of four heads, 256
+tokens in the vocabulary, capacities 1, 1/2 and 1/4. No data is needed: tokens are drawn at random.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from submodel.algorithm.types import Setup
 from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines.batched.engine import BatchedEngine
+from submodel.engines.native.build import find_compiler
 from submodel.engines.serial import SerialEngine
 from submodel.model.zoo.gpt import Decoder
 from submodel.prepare.setup import prepare
@@ -98,6 +100,8 @@ def measure(setup: Setup, rounds: int) -> dict[str, Any]:
         "serial": SerialEngine(setup),
         "stack": BatchedEngine(setup, always=True),
     }
+    if find_compiler() is not None:
+        engines["native"] = BatchedEngine(setup, always=True, native=True)
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     for turn in range(rounds + WARM_UP):
         for name, engine in engines.items():
@@ -106,13 +110,16 @@ def measure(setup: Setup, rounds: int) -> dict[str, Any]:
                 pass
             if turn >= WARM_UP:
                 seconds[name].append(time.process_time() - start)
-    ratios = [a / b for a, b in zip(seconds["serial"], seconds["stack"], strict=True)]
     steps = CLIENTS * STEPS
-    return {
-        **{name: round(statistics.median(s) / steps * 1000, 3) for name, s in seconds.items()},
-        "ratio": round(statistics.median(ratios), 2),
-        "range": [round(min(ratios), 2), round(max(ratios), 2)],
+    result: dict[str, Any] = {
+        name: round(statistics.median(s) / steps * 1000, 3) for name, s in seconds.items()
     }
+    for name, label in (("stack", ""), ("native", "native_")):
+        if name in engines:
+            ratios = [a / b for a, b in zip(seconds["serial"], seconds[name], strict=True)]
+            result[f"{label}ratio"] = round(statistics.median(ratios), 2)
+            result[f"{label}range"] = [round(min(ratios), 2), round(max(ratios), 2)]
+    return result
 
 
 def rows(given: argparse.Namespace) -> Iterator[dict[str, Any]]:

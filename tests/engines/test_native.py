@@ -313,7 +313,7 @@ def test_a_run_that_cannot_be_computed_leaves_nothing_behind(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("sections", "reason"),
     [
-        ({"model": {"name": "mlp"}}, "no convolutions"),
+        ({"model": {"name": "mlp"}}, "neither convolutions"),
         ({"local": {"precision": "bfloat16"}}, "float32"),
         ({"scheme": {"name": "ordered"}}, "steps of its own"),
         ({"engine": {"kernels": "native", "threads": 2}}, "one thread"),

@@ -39,8 +39,9 @@ class Local:
         )
         kernels: Kernels = Field(
             "auto",
-            description="what computes stacks of small convolutional nets: torch, or C code built "
-            "here (native); auto: native where 'submodel train' has more than a minute of work",
+            description="what computes stacks of small convolutional nets and transformers: torch, "
+            "or C code built here (native); auto: native where 'submodel train' has more than a "
+            "minute of work",
         )
 
     @classmethod

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.engines.batched.forward import Forward, UnstackableError
+from submodel.engines.batched.layer_kernels import TORCH_KERNELS
 from submodel.engines.batched.loss import StackedLoss
 from submodel.engines.batched.pieces import step_in_pieces
 from submodel.engines.batched.replay import Replays, StepKind
@@ -33,6 +34,8 @@ from submodel.engines.device import move, move_examples
 from submodel.engines.estimate import NATIVE_COSTS, TORCH_COSTS, Estimate
 from submodel.engines.lone import explain_lone_batches
 from submodel.engines.native.forward import NativeForward
+from submodel.engines.native.layers import native_kernels
+from submodel.engines.native.taping import make_fuse
 from submodel.engines.native.training import WholeTraining
 from submodel.engines.serial import SerialEngine
 from submodel.local.training import forward_context
@@ -81,6 +84,7 @@ class BatchedEngine:
         self._always = always
         self._serial = SerialEngine(setup, device)
         self._native = native
+        self._kernels = native_kernels() if native else TORCH_KERNELS
         self._estimate = Estimate(setup, NATIVE_COSTS if native else TORCH_COSTS)
         self._tensors = {n: t.to("meta") for n, t in tensors_of(setup.module).items()}
         self._name = type(setup.module).__name__
@@ -90,7 +94,7 @@ class BatchedEngine:
         self._mapped_shapes: dict[object, MappedForward] = {}
         self._refusal: str | None = None  # why the module cannot be stacked at all
         self._wide = self._make_wide()
-        self._replays = Replays()
+        self._replays = Replays(make_fuse() if native else None)
         self._native_training: WholeTraining | None = None
         if isinstance(self._wide, NativeForward):
             self._native_training = WholeTraining(self._wide, setup)
@@ -185,7 +189,9 @@ class BatchedEngine:
                 self._mapped_shapes.pop(next(iter(self._mapped_shapes)))
             module = to_device(build_module(self._setup.module, cut), self._device).train()
             try:
-                self._mapped_shapes[key] = MappedForward(module, self._setup.module, self._example)
+                self._mapped_shapes[key] = MappedForward(
+                    module, self._setup.module, self._example, self._kernels
+                )
             except UnstackableError as error:
                 self._refusal = str(error)
                 _log.warning("%s is trained one client after another: %s", self._name, error)
@@ -193,7 +199,7 @@ class BatchedEngine:
 
     def _train_stack(self, forward: Forward, clients: Sequence[StackedClient]) -> Iterator[Update]:
         tasks = [client.task for client in clients]
-        loss = StackedLoss(self._setup, tasks, self._device)
+        loss = StackedLoss(self._setup, tasks, self._device, self._kernels)
         shared_names = self._setup.travel.base_names if forward is not self._wide else ()
         local_names = forward.local_names if isinstance(forward, MappedForward) else ()
         stack = Stack(self._setup.module, tasks, self._device, shared_names, local_names)

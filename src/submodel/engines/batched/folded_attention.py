@@ -19,7 +19,12 @@ back), 0.8 to 1.2 times with 16, half as quick with 8 places.
 
 
 def fold_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    attend: Callable[..., Tensor | None] | None = None,
+    **options: Any,
 ) -> Tensor:
     """Scaled dot-product attention with the clients in the batch, where its kernels are fast.
 
@@ -28,6 +33,7 @@ def fold_attention(
         key: as the query, with a length of its own.
         value: as the key.
         mask: (clients, ...) or, with a first dimension of 1, everybody's; or none.
+        attend: tried first where there is no mask; None, or one that returns it: torch's kernels.
         options: ``is_causal``, ``scale`` and ``enable_gqa`` as torch has them.
 
     >>> x = torch.ones(2, 3, 4, 5, 6)
@@ -56,9 +62,10 @@ def fold_attention(
         parts = [t.unsqueeze(1) for t in parts]
         mask = None if mask is None else mask.unsqueeze(-3)
     query, key, value = parts
-    if mask is None and _is_of_small_heads(query, key, value, **options):
-        out = _attend(query, key, value, **options)
-    else:
+    out = None
+    if attend is not None and mask is None and _heads_fit(query, key, value, **options):
+        out = attend(query, key, value, options.get("is_causal", False), options.get("scale"))
+    if out is None:
         out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, **options)
     if width < 2:
         out = out.squeeze(1)
@@ -71,7 +78,7 @@ def _padded_to(dims: int) -> Callable[[Tensor], Tensor]:
     return lambda t: t.reshape(len(t), *[1] * (dims - t.dim()), *t.shape[1:])
 
 
-def _is_of_small_heads(
+def _heads_fit(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -79,33 +86,42 @@ def _is_of_small_heads(
     enable_gqa: bool = False,
     **_options: Any,
 ) -> bool:
-    """Whether `_attend` computes it, and quicker than torch."""
+    """Whether shapes are those of one attention, perhaps with heads that share their keys."""
     if not query.dim() == key.dim() == value.dim() == 4:
         return False
     (batch, heads, places, _), (key_batch, key_heads, others, _) = query.shape, key.shape
     return (
-        query.dtype in (torch.float32, torch.float64)
-        and not torch.is_autocast_enabled(query.device.type)
-        and key.shape[:3] == value.shape[:3]
+        key.shape[:3] == value.shape[:3]
         and batch == key_batch
         and (heads == key_heads or (enable_gqa and heads % key_heads == 0))
-        and max(query.shape[-1], value.shape[-1]) <= _LARGEST_HEAD
-        and places in _LENGTHS
-        and others in _LENGTHS
         and (places == others or not is_causal)
-        and batch * heads * places * others <= _MOST_SCORES
     )
 
 
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,  # noqa: ARG001 - heads that share keys are seen by their number
-) -> Tensor:
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
+def attend_small_heads(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None
+) -> Tensor | None:
+    """Attention by batched products; None where torch's kernel is quicker.
+
+    Args:
+        query: (batch, heads, places, values).
+        key: as the query, perhaps of fewer heads, each of which several share.
+        value: as the key.
+        is_causal: whether a place sees only itself and those before.
+        scale: of the products; None: one over the root of the head's size.
+    """
+    (batch, heads, places, size), others = query.shape, key.shape[2]
+    is_quicker = (
+        query.dtype in (torch.float32, torch.float64)
+        and not torch.is_autocast_enabled(query.device.type)
+        and max(size, value.shape[-1]) <= _LARGEST_HEAD
+        and places in _LENGTHS
+        and others in _LENGTHS
+        and batch * heads * places * others <= _MOST_SCORES
+    )
+    if not is_quicker:
+        return None
+    scale = size**-0.5 if scale is None else scale
     out: Tensor = _Attention.apply(query, key, value, is_causal, scale)  # type: ignore[no-untyped-call]
     return out
 

@@ -21,13 +21,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from submodel.engines.batched.folded_attention import fold_attention
-from submodel.engines.batched.folded_gelu import fold_gelu
-from submodel.engines.batched.folded_layers import (
-    fold_embedding,
-    fold_layer_norm,
-    fold_linear,
-    fold_rms_norm,
-)
+from submodel.engines.batched.folded_layers import fold_embedding
+from submodel.engines.batched.layer_kernels import LayerKernels
 
 _Rule = Callable[..., Any]
 """(the folding, the function's own arguments) -> its result, or NotImplemented: vmap's own way."""
@@ -48,9 +43,10 @@ class Folding(TorchFunctionMode):
     as long as it holds for all clients or for none.
     """
 
-    def __init__(self, clients: int, level: int, decides: bool) -> None:
+    def __init__(self, clients: int, level: int, decides: bool, kernels: LayerKernels) -> None:
         super().__init__()
         self.clients, self._level, self.decides = clients, level, decides
+        self.kernels = kernels
 
     def __torch_function__(
         self,
@@ -104,7 +100,8 @@ class Folding(TorchFunctionMode):
 def _linear(folding: Folding, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     if folding.client_axis(weight) is None:
         return NotImplemented  # one product for everybody's rows
-    return folding.fold(fold_linear, input, weight, bias)
+    linear = folding.kernels.linear
+    return folding.fold(lambda x, w, b: linear(x, w, b, False), input, weight, bias)
 
 
 def _addmm(folding: Folding, input: Tensor, mat1: Tensor, mat2: Tensor, **factors: float) -> Any:
@@ -112,7 +109,7 @@ def _addmm(folding: Folding, input: Tensor, mat1: Tensor, mat2: Tensor, **factor
         return NotImplemented
 
     def compute(bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return fold_linear(x, weight, bias, inputs_first=True)
+        return folding.kernels.linear(x, weight, bias, True)
 
     return folding.fold(compute, input, mat1, mat2)
 
@@ -128,7 +125,8 @@ def _layer_norm(
 ) -> Any:
     if weight is None or folding.client_axis(weight) is None:
         return NotImplemented
-    return folding.fold(lambda x, w, b: fold_layer_norm(x, w, b, eps), input, weight, bias)
+    norm = folding.kernels.layer_norm
+    return folding.fold(lambda x, w, b: norm(x, w, b, eps), input, weight, bias)
 
 
 def _rms_norm(
@@ -140,7 +138,8 @@ def _rms_norm(
 ) -> Any:
     if weight is None or folding.client_axis(weight) is None:
         return NotImplemented
-    return folding.fold(lambda x, w: fold_rms_norm(x, w, eps), input, weight)
+    norm = folding.kernels.rms_norm
+    return folding.fold(lambda x, w: norm(x, w, eps), input, weight)
 
 
 def _embedding(
@@ -179,16 +178,27 @@ def _attention(
     common = attn_mask is not None and folding.client_axis(attn_mask) is None
 
     def compute(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        return fold_attention(q, k, v, mask[:1] if common and mask is not None else mask, **options)
+        mask = mask[:1] if common and mask is not None else mask
+        return fold_attention(q, k, v, mask, folding.kernels.attend, **options)
 
     return folding.fold(compute, query, key, value, attn_mask)
 
 
 def _gelu(folding: Folding, input: Tensor, approximate: str = "none") -> Any:
-    is_own = approximate == "tanh" and input.dtype in (torch.float32, torch.float64)
-    if not is_own or folding.client_axis(input) is None:
+    return _activation(folding, input, "gelu_tanh" if approximate == "tanh" else "gelu")
+
+
+def _silu(folding: Folding, input: Tensor, inplace: bool = False) -> Any:
+    return NotImplemented if inplace else _activation(folding, input, "silu")
+
+
+def _activation(folding: Folding, x: Tensor, name: str) -> Any:
+    compute = folding.kernels.activations.get(name)
+    if compute is None or folding.client_axis(x) is None:
         return NotImplemented
-    return folding.fold(fold_gelu, input)
+    if x.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    return folding.fold(compute, x)
 
 
 def _dropout(
@@ -223,6 +233,7 @@ _RULES: dict[Callable[..., Any], _Rule] = {
     functional.embedding: _embedding,
     functional.scaled_dot_product_attention: _attention,
     functional.gelu: _gelu,
+    functional.silu: _silu,
     functional.dropout: _dropout,
     torch.dropout: _dropout,
     Tensor.__bool__: _bool,
@@ -250,12 +261,13 @@ _COMPOSITIONS: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 @contextmanager
-def fold_calls(clients: int, decides: bool) -> Iterator[Folding]:
+def fold_calls(clients: int, decides: bool, kernels: LayerKernels) -> Iterator[Folding]:
     """Within a function under vmap: what has a rule is computed by it.
 
     Args:
         clients: how many vmap maps over.
         decides: whether code may ask for what holds for all clients or for none.
+        kernels: what computes the layers.
     """
-    with Folding(clients, functorch.current_level(), decides) as folding:
+    with Folding(clients, functorch.current_level(), decides, kernels) as folding:
         yield folding

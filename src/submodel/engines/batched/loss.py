@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from submodel.algorithm.types import Setup, Task
+from submodel.engines.batched.layer_kernels import TORCH_KERNELS, LayerKernels
 from submodel.tasks.classification import smoothing_of
 from submodel.tasks.counting import value_of
 from submodel.tasks.language import TokenCrossEntropy
@@ -21,7 +22,14 @@ class StackedLoss:
     The cross-entropy of all clients' labels, or of all their tokens, is computed in one piece.
     """
 
-    def __init__(self, setup: Setup, tasks: Sequence[Task], device: torch.device) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        tasks: Sequence[Task],
+        device: torch.device,
+        kernels: LayerKernels = TORCH_KERNELS,
+    ) -> None:
+        self._kernels = kernels
         self._loss, self._smoothing = setup.loss, smoothing_of(setup.loss)
         self._present: Tensor | None = None
         self._padding = 0
@@ -67,7 +75,8 @@ class StackedLoss:
                 outputs = functional.pad(outputs, (0, self._padding))
             targets = torch.searchsorted(present, targets.t().contiguous()).t()
         elif type(self._loss) is TokenCrossEntropy:
-            return _token_losses(outputs, targets, self._loss.label_smoothing)
+            smoothing = self._loss.label_smoothing
+            return _token_losses(outputs, targets, smoothing, self._kernels)
         elif (
             self._loss is not functional.cross_entropy
             or outputs.dim() != 3
@@ -86,14 +95,14 @@ class StackedLoss:
         return flat.view(len(outputs), -1).mean(0), [len(outputs)] * outputs.shape[1]
 
 
-def _token_losses(outputs: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+def _token_losses(
+    outputs: Tensor, targets: Tensor, smoothing: float, kernels: LayerKernels
+) -> tuple[Tensor, Tensor]:
     """As `TokenCrossEntropy` for every client, from one pass over the logits."""
     clients = targets.shape[1]
     rows, labels = flat_logits(
         outputs.transpose(0, 1).flatten(0, 1), targets.transpose(0, 1).flatten(0, 1)
     )
-    flat = functional.cross_entropy(
-        rows, labels.long(), ignore_index=NO_LABEL, label_smoothing=smoothing, reduction="none"
-    )
+    flat = kernels.cross_entropy(rows, labels.long(), NO_LABEL, smoothing)
     terms = (labels != NO_LABEL).view(clients, -1).sum(1)
     return flat.view(clients, -1).sum(1) / terms.clamp(min=1), terms.to(torch.float64)

@@ -28,25 +28,34 @@ Program = Callable[[Sequence[Tensor]], list[Tensor]]
 """Inputs -> outputs."""
 _MOST_KEPT = 1 << 16
 """The most values of a tensor that is computed once and kept."""
+DIRECT_CALLS: dict[object, Callable[..., Any]] = {}
+"""Operators that are functions of Python, and these: calling them spares torch's dispatcher."""
 _VIEW = torch.ops.aten.as_strided.default
+_VALUE_FREE = (torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default)
+"""Operators that ask for the shape of a tensor, and not for its values."""
 
 
 class OtherWayError(Exception):
     """Code asks for a value, and it is not the one of the recording."""
 
 
-def make_program(recording: Recording) -> Program:
+Fuse = Callable[[Sequence[OperatorCall], Recording, Sequence[int]], list[OperatorCall]]
+"""(calls, their recording, the numbers of its results) -> the calls, some of them as one."""
+
+
+def make_program(recording: Recording, fuse: Fuse | None = None) -> Program:
     """A function that repeats a recorded step; to be called without autograd.
 
     Args:
         recording: of `record`.
+        fuse: puts several calls together, if there is something that computes them as one.
 
     >>> from submodel.engines.batched.recording import record
     >>> x = torch.ones(2)
     >>> make_program(record(lambda: [x.view(2, 1).view(2) + 1], [x]))([torch.zeros(2)])
     [tensor([1., 1.])]
     """
-    return _Writer(recording).program()
+    return _Writer(recording).program(fuse)
 
 
 class _Writer:
@@ -59,10 +68,12 @@ class _Writer:
         self._equal: dict[int, int] = {}  # number of a view -> of the same view, taken before
         self._changing_roots = {root for call in recording.calls for root in call.writes}
 
-    def program(self) -> Program:
+    def program(self, fuse: Fuse | None) -> Program:
         """The function itself."""
         calls = self._drop_unused(self._keep_constants(self._root_views()))
         results = [self._first(number) for number in self._recording.outputs]
+        if fuse is not None:
+            calls = self._drop_unused(fuse(calls, self._recording, results))
         last = {number: place for place, call in enumerate(calls) for number in _tensors_of(call)}
         lines = ["def program(inputs):"]
         if self._recording.inputs:
@@ -89,8 +100,10 @@ class _Writer:
         calls: list[OperatorCall] = []
         layouts, views = self._recording.layouts, dict[MemoryLayout, int]()
         for call in self._recording.calls:
-            if not call.writes and any(layouts[number].root != number for number in _results(call)):
-                for number in _results(call):
+            if not call.writes and any(
+                layouts[number].root != number for number in tensors_made(call)
+            ):
+                for number in tensors_made(call):
                     layout = layouts[number]
                     whole = replace(layouts[layout.root], root=layout.root)
                     first = layout.root if layout == whole else views.setdefault(layout, number)
@@ -109,10 +122,13 @@ class _Writer:
         layouts, rest = self._recording.layouts, []
         for call in calls:
             if (
-                all(number in self._constants for number in _sources(call))
+                (
+                    call.operator in _VALUE_FREE
+                    or all(number in self._constants for number in tensors_read(call))
+                )
                 and not any(layouts[n].root in self._changing_roots for n in _tensors_of(call))
-                and all(math.prod(layouts[n].size) <= _MOST_KEPT for n in _results(call))
-                and _results(call)
+                and all(math.prod(layouts[n].size) <= _MOST_KEPT for n in tensors_made(call))
+                and tensors_made(call)
             ):
                 self._keep(call)
             else:
@@ -122,7 +138,7 @@ class _Writer:
     def _keep(self, call: OperatorCall) -> None:
         """Compute what a call makes, now and for good."""
         arguments, keywords = exchange(
-            Slot, lambda slot: self._constants[slot.number], (call.arguments, dict(call.keywords))
+            Slot, lambda slot: self._sample(slot.number), (call.arguments, dict(call.keywords))
         )
         if call.operator is _VIEW:
             arguments = (*arguments[:3], arguments[0].storage_offset() + arguments[3])
@@ -133,14 +149,25 @@ class _Writer:
             if number is not None:
                 self._constants[number] = part
 
+    def _sample(self, number: int) -> Tensor:
+        """A constant, or something of a tensor's shape and type."""
+        if number in self._constants:
+            return self._constants[number]
+        layout, kind = self._recording.layouts[number], self._recording.types[number]
+        return torch.empty_strided(layout.size, layout.stride, dtype=kind)
+
     def _drop_unused(self, calls: Sequence[OperatorCall]) -> list[OperatorCall]:
         """Those whose results are used, that change a tensor or that ask for a value."""
         live_numbers = {self._first(number) for number in self._recording.outputs}
         rest = []
         for call in reversed(calls):
-            if call.writes or call.answer is not None or live_numbers.intersection(_results(call)):
+            if (
+                call.writes
+                or call.answer is not None
+                or live_numbers.intersection(tensors_made(call))
+            ):
                 rest.append(call)
-                live_numbers.update(_sources(call))
+                live_numbers.update(tensors_read(call))
         return rest[::-1]
 
     def _line(self, call: OperatorCall) -> str:
@@ -154,8 +181,10 @@ class _Writer:
             line = f"view({tensor}, {size}, {stride}{start})"
         else:
             arguments += [f"{name}={self._text(value)}" for name, value in call.keywords.items()]
-            line = f"{self._bind(call.operator._op)}({', '.join(arguments)})"
-        if not _results(call):
+            operator = call.operator
+            function = DIRECT_CALLS.get(operator, getattr(operator, "_op", operator))
+            line = f"{self._bind(function)}({', '.join(arguments)})"
+        if not tensors_made(call):
             return line
         targets = ["_" if number is None else f"v{number}" for number in call.outputs]
         return f"[{', '.join(targets)}] = {line}" if call.is_sequence else f"{targets[0]} = {line}"
@@ -181,16 +210,16 @@ def _view_call(layout: MemoryLayout, number: int) -> OperatorCall:
     return OperatorCall(_VIEW, place, {}, (number,), False)
 
 
-def _sources(call: OperatorCall) -> list[int]:
+def tensors_read(call: OperatorCall) -> list[int]:
     """The tensors that a call is given."""
     parts = nested_parts((call.arguments, dict(call.keywords)))
     return [part.number for part in parts if isinstance(part, Slot)]
 
 
-def _results(call: OperatorCall) -> list[int]:
+def tensors_made(call: OperatorCall) -> list[int]:
     """The tensors that a call makes."""
     return [number for number in call.outputs if number is not None]
 
 
 def _tensors_of(call: OperatorCall) -> list[int]:
-    return [*_sources(call), *_results(call)]
+    return [*tensors_read(call), *tensors_made(call)]

@@ -49,7 +49,7 @@ class MemoryLayout:
 class OperatorCall:
     """One operator. Tensors among the arguments are slots; None is an output that is no tensor."""
 
-    operator: OpOverload
+    operator: OpOverload | Callable[..., Any]
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
     outputs: tuple[int | None, ...]
@@ -65,6 +65,7 @@ class Recording:
     inputs: int
     calls: tuple[OperatorCall, ...]
     layouts: Mapping[int, MemoryLayout]
+    types: Mapping[int, torch.dtype]
     constants: Mapping[int, Tensor]  # tensors from elsewhere
     outputs: tuple[int, ...]
 
@@ -94,7 +95,8 @@ def record(compute: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) ->
     for tensor in (*inputs, *recorder.constants.values()):
         vars(tensor).pop(_MARK, None)
     calls, layouts = tuple(recorder.calls), recorder.layouts
-    return Recording(len(inputs), calls, layouts, recorder.constants, numbers)
+    types, constants = recorder.types, recorder.constants
+    return Recording(len(inputs), calls, layouts, types, constants, numbers)
 
 
 class _NoHiddenReads(TorchFunctionMode):
@@ -120,6 +122,7 @@ class _Recorder(DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[OperatorCall] = []
         self.layouts: dict[int, MemoryLayout] = {}
+        self.types: dict[int, torch.dtype] = {}
         self.constants: dict[int, Tensor] = {}
         self._token = object()
         self._count = 0
@@ -152,6 +155,7 @@ class _Recorder(DispatchMode):
             offset = above.offset + int(tensor.storage_offset()) - int(source.storage_offset())
         size, stride = tuple(tensor.shape), tuple(tensor.stride())
         self.layouts[number] = MemoryLayout(root, size, stride, offset)
+        self.types[number] = tensor.dtype
         return number
 
     def __torch_dispatch__(

@@ -20,27 +20,39 @@ def _gelu(_layer: Any) -> _Compute:
     return lambda x: functional.gelu(x, approximate="tanh")
 
 
+def _rms_norm(layer: Any) -> _Compute:
+    def compute(x: Tensor) -> Tensor:
+        return functional.rms_norm(x, layer.weight.shape, layer.weight, layer.variance_epsilon)
+
+    return compute
+
+
 _EQUALS: dict[str, Callable[[Any], _Compute]] = {
     "NewGELUActivation": _gelu,
     "FastGELUActivation": _gelu,
 }
 """By the name of the class."""
+_FAMILIES = ("Llama", "Mistral", "Mixtral", "Phi3", "Qwen2", "Qwen3")
+_NORMS = {f"{family}RMSNorm": _rms_norm for family in _FAMILIES}
+"""Norms whose equal pays only where one kernel computes it."""
 Replacements = list[tuple[nn.Module, _Compute]]
 
 
-def find_replacements(module: nn.Module) -> Replacements:
+def find_replacements(module: nn.Module, with_norms: bool = False) -> Replacements:
     """The layers that have an equal, each with it.
 
     Args:
         module: any.
+        with_norms: RMS norms as well.
 
     >>> find_replacements(nn.GELU())
     []
     """
+    equals = _EQUALS | _NORMS if with_norms else _EQUALS
     return [
-        (layer, _EQUALS[type(layer).__name__](layer))
+        (layer, equals[type(layer).__name__](layer))
         for layer in module.modules()
-        if type(layer).__name__ in _EQUALS and type(layer).__module__.startswith("transformers.")
+        if type(layer).__name__ in equals and type(layer).__module__.startswith("transformers.")
         if "forward" not in vars(layer)
     ]
 

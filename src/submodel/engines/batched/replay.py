@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from submodel.algorithm.types import Task
 from submodel.engines.batched.forward import Forward
 from submodel.engines.batched.pieces import Compute
-from submodel.engines.batched.program import Program, make_program
+from submodel.engines.batched.program import Fuse, Program, make_program
 from submodel.engines.batched.recording import record
 from submodel.engines.batched.stack import Share, StepOutcome
 from submodel.engines.batched.vmap import MappedForward
@@ -110,7 +110,13 @@ class Replays:
     (1, tensor([2., 2., 2.]))
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fuse: Fuse | None = None) -> None:
+        """No steps yet.
+
+        Args:
+            fuse: puts operators of a recorded step together.
+        """
+        self._fuse = fuse
         self._books: OrderedDict[Hashable, _Book] = OrderedDict()
 
     @property
@@ -167,7 +173,7 @@ class Replays:
         if book.program is not None:
             _prove(book, inputs, usual)
         elif book.steps == kind.usual_steps and _count(inputs) <= kind.most_values:
-            _record(book, inputs, compute, usual)
+            _record(book, inputs, compute, usual, self._fuse)
         return usual
 
 
@@ -197,13 +203,17 @@ def _repeat(book: _Book, inputs: Sequence[Tensor]) -> StepOutcome | None:
 
 
 def _record(
-    book: _Book, inputs: Sequence[Tensor], compute: Callable[[], StepOutcome], usual: StepOutcome
+    book: _Book,
+    inputs: Sequence[Tensor],
+    compute: Callable[[], StepOutcome],
+    usual: StepOutcome,
+    fuse: Fuse | None,
 ) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             recording = record(lambda: compute().tensors, inputs)
-            book.program, book.form = make_program(recording), _Form.of(usual)
+            book.program, book.form = make_program(recording, fuse), _Form.of(usual)
     except Exception as error:  # the usual way has done without it
         _log.info("steps of %d tensors are not repeated by operators: %s", len(inputs), error)
 

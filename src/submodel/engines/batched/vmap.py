@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from submodel.engines.batched.folding import DisagreementError, fold_calls
 from submodel.engines.batched.forward import UnstackableError, Wide
+from submodel.engines.batched.layer_kernels import TORCH_KERNELS, LayerKernels
 from submodel.engines.batched.replacements import find_replacements, use_replacements
 from submodel.model.axes.record import storage
 from submodel.model.build import release, tensors_of
@@ -31,7 +32,13 @@ class MappedForward:
     has every client's own part of them.
     """
 
-    def __init__(self, module: nn.Module, whole: nn.Module, example: Inputs) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        whole: nn.Module,
+        example: Inputs,
+        kernels: LayerKernels = TORCH_KERNELS,
+    ) -> None:
         distinct, all_ = (
             len(list(module.named_modules(remove_duplicate=once))) for once in (True, False)
         )
@@ -50,7 +57,8 @@ class MappedForward:
         self._tensors = {name: by_name[name] for name in (*exchanged_names, *self.local_names)}
         # statistics that a call changes in place must not be changed by the calls of groups as well
         self._decides = not any(name in exchanged_names for name, _ in module.named_buffers())
-        self._replacements = find_replacements(module)
+        self._kernels = kernels
+        self._replacements = find_replacements(module, kernels.fuses_norms)
         self._places = _places(module, self._tensors)
         self._shapes = {n: t.shape for n, t in self._tensors.items()}
         self._largest = 0
@@ -121,7 +129,7 @@ class MappedForward:
 
         def one(inputs: Inputs) -> Tensor:
             with (
-                fold_calls(clients, self._decides) as folding,
+                fold_calls(clients, self._decides, self._kernels) as folding,
                 use_replacements(self._replacements),
             ):
                 for name, tensor in tensors_by_client.items():

@@ -1,1 +1,1 @@
-"""Convolutional nets of few channels by kernels of our own, in C, built where they first run."""
+"""Small convolutional nets and transformers by our own kernels in C, built where they first run."""

@@ -22,7 +22,6 @@ from pathlib import Path
 from submodel.errors import SubmodelError
 
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-shared", "-fPIC")
-_MAIN = "net.c"
 _SECONDS = 120.0  # that a compiler may take
 
 
@@ -91,9 +90,10 @@ def _build(sources: Mapping[str, str], compiler: list[str], path: Path) -> None:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             for name, text in sources.items():
                 (Path(folder) / name).write_text(text, "utf-8")
-            code, library = Path(folder) / _MAIN, Path(folder) / "kernels.so"
+            codes = [str(Path(folder) / name) for name in sorted(sources) if name.endswith(".c")]
+            library = Path(folder) / "kernels.so"
             result = subprocess.run(
-                [*compiler, *_FLAGS, "-o", str(library), str(code), "-lm"],
+                [*compiler, *_FLAGS, "-o", str(library), *codes, "-lm"],
                 capture_output=True,
                 text=True,
                 timeout=_SECONDS,

@@ -1,0 +1,186 @@
+"""Recorded steps of stacks as lists that C goes through, client by client.
+
+A step of a stack goes layer by layer, and what a layer makes for all clients has left the cache
+when the next one reads it. Layers that follow one another are therefore computed for one client
+after another, in one call; what nobody needs behind them has memory for one client only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from submodel.engines.native.library import load_library
+
+TENSORS, NUMBERS = 9, 32
+_I64 = ctypes.c_int64
+
+
+class _Spot(ctypes.Structure):
+    """``spot`` of `code/tape.h`."""
+
+    _fields_ = (("base", _I64), ("offset", _I64), ("step", _I64))
+
+
+class _Step(ctypes.Structure):
+    """``step`` of `code/tape.h`."""
+
+    _fields_ = (
+        ("kind", _I64),
+        ("tensors", _Spot * TENSORS),
+        ("numbers", _I64 * NUMBERS),
+        ("number", ctypes.c_double),
+    )
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where a tensor of the first client lies."""
+
+    root: int  # the number of the tensor whose memory it is
+    offset: int = 0  # from the first value of the root
+    step: int = 0  # from one client to the next; all in units of a float
+
+
+@dataclass(frozen=True)
+class TapeStep:
+    """One call of a kernel for one client; None is a tensor that is not there."""
+
+    kind: int
+    spots: tuple[Spot | None, ...]
+    writes: tuple[int, ...]  # roots
+    numbers: tuple[int, ...] = ()
+    number: float = 0.0
+    scratch: int = 0  # floats that it needs beside, as its last tensor
+
+
+class ScratchMemory:
+    """Memory that all tapes of an engine share: nothing in it outlives a call."""
+
+    def __init__(self) -> None:
+        self._values = torch.empty(0)
+
+    def at(self, size: int) -> int:
+        """The address of so many floats."""
+        if len(self._values) < size:
+            self._values = torch.empty(size)
+        return self._values.data_ptr()
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor that a tape makes."""
+
+    number: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Of its values."""
+        return torch.Size(self.size).numel()
+
+
+class Tape:
+    """Steps that are run for every client in turn: (the tensors it reads) -> those it makes."""
+
+    def __init__(
+        self,
+        steps: Sequence[TapeStep],
+        inputs: Sequence[int],
+        outputs: Sequence[Output],
+        local: Sequence[Output],
+        clients: int,
+        memory: ScratchMemory,
+    ) -> None:
+        """A tape.
+
+        Args:
+            steps: in their order.
+            inputs: roots that are there before.
+            outputs: tensors that are needed behind it.
+            local: tensors that are not.
+            clients: how many.
+            memory: for the latter.
+        """
+        self._outputs, self._clients, self._memory = outputs, clients, memory
+        bases = {number: place for place, number in enumerate(inputs)}
+        bases |= {out.number: len(inputs) + place for place, out in enumerate(outputs)}
+        self._scratch_base = len(bases)
+        parts = {out.number: -(-out.count // clients) for out in local}
+        rooms = _Rooms(steps, parts)
+        self._scratch = rooms.size
+        self._at = (ctypes.c_void_p * (len(bases) + 1))()
+        self._steps = (_Step * len(steps))(
+            *(self._encode(step, bases, rooms, place) for place, step in enumerate(steps))
+        )
+        self._run: Any = load_library().run_tape
+        self._run.argtypes = [ctypes.c_void_p, _I64, ctypes.c_void_p, _I64]
+        self._run.restype = _I64
+
+    def _encode(self, step: TapeStep, bases: dict[int, int], rooms: _Rooms, place: int) -> _Step:
+        spots = []
+        for spot in step.spots:
+            if spot is None:
+                spots.append(_Spot(-1, 0, 0))
+            elif spot.root in bases:
+                spots.append(_Spot(bases[spot.root], spot.offset, spot.step))
+            else:
+                start = rooms.starts[spot.root]
+                spots.append(_Spot(self._scratch_base, start + spot.offset, 0))
+        if step.scratch:
+            spots.append(_Spot(self._scratch_base, rooms.extra[place], 0))
+        spots += [_Spot(-1, 0, 0)] * (TENSORS - len(spots))
+        numbers = (_I64 * NUMBERS)(*step.numbers)
+        return _Step(step.kind, (_Spot * TENSORS)(*spots), numbers, step.number)
+
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        """Run it."""
+        outputs = [torch.empty_strided(out.size, out.stride) for out in self._outputs]
+        addresses = [t.data_ptr() for t in (*inputs, *outputs)]
+        self._at[:] = [*addresses, self._memory.at(self._scratch)]
+        if self._run(self._steps, len(self._steps), self._at, self._clients):
+            raise IndexError("a label is out of bounds")
+        return outputs
+
+
+class _Rooms:
+    """Where tensors of one client lie in the scratch memory: room is used again once it is free."""
+
+    def __init__(self, steps: Sequence[TapeStep], parts: dict[int, int]) -> None:
+        last = {
+            spot.root: place
+            for place, step in enumerate(steps)
+            for spot in step.spots
+            if spot is not None
+        }
+        self.starts: dict[int, int] = {}
+        self.extra: dict[int, int] = {}  # of steps that need some beside
+        self.size = 0
+        free: list[tuple[int, int]] = []  # start and end
+
+        def take(size: int) -> int:
+            size = -(-size // 16) * 16  # rows that begin where vectors do
+            for place, (start, end) in enumerate(free):
+                if end - start >= size:
+                    free[place] = (start + size, end)
+                    return start
+            start, self.size = self.size, self.size + size
+            return start
+
+        for place, step in enumerate(steps):
+            for root in dict.fromkeys(step.writes):
+                if root in parts and root not in self.starts:
+                    self.starts[root] = take(parts[root])
+            if step.scratch:
+                self.extra[place] = take(step.scratch)
+                free.append((self.extra[place], self.extra[place] + step.scratch))
+            for root in {spot.root for spot in step.spots if spot is not None}:
+                if root in self.starts and last[root] == place:
+                    start = self.starts[root]
+                    free.append((start, start + -(-parts[root] // 16) * 16))
