@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from submodel.engines.processes.followers import Follower, Followers
@@ -57,3 +58,22 @@ def test_a_failure_is_told_by_the_status(tmp_path: Path, followers: Followers) -
     failed = start(followers, file, "train", str(tmp_path / "no.toml"))
     assert (failed.wait(), failed.poll(), failed.returncode) == (2, 2, 2)
     assert "no.toml" in file.read_text()
+
+
+def test_the_next_commands_are_born_in_the_same_nursery_where_we_are_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second use pays nothing for loading, sees today's folder, and what was left is gone."""
+    children = psutil.Process().children
+    with Followers() as first:
+        assert start(first, tmp_path / "one", "--version").wait() == 0
+        before = {child.pid for child in children()}
+        endless = start(first, tmp_path / "two", "train", "--set", "train.rounds=100000")
+    assert endless.poll() == -signal.SIGKILL
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.toml").write_text("rounds = 1")
+    with Followers() as second:
+        assert start(second, tmp_path / "three", "train", "here.toml").wait() == 2
+        assert {child.pid for child in children()} == before
+    assert "here.toml" in (tmp_path / "three").read_text()
+    assert "No such file" not in (tmp_path / "three").read_text()

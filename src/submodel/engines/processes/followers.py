@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, Self
 
 from submodel.engines.processes.nursery import MESSAGE
@@ -63,8 +65,9 @@ class Follower(Protocol):
 class Followers:
     """Starts commands of ours; those that still run when it is closed are killed.
 
-    On Linux they are forked from a process with everything loaded (`nursery`), so that all but the
-    first start in a moment; elsewhere each is started by itself.
+    On Linux they are forked from a process with everything loaded (`nursery`), which waits for more
+    as long as this one lives, so that all but the first start in a moment; elsewhere each is
+    started by itself.
 
     >>> with Followers() as followers:
     ...     followers.start(["--version"], os.environ, subprocess.DEVNULL).wait()
@@ -74,7 +77,6 @@ class Followers:
     def __init__(self) -> None:
         self._followers: list[Follower] = []
         self._open_ends: list[int] = []
-        self._nursery: _NurseryLink | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -83,10 +85,9 @@ class Followers:
         for follower in self._followers:
             if follower.poll() is None:
                 follower.send_signal(signal.SIGKILL)
+                follower.wait()
         for end in self._open_ends:
             os.close(end)
-        if self._nursery is not None:
-            self._nursery.close()
 
     def start(
         self, arguments: Sequence[str], variables: Mapping[str, str], output: int | None
@@ -103,8 +104,7 @@ class Followers:
         variables = {**variables, _FOLLOWS: "1"}
         try:
             if sys.platform == "linux":
-                self._nursery = self._nursery or _NurseryLink()
-                follower: Follower = self._nursery.start(arguments, variables, theirs, output)
+                follower: Follower = _nursery().start(arguments, variables, theirs, output)
             else:
                 follower = subprocess.Popen(
                     [sys.executable, "-m", "submodel", *arguments],
@@ -124,6 +124,7 @@ class _NurseryLink:
     """A nursery, and who was born there."""
 
     def __init__(self) -> None:
+        self._owner = os.getpid()
         self._variables = dict(os.environ)
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._statuses: list[int | None] = []
@@ -145,7 +146,12 @@ class _NurseryLink:
         number = len(self._statuses)
         differing: dict[str, str | None] = dict.fromkeys(self._variables.keys() - variables)
         differing |= {n: v for n, v in variables.items() if self._variables.get(n) != v}
-        request = {"number": number, "arguments": list(arguments), "variables": differing}
+        request = {
+            "number": number,
+            "arguments": list(arguments),
+            "variables": differing,
+            "folder": str(Path.cwd()),
+        }
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:
             if output is None:
@@ -176,9 +182,27 @@ class _NurseryLink:
                 self._statuses = [-signal.SIGKILL if s is None else s for s in self._statuses]
         return self._statuses[number]
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it still waits, and for this process: not for one that this was forked from."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
     def close(self) -> None:
-        self._link.close()
-        self._process.wait()
+        """Let it end."""
+        if self._owner == os.getpid():
+            self._link.close()
+            self._process.wait()
+
+
+_links: list[_NurseryLink] = []  # the last is the one that waits
+
+
+def _nursery() -> _NurseryLink:
+    """The nursery of this process."""
+    if not _links or not _links[-1].is_ours:
+        _links.append(_NurseryLink())
+        atexit.register(_links[-1].close)
+    return _links[-1]
 
 
 class _ForkedCommand:

@@ -54,7 +54,7 @@ class _Nursery:
             if "signal" in request:
                 self._send(request["number"], request["signal"])
             elif (pid := os.fork()) == 0:
-                self._become(request["variables"], files)
+                self._become(request["variables"], files, request["folder"])
                 return list(request["arguments"])
             else:
                 self._numbers[pid] = request["number"]
@@ -75,7 +75,7 @@ class _Nursery:
             with contextlib.suppress(OSError):
                 self._link.send(json.dumps(ending).encode())
 
-    def _become(self, variables: dict[str, str | None], files: Sequence[int]) -> None:
+    def _become(self, variables: dict[str, str | None], files: Sequence[int], folder: str) -> None:
         """A process like one that was started by itself."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -88,6 +88,8 @@ class _Nursery:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+        os.chdir(folder)
+        sys.path[0] = folder  # as `python -m` has it
 
 
 def _load() -> None:
