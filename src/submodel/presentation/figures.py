@@ -52,6 +52,21 @@ def save_figure(figure: Figure, path: Path, dpi: int = 110) -> None:
     partial.replace(path)
 
 
+def plain_log_scale(plot: Plot) -> None:
+    """Values on a logarithmic scale, told as 0.5 and 2, not as powers of ten.
+
+    Setting a formula takes a third of the time of a small figure.
+
+    Args:
+        plot: Whose values; they are drawn already.
+    """
+    from matplotlib.ticker import LogFormatter
+
+    plot.set_yscale("log")
+    plot.yaxis.set_major_formatter(LogFormatter())
+    plot.yaxis.set_minor_formatter(LogFormatter())
+
+
 def draw_band(
     plot: Plot, x: Sequence[float], values: ArrayLike, label: str, style: str = "-"
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from submodel.algorithm.types import State
 from submodel.extras import MissingExtraError
-from submodel.presentation.figures import new_figure, save_figure
+from submodel.presentation.figures import new_figure, plain_log_scale, save_figure
 from submodel.runs.callbacks.base import Callback
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics
@@ -52,7 +52,8 @@ def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> No
     loss.plot(
         rounds, [line["test_loss"] for line in scored_lines], marker=marker, label="test (global)"
     )
-    loss.set(xlabel="round", ylabel="loss", yscale="log")
+    loss.set(xlabel="round", ylabel="loss")
+    plain_log_scale(loss)
     loss.legend(fontsize=8)
 
     traffic_so_far = list(accumulate(line["bytes_down"] + line["bytes_up"] for line in history))
