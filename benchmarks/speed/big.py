@@ -31,7 +31,7 @@ from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 
-SCHEMES = {"rolling": 10.0, "static": 10.0, "random": 16.0}
+SCHEMES = {"rolling": 10.0, "static": 10.0, "random": 16.0, "dropout": 16.0}
 """The most bytes per parameter; clients of the first two share a cut."""
 MERGING = 0.10
 """The most of a round that merging may take."""
