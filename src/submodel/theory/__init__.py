@@ -7,7 +7,7 @@ from submodel.lazy import lazily
 if TYPE_CHECKING:
     from submodel.theory.data import Directions, load_split
     from submodel.theory.lab import Trajectory, TrialPlan, run_trials
-    from submodel.theory.masking import Masking, bernoulli, rolling
+    from submodel.theory.masking import Masking, bernoulli, coordinatewise, mask_list, rolling
     from submodel.theory.objective import MaskedObjective
     from submodel.theory.problem_constants import Constants, constants
     from submodel.theory.problems import (
@@ -35,19 +35,22 @@ __all__ = [
     "TrialPlan",
     "bernoulli",
     "constants",
+    "coordinatewise",
     "load_split",
+    "mask_list",
     "quadratics",
     "rolling",
     "run_trials",
 ]
 _PROBLEMS = ("Logistic", "Net", "Problem", "Quadratic", "Ridge", "TheoryError", "quadratics")
+_MASKINGS = ("Masking", "bernoulli", "coordinatewise", "mask_list", "rolling")
 # scipy and scikit-learn take seconds that the list of studies does not need
 __getattr__ = lazily(
     __name__,
     {
         **dict.fromkeys(("Directions", "load_split"), "submodel.theory.data"),
         **dict.fromkeys(("Trajectory", "TrialPlan", "run_trials"), "submodel.theory.lab"),
-        **dict.fromkeys(("Masking", "bernoulli", "rolling"), "submodel.theory.masking"),
+        **dict.fromkeys(_MASKINGS, "submodel.theory.masking"),
         "MaskedObjective": "submodel.theory.objective",
         **dict.fromkeys(("Constants", "constants"), "submodel.theory.problem_constants"),
         **dict.fromkeys(_PROBLEMS, "submodel.theory.problems"),

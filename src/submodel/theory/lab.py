@@ -17,8 +17,9 @@ from submodel.algorithm.merge import FILL_IN, average
 from submodel.algorithm.projection import shrinkage
 from submodel.model.cut import COORDINATES
 from submodel.randomness import generator
-from submodel.schemes import Draw, Random, Rolling
+from submodel.schemes import Draw, Random, Rolling, Scheme
 from submodel.schemes.roles import output_passes
+from submodel.theory.mask_schemes import CoordinateChances
 from submodel.theory.masking import Masking, epoch_windows
 from submodel.theory.problems import FloatArray, Problem, TheoryError
 
@@ -58,20 +59,19 @@ class MaskDraws:
 
     @property
     def _rolls(self) -> bool:
-        return isinstance(self._masking.scheme, Rolling)
+        return isinstance(self._masking.mask_scheme, Rolling)
 
     def __call__(self, round_: int) -> FloatArray:
         """The masks of one round."""
-        scheme, d = self._masking.scheme, self._dimension
+        scheme, d = self._masking.mask_scheme, self._dimension
         if isinstance(scheme, Rolling):
             epoch, r = divmod(round_, scheme.windows)
             if epoch != self._epoch:
                 self._windows = epoch_windows(self._masking, self._seeds, epoch)
                 self._epoch = epoch
             return np.asarray(self._table[:, self._windows[:, r]])
-        assert isinstance(scheme, Random)
         capacities = enumerate(self._masking.capacities)
-        if scheme.sampling == "bernoulli":
+        if _draws_coordinates(scheme):
             seed, size = int(self._seeds[0]), self._trials * d
             flat = [
                 scheme.select(COORDINATES, size, p, Draw(seed, round_, i)) for i, p in capacities
@@ -79,11 +79,21 @@ class MaskDraws:
             return np.stack(flat).reshape(-1, self._trials, d).astype(float)
         return np.array(
             [
-                [scheme.select(COORDINATES, d, p, Draw(int(s), round_, i)) for s in self._seeds]
+                [
+                    scheme.select(COORDINATES, d, p, Draw(int(s), round_, i, place=i))
+                    for s in self._seeds
+                ]
                 for i, p in capacities
             ],
             float,
         )
+
+
+def _draws_coordinates(scheme: Scheme) -> bool:
+    """Whether coordinates are drawn by themselves, so that T d of them are T draws."""
+    return isinstance(scheme, CoordinateChances) or (
+        isinstance(scheme, Random) and scheme.sampling == "bernoulli"
+    )
 
 
 def run_trials(
@@ -96,7 +106,7 @@ def run_trials(
     check_plan(problem, plan)
     n, d = problem.clients, problem.dimension
     masks_of = MaskDraws(plan.masking, d, plan.trials, plan.seed)
-    scales = plan.masking.scales[:, None, None]
+    scales = plan.masking.factors(problem.dimension)[:, None]
     w = np.zeros((plan.trials, d))
     iterates = {0: w} if 0 in keep else {}
     for r in range(plan.rounds):
@@ -123,9 +133,9 @@ def run_trials(
 
 def take_output_step(problem: Problem, plan: TrialPlan, w: FloatArray) -> FloatArray:
     """The final step: w^ = P(w_R - (1/L)(1/N) sum_i m_i (.) grad f_i(m_i (.) w_R))."""
-    scales = plan.masking.scales[:, None, None]
+    scales = plan.masking.factors(problem.dimension)[:, None]
     gradient_sum = np.zeros_like(w)
-    passes = output_passes(plan.masking.scheme)
+    passes = output_passes(plan.masking.mask_scheme)
     for scheme in passes:  # rolling averages over all its windows
         pass_masking = replace(plan.masking, scheme=scheme)
         if isinstance(scheme, Rolling):

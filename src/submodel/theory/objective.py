@@ -36,7 +36,7 @@ class MaskedObjective:
             )
         else:
             masks, self._chances = self.masking.list_masks(problem.dimension)
-            self._masks = masks * self.masking.scales[:, None, None]
+            self._masks = masks * self.masking.factors(problem.dimension)[:, None]
 
     def value(self, w: FloatArray) -> float:
         """F_p(w) or F_m(w) at one point."""
@@ -89,7 +89,7 @@ class MaskedObjective:
             masks, chances = self._masks, self._chances
         else:
             mask_list, chances = self.masking.list_masks(self.problem.dimension)
-            masks = mask_list * self.masking.scales[:, None, None]
+            masks = mask_list * self.masking.factors(self.problem.dimension)[:, None]
         mask_gradients = masks * self.problem.gradients(masks * w)
         return float((np.square(mask_gradients).sum(-1) * chances).sum(1).mean())
 

@@ -60,7 +60,7 @@ class Bench:
     ) -> FloatArray:
         """w_R of every trial, with Theorem 1's step size for the masked objective's own mu."""
         s = self._s
-        scale = float(masking.scales[0])
+        scale = float(masking.factors(s.dimension)[0, 0])
         least = masking.capacities[0] * scale**2 * s.mu
         eta = math.log((s.steps * rounds) ** 2) / (least * s.steps * rounds)
         plan = TrialPlan(masking, rounds, s.steps, eta, 10.0, s.trials, s.seed, participants)

@@ -80,7 +80,7 @@ def output_variance(problem: Quadratic, masking: Masking, w: FloatArray) -> floa
     g is the mean over clients of m_i (.) grad f_i(m_i (.) w).
     """
     masks, chances = masking.list_masks(problem.dimension)
-    scaled_masks = masks * masking.scales[:, None, None]
+    scaled_masks = masks * masking.factors(problem.dimension)[:, None]
     gradients = scaled_masks * problem.gradients(scaled_masks * w)
     mean = np.einsum("im,imd->id", chances, gradients)
     away = gradients - mean[:, None]
