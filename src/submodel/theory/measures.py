@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from submodel.randomness import generator
-from submodel.theory.problems import FloatArray
+from submodel.theory.problems import FloatArray, TheoryError
 
 _NORMAL = 1.96  # of a 95 % interval
 _RESAMPLES = 200
@@ -38,6 +38,39 @@ class Measure:
         """
         return cls(*interval(values), exact, values)
 
+    def minus(self, other: Measure) -> Measure:
+        """The difference trial by trial: both must have the values of the same trials.
+
+        Args:
+            other: What is taken away.
+
+        >>> one, two = Measure.of(np.array([1.0, 3.0])), Measure.of(np.array([1.0, 2.0]))
+        >>> one.minus(two).mean
+        0.5
+        """
+        if self.values is None or other.values is None:
+            raise TheoryError("a difference trial by trial needs the values of trials")
+        known = self.exact is not None and other.exact is not None
+        return Measure.of(
+            self.values - other.values,
+            self.exact - other.exact if known else None,  # type: ignore[operator]
+        )
+
+    def times(self, factor: float) -> Measure:
+        """All of it, in another unit.
+
+        Args:
+            factor: A positive number.
+
+        >>> Measure(1.0, 0.5, 1.5).times(2.0).high
+        3.0
+        """
+        return Measure(
+            self.mean * factor, self.low * factor, self.high * factor,
+            None if self.exact is None else self.exact * factor,
+            None if self.values is None else self.values * factor,
+        )  # fmt: skip
+
     @property
     def errors_off(self) -> float:
         """How many standard errors the mean is away from the exact value; 0 if none is known."""
@@ -45,7 +78,7 @@ class Measure:
             return 0.0
         error = (self.high - self.low) / (2 * _NORMAL)
         gap = abs(self.mean - self.exact)
-        if gap <= 1e-9 * abs(self.exact):  # rounding: without noise and masks nothing is random
+        if gap <= 1e-6 * abs(self.exact):  # rounding: without noise and masks nothing is random
             return 0.0
         return gap / error if error > 0 else math.inf
 

@@ -44,7 +44,7 @@ def largest_gradient(problem: Problem, radius: float) -> float:
     if isinstance(problem, Quadratic):
         pairs = zip(problem.matrices, problem.vectors, strict=True)
         return max(_largest_residual(a, b, radius) for a, b in pairs)
-    points = _points(problem, radius, 512)
+    points = sphere_points(problem, radius, 512)
     return float(np.linalg.norm(problem.gradients(points), axis=-1).max())
 
 
@@ -78,7 +78,7 @@ def gradient_variance(problem: Problem, masking: Masking, radius: float) -> floa
     masks, chances = masking.list_masks(problem.dimension)
     masks, chances = masks[:, :64], chances[:, :64]
     worst = 0.0
-    for w in _points(problem, radius, 8)[0]:
+    for w in sphere_points(problem, radius, 8)[0]:
         point = masks * w
         mean = problem.gradients(point)
         total = np.zeros(point.shape[:2])
@@ -106,7 +106,7 @@ def constants(problem: Problem, masking: Masking, radius: float) -> Constants:
     """
     original, objective = MaskedObjective(problem), MaskedObjective(problem, masking)
     w, w_p = original.optimum(radius), objective.optimum(radius)
-    points = _points(problem, radius, 16)[0]
+    points = sphere_points(problem, radius, 16)[0]
     least = original.value(w)
     estimates = ["zeta2"]
     if not isinstance(problem, Quadratic):
@@ -157,7 +157,7 @@ def client_distance(problem: Problem) -> float:
     raise TheoryError(f"{type(problem).__name__}: D_max is known for examples and quadratics")
 
 
-def _points(problem: Problem, radius: float, count: int) -> FloatArray:
+def sphere_points(problem: Problem, radius: float, count: int) -> FloatArray:
     """Points of the sphere of W, the same for every client: clients x points x d."""
     points = generator(0, "points of the ball").standard_normal((count, problem.dimension))
     points *= radius / np.linalg.norm(points, axis=1, keepdims=True)

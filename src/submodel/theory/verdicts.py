@@ -10,6 +10,7 @@ from typing import Any
 from submodel.theory.measures import Measure
 
 _WIDEST_SLOPE = 0.6  # an interval of a slope that is wider decides nothing
+_SLACK = 0.01  # of a slope: what terms of higher order do to it at a finite R
 
 
 class Verdict(StrEnum):
@@ -72,9 +73,9 @@ def judge_slope(measure: Measure, limit: float, speaks: bool = True) -> Verdict:
     wide = measure.high - measure.low > _WIDEST_SLOPE
     if math.isnan(measure.mean) or math.isnan(limit):
         return Verdict.OPEN
-    if measure.low > limit:
+    if measure.low > limit + _SLACK:
         return Verdict.NO
-    if measure.high < limit:
+    if measure.high < limit - _SLACK:
         return Verdict.FASTER
     return Verdict.OPEN if wide else Verdict.YES
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from submodel.theory.bounds import BoundTerms, stated_slope
 from submodel.theory.masking import Masking
 from submodel.theory.measures import Measure, slope, slope_measure
 from submodel.theory.theorems import StepSize
@@ -17,7 +18,7 @@ def slope_statement(
     quantity: str,
     x: Sequence[float],
     measures: Sequence[Measure],
-    limit: float | Sequence[float],
+    limit: float | Sequence[BoundTerms],
     conditions: str = "met",
     speaks: bool = True,
 ) -> Statement:
@@ -41,11 +42,11 @@ def slope_statement(
     else:  # nothing was drawn: the numbers are exact
         number = slope(x, [m.mean for m in measures])
         measure = Measure(number, number, number, number)
-    stated_slope = limit if isinstance(limit, float) else slope(x, limit)
-    verdict = judge_slope(measure, stated_slope, speaks)
+    allowed = limit if isinstance(limit, float) else stated_slope(x, limit)
+    verdict = judge_slope(measure, allowed, speaks)
     text = f"slope of {quantity}"
     return Statement(source, parameter, case, text, measure, "<=",
-                     stated_slope if speaks else None, verdict, conditions)  # fmt: skip
+                     allowed if speaks else None, verdict, conditions)  # fmt: skip
 
 
 def worst_condition(steps: Sequence[StepSize]) -> str:
@@ -74,5 +75,4 @@ def mean_share(masking: Masking, dimension: int) -> float:
     >>> mean_share(rolling(0.75, 4, 10), 10)
     0.8
     """
-    scales = masking.scales[:, None]
-    return round(float((masking.moments(dimension)[0] / scales).mean()), 12)
+    return round(float(masking.law(dimension).moments[0].mean()), 12)

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from submodel.schemes import Random
 from submodel.theory.masking import Masking, rolling
 from submodel.theory.problems import Quadratic, TheoryError, quadratics
@@ -36,8 +38,8 @@ class ConvergenceSettings:
     sweep_capacities: tuple[float, ...] = (1.0, 0.7, 0.5, 0.3)
     sweep_steps: tuple[int, ...] = (1, 2, 5, 10)
     sweep_clients: tuple[int, ...] = (2, 4, 8, 16)
-    sweep_smoothness: tuple[float, ...] = (1.5, 2.0, 3.0, 4.0)
-    sweep_heterogeneity: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    sweep_smoothness: tuple[float, ...] = (4.0, 8.0, 16.0, 32.0)
+    sweep_spread: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)  # of optima, matrices being the same
     sweep_noise: tuple[float, ...] = (3.0, 10.0, 30.0, 100.0)
 
 
@@ -51,15 +53,16 @@ class ConvergenceCase:
     clients: int
     noise: float
     smoothness: float
-    heterogeneity: float
+    spread: float = 1.0  # of the clients' optima, over that of the settings
     rolls: bool = False
     step_kind: StepKind = "theorem"
     unequal: bool = False  # p_i of 1 and p in turns, as the paper's experiments have them
 
     def problem(self, s: ConvergenceSettings) -> Quadratic:
         """Its problem; the same matrices for the same number of clients."""
-        return quadratics(self.clients, s.dimension, s.mu, self.smoothness, self.heterogeneity,
-                          self.noise, s.seed)  # fmt: skip
+        problem = quadratics(self.clients, s.dimension, s.mu, self.smoothness, s.heterogeneity,
+                             self.noise, s.seed)  # fmt: skip
+        return spread_optima(problem, self.spread)
 
     def masking(self, s: ConvergenceSettings) -> Masking:
         """Its masks."""
@@ -108,10 +111,25 @@ class ConvergenceCase:
         return name + (", p_i of 1 and p" if self.unequal else "") + kind
 
 
+def spread_optima(problem: Quadratic, factor: float) -> Quadratic:
+    """The clients' optima so many times as far from their mean; the matrices stay.
+
+    Args:
+        problem: Quadratic losses.
+        factor: 1 changes nothing, 0 makes all optima equal.
+    """
+    if factor == 1:
+        return problem
+    optima = np.linalg.solve(problem.matrices, problem.vectors[..., None])[..., 0]
+    centre = optima.mean(0)
+    moved = (problem.matrices @ (centre + factor * (optima - centre))[..., None])[..., 0]
+    return Quadratic(problem.matrices, moved, problem.noise)
+
+
 def base_case(s: ConvergenceSettings) -> ConvergenceCase:
     """The case that sweeps start from: the smallest p, the settings' everything else."""
     return ConvergenceCase(min(s.capacities), s.sweep_rounds, s.steps, s.clients, s.noise,
-                           s.smoothness, s.heterogeneity)  # fmt: skip
+                           s.smoothness)  # fmt: skip
 
 
 def check_rounds(s: ConvergenceSettings) -> None:
