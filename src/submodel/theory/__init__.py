@@ -6,6 +6,7 @@ from submodel.lazy import lazily
 
 if TYPE_CHECKING:
     from submodel.theory.data import Directions, load_split
+    from submodel.theory.exact import ExactTrajectory, exact_moments
     from submodel.theory.lab import Trajectory, TrialPlan, run_trials
     from submodel.theory.masking import Masking, bernoulli, coordinatewise, mask_list, rolling
     from submodel.theory.objective import MaskedObjective
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Constants",
     "Directions",
+    "ExactTrajectory",
     "Logistic",
     "MaskedObjective",
     "Masking",
@@ -36,6 +38,7 @@ __all__ = [
     "bernoulli",
     "constants",
     "coordinatewise",
+    "exact_moments",
     "load_split",
     "mask_list",
     "quadratics",
@@ -49,6 +52,7 @@ __getattr__ = lazily(
     __name__,
     {
         **dict.fromkeys(("Directions", "load_split"), "submodel.theory.data"),
+        **dict.fromkeys(("ExactTrajectory", "exact_moments"), "submodel.theory.exact"),
         **dict.fromkeys(("Trajectory", "TrialPlan", "run_trials"), "submodel.theory.lab"),
         **dict.fromkeys(_MASKINGS, "submodel.theory.masking"),
         "MaskedObjective": "submodel.theory.objective",

@@ -33,19 +33,28 @@ class TrialPlan:
     masking: Masking
     rounds: int
     steps: int  # K
-    eta: float
+    eta: float | tuple[float, ...]  # of all rounds, or of each
     radius: float  # of the ball W; math.inf for none
     trials: int = 200
     seed: int = 0
     participants: int | None = None  # clients per round; None: all, as the paper has it
+    start: FloatArray | None = None  # w_0; None: 0, as both algorithms have it
+
+    def eta_at(self, round_: int) -> float:
+        """The step size of a round, from 0."""
+        return self.eta[round_] if isinstance(self.eta, tuple) else self.eta
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The iterates that were asked for (trials x d each) and the output w^."""
+    """The iterates that were asked for (trials x d each) and the output w^.
+
+    ``projections`` counts the rounds of trials in which the projection moved w.
+    """
 
     iterates: dict[int, FloatArray]
     output: FloatArray
+    projections: int = 0
 
 
 class MaskDraws:
@@ -102,33 +111,46 @@ def run_trials(
     keep: Collection[int] = (),
     on_round: OnTrialRound | None = None,
 ) -> Trajectory:
-    """Run the algorithm from w_0 = 0; keeps the iterates w_r of the rounds in ``keep``."""
+    """Run the algorithm; keeps the iterates w_r of the rounds in ``keep``.
+
+    Args:
+        problem: The clients' losses.
+        plan: Masks, rounds, steps and where to start.
+        keep: The r whose w_r are wanted, from 0 (the start) to the number of rounds.
+        on_round: Hears of every round.
+    """
     check_plan(problem, plan)
     n, d = problem.clients, problem.dimension
     masks_of = MaskDraws(plan.masking, d, plan.trials, plan.seed)
     scales = plan.masking.factors(problem.dimension)[:, None]
     w = np.zeros((plan.trials, d))
+    if plan.start is not None:
+        w = w + plan.start
+    projections = 0
     iterates = {0: w} if 0 in keep else {}
     for r in range(plan.rounds):
         masks = masks_of(r)
         scaled_masks = masks * scales
         xi = problem.draw(plan.seed, r, plan.steps, plan.trials)
-        local = np.broadcast_to(w, (n, plan.trials, d))
+        local, eta = np.broadcast_to(w, (n, plan.trials, d)), plan.eta_at(r)
         for k in range(plan.steps):
             # coordinates outside the mask stay as they are: the paper's virtual iterates
-            local = local - plan.eta * scaled_masks * problem.stochastic_gradients(
+            local = local - eta * scaled_masks * problem.stochastic_gradients(
                 scaled_masks * local, xi[k]
             )
         present = _present(plan, n, r)
         holders = masks if present is None else masks * present
-        w = _merge(w, local - w, holders, plan.participants or n, plan.radius)
+        mean_point = _merge(w, local - w, holders, plan.participants or n)
+        w = _project(mean_point, plan.radius)
+        projections += int((w != mean_point.numpy()).any(1).sum())
         if r + 1 in keep:
             iterates[r + 1] = w
         if on_round is not None:
             on_round(r + 1)
     if not np.isfinite(w).all():
-        raise TheoryError(f"the iterates diverged: eta = {plan.eta:g} is too large")
-    return Trajectory(iterates, take_output_step(problem, plan, w))
+        largest = max(map(plan.eta_at, range(plan.rounds)))
+        raise TheoryError(f"the iterates diverged: eta = {largest:g} is too large")
+    return Trajectory(iterates, take_output_step(problem, plan, w), projections)
 
 
 def take_output_step(problem: Problem, plan: TrialPlan, w: FloatArray) -> FloatArray:
@@ -155,14 +177,10 @@ def take_output_step(problem: Problem, plan: TrialPlan, w: FloatArray) -> FloatA
     return _project(new, plan.radius)
 
 
-def _merge(
-    w: FloatArray, change: FloatArray, holders: FloatArray, clients: int, radius: float
-) -> FloatArray:
+def _merge(w: FloatArray, change: FloatArray, holders: FloatArray, clients: int) -> torch.Tensor:
     change_sum = torch.from_numpy((change * holders).sum(0))
     holder_counts = torch.from_numpy(holders.sum(0))
-    return _project(
-        average(torch.from_numpy(w), change_sum, holder_counts, float(clients), FILL_IN), radius
-    )
+    return average(torch.from_numpy(w), change_sum, holder_counts, float(clients), FILL_IN)
 
 
 def _project(points: torch.Tensor, radius: float) -> FloatArray:
@@ -185,8 +203,14 @@ def check_plan(problem: Problem, plan: TrialPlan) -> None:
     for name, count in counts.items():
         if count < 1:
             raise TheoryError(f"{name} = {count}: at least 1 is needed")
-    if not plan.eta > 0:
-        raise TheoryError(f"eta = {plan.eta:g} is not positive")
+    if isinstance(plan.eta, tuple) and len(plan.eta) != plan.rounds:
+        raise TheoryError(f"{len(plan.eta)} step sizes for {plan.rounds} rounds: give one each")
+    if not (least := min(map(plan.eta_at, range(plan.rounds)))) > 0:
+        raise TheoryError(f"eta = {least:g} is not positive")
+    if plan.start is not None and plan.start.shape != (problem.dimension,):
+        raise TheoryError(
+            f"a start of shape {plan.start.shape}: {problem.dimension} coordinates are needed"
+        )
     if not plan.radius > 0:
         raise TheoryError(f"radius = {plan.radius:g} is not positive")
     if len(plan.masking.capacities) != problem.clients:

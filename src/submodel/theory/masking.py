@@ -113,9 +113,9 @@ def _refuse(scheme: Scheme, capacities: Sequence[float]) -> None:
         raise TheoryError(f"{name}: a mask for each local step; the lab has one for each round")
     while isinstance(scheme, BorrowsMasks):
         scheme = scheme.masks_of
-    known = Random | Dropout | Rolling | Static | Full | PartitionScheme
+    with_law = Random | Dropout | Rolling | Static | Full | PartitionScheme
     single_cell = cells is not None  # then everyone holds everything
-    if not isinstance(scheme, known | CoordinateChances | MaskList) and not single_cell:
+    if not isinstance(scheme, with_law | CoordinateChances | MaskList) and not single_cell:
         raise TheoryError(
             f"{name}: the law of its masks is not known here; give them as a list "
             "(submodel.theory.mask_list)"
@@ -148,18 +148,18 @@ def _make_law(scheme: Scheme, capacities: tuple[float, ...], dimension: int) -> 
 
 def _check_shape(what: str, values: FloatArray, clients: int, dimension: int) -> None:
     if values.shape != (clients, dimension):
-        given = " x ".join(map(str, values.shape))
-        raise TheoryError(f"{what} for {given} (clients x d); here {clients} x {dimension}")
+        shape = " x ".join(map(str, values.shape))
+        raise TheoryError(f"{what} for {shape} (clients x d); here {clients} x {dimension}")
 
 
 def _deal_law(scheme: PartitionScheme, capacities: tuple[float, ...], dimension: int) -> MaskLaw:
     draws = [Draw(0, 0, i, place=i) for i in range(len(capacities))]
     parts = [scheme.select(COORDINATES, dimension, capacities[0], draw) for draw in draws]
     sizes = tuple(int(part.sum()) for part in parts)
-    left, ways = dimension, 1
+    rest, ways = dimension, 1
     for size in sizes:
-        ways *= math.comb(left, size)
-        left -= size
+        ways *= math.comb(rest, size)
+        rest -= size
     if ways > _MOST_DEALS:
         return FixedSizeLaw(sizes, dimension, independent=False)
     deals: list[list[tuple[int, ...]]] = [[]]
