@@ -46,7 +46,9 @@ class BoundTerms:
         return sum(self.terms.values())
 
 
-def stated_slope(x: Sequence[float], bounds: Sequence[BoundTerms]) -> float:
+def stated_slope(
+    x: Sequence[float], bounds: Sequence[BoundTerms], every: bool = False
+) -> float:
     """The slope that a bound allows along a parameter: that of its shallowest leading term.
 
     The constants before the terms are not known, so any of them may be what is seen.
@@ -54,13 +56,15 @@ def stated_slope(x: Sequence[float], bounds: Sequence[BoundTerms]) -> float:
     Args:
         x: The values of the parameter.
         bounds: The bound at each of them.
+        every: Whether any term counts, as where a parameter is in none that leads.
 
     >>> halves = [BoundTerms({"noise": 1 / n, "start": n**-2.0}, ("noise",)) for n in (1, 2, 4)]
     >>> round(stated_slope([1, 2, 4], halves), 6)
     -1.0
     """
-    slopes = [slope(x, [b.terms[name] for b in bounds]) for name in bounds[0].leading]
-    return max((one for one in slopes if not math.isnan(one)), default=math.nan)
+    names = tuple(bounds[0].terms) if every else bounds[0].leading
+    slopes = [slope(x, [b.terms[name] for b in bounds]) for name in names]
+    return max((round(one, 9) for one in slopes if not math.isnan(one)), default=math.nan)
 
 
 def theorem_1_bound(f: BoundFacts) -> BoundTerms:

@@ -143,7 +143,7 @@ def _draw(panel: Panel, plot: Plot) -> None:
     if panel.log[1]:
         plot.set_yscale("log")
     if ticks and len(ticks) <= 12:
-        plot.set_xticks(ticks, [f"{x:g}" for x in ticks], fontsize=8)
+        plot.set_xticks(ticks, [f"{x:.3g}" if x % 1 else f"{x:g}" for x in ticks], fontsize=8)
         plot.minorticks_off() if panel.log[0] else None
     plot.set_title(panel.title, fontsize=10)
     plot.set(xlabel=panel.xlabel, ylabel=panel.ylabel)

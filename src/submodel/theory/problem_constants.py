@@ -11,10 +11,14 @@ from submodel.extras import needs_extra
 from submodel.randomness import generator
 from submodel.theory.masking import Masking
 from submodel.theory.objective import MaskedObjective
-from submodel.theory.problems import FloatArray, Problem, Quadratic, Samples, TheoryError
+from submodel.theory.problems import FloatArray, Problem, Quadratic, Samples
 
 with needs_extra("server", "the lab"):
     from scipy import optimize
+
+
+_MASKS = 64  # over which delta^2 is taken, where it is no closed form
+_DRAWS = 128  # stochastic gradients of a problem of one's own
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Constants:
     delta2: float
     sigma2: float
     zeta2: float
-    D_max: float
+    D_max: float  # NaN: not known
     F_star: float
     residual: float  # F(w*(p)) - F(w*)
     distance: float  # ||w*(1) - w*(p)||
@@ -71,25 +75,44 @@ def _largest_residual(matrix: FloatArray, vector: FloatArray, radius: float) -> 
 
 
 def gradient_variance(problem: Problem, masking: Masking, radius: float) -> float:
-    """delta^2 (Assumption 3): largest over clients, and over points where it depends on them."""
+    """delta^2 (Assumption 3): largest over clients, and over points where it depends on them.
+
+    Exact for quadratics; else over drawn points and masks, and for problems of one's own over drawn
+    gradients too.
+
+    Args:
+        problem: The clients' losses.
+        masking: How they are masked.
+        radius: Of the sphere where the points are.
+    """
+    d = problem.dimension
     if isinstance(problem, Quadratic):
-        return max(masking.capacities) * problem.noise**2
-    assert isinstance(problem, Samples)
-    masks, chances = masking.list_masks(problem.dimension)
-    masks, chances = masks[:, :64], chances[:, :64]
+        powers = np.einsum("idd->id", masking.moments(d)[1])  # E[m^2], with the masks' factors
+        return float(powers.mean(1).max()) * problem.noise**2
+    masks, chances = masking.list_masks(d)
+    if masks.shape[1] > _MASKS:  # of a list in order: some from everywhere in it
+        choice = generator(0, "masks of a variance").permutation(masks.shape[1])[:_MASKS]
+        masks, chances = masks[:, choice], chances[:, choice]
+    masks = masks * masking.factors(d)[:, None]
     worst = 0.0
     for w in sphere_points(problem, radius, 8)[0]:
-        point = masks * w
-        mean = problem.gradients(point)
-        total = np.zeros(point.shape[:2])
-        count = problem.x.shape[2]
-        for j in range(count):
-            xi = np.full(point.shape[:2], j)
-            total += (
-                np.square(masks * (problem.stochastic_gradients(point, xi) - mean)).sum(-1) / count
-            )
+        total = _example_variance(problem, masks, w)
         worst = max(worst, float(((total * chances).sum(1) / chances.sum(1)).max()))
     return worst
+
+
+def _example_variance(problem: Problem, masks: FloatArray, w: FloatArray) -> FloatArray:
+    """E||m (.) (stochastic gradient - gradient)||^2 at every masked point: clients x masks."""
+    point = masks * w
+    mean = problem.gradients(point)
+    if isinstance(problem, Samples):
+        draws = [np.full(point.shape[:2], j) for j in range(problem.x.shape[2])]
+    else:
+        draws = list(problem.draw(0, 0, _DRAWS, point.shape[1]))
+    total = np.zeros(point.shape[:2])
+    for xi in draws:
+        total += np.square(masks * (problem.stochastic_gradients(point, xi) - mean)).sum(-1)
+    return total / len(draws)
 
 
 def constants(problem: Problem, masking: Masking, radius: float) -> Constants:
@@ -145,7 +168,8 @@ def largest_distance(distributions: FloatArray) -> float:
 def client_distance(problem: Problem) -> float:
     """D_max of a problem's clients: of their labels, or of their losses if they have no examples.
 
-    A client of a quadratic has one loss, so two clients are as far apart as can be, or equal.
+    A client of a quadratic has one loss, so two clients are as far apart as can be, or equal. Of a
+    problem of one's own it is not known: NaN.
     """
     if isinstance(problem, Samples):
         kinds = np.unique(problem.y)
@@ -154,7 +178,7 @@ def client_distance(problem: Problem) -> float:
     if isinstance(problem, Quadratic):
         same = (problem.matrices == problem.matrices[0]).all()
         return float(not (same and (problem.vectors == problem.vectors[0]).all()))
-    raise TheoryError(f"{type(problem).__name__}: D_max is known for examples and quadratics")
+    return math.nan  # a problem of one's own says nothing of the data behind its losses
 
 
 def sphere_points(problem: Problem, radius: float, count: int) -> FloatArray:

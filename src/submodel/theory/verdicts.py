@@ -10,7 +10,7 @@ from typing import Any
 from submodel.theory.measures import Measure
 
 _WIDEST_SLOPE = 0.6  # an interval of a slope that is wider decides nothing
-_SLACK = 0.01  # of a slope: what terms of higher order do to it at a finite R
+_SLACK = 0.01  # of a slope that is exact: what terms of higher order do to it at a finite R
 
 
 class Verdict(StrEnum):
@@ -73,9 +73,10 @@ def judge_slope(measure: Measure, limit: float, speaks: bool = True) -> Verdict:
     wide = measure.high - measure.low > _WIDEST_SLOPE
     if math.isnan(measure.mean) or math.isnan(limit):
         return Verdict.OPEN
-    if measure.low > limit + _SLACK:
+    slack = _SLACK if measure.low == measure.high else 0.0
+    if measure.low > limit + slack:
         return Verdict.NO
-    if measure.high < limit - _SLACK:
+    if measure.high < limit - slack:
         return Verdict.FASTER
     return Verdict.OPEN if wide else Verdict.YES
 

@@ -21,6 +21,7 @@ def slope_statement(
     limit: float | Sequence[BoundTerms],
     conditions: str = "met",
     speaks: bool = True,
+    every: bool = False,
 ) -> Statement:
     """A number falls along a parameter at least as fast as its bound does, or grows no faster.
 
@@ -34,6 +35,7 @@ def slope_statement(
         limit: The bound at each of them, or the slope that is stated.
         conditions: Whether the theorem's are met.
         speaks: Whether there is a theorem for the case.
+        every: Whether every term of the bound counts, not only those that lead.
     """
     values = [m.values for m in measures if m.values is not None]
     exact = [m.exact for m in measures if m.exact is not None]
@@ -42,7 +44,7 @@ def slope_statement(
     else:  # nothing was drawn: the numbers are exact
         number = slope(x, [m.mean for m in measures])
         measure = Measure(number, number, number, number)
-    allowed = limit if isinstance(limit, float) else stated_slope(x, limit)
+    allowed = limit if isinstance(limit, float) else stated_slope(x, limit, every)
     verdict = judge_slope(measure, allowed, speaks)
     text = f"slope of {quantity}"
     return Statement(source, parameter, case, text, measure, "<=",

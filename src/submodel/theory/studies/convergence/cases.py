@@ -56,12 +56,17 @@ class ConvergenceCase:
     spread: float = 1.0  # of the clients' optima, over that of the settings
     rolls: bool = False
     step_kind: StepKind = "theorem"
+    kinds: int = 0  # different clients, of which all others are copies; 0: all differ
     unequal: bool = False  # p_i of 1 and p in turns, as the paper's experiments have them
 
     def problem(self, s: ConvergenceSettings) -> Quadratic:
         """Its problem; the same matrices for the same number of clients."""
-        problem = quadratics(self.clients, s.dimension, s.mu, self.smoothness, s.heterogeneity,
+        kinds = self.kinds or self.clients
+        problem = quadratics(kinds, s.dimension, s.mu, self.smoothness, s.heterogeneity,
                              self.noise, s.seed)  # fmt: skip
+        if kinds < self.clients:
+            copies = np.arange(self.clients) % kinds
+            problem = Quadratic(problem.matrices[copies], problem.vectors[copies], self.noise)
         return spread_optima(problem, self.spread)
 
     def masking(self, s: ConvergenceSettings) -> Masking:

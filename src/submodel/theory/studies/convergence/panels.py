@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from submodel.theory.bounds import BoundTerms
 from submodel.theory.drawing import Panel, PlotLine, guide_through
-from submodel.theory.measures import Measure
 from submodel.theory.studies.convergence.cases import ConvergenceCase, ConvergenceSettings
 from submodel.theory.studies.convergence.points import ConvergencePoint
 from submodel.theory.studies.convergence.sweeps import ConvergenceSweep
@@ -38,15 +37,13 @@ def convergence_panels(
              and w.cases[0].p == min(s.capacities) and not w.cases[0].unequal]  # fmt: skip
     rates, floors = [errors(w, logs=True) for w in noisy], [errors(w) for w in quiet]
     guides = [guide_through(rates[0], -1.0, "Theorem 1")] if judges else []
-    quiet_guides = [
-        guide_through(floors[0], -2.0, "Theorem 1 without noise, but for log²"),
-        guide_through(floors[1], -1.0, "the masks' variance, but for log"),
-    ]
+    if judges:
+        floors += [_log_line(s, floors[0], 2, "Theorem 1: slope -2, log²(KR)/R²", "k:"),
+                   _log_line(s, floors[1], 1, "the masks' variance: slope -1, log(KR)/R", "k--")]  # fmt: skip
     return [
         Panel("to the masked optimum, with noise", _AXIS, "E||w_R - w*(p)||² / log(KR)", rates,
               guides),
-        Panel("to the masked optimum, without noise", _AXIS, "E||w_R - w*||²", floors,
-              quiet_guides if judges else []),
+        Panel("to the masked optimum, without noise", _AXIS, "E||w_R - w*||²", floors),
         _floor_panel(s, points),
         _scheme_panel(s, points),
         Panel("step sizes, random masks with noise", _AXIS, "E||w_R - w*(p)||²",
@@ -59,6 +56,14 @@ def convergence_panels(
         _ratio_panel("Theorem 1", others, points),
         _ratio_panel("Theorem 3", others, points),
     ]  # fmt: skip
+
+
+def _log_line(
+    s: ConvergenceSettings, line: PlotLine, power: int, label: str, style: str
+) -> PlotLine:
+    """(log(KR)/R)^power through the first point of a curve."""
+    values = [(math.log(s.steps * r) / r) ** power for r in s.rounds]
+    return PlotLine(label, s.rounds, [line.mean[0] * v / values[0] for v in values], style=style)
 
 
 def _floor_panel(s: ConvergenceSettings, points: Points) -> Panel:
@@ -106,17 +111,18 @@ def _along_rounds(
 
 
 def _ratio_panel(source: str, sweeps: Sequence[ConvergenceSweep], points: Points) -> Panel:
-    """The error over the theorem's bound: a curve that rises is a dependence that is missed."""
+    """The error over the bound's leading terms: a curve that rises is a dependence that is missed."""
     lines = []
     for sweep in sweeps:
         if sweep.cases[0].source != source:
             continue
         run = [points[case] for case in sweep.cases]
-        first = run[0].error.mean / run[0].bound.total
-        measures: list[Measure] = [p.error.times(1 / (p.bound.total * first)) for p in run]
+        limits = [sum(p.bound.terms[name] for name in p.bound.leading) for p in run]
+        first = run[0].error.mean / limits[0]
+        measures = [p.error.times(1 / (b * first)) for p, b in zip(run, limits, strict=True)]
         x = [value / sweep.x[0] for value in sweep.x]
         quiet = ", no noise" if not sweep.cases[0].noise else ""
         label = f"{sweep.parameter} from {sweep.x[0]:g}, p={run[0].share:g}{quiet}"
         lines.append(PlotLine.of_measures(label, x, measures))
-    return Panel(f"{source}: error over bound, along each parameter", "parameter / its first value",
+    return Panel(f"{source}: error over the leading term of its bound", "parameter / its first value",
                  "ratio / its first value", lines, levels={"may not rise": 1.0})  # fmt: skip

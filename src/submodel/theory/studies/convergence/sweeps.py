@@ -76,7 +76,8 @@ def parameter_sweeps(s: ConvergenceSettings) -> list[ConvergenceSweep]:
             ConvergenceSweep("K", s.sweep_steps,
                              [replace(base, steps=k) for k in s.sweep_steps], name),
             ConvergenceSweep("N", s.sweep_clients,
-                             [replace(base, clients=n) for n in s.sweep_clients], name),
+                             [replace(base, clients=n, kinds=min(s.sweep_clients))
+                              for n in s.sweep_clients], f"{name}, clients copied"),
             ConvergenceSweep("1/p", [1 / share for share in shares], by_p, kind),
             ConvergenceSweep("kappa", [ell / s.mu for ell in s.sweep_smoothness],
                              [replace(base, smoothness=ell) for ell in s.sweep_smoothness], name),
