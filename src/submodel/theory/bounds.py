@@ -46,9 +46,7 @@ class BoundTerms:
         return sum(self.terms.values())
 
 
-def stated_slope(
-    x: Sequence[float], bounds: Sequence[BoundTerms], every: bool = False
-) -> float:
+def stated_slope(x: Sequence[float], bounds: Sequence[BoundTerms], every: bool = False) -> float:
     """The slope that a bound allows along a parameter: that of its shallowest leading term.
 
     The constants before the terms are not known, so any of them may be what is seen.

@@ -26,6 +26,7 @@ from submodel.theory.verdicts import (
     judge_positive,
 )
 
+
 def floor_statements(s: ConvergenceSettings) -> list[Statement]:
     """F at the mean of late iterates is F(w*(p)) - F(w*) and what the drift of order eta K adds."""
     base = base_case(s)
@@ -65,7 +66,10 @@ def output_statements(
 
     least = min(s.capacities)
     quiet = find(False, 0.0, "theorem", least)
-    random, rolling = find(False, s.noise, "theorem", least), find(True, s.noise, "theorem 1", least)
+    random, rolling = (
+        find(False, s.noise, "theorem", least),
+        find(True, s.noise, "theorem 1", least),
+    )
     name = f"p={least:g}, R={max(s.rounds)}"
     claims = []
     if least < 1:

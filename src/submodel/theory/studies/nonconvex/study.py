@@ -116,9 +116,7 @@ def _row(s: NonconvexSettings, point: NonconvexPoint) -> ResultRow:
     )  # fmt: skip
 
 
-def _panels(
-    s: NonconvexSettings, sweeps: Sequence[NonconvexSweep], points: Points
-) -> list[Panel]:
+def _panels(s: NonconvexSettings, sweeps: Sequence[NonconvexSweep], points: Points) -> list[Panel]:
     by_rounds = [sweep for sweep in sweeps if sweep.parameter == "R"]
 
     def line(sweep: NonconvexSweep, original: bool) -> PlotLine:
