@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from submodel.extras import needs_extra
 from submodel.randomness import generator
 from submodel.theory.masking import Masking
 from submodel.theory.objective import MaskedObjective
-from submodel.theory.problems import FloatArray, Problem, Quadratic, Samples, TheoryError
+from submodel.theory.problems import FloatArray, Problem, Quadratic, Samples
 
 with needs_extra("server", "the lab"):
     from scipy import optimize
@@ -23,7 +26,7 @@ class Constants:
 
     ``estimates`` names those that are not exact: largest values over drawn points (``G``,
     ``delta2``, ``zeta2``), means over drawn masks (``sigma2``), of the labels alone (``D_max``: a
-    lower bound).
+    lower bound; NaN for a problem of one's own, of whose examples nothing is known).
     """
 
     L: float
@@ -73,8 +76,8 @@ def _largest_residual(matrix: FloatArray, vector: FloatArray, radius: float) -> 
 def gradient_variance(problem: Problem, masking: Masking, radius: float) -> float:
     """delta^2 (Assumption 3): largest over clients, and over points where it depends on them."""
     if isinstance(problem, Quadratic):
-        return max(masking.capacities) * problem.noise**2
-    assert isinstance(problem, Samples)
+        powers = np.einsum("idd->id", masking.moments(problem.dimension)[1])
+        return float(powers.mean(1).max()) * problem.noise**2
     masks, chances = masking.list_masks(problem.dimension)
     masks, chances = masks[:, :64], chances[:, :64]
     worst = 0.0
@@ -82,14 +85,22 @@ def gradient_variance(problem: Problem, masking: Masking, radius: float) -> floa
         point = masks * w
         mean = problem.gradients(point)
         total = np.zeros(point.shape[:2])
-        count = problem.x.shape[2]
-        for j in range(count):
-            xi = np.full(point.shape[:2], j)
-            total += (
-                np.square(masks * (problem.stochastic_gradients(point, xi) - mean)).sum(-1) / count
-            )
+        for xi, weight in _noises(problem, point.shape[1]):
+            away = masks * (problem.stochastic_gradients(point, xi) - mean)
+            total += weight * np.square(away).sum(-1)
         worst = max(worst, float(((total * chances).sum(1) / chances.sum(1)).max()))
     return worst
+
+
+def _noises(problem: Problem, points: int) -> Iterator[tuple[NDArray[Any], FloatArray]]:
+    """Every example with its weight; of a problem of one's own, 64 draws."""
+    if isinstance(problem, Samples):
+        for j, weights in enumerate(problem.example_weights.T):
+            index = np.minimum(j, problem.counts - 1)[:, None]
+            yield np.repeat(index, points, 1), weights[:, None]
+    else:
+        for round_ in range(64):
+            yield problem.draw(0, round_, 1, points)[0], np.full((problem.clients, 1), 1 / 64)
 
 
 def constants(problem: Problem, masking: Masking, radius: float) -> Constants:
@@ -148,13 +159,17 @@ def client_distance(problem: Problem) -> float:
     A client of a quadratic has one loss, so two clients are as far apart as can be, or equal.
     """
     if isinstance(problem, Samples):
-        kinds = np.unique(problem.y)
-        shares = [[(client_labels == kind).mean() for kind in kinds] for client_labels in problem.y]
+        weights = problem.example_weights[:, None]
+        kinds = np.unique(problem.y[np.broadcast_to(weights > 0, problem.y.shape)])
+        shares = [
+            [((labels == kind) * weight).sum(-1).mean() for kind in kinds]
+            for labels, weight in zip(problem.y, weights, strict=True)
+        ]
         return largest_distance(np.array(shares))
     if isinstance(problem, Quadratic):
         same = (problem.matrices == problem.matrices[0]).all()
         return float(not (same and (problem.vectors == problem.vectors[0]).all()))
-    raise TheoryError(f"{type(problem).__name__}: D_max is known for examples and quadratics")
+    return math.nan  # of a problem of one's own, nothing is known
 
 
 def _points(problem: Problem, radius: float, count: int) -> FloatArray:

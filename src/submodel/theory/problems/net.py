@@ -65,11 +65,11 @@ class Net(Samples):
     def losses(self, w: FloatArray) -> FloatArray:
         """f_i at each point."""
         errors = self._active(w, self.x) @ self.outgoing - self.y
-        return np.asarray(np.square(errors).mean(-1) / 2 + self.l2 / 2 * np.square(w).sum(-1))
+        return np.asarray(self._mean(np.square(errors)) / 2 + self.l2 / 2 * np.square(w).sum(-1))
 
     def _gradients(self, w: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
         active = self._active(w, x)
-        errors = (active @ self.outgoing - y) / y.shape[-1]
+        errors = (active @ self.outgoing - y) / self._divisor(y)
         back = errors[..., None] * (1 - active**2) * self.outgoing
         weight_gradients = back.swapaxes(-1, -2) @ x
         return np.asarray(weight_gradients.reshape(*weight_gradients.shape[:-2], -1) + self.l2 * w)
