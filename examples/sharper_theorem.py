@@ -134,19 +134,19 @@ logistic = Logistic(3 * x, y, 0.1)
 shift, best = first_order_shift(logistic, 50.0), MaskedObjective(logistic).optimum(50.0)
 print(f"\nlogistic: ||w*(1) - w*(p)|| / (1 - p), and its limit {np.linalg.norm(shift):.4f}")
 for p in (0.5, 0.9, 0.99, 0.999):
-    distance = np.linalg.norm(best - MaskedObjective(logistic, bernoulli(p, 4)).optimum(50.0))
+    target = MaskedObjective(logistic, bernoulli(p, 4)).optimum(50.0)
+    distance = float(np.linalg.norm(best - target))
     bound = distance_bounds(logistic, bernoulli(p, 4)).smooth
     print(f"p = {p:g}: {distance / (1 - p):.4f}; the bound is {bound / distance:.0f} times it")
-for name, masking in {
-    "Bernoulli 1/2": bernoulli(0.5, 4),
-    "windows 1/2": rolling(0.5, 4, 6),
-}.items():
-    found = balance(logistic, masking, 50.0)
+LOGISTIC_MASKS = {"Bernoulli 1/2": bernoulli(0.5, 4), "windows 1/2": rolling(0.5, 4, 6)}
+for name, masking in LOGISTIC_MASKS.items():
+    settling = balance(logistic, masking, 50.0)
+    least = float(np.linalg.eigvalsh(settling.hessian)[0])
     for eta in (0.1, 0.025):
-        rounds = 6 * math.ceil(8 / (eta * STEPS * 6 * np.linalg.eigvalsh(found.hessian)[0]))
+        rounds = 6 * math.ceil(8 / (eta * STEPS * 6 * least))
         plan = TrialPlan(masking, rounds, STEPS, eta, math.inf, trials=2000)
-        values = np.square(run_trials(logistic, plan, [rounds]).iterates[rounds] - found.optimum)
-        errors = values.sum(1) / (eta * STEPS)
+        away = run_trials(logistic, plan, [rounds]).iterates[rounds] - settling.optimum
+        errors = np.square(away).sum(1) / (eta * STEPS)
         half = 1.96 * errors.std() / math.sqrt(len(errors))
-        print(f"{name}, eta = {eta:g}: E||w - w*||^2 / (eta K) = {errors.mean():.4f} +- {half:.4f}, "
-              f"limit {found.settled_error(STEPS):.4f}")  # fmt: skip
+        print(f"{name}, eta = {eta:g}: E||w - w*||^2 / (eta K) = {errors.mean():.4f} "
+              f"+- {half:.4f}, limit {settling.settled_error(STEPS):.4f}")  # fmt: skip

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from submodel.extras import needs_extra
 from submodel.randomness import generator
@@ -20,13 +17,17 @@ with needs_extra("server", "the lab"):
     from scipy import optimize
 
 
+_MASKS = 64  # over which delta^2 is taken, where it is no closed form
+_DRAWS = 128  # stochastic gradients of a problem of one's own
+
+
 @dataclass(frozen=True)
 class Constants:
     """What the theorems speak of.
 
     ``estimates`` names those that are not exact: largest values over drawn points (``G``,
     ``delta2``, ``zeta2``), means over drawn masks (``sigma2``), of the labels alone (``D_max``: a
-    lower bound; NaN for a problem of one's own, of whose examples nothing is known).
+    lower bound).
     """
 
     L: float
@@ -35,7 +36,7 @@ class Constants:
     delta2: float
     sigma2: float
     zeta2: float
-    D_max: float
+    D_max: float  # NaN: not known
     F_star: float
     residual: float  # F(w*(p)) - F(w*)
     distance: float  # ||w*(1) - w*(p)||
@@ -47,7 +48,7 @@ def largest_gradient(problem: Problem, radius: float) -> float:
     if isinstance(problem, Quadratic):
         pairs = zip(problem.matrices, problem.vectors, strict=True)
         return max(_largest_residual(a, b, radius) for a, b in pairs)
-    points = _points(problem, radius, 512)
+    points = sphere_points(problem, radius, 512)
     return float(np.linalg.norm(problem.gradients(points), axis=-1).max())
 
 
@@ -74,33 +75,49 @@ def _largest_residual(matrix: FloatArray, vector: FloatArray, radius: float) -> 
 
 
 def gradient_variance(problem: Problem, masking: Masking, radius: float) -> float:
-    """delta^2 (Assumption 3): largest over clients, and over points where it depends on them."""
+    """delta^2 (Assumption 3): largest over clients, and over points where it depends on them.
+
+    Exact for quadratics; else over drawn points and masks, and for problems of one's own over drawn
+    gradients too.
+
+    Args:
+        problem: The clients' losses.
+        masking: How they are masked.
+        radius: Of the sphere where the points are.
+    """
+    d = problem.dimension
     if isinstance(problem, Quadratic):
-        powers = np.einsum("idd->id", masking.moments(problem.dimension)[1])
+        powers = np.einsum("idd->id", masking.moments(d)[1])  # E[m^2], with the masks' factors
         return float(powers.mean(1).max()) * problem.noise**2
-    masks, chances = masking.list_masks(problem.dimension)
-    masks, chances = masks[:, :64], chances[:, :64]
+    masks, chances = masking.list_masks(d)
+    if masks.shape[1] > _MASKS:  # of a list in order: some from everywhere in it
+        choice = generator(0, "masks of a variance").permutation(masks.shape[1])[:_MASKS]
+        masks, chances = masks[:, choice], chances[:, choice]
+    masks = masks * masking.factors(d)[:, None]
     worst = 0.0
-    for w in _points(problem, radius, 8)[0]:
-        point = masks * w
-        mean = problem.gradients(point)
-        total = np.zeros(point.shape[:2])
-        for xi, weight in _noises(problem, point.shape[1]):
-            away = masks * (problem.stochastic_gradients(point, xi) - mean)
-            total += weight * np.square(away).sum(-1)
+    for w in sphere_points(problem, radius, 8)[0]:
+        total = _example_variance(problem, masks, w)
         worst = max(worst, float(((total * chances).sum(1) / chances.sum(1)).max()))
     return worst
 
 
-def _noises(problem: Problem, points: int) -> Iterator[tuple[NDArray[Any], FloatArray]]:
-    """Every example with its weight; of a problem of one's own, 64 draws."""
+def _example_variance(problem: Problem, masks: FloatArray, w: FloatArray) -> FloatArray:
+    """E||m (.) (stochastic gradient - gradient)||^2 at every masked point: clients x masks."""
+    point = masks * w
+    mean = problem.gradients(point)
+    total = np.zeros(point.shape[:2])
     if isinstance(problem, Samples):
-        for j, weights in enumerate(problem.example_weights.T):
-            index = np.minimum(j, problem.counts - 1)[:, None]
-            yield np.repeat(index, points, 1), weights[:, None]
+        every = np.arange(problem.x.shape[2])
+        draws = [np.repeat(np.minimum(j, problem.counts - 1)[:, None], point.shape[1], 1)
+                 for j in every]  # fmt: skip
+        weights = problem.example_weights.T[..., None]  # 0 for what a client does not have
     else:
-        for round_ in range(64):
-            yield problem.draw(0, round_, 1, points)[0], np.full((problem.clients, 1), 1 / 64)
+        draws = list(problem.draw(0, 0, _DRAWS, point.shape[1]))
+        weights = np.full((_DRAWS, problem.clients, 1), 1 / _DRAWS)
+    for xi, weight in zip(draws, weights, strict=True):
+        away = masks * (problem.stochastic_gradients(point, xi) - mean)
+        total += weight * np.square(away).sum(-1)
+    return total
 
 
 def constants(problem: Problem, masking: Masking, radius: float) -> Constants:
@@ -117,7 +134,7 @@ def constants(problem: Problem, masking: Masking, radius: float) -> Constants:
     """
     original, objective = MaskedObjective(problem), MaskedObjective(problem, masking)
     w, w_p = original.optimum(radius), objective.optimum(radius)
-    points = _points(problem, radius, 16)[0]
+    points = sphere_points(problem, radius, 16)[0]
     least = original.value(w)
     estimates = ["zeta2"]
     if not isinstance(problem, Quadratic):
@@ -156,7 +173,8 @@ def largest_distance(distributions: FloatArray) -> float:
 def client_distance(problem: Problem) -> float:
     """D_max of a problem's clients: of their labels, or of their losses if they have no examples.
 
-    A client of a quadratic has one loss, so two clients are as far apart as can be, or equal.
+    A client of a quadratic has one loss, so two clients are as far apart as can be, or equal. Of a
+    problem of one's own it is not known: NaN.
     """
     if isinstance(problem, Samples):
         weights = problem.example_weights[:, None]
@@ -169,10 +187,10 @@ def client_distance(problem: Problem) -> float:
     if isinstance(problem, Quadratic):
         same = (problem.matrices == problem.matrices[0]).all()
         return float(not (same and (problem.vectors == problem.vectors[0]).all()))
-    return math.nan  # of a problem of one's own, nothing is known
+    return math.nan  # a problem of one's own says nothing of the data behind its losses
 
 
-def _points(problem: Problem, radius: float, count: int) -> FloatArray:
+def sphere_points(problem: Problem, radius: float, count: int) -> FloatArray:
     """Points of the sphere of W, the same for every client: clients x points x d."""
     points = generator(0, "points of the ball").standard_normal((count, problem.dimension))
     points *= radius / np.linalg.norm(points, axis=1, keepdims=True)
