@@ -191,7 +191,7 @@ def transcribed(
             d,
             plan.rounds,
             steps,
-            plan.eta,
+            plan.eta_at(0),
             smoothness,
             ball(radius),
         )
@@ -203,7 +203,7 @@ def transcribed(
     s = round(plan.masking.capacities[0] * d)
     return rolling_masked_fedavg(
         *gradients, lambda _, j: window(d, j, s), permutation, d, plan.rounds // d, d, steps,
-        plan.eta, smoothness, ball(radius),
+        plan.eta_at(0), smoothness, ball(radius),
     )  # fmt: skip
 
 

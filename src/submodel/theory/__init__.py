@@ -18,8 +18,11 @@ if TYPE_CHECKING:
         Quadratic,
         Ridge,
         TheoryError,
+        pad_examples,
         quadratics,
     )
+    from submodel.theory.problems.loading import PosedProblem, load_problem
+    from submodel.theory.problems.module import ModuleProblem
 
 __all__ = [
     "Constants",
@@ -28,7 +31,9 @@ __all__ = [
     "Logistic",
     "MaskedObjective",
     "Masking",
+    "ModuleProblem",
     "Net",
+    "PosedProblem",
     "Problem",
     "Quadratic",
     "Ridge",
@@ -39,13 +44,18 @@ __all__ = [
     "constants",
     "coordinatewise",
     "exact_moments",
+    "load_problem",
     "load_split",
     "mask_list",
+    "pad_examples",
     "quadratics",
     "rolling",
     "run_trials",
 ]
-_PROBLEMS = ("Logistic", "Net", "Problem", "Quadratic", "Ridge", "TheoryError", "quadratics")
+_PROBLEMS = (
+    *("Logistic", "Net", "Problem", "Quadratic", "Ridge", "TheoryError"),
+    *("pad_examples", "quadratics"),
+)
 _MASKINGS = ("Masking", "bernoulli", "coordinatewise", "mask_list", "rolling")
 # scipy and scikit-learn take seconds that the list of studies does not need
 __getattr__ = lazily(
@@ -58,5 +68,7 @@ __getattr__ = lazily(
         "MaskedObjective": "submodel.theory.objective",
         **dict.fromkeys(("Constants", "constants"), "submodel.theory.problem_constants"),
         **dict.fromkeys(_PROBLEMS, "submodel.theory.problems"),
+        **dict.fromkeys(("PosedProblem", "load_problem"), "submodel.theory.problems.loading"),
+        "ModuleProblem": "submodel.theory.problems.module",
     },
 )

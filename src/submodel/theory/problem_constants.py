@@ -105,14 +105,19 @@ def _example_variance(problem: Problem, masks: FloatArray, w: FloatArray) -> Flo
     """E||m (.) (stochastic gradient - gradient)||^2 at every masked point: clients x masks."""
     point = masks * w
     mean = problem.gradients(point)
+    total = np.zeros(point.shape[:2])
     if isinstance(problem, Samples):
-        draws = [np.full(point.shape[:2], j) for j in range(problem.x.shape[2])]
+        every = np.arange(problem.x.shape[2])
+        draws = [np.repeat(np.minimum(j, problem.counts - 1)[:, None], point.shape[1], 1)
+                 for j in every]  # fmt: skip
+        weights = problem.example_weights.T[..., None]  # 0 for what a client does not have
     else:
         draws = list(problem.draw(0, 0, _DRAWS, point.shape[1]))
-    total = np.zeros(point.shape[:2])
-    for xi in draws:
-        total += np.square(masks * (problem.stochastic_gradients(point, xi) - mean)).sum(-1)
-    return total / len(draws)
+        weights = np.full((_DRAWS, problem.clients, 1), 1 / _DRAWS)
+    for xi, weight in zip(draws, weights, strict=True):
+        away = masks * (problem.stochastic_gradients(point, xi) - mean)
+        total += weight * np.square(away).sum(-1)
+    return total
 
 
 def constants(problem: Problem, masking: Masking, radius: float) -> Constants:
@@ -172,8 +177,12 @@ def client_distance(problem: Problem) -> float:
     problem of one's own it is not known: NaN.
     """
     if isinstance(problem, Samples):
-        kinds = np.unique(problem.y)
-        shares = [[(client_labels == kind).mean() for kind in kinds] for client_labels in problem.y]
+        weights = problem.example_weights[:, None]
+        kinds = np.unique(problem.y[np.broadcast_to(weights > 0, problem.y.shape)])
+        shares = [
+            [((labels == kind) * weight).sum(-1).mean() for kind in kinds]
+            for labels, weight in zip(problem.y, weights, strict=True)
+        ]
         return largest_distance(np.array(shares))
     if isinstance(problem, Quadratic):
         same = (problem.matrices == problem.matrices[0]).all()
