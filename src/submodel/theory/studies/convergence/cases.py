@@ -139,6 +139,8 @@ def base_case(s: ConvergenceSettings) -> ConvergenceCase:
 
 def check_rounds(s: ConvergenceSettings) -> None:
     """Refuse settings that the study cannot use."""
+    if s.mu <= 0:
+        raise TheoryError(f"theorems 1 and 3 need a strongly convex problem: mu = {s.mu:g} here")
     if len(s.rounds) < 3:
         raise TheoryError(f"{len(s.rounds)} values of R: a slope needs at least 3")
     every = [*s.rounds, s.sweep_rounds]
