@@ -31,11 +31,15 @@ def study_command(
     capacities: Annotated[
         str | None, typer.Option(help="As 1,0.5; short for --set capacities=...")
     ] = None,
+    problem: Annotated[
+        str | None,
+        typer.Option(help="For the study problem: file.py:make, or .npz with A, b or x, y."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where CSV, JSON and PNG go.")] = None,
 ) -> None:
     """Measure what a theorem says: a table, a figure with the theorem's slope, CSV and JSON."""
     offer = STUDIES[name.value]
-    short = {"trials": trials, "seed": seed, "capacities": capacities}
+    short = {"trials": trials, "seed": seed, "capacities": capacities, "problem": problem}
     short_settings = [f"{key}={value}" for key, value in short.items() if value is not None]
     values = _replace_settings(offer.default_settings(), [*short_settings, *(settings or [])])
     folder = make_folder(out or Path("runs") / f"study-{name.value}")

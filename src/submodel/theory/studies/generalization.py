@@ -62,7 +62,9 @@ class GeneralizationBench:
         """Train and score every trial."""
         s = self._settings
         eta = factor * s.relative_step / self.problem.smoothness
-        plan = TrialPlan(bernoulli(p, s.clients), s.rounds, s.steps, eta, s.radius, s.trials, s.seed)
+        plan = TrialPlan(
+            bernoulli(p, s.clients), s.rounds, s.steps, eta, s.radius, s.trials, s.seed
+        )
         scores = score_trials(self.problem, self._split, run_trials(self.problem, plan).output)
         measures = {name: Measure.of(values) for name, values in scores.items()}
         return GeneralizationPoint(p, factor, control, measures)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from submodel.theory.measures import Measure
-from submodel.theory.studies.stability.cases import StabilityCase, StabilitySettings
+from submodel.theory.studies.stability.cases import StabilitySettings
 from submodel.theory.studies.stability.points import (
     StabilityPoint,
     measure_stability,
