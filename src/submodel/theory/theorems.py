@@ -99,7 +99,7 @@ def theorem_6(problem: Problem, examples: int, steps: int, windows: int, epochs:
 
 
 def lemma_bound(problem: Problem, p: float, gradient: float, radius: float) -> float:
-    """The bound on ||w*(1) - w*(p)|| (Lemma 1): sqrt((2G^2 + 2W^2L^2) d (1-p)) / (p mu)."""
+    """The bound on ||w*(1) - w*(p)|| (Lemma 2): sqrt((2G^2 + 2W^2L^2) d (1-p)) / (p mu)."""
     if problem.convexity <= 0:
         raise TheoryError("the lemma needs a strongly convex problem: mu = 0 here")
     constants = 2 * gradient**2 + 2 * (radius * problem.smoothness) ** 2

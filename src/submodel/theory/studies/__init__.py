@@ -51,6 +51,7 @@ class StudyOffer:
 STUDIES = {
     "convergence": StudyOffer("convergence", "ConvergenceSettings", "study_convergence"),
     "residual": StudyOffer("residual", "ResidualSettings", "study_residual"),
+    "lemmas": StudyOffer("lemmas", "LemmaSettings", "study_lemmas"),
     "nonconvex": StudyOffer("nonconvex", "NonconvexSettings", "study_nonconvex"),
     "stability": StudyOffer("stability", "StabilitySettings", "study_stability"),
     "generalization": StudyOffer(

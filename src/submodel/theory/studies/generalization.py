@@ -176,13 +176,13 @@ def _claims(name: str, by_capacity: Mapping[float, GeneralizationPoint]) -> list
     for measure in ("loss gap", "accuracy gap"):
         less = first[measure].minus(last[measure])
         case = f"{name}: p={chain[-1]:g} against {chain[0]:g}, equal step and rounds"
-        claims.append(Statement("Remark 2", "p", case, f"how much smaller the {measure} is", less,
+        claims.append(Statement("Remark 3", "p", case, f"how much smaller the {measure} is", less,
                                 ">", 0.0, judge_positive(less), _SILENT))  # fmt: skip
     for measure in ("total", "test loss"):
         best = min(chain, key=lambda p: by_capacity[p].scores[measure].mean)
         less = first[measure].minus(by_capacity[best].scores[measure])
         verdict = Verdict.NO if best == chain[0] else judge_positive(less)
-        claims.append(Statement("Remark 2", "p, pays", f"{name}: least at p={best:g}",
+        claims.append(Statement("Remark 3", "p, pays", f"{name}: least at p={best:g}",
                                 f"{measure}: how much below p={chain[0]:g}", less, ">", 0.0, verdict,
                                 _SILENT))  # fmt: skip
     return claims
@@ -195,7 +195,7 @@ def _control_claims(
     claims = []
     for measure in ("loss gap", "accuracy gap", "test loss"):
         less = full.scores[measure].minus(masked_point.scores[measure])
-        claims.append(Statement("Remark 2", "p, control", case,
+        claims.append(Statement("Remark 3", "p, control", case,
                                 f"how much smaller the masked {measure} is", less, ">", 0.0,
                                 judge_positive(less), _SILENT))  # fmt: skip
     return claims

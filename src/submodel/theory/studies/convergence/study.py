@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 
+from submodel.theory.limits import balance
 from submodel.theory.results import OnProgress, ResultRow, Study, report_nothing
 from submodel.theory.studies.comparison import slope_statement
 from submodel.theory.studies.convergence.cases import (
@@ -13,7 +15,11 @@ from submodel.theory.studies.convergence.cases import (
     check_rounds,
 )
 from submodel.theory.studies.convergence.panels import convergence_panels
-from submodel.theory.studies.convergence.points import ConvergencePoint, measure_point
+from submodel.theory.studies.convergence.points import (
+    CaseBench,
+    ConvergencePoint,
+    measure_point,
+)
 from submodel.theory.studies.convergence.statements import (
     bound_statements,
     floor_statements,
@@ -21,7 +27,9 @@ from submodel.theory.studies.convergence.statements import (
     output_statements,
 )
 from submodel.theory.studies.convergence.sweeps import parameter_sweeps, round_sweeps
-from submodel.theory.verdicts import Statement, exact_measure, judge_at_most
+from submodel.theory.verdicts import Statement, Verdict, exact_measure, judge_at_most
+
+_CLOSE = 0.01  # of a limit
 
 
 def study_convergence(s: ConvergenceSettings, on_progress: OnProgress = report_nothing) -> Study:
@@ -47,6 +55,8 @@ def study_convergence(s: ConvergenceSettings, on_progress: OnProgress = report_n
             "exact E||w_R - w*||^2", rounds, [exact_measure(e) for e in errors], limits,
             speaks=s.eta is None))  # fmt: skip
     if s.eta is None:
+        claims += [_limit_statement(s, rounds[-1], errors[-1], noise)
+                   for (rounds, errors, _), noise in ((noisy, s.noise), (long, 0.0))]  # fmt: skip
         ratio = exact_measure(long[1][-1] / long[2][-1].total)
         claims.append(Statement(
             "Theorem 1", "value", f"random, p={quiet.p:g}, no noise, R={long[0][-1]}",
@@ -59,6 +69,17 @@ def study_convergence(s: ConvergenceSettings, on_progress: OnProgress = report_n
         [_row(s, point) for point in points.values()],
         convergence_panels(s, by_rounds, others, points, long), claims, _notes(points),
     )  # fmt: skip
+
+
+def _limit_statement(s: ConvergenceSettings, rounds: int, error: float, noise: float) -> Statement:
+    """The sharper statement: R E||w_R - w*||^2 / log(KR) has a limit, and which."""
+    bench = CaseBench(s, replace(base_case(s), noise=noise))
+    least = min(bench.masking.capacities) * s.mu
+    limit = balance(bench.problem, bench.masking).rate_constant(s.steps, least)
+    measure = exact_measure(rounds * error / math.log(s.steps * rounds))
+    close = Verdict.YES if abs(measure.mean / limit - 1) < _CLOSE else Verdict.NO
+    return Statement("Sharper 2", "R", f"random, p={bench.case.p:g}, noise {noise:g}, R={rounds}",
+                     "exact R E||w_R - w*||^2 / log(KR)", measure, "->", limit, close)  # fmt: skip
 
 
 def _row(s: ConvergenceSettings, point: ConvergencePoint) -> ResultRow:

@@ -134,7 +134,7 @@ def _gap_statements(
         assert gap is not None and distance is not None
         for source, quantity, sizes in (
             ("Corollary", "G E||w^ - w^'|| - E(risk - training loss)", gap),
-            ("Lemma 2", "G E||w^ - w^'|| - E|risk - training loss|", abs(gap)),
+            ("Lemma 1", "G E||w^ - w^'|| - E|risk - training loss|", abs(gap)),
         ):
             room = Measure.of(GRADIENT * distance - sizes)
             claims.append(Statement(source, "gap", case.words(s), quantity, room, ">", 0.0,
