@@ -1,6 +1,7 @@
 """What docs/theory.md says more sharply than the paper, in numbers: every table of that section.
 
-Runs as a script, or as a notebook in any editor that knows ``# %%`` cells.
+Runs as a script, or as a notebook in any editor that knows ``# %%`` cells. With a path ending in
+.png it draws the section's figure there.
 """
 
 # %% [markdown]
@@ -8,9 +9,12 @@ Runs as a script, or as a notebook in any editor that knows ``# %%`` cells.
 
 # %%
 import math
+import sys
+from pathlib import Path
 
 import numpy as np
 
+from submodel.presentation.figures import new_figure, save_figure
 from submodel.schemes import PartitionScheme, Random
 from submodel.theory import (
     Logistic,
@@ -39,16 +43,19 @@ MASKS = {  # masks, mu~ / mu, d
     "windows, shuffled, 5 of 10": (rolling(0.5, 4, 10), 0.5, 10),
     "windows, sequential": (rolling(0.5, 4, 10, sequential=True), 0.5, 10),
 }
+curves, limits = {}, {}
 print("R E||w_R - w*||^2 / log(KR) at R =", *ROUNDS, "and its limit")
 for noise in (0.0, 10.0):
     for name, (masking, share, d) in MASKS.items():
-        problem, line = quadratics(4, d, 1.0, 2.0, noise=noise), []
+        problem, line, errors = quadratics(4, d, 1.0, 2.0, noise=noise), [], []
         for rounds in ROUNDS:
             eta = 2 * math.log(STEPS * rounds) / (share * STEPS * rounds)
             plan = TrialPlan(masking, rounds, STEPS, eta, math.inf)
             error = exact_moments(problem, plan).distances[-1]
+            errors.append(error)
             line.append(f"{rounds * error / math.log(STEPS * rounds):.4f}")
         limit = balance(problem, masking).rate_constant(STEPS, share)
+        curves[name, noise], limits[name, noise] = np.array(errors), limit
         print(f"noise {noise:g}, {name}:", *line, f"-> {limit:.4f}")
 
 # %% [markdown]
@@ -89,6 +96,7 @@ for name in ("windows, shuffled, 5 of 10", "windows, sequential"):
 
 # %%
 print("\n||w*(1) - w*(p)||: bound / distance, least and most over 50 problems")
+ratios = {}
 for p in (0.1, 0.5, 0.9, 0.99, 0.999):
     ours, smooth, theirs, distances = [], [], [], []
     for seed in range(50):
@@ -102,6 +110,7 @@ for p in (0.1, 0.5, 0.9, 0.99, 0.999):
         ours.append(bounds.by_condition / distance)
         smooth.append(bounds.smooth / distance)
         theirs.append(paper / distance)
+    ratios[p] = [float(np.multiply(r, distances).mean()) for r in ([1] * 50, ours, theirs)]
     print(f"p = {p:g}: distance {np.mean(distances):.5f}; (1-p)(kappa_F-1)||w*||: "
           f"{min(ours):.1f} to {max(ours):.1f}; kappa sqrt((1-p)/p)||w*||: {min(smooth):.0f} to "
           f"{max(smooth):.0f}; the lemma: {min(theirs):.0f} to {max(theirs):.0f}")  # fmt: skip
@@ -150,3 +159,40 @@ for name, masking in LOGISTIC_MASKS.items():
         half = 1.96 * errors.std() / math.sqrt(len(errors))
         print(f"{name}, eta = {eta:g}: E||w - w*||^2 / (eta K) = {errors.mean():.4f} "
               f"+- {half:.4f}, limit {settling.settled_error(STEPS):.4f}")  # fmt: skip
+
+# %% [markdown]
+# The figure: the constant of the rate, rates without noise, and the residual with its bounds.
+
+# %%
+if len(sys.argv) > 1 and sys.argv[1].endswith(".png"):
+    figure = new_figure(13, 4)
+    rate, quiet_rates, residual = figure.subplots(1, 3)
+    x = np.array(ROUNDS)
+    for (name, noise), exact_errors in curves.items():
+        if name.startswith(("Bernoulli", "unequal", "fixed", "windows, sh")) and (
+            noise or not name.startswith("windows")
+        ):
+            share = x * exact_errors / np.log(STEPS * x) / limits[name, noise]
+            rate.plot(x, share, "-o", ms=3, label=f"{name}, noise {noise:g}")
+        if not noise and name.startswith(("Bernoulli", "windows")):
+            quiet_rates.plot(x, exact_errors, "-o", ms=3, label=name)
+    rate.axhline(1, color="0.4", ls="--")
+    rate.set(xscale="log", xlabel="rounds R", ylabel="R E||w_R - w*||² / log(KR), over its limit",
+             title="the constant of the rate")  # fmt: skip
+    logs = np.log(STEPS * x)
+    quiet_rates.plot(x, 0.27 * logs / x, "k:", label="0.2700 log(KR)/R")
+    quiet_rates.plot(x, 0.00424 * (logs / x) ** 2, "k-.", label="0.00424 (log(KR)/R)²")
+    quiet_rates.set(xscale="log", yscale="log", xlabel="rounds R", ylabel="E||w_R - w*||²",
+                    title="no noise: 1/R with fresh masks, 1/R² with windows")  # fmt: skip
+    for k, label in enumerate(("exact", "(1-p)(kappa_F-1)||w*||", "the paper's lemma")):
+        residual.plot([1 - p for p in ratios], [r[k] for r in ratios.values()], "-o", ms=3,
+                      label=label)  # fmt: skip
+    residual.set(xscale="log", yscale="log", xlabel="1 - p", ylabel="||w*(1) - w*(p)||",
+                 title="the residual and its bounds")  # fmt: skip
+    for plot in (rate, quiet_rates, residual):
+        plot.set_xticks(x if plot is not residual else [1 - p for p in ratios])
+        plot.set_xticklabels([f"{t:.3g}" if t < 1 else str(int(t)) for t in plot.get_xticks()])
+        plot.minorticks_off()
+        plot.grid(alpha=0.3)
+        plot.legend(fontsize=7)
+    save_figure(figure, Path(sys.argv[1]))

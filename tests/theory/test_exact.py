@@ -208,6 +208,11 @@ def test_masks_of_a_fixed_size(steps: int) -> None:
     masking = Masking(Random("fixed"), (0.5, 1.0))  # 2 and all of 4
     rounds = independent([equals(subsets(4, [2])), equals(subsets(4, [4]))])
     compare(problem, masking, steps, 0.1, 2, courses_of(rounds, 2), rounds)
+    # four different coordinates are held together only by sets of four and more
+    problem = quadratics(2, 5, noise=0.0)
+    rounds = independent([equals(subsets(5, [4])), equals(subsets(5, [3]))])
+    compare(problem, Masking(Random("fixed"), (0.8, 0.6)), steps, 0.1, 1, courses_of(rounds, 1),
+            rounds, start=np.array([1.0, -2.0, 0.5, 3.0, -1.0]))  # fmt: skip
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])

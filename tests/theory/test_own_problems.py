@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from submodel.cli import main
+from submodel.schemes import Random
 from submodel.theory import (
     Logistic,
     MaskedObjective,
+    Masking,
     ModuleProblem,
     Net,
     Quadratic,
@@ -22,12 +26,15 @@ from submodel.theory import (
     TrialPlan,
     bernoulli,
     constants,
+    exact_moments,
     load_problem,
     pad_examples,
+    quadratics,
     run_trials,
 )
 from submodel.theory.limits import balance
 from submodel.theory.problems import FloatArray
+from submodel.theory.theorems import theorem_1
 
 RNG = np.random.default_rng(0)
 X = [RNG.normal(size=(n, 3)) for n in (2, 5, 3)]
@@ -240,3 +247,45 @@ def test_problems_that_are_refused(tmp_path: Path) -> None:
         ModuleProblem(nn.Linear(1, 1), mean_square, [torch.ones(2, 1)], [torch.ones(1)])
     with pytest.raises(TheoryError, match="10100 weights"):
         ModuleProblem(nn.Linear(100, 100), mean_square, [torch.ones(1, 100)], [torch.ones(1)])
+
+
+def run_study(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["submodel", "study", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return int(stopped.value.code or 0)
+
+
+def test_the_study_of_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exact values beside trials, unequal capacities, another start, another scheme."""
+    problem = quadratics(2, 3, noise=1.0)
+    source = save(tmp_path / "q.npz", A=problem.matrices, b=problem.vectors, noise=1.0)
+    settings = ["rounds=40", "trials=40", "client_capacities=1,0.25", "capacities=0.5",
+                "start=1,2,3", "steps=2"]  # fmt: skip
+    flags = [flag for text in settings for flag in ("--set", text)]
+    out = str(tmp_path)
+    assert run_study(monkeypatch, "problem", "--problem", source, *flags, "--out", out) == 0
+    record = json.loads((tmp_path / "problem.json").read_text("utf-8"))
+    assert [row["case"] for row in record["rows"]] == ["p=0.5", "p=1,0.25"]
+    masking = Masking(Random(), (1.0, 0.25))
+    eta = theorem_1(problem, 0.25, 2, 40).eta
+    plan = TrialPlan(masking, 40, 2, eta, math.inf, start=np.array([1.0, 2.0, 3.0]))
+    exact = exact_moments(problem, plan)
+    assert record["rows"][1]["distance2 exact"] == pytest.approx(exact.distances[-1])
+    assert record["rows"][1]["F(w^)-F* exact"] == pytest.approx(exact.output_gap)
+    assert record["failures"] == []
+    limits = [c["limit"] for c in record["claims"] if c["source"] == "Theorem A"]
+    assert limits[1] == pytest.approx(balance(problem, masking).rate_constant(2, 0.25))
+    assert {c["verdict"] for c in record["claims"] if c["source"] == "Theorem B"} == {"yes"}
+    for arguments, words in {
+        ("problem",): "which problem?",
+        ("nonconvex", "--problem", source): "settings are",
+        ("problem", "--problem", source, "--set", "scheme=importance"): "depend on the weights",
+        ("problem", "--problem", source, "--set", "start=1,2"): "start: 2 numbers, 3 are needed",
+        ("problem", "--problem", source, "--set", "client_capacities=a,b"): "separated by commas",
+    }.items():
+        capsys.readouterr()
+        assert run_study(monkeypatch, *arguments, "--out", out) == 2
+        assert words in capsys.readouterr().err.replace("\n", " ")

@@ -31,6 +31,7 @@ from submodel.theory import (
 from submodel.theory.biases import second_order_bias
 from submodel.theory.data import Directions
 from submodel.theory.limits import balance
+from submodel.theory.mask_laws import MOST_LISTED
 from submodel.theory.problems import FloatArray, Quadratic
 from submodel.theory.residuals import distance_bounds, exact_residual, first_order_shift
 from submodel.theory.theorems import theorem_1
@@ -303,11 +304,12 @@ def test_the_shift_of_quadratics() -> None:
 
 
 def test_many_coordinates_by_moments() -> None:
-    """d = 11 has more masks than are listed; the covariance follows from four moments."""
-    problem = quadratics(2, 11)
-    for masking in (bernoulli(0.4, 2), Masking(Random("fixed"), (0.5, 0.3))):
-        found, law = balance(problem, masking), masking.law(11)
-        covariance = np.zeros((11, 11))
+    """More masks than are listed: the covariance follows from four moments."""
+    for d, masking in ((11, bernoulli(0.4, 2)), (13, Masking(Random("fixed"), (0.5, 0.4)))):
+        problem = quadratics(2, d)
+        found, law = balance(problem, masking), masking.law(d)
+        assert law.count(0) > MOST_LISTED
+        covariance = np.zeros((d, d))
         for i in (0, 1):
             masks, chances = law.list_client(i)
             g = masks * ((masks * found.optimum) @ problem.matrices[i] - problem.vectors[i])

@@ -34,17 +34,22 @@ def study_command(
     capacities: Annotated[
         str | None, typer.Option(help="As 1,0.5; short for --set capacities=...")
     ] = None,
+    problem: Annotated[
+        str | None,
+        typer.Option(help="For the study problem: file.py:make, or .npz with A, b or x, y."),
+    ] = None,
     trial_values: Annotated[
         bool, typer.Option("--trial-values", help="Write the value of every trial, too.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Where CSV, JSON and PNG go.")] = None,
 ) -> None:
     """Measure what theorems say: tables, a figure, CSV and JSON; fails where the lab is wrong."""
-    short = {"trials": trials, "seed": seed, "capacities": capacities}
+    short = {"trials": trials, "seed": seed, "capacities": capacities, "problem": problem}
     short_settings = {key: f"{key}={value}" for key, value in short.items() if value is not None}
     if name.value == "all" and settings:
         raise ConfigError(["--set: a setting belongs to one study; name it instead of all"])
-    names = list(STUDIES) if name.value == "all" else [name.value]
+    every = [each for each in STUDIES if each != "problem" or problem is not None]
+    names = every if name.value == "all" else [name.value]
     folder = make_folder(out or Path("runs") / f"study-{name.value}")
     studies = []
     for each in names:

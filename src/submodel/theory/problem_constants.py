@@ -120,20 +120,23 @@ def _example_variance(problem: Problem, masks: FloatArray, w: FloatArray) -> Flo
     return total
 
 
-def constants(problem: Problem, masking: Masking, radius: float) -> Constants:
+def constants(
+    problem: Problem, masking: Masking, radius: float, start: FloatArray | None = None
+) -> Constants:
     """All of them, for one problem and one masking.
 
     Args:
         problem: The clients' losses.
         masking: How they are masked.
         radius: Of the ball W.
+        start: Where optima are looked for, if losses are not convex; None: from 0.
 
     >>> from submodel.theory import bernoulli, quadratics
     >>> constants(quadratics(), bernoulli(1.0, 4), radius=3.0).residual
     0.0
     """
     original, objective = MaskedObjective(problem), MaskedObjective(problem, masking)
-    w, w_p = original.optimum(radius), objective.optimum(radius)
+    w, w_p = original.optimum(radius, start), objective.optimum(radius, start)
     points = sphere_points(problem, radius, 16)[0]
     least = original.value(w)
     estimates = ["zeta2"]

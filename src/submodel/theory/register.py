@@ -12,7 +12,7 @@ REGISTER: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Theorem 1": (*_RATES, "kappa", "value", "floor"),
         "Theorem 3": (*_RATES, "kappa", "floor"),
         "Algorithm 1": ("output",),
-        "Sharper 2": ("R",),
+        "Theorem A": ("R",),
     },
     "residual": {"Lemma 2": ("value", "1-p", "d"), "Theorem 1": ("residual", "1-p")},
     "lemmas": {

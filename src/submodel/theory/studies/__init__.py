@@ -58,5 +58,6 @@ STUDIES = {
         "generalization", "GeneralizationSettings", "study_generalization"
     ),
     "beyond": StudyOffer("beyond", "BeyondSettings", "study_beyond"),
+    "problem": StudyOffer("one_problem", "OneProblemSettings", "study_one_problem"),
 }
 """What ``submodel study`` takes, by name."""

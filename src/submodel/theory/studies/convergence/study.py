@@ -78,7 +78,7 @@ def _limit_statement(s: ConvergenceSettings, rounds: int, error: float, noise: f
     limit = balance(bench.problem, bench.masking).rate_constant(s.steps, least)
     measure = exact_measure(rounds * error / math.log(s.steps * rounds))
     close = Verdict.YES if abs(measure.mean / limit - 1) < _CLOSE else Verdict.NO
-    return Statement("Sharper 2", "R", f"random, p={bench.case.p:g}, noise {noise:g}, R={rounds}",
+    return Statement("Theorem A", "R", f"random, p={bench.case.p:g}, noise {noise:g}, R={rounds}",
                      "exact R E||w_R - w*||^2 / log(KR)", measure, "->", limit, close)  # fmt: skip
 
 
