@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
 
 
+_ROOM = 0.06  # of an axis, between two ticks
+_FEW_DECADES = 300.0  # of y; over more of them powers of ten are enough
+
+
 @dataclass(frozen=True)
 class PlotLine:
     """One curve: a mean and its band, and the exact values as crosses."""
@@ -138,14 +142,33 @@ def _draw(panel: Panel, plot: Plot) -> None:
         plot.axhline(value, color="0.4", ls="--", lw=1)
         plot.annotate(label, (0.99, value), xycoords=("axes fraction", "data"), ha="right",
                       va="bottom", fontsize=7, color="0.3")  # fmt: skip
-    if panel.log[0]:
-        plot.set_xscale("log", base=2)
-    if panel.log[1]:
-        plot.set_yscale("log")
-    if ticks and len(ticks) <= 12:
-        plot.set_xticks(ticks, [f"{x:.3g}" if x % 1 else f"{x:g}" for x in ticks], fontsize=8)
-        plot.minorticks_off() if panel.log[0] else None
+    _set_ticks(panel, plot, ticks)
     plot.set_title(panel.title, fontsize=10)
     plot.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
     plot.grid(alpha=0.3)
     plot.legend(fontsize=7)
+
+
+def _set_ticks(panel: Panel, plot: Plot, ticks: Sequence[float]) -> None:
+    """Ticks at the x that were run, as far as there is room, and readable numbers at y."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    if panel.log[0]:
+        plot.set_xscale("log", base=2)
+    places = np.log(ticks) if panel.log[0] else np.asarray(ticks)
+    room = _ROOM * (places[-1] - places[0])
+    apart: list[int] = []
+    for number, place in enumerate(places):
+        if not apart or place - places[apart[-1]] >= room:
+            apart.append(number)
+    values = [ticks[number] for number in apart]
+    plot.set_xticks(values, [f"{x:.3g}" if x % 1 else f"{x:g}" for x in values], fontsize=8)
+    if panel.log[0]:
+        plot.minorticks_off()
+    if panel.log[1]:
+        plot.set_yscale("log")
+        low, high = plot.get_ylim()
+        if high / low < _FEW_DECADES:
+            plot.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            plot.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+            plot.yaxis.set_minor_formatter(NullFormatter())

@@ -179,7 +179,10 @@ def _panels(
                     for m in measures]  # fmt: skip
         return PlotLine.of_measures(label, x, positive, style)
 
-    trivial = [1 - place[0] for place in by_p], [2 * table[place]["radius"].mean for place in by_p]
+    trivial = (
+        [round(1 - place[0], 9) for place in by_p],
+        [2 * table[place]["radius"].mean for place in by_p],
+    )
     bounds = [("the lemma's bound", "bound", "--"), ("without d", "bound without d", "-."),
               ("(1-p)(kappa_F-1)||w*||", "sharper bound", ":^")]  # fmt: skip
     distances = line("random", "distance", by_p, 0)
