@@ -15,7 +15,7 @@ from submodel.theory.studies.comparison import mean_share
 from submodel.theory.theorems import StepSize, theorem_1, theorem_3
 
 StepKind = Literal["theorem", "theorem 1", "tuned", "decaying", "averaged", "given"]
-_GRID = tuple(2.0**power for power in (-3, -2, -1, 0, 1))  # of the theorem's step, to tune over
+_GRID = tuple(2.0**power for power in range(-6, 2))  # of the theorem's step, to tune over
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,8 @@ class ConvergenceCase:
     def step_choices(self, s: ConvergenceSettings, problem: Quadratic) -> list[StepSize]:
         """The step sizes to choose from: one, but for what is tuned."""
         step = self.theorem_step(s, problem)
+        if self.step_kind == "decaying":
+            return [StepSize(self.decay(s)[0], ("decaying",))]
         if self.step_kind != "tuned":
             return [step]
         return [StepSize(step.eta * factor, ("tuned",)) for factor in _GRID]
