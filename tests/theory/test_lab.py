@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from importlib import metadata
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ import torch
 from examples.paper_algorithms import ball, randomly_masked_fedavg, rolling_masked_fedavg, window
 from torch import Tensor, nn
 
-from submodel import __version__
 from submodel.algorithm.rounds import initial_state, output_step, step
 from submodel.cli import main
 from submodel.config import parse
@@ -447,7 +447,8 @@ SMALL = {
                   "capacities=1,0.5", "test_examples=20", "sweep_steps=1,2", "sweep_batches=2,1",
                   "sweep_heterogeneity=0.1,0.4"],
     "generalization": ["rounds=3", "trials=3", "capacities=1,0.5"],
-    "beyond": ["rounds=10,20", "budgets=20", "trials=4", "capacities=1,0.6", "dimension=5", "p=0.6"],
+    "beyond": ["rounds=10,20", "budgets=20", "trials=4", "capacities=1,0.6", "dimension=5",
+               "p=0.6"],
 }  # fmt: skip
 
 
@@ -470,7 +471,7 @@ def test_every_study_writes_its_files(
     measured_rows = {(claim["source"], claim["parameter"]) for claim in record["claims"]}
     required_rows = {(of, along) for of, some in REGISTER[name].items() for along in some}
     assert required_rows <= measured_rows  # no row of the table stays empty
-    assert record["version"] == __version__
+    assert record["version"] == metadata.version("submodel")
     lines = (tmp_path / f"{name}.csv").read_text("utf-8").splitlines()
     assert len(lines) == len(record["rows"]) + 1
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")

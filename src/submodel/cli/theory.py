@@ -55,8 +55,10 @@ def study_command(
     for each in names:
         offer = STUDIES[each]
         defaults = offer.default_settings()
-        known = {field.name for field in fields(defaults)}
-        texts = [text for key, text in short_settings.items() if len(names) == 1 or key in known]
+        setting_names = {field.name for field in fields(defaults)}
+        texts = [
+            text for key, text in short_settings.items() if len(names) == 1 or key in setting_names
+        ]
         studies.append(_run(offer, _replace_settings(defaults, [*texts, *(settings or [])])))
         _show(studies[-1], folder, trial_values)
     if len(studies) > 1:

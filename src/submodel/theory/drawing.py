@@ -59,10 +59,11 @@ class PlotLine:
             measures: What was measured there.
             style: As matplotlib writes it.
         """
-        known = [m.exact for m in measures if m.exact is not None]
+        exact_values = [m.exact for m in measures if m.exact is not None]
         return cls(
             label, x, [m.mean for m in measures], [m.low for m in measures],
-            [m.high for m in measures], style, known if len(known) == len(measures) else None,
+            [m.high for m in measures], style,
+            exact_values if len(exact_values) == len(measures) else None,
         )  # fmt: skip
 
 
@@ -168,7 +169,7 @@ def _set_ticks(panel: Panel, plot: Plot, ticks: Sequence[float]) -> None:
     if panel.log[1]:
         plot.set_yscale("log")
         low, high = plot.get_ylim()
-        if high / low < _FEW_DECADES:
+        if high < low * _FEW_DECADES:
             plot.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             plot.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
             plot.yaxis.set_minor_formatter(NullFormatter())

@@ -50,10 +50,10 @@ class Measure:
         """
         if self.values is None or other.values is None:
             raise TheoryError("a difference trial by trial needs the values of trials")
-        known = self.exact is not None and other.exact is not None
+        both = self.exact is not None and other.exact is not None
         return Measure.of(
             self.values - other.values,
-            self.exact - other.exact if known else None,  # type: ignore[operator]
+            self.exact - other.exact if both else None,  # type: ignore[operator]
         )
 
     def times(self, factor: float) -> Measure:

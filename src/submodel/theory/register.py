@@ -48,12 +48,12 @@ def empty_rows(study: str, claims: Iterable[Statement]) -> list[tuple[str, str]]
     >>> empty_rows("beyond", [])
     [('Section 3', 'order')]
     """
-    seen = {(claim.source, claim.parameter) for claim in claims}
+    claim_rows = {(claim.source, claim.parameter) for claim in claims}
     return [
         (source, parameter)
         for source, parameters in REGISTER[study].items()
         for parameter in parameters
-        if (source, parameter) not in seen
+        if (source, parameter) not in claim_rows
     ]
 
 

@@ -6,12 +6,12 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from submodel import __version__
 from submodel.theory.drawing import Panel, draw_panels
 from submodel.theory.measures import Measure
 from submodel.theory.verdicts import Statement
@@ -85,7 +85,7 @@ class Study:
             trial_values: Whether to write the value of every trial too.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        version = {"version": __version__}
+        version = {"version": metadata.version("submodel")}
         rows = [{**row.as_dict(), **version} for row in self.rows]
         claims = [{**claim.as_dict(), **version} for claim in self.claims]
         endings = [".csv", "-claims.csv", ".json", ".png"]
@@ -126,10 +126,10 @@ class Study:
         numbers = Table(*names, title=self.title)
         for row in cells:
             numbers.add_row(*(row.get(name, "") for name in names))
-        return [numbers, claims_table(self.claims, f"{self.name}: claims")]
+        return [numbers, statement_table(self.claims, f"{self.name}: claims")]
 
 
-def claims_table(claims: Iterable[Statement], title: str) -> Table:
+def statement_table(claims: Iterable[Statement], title: str) -> Table:
     """Claims for the terminal, one a line.
 
     Args:
@@ -143,7 +143,7 @@ def claims_table(claims: Iterable[Statement], title: str) -> Table:
         measured_text = format_number(m.mean)
         if m.low != m.high:
             measured_text += f" [{format_number(m.low)}, {format_number(m.high)}]"
-        stated = "" if claim.limit is None else f"{claim.relation} {format_number(claim.limit)}"
+        limit_text = "" if claim.limit is None else f"{claim.relation} {format_number(claim.limit)}"
         verdict = str(claim.verdict) + ("" if claim.conditions == "met" else " *")
         table.add_row(
             claim.source,
@@ -152,7 +152,7 @@ def claims_table(claims: Iterable[Statement], title: str) -> Table:
             claim.quantity,
             measured_text,
             "" if m.exact is None else format_number(m.exact),
-            stated,
+            limit_text,
             verdict,
         )
     return table

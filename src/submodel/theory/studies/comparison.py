@@ -44,11 +44,11 @@ def slope_statement(
     else:  # nothing was drawn: the numbers are exact
         number = slope(x, [m.mean for m in measures])
         measure = Measure(number, number, number, number)
-    allowed = limit if isinstance(limit, float) else stated_slope(x, limit, every)
-    verdict = judge_slope(measure, allowed, speaks)
+    limit_slope = limit if isinstance(limit, float) else stated_slope(x, limit, every)
+    verdict = judge_slope(measure, limit_slope, speaks)
     text = f"slope of {quantity}"
     return Statement(source, parameter, case, text, measure, "<=",
-                     allowed if speaks else None, verdict, conditions)  # fmt: skip
+                     limit_slope if speaks else None, verdict, conditions)  # fmt: skip
 
 
 def worst_condition(steps: Sequence[StepSize]) -> str:

@@ -79,15 +79,15 @@ def _proposition_statements(s: LemmaSettings) -> list[Statement]:
             ("Proposition 1", bernoulli(p, s.clients)),
             ("Proposition 2", rolling(p, s.clients, s.dimension)),
         ):
-            stated = p if source == "Proposition 1" else 1.0
+            factor = p if source == "Proposition 1" else 1.0
             lows, highs = [], []
             for number in range(s.problems):
                 problem = quadratics(s.clients, s.dimension, s.mu, s.smoothness, s.heterogeneity,
                                      0.0, s.seed + number)  # fmt: skip
                 second = masking.moments(s.dimension)[1]
                 eigenvalues = np.linalg.eigvalsh((problem.matrices * second).mean(0))
-                lows.append(stated * s.mu / float(eigenvalues[0]))
-                highs.append(float(eigenvalues[-1]) / (stated * s.smoothness))
+                lows.append(factor * s.mu / float(eigenvalues[0]))
+                highs.append(float(eigenvalues[-1]) / (factor * s.smoothness))
             share = mean_share(masking, s.dimension)
             for what, ratios in (("stated mu over true mu", lows), ("true L over stated L", highs)):
                 worst = exact_measure(max(ratios))
@@ -118,7 +118,7 @@ def _deviations(s: LemmaSettings, steps: int) -> list[tuple[str, Measure, dict[s
     spread2 = objective.power_at(best)
     noise2, scale = p * s.noise**2, 5 * (eta * steps) ** 2
     least = objective.value(best)
-    found: dict[str, list[tuple[Measure, float]]] = {}
+    sides_by_name: dict[str, list[tuple[Measure, float]]] = {}
     for factor in (0.0, 0.5, 1.0, 2.0):
         w = factor * best
         deviation = local_deviation(problem, masking, w, steps, eta, s.trials, s.seed)
@@ -134,11 +134,11 @@ def _deviations(s: LemmaSettings, steps: int) -> list[tuple[str, Measure, dict[s
                          scale * (4 * slope2 + 4 * worst_zeta2 + noise2)),
         }  # fmt: skip
         for name, side in sides.items():
-            found.setdefault(name, []).append(side)
+            sides_by_name.setdefault(name, []).append(side)
     result: list[tuple[str, Measure, dict[str, float | str]]] = []
-    for name, sides_of in found.items():
-        left, right = max(sides_of, key=lambda side: side[0].mean / side[1])
-        result.append((name, left.times(1 / right), {"right side": right}))
+    for name, sides_of in sides_by_name.items():
+        left_side, right = max(sides_of, key=lambda side: side[0].mean / side[1])
+        result.append((name, left_side.times(1 / right), {"right side": right}))
     result.append(_epoch_deviation(s, problem, p, steps, eta / s.dimension))
     return result
 
@@ -166,8 +166,8 @@ def local_deviation(
     worst = np.zeros(masks.shape[:2])
     for k in range(steps - 1):
         local = local - eta * masks * problem.stochastic_gradients(masks * local, xi[k])
-        moved = np.square(local - w).sum(-1)
-        worst = moved if moved.mean() > worst.mean() else worst
+        movement = np.square(local - w).sum(-1)
+        worst = movement if movement.mean() > worst.mean() else worst
     return np.asarray(worst)
 
 
@@ -256,10 +256,10 @@ def recursion_error(s: LemmaSettings, radius: float) -> float:
 
 
 def _distance_to_recursion(
-    moved: FloatArray, pulls: list[FloatArray], curvatures: list[FloatArray],
+    movement: FloatArray, pulls: list[FloatArray], curvatures: list[FloatArray],
     rests: list[FloatArray], step: float,
 ) -> float:  # fmt: skip
-    rounds, d = len(pulls), len(moved)
+    rounds, d = len(pulls), len(movement)
     products = [np.eye(d)]  # A_{R-1}, then A_{R-2}, ...
     for r in range(rounds - 1, 0, -1):
         products.append(products[-1] @ (np.eye(d) - step * curvatures[r]))
@@ -270,4 +270,4 @@ def _distance_to_recursion(
         right = right + step**2 * products[rounds - 2 - r] @ curvatures[r + 1] @ np.sum(
             pulls[: r + 1], 0
         )
-    return float(np.linalg.norm(moved - right) / np.linalg.norm(moved))
+    return float(np.linalg.norm(movement - right) / np.linalg.norm(movement))

@@ -139,16 +139,16 @@ def _claims(
         ("Theorem 1", "1-p", "p >= 0.9", "F(w*(p)) - F*", "residual", near, 1.0),
         ("Lemma 2", "d", "p=0.5", "||w*(1) - w*(p)||", "distance", list(by_d), 0.5),
     ]
-    for source, parameter, case, quantity, name, places, stated in sweeps:
+    for source, parameter, case, quantity, name, places, limit in sweeps:
         if len(places) < 2:
             continue
         x = [1 - p if parameter == "1-p" else float(d) for p, d, _ in places]
         number = exact_measure(slope(x, [table[place][name].mean for place in places]))
         # p -> 1: a larger exponent of 1 - p is the smaller number; along d a smaller one is
-        verdict = judge_slope(number, stated) if parameter == "d" else _steeper(number, stated)
+        verdict = judge_slope(number, limit) if parameter == "d" else _steeper(number, limit)
         relation = "<=" if parameter == "d" else ">="
         claims.append(Statement(source, parameter, case, f"slope of {quantity}", number, relation,
-                                stated, verdict))  # fmt: skip
+                                limit, verdict))  # fmt: skip
     base = (0.5, s.dimension, s.heterogeneity)
     if base in table:
         for kind in ("", "rolling ", "unbiased ", "unequal "):
@@ -158,11 +158,11 @@ def _claims(
     return claims
 
 
-def _steeper(measure: Measure, stated: float) -> Verdict:
+def _steeper(measure: Measure, limit: float) -> Verdict:
     if math.isnan(measure.mean):
         return Verdict.OPEN
-    return Verdict.FASTER if measure.mean > stated + 0.01 else (
-        Verdict.YES if measure.mean >= stated - 0.01 else Verdict.NO)  # fmt: skip
+    return Verdict.FASTER if measure.mean > limit + 0.01 else (
+        Verdict.YES if measure.mean >= limit - 0.01 else Verdict.NO)  # fmt: skip
 
 
 def _panels(

@@ -33,13 +33,13 @@ def exact_average_error(problem: Quadratic, plan: TrialPlan, late: range) -> flo
     mean_map[:d] += round_map(work, plan.masking.law(d)).drift
     pairs, total = np.zeros((d + 1, d + 1)), 0.0
     for r in late:
-        square = _bordered(exact.seconds[r], exact.means[r] - exact.target)
+        square = _with_border(exact.seconds[r], exact.means[r] - exact.target)
         pairs = pairs @ mean_map.T
         total += 2 * float(np.trace(pairs[:d, :d])) + float(np.trace(square[:d, :d]))
         pairs = pairs + square
     return total / len(late) ** 2
 
 
-def _bordered(second: FloatArray, mean: FloatArray) -> FloatArray:
+def _with_border(second: FloatArray, mean: FloatArray) -> FloatArray:
     """E[z z'] of z = (u, 1)."""
     return np.block([[second, mean[:, None]], [mean[None], np.ones((1, 1))]])

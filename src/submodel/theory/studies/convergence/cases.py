@@ -14,7 +14,7 @@ from submodel.theory.problems import Quadratic, TheoryError, quadratics
 from submodel.theory.studies.comparison import mean_share
 from submodel.theory.theorems import StepSize, theorem_1, theorem_3
 
-StepKind = Literal["theorem", "theorem 1", "tuned", "decaying", "averaged", "given"]
+StepChoice = Literal["theorem", "theorem 1", "tuned", "decaying", "averaged", "given"]
 _GRID = tuple(2.0**power for power in range(-6, 2))  # of the theorem's step, to tune over
 
 
@@ -55,7 +55,7 @@ class ConvergenceCase:
     smoothness: float
     spread: float = 1.0  # of the clients' optima, over that of the settings
     rolls: bool = False
-    step_kind: StepKind = "theorem"
+    step_kind: StepChoice = "theorem"
     kinds: int = 0  # different clients, of which all others are copies; 0: all differ
     unequal: bool = False  # p_i of 1 and p in turns, as the paper's experiments have them
 
@@ -129,11 +129,11 @@ def spread_optima(problem: Quadratic, factor: float) -> Quadratic:
         return problem
     optima = np.linalg.solve(problem.matrices, problem.vectors[..., None])[..., 0]
     centre = optima.mean(0)
-    moved = (problem.matrices @ (centre + factor * (optima - centre))[..., None])[..., 0]
-    return Quadratic(problem.matrices, moved, problem.noise)
+    vectors = (problem.matrices @ (centre + factor * (optima - centre))[..., None])[..., 0]
+    return Quadratic(problem.matrices, vectors, problem.noise)
 
 
-def base_case(s: ConvergenceSettings) -> ConvergenceCase:
+def convergence_base(s: ConvergenceSettings) -> ConvergenceCase:
     """The case that sweeps start from: the smallest p, the settings' everything else."""
     return ConvergenceCase(min(s.capacities), s.sweep_rounds, s.steps, s.clients, s.noise,
                            s.smoothness)  # fmt: skip

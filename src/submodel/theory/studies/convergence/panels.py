@@ -11,7 +11,7 @@ from submodel.theory.studies.convergence.cases import ConvergenceCase, Convergen
 from submodel.theory.studies.convergence.points import ConvergencePoint
 from submodel.theory.studies.convergence.sweeps import ConvergenceSweep
 
-Points = dict[ConvergenceCase, ConvergencePoint]
+ConvergencePoints = dict[ConvergenceCase, ConvergencePoint]
 _AXIS = "rounds R"
 
 
@@ -19,7 +19,7 @@ def convergence_panels(
     s: ConvergenceSettings,
     by_rounds: Sequence[ConvergenceSweep],
     others: Sequence[ConvergenceSweep],
-    points: Points,
+    points: ConvergencePoints,
     long: tuple[list[int], list[float], list[BoundTerms]],
 ) -> list[Panel]:
     """All panels; slopes are drawn only where a theorem states them."""
@@ -68,7 +68,7 @@ def _log_line(
     return PlotLine(label, s.rounds, [line.mean[0] * v / values[0] for v in values], style=style)
 
 
-def _floor_panel(s: ConvergenceSettings, points: Points) -> Panel:
+def _floor_panel(s: ConvergenceSettings, points: ConvergencePoints) -> Panel:
     """F of the last iterate and of the output without noise, with both floors."""
     least = min(s.capacities)
     run = _along_rounds(s, points, rolls=False, noise=0.0, kind="theorem", p=least)
@@ -82,7 +82,7 @@ def _floor_panel(s: ConvergenceSettings, points: Points) -> Panel:
                  levels=levels)  # fmt: skip
 
 
-def _scheme_panel(s: ConvergenceSettings, points: Points) -> Panel:
+def _scheme_panel(s: ConvergenceSettings, points: ConvergencePoints) -> Panel:
     least = min(s.capacities)
     random = _along_rounds(s, points, rolls=False, noise=s.noise, kind="theorem", p=least)
     rolling = _along_rounds(s, points, rolls=True, noise=s.noise, kind="theorem 1", p=least)
@@ -98,9 +98,14 @@ def _scheme_panel(s: ConvergenceSettings, points: Points) -> Panel:
 
 
 def _along_rounds(
-    s: ConvergenceSettings, points: Points, rolls: bool, noise: float, kind: str, p: float
+    s: ConvergenceSettings,
+    points: ConvergencePoints,
+    rolls: bool,
+    noise: float,
+    kind: str,
+    p: float,
 ) -> list[ConvergencePoint]:
-    found = {
+    by_rounds = {
         point.case.rounds: point
         for point in points.values()
         if (point.case.rolls, point.case.noise, point.case.step_kind, point.case.p)
@@ -109,17 +114,19 @@ def _along_rounds(
         == (s.steps, s.clients, s.smoothness, 1.0)
         and not point.case.unequal
     }
-    return [found[r] for r in s.rounds]
+    return [by_rounds[r] for r in s.rounds]
 
 
-def _ratio_panel(source: str, sweeps: Sequence[ConvergenceSweep], points: Points) -> Panel:
+def _ratio_panel(
+    source: str, sweeps: Sequence[ConvergenceSweep], points: ConvergencePoints
+) -> Panel:
     """The error over the bound's leading terms: where it rises, a dependence is missing."""
     lines = []
     for sweep in sweeps:
         if sweep.cases[0].source != source:
             continue
         run = [points[case] for case in sweep.cases]
-        limits = [sum(p.bound.terms[name] for name in p.bound.leading) for p in run]
+        limits = [sum(p.ceiling.terms[name] for name in p.ceiling.leading) for p in run]
         first = run[0].error.mean / limits[0]
         measures = [p.error.times(1 / (b * first)) for p, b in zip(run, limits, strict=True)]
         x = [value / sweep.x[0] for value in sweep.x]

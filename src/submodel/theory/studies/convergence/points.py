@@ -32,7 +32,7 @@ class ConvergencePoint:
     gap: Measure  # F(w_R) - F*
     output_gap: Measure  # F(w^) - F*
     residual: float
-    bound: BoundTerms
+    ceiling: BoundTerms
     share: float
     projections: int
 
@@ -85,7 +85,7 @@ class CaseBench:
             return choices[0]
         return min(choices, key=lambda c: self.exact(self.plan(c)).distances[-1])
 
-    def bound(self, eta: float) -> BoundTerms:
+    def ceiling(self, eta: float) -> BoundTerms:
         """The theorem's bound on E||w_R - w*||^2."""
         s, case, q = self.settings, self.case, self.problem
         shares = self.masking.capacities
@@ -124,7 +124,7 @@ def measure_point(s: ConvergenceSettings, case: ConvergenceCase) -> ConvergenceP
         Measure.of(errors, error),
         Measure.of(bench.gaps(w), None if exact is None or averages else float(exact.gaps[-1])),
         Measure.of(bench.gaps(trajectory.output), None if exact is None else exact.output_gap),
-        bench.residual, bench.bound(step.eta), case.share(s), trajectory.projections,
+        bench.residual, bench.ceiling(step.eta), case.share(s), trajectory.projections,
     )  # fmt: skip
 
 

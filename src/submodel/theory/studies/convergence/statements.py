@@ -9,7 +9,7 @@ from submodel.theory.bounds import BoundTerms
 from submodel.theory.studies.convergence.cases import (
     ConvergenceCase,
     ConvergenceSettings,
-    base_case,
+    convergence_base,
 )
 from submodel.theory.studies.convergence.points import (
     CaseBench,
@@ -29,7 +29,7 @@ from submodel.theory.verdicts import (
 
 def floor_statements(s: ConvergenceSettings) -> list[Statement]:
     """F at the mean of late iterates is F(w*(p)) - F(w*) and what the drift of order eta K adds."""
-    base = base_case(s)
+    base = convergence_base(s)
     cases = {
         f"random, p={base.p:g}": base,
         f"random, p_i of 1 and {base.p:g}": replace(base, unequal=True),
@@ -98,7 +98,7 @@ def bound_statements(
         point = points[sweep.cases[-1]]
         if point.case.source != "Theorem 1" or point.step.unmet[:1] == ("one's own step size",):
             continue
-        ratio = point.error.times(1 / point.bound.total)
+        ratio = point.error.times(1 / point.ceiling.total)
         claims.append(
             Statement("Theorem 1", "value", f"{sweep.label}, R={point.case.rounds}",
                       "E||w_R - w*||^2 over the bound of the proof", ratio, "<=", 1.0,
@@ -117,5 +117,5 @@ def long_run(
         bench = CaseBench(s, replace(case, rounds=number))
         step = bench.choose_step()
         errors.append(float(bench.exact(bench.plan(step)).distances[-1]))
-        limits.append(bench.bound(step.eta))
+        limits.append(bench.ceiling(step.eta))
     return rounds, errors, limits

@@ -11,8 +11,8 @@ from submodel.theory.studies.comparison import slope_statement
 from submodel.theory.studies.convergence.cases import (
     ConvergenceCase,
     ConvergenceSettings,
-    base_case,
     check_rounds,
+    convergence_base,
 )
 from submodel.theory.studies.convergence.panels import convergence_panels
 from submodel.theory.studies.convergence.points import (
@@ -47,8 +47,8 @@ def study_convergence(s: ConvergenceSettings, on_progress: OnProgress = report_n
         on_progress(rounds, total)
     claims = [sweep.statement(s, points) for sweep in sweeps]
     claims += bound_statements(by_rounds, points)
-    quiet = replace(base_case(s), noise=0.0)
-    long, noisy = long_run(s, quiet), long_run(s, base_case(s))
+    quiet = replace(convergence_base(s), noise=0.0)
+    long, noisy = long_run(s, quiet), long_run(s, convergence_base(s))
     for name, (many, errors, limits) in (("", noisy), (", no noise", long)):
         claims.append(slope_statement(
             "Theorem 1", "R", f"random, p={quiet.p:g}{name}, R={many[0]} to {many[-1]}",
@@ -73,7 +73,7 @@ def study_convergence(s: ConvergenceSettings, on_progress: OnProgress = report_n
 
 def _limit_statement(s: ConvergenceSettings, rounds: int, error: float, noise: float) -> Statement:
     """The sharper statement: R E||w_R - w*||^2 / log(KR) has a limit, and which."""
-    bench = CaseBench(s, replace(base_case(s), noise=noise))
+    bench = CaseBench(s, replace(convergence_base(s), noise=noise))
     least = min(bench.masking.capacities) * s.mu
     limit = balance(bench.problem, bench.masking).rate_constant(s.steps, least)
     measure = exact_measure(rounds * error / math.log(s.steps * rounds))
@@ -94,7 +94,7 @@ def _row(s: ConvergenceSettings, point: ConvergencePoint) -> ResultRow:
             "step": case.step_kind, "eta": point.step.eta, "seed": s.seed,
         },
         {"distance2": point.error, "F(w_R)-F*": point.gap, "F(w^)-F*": point.output_gap},
-        {"residual": point.residual, "bound": point.bound.total,
+        {"residual": point.residual, "bound": point.ceiling.total,
          "projections": float(point.projections),
          "condition": point.step.note},
     )  # fmt: skip

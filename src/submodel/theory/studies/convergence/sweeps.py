@@ -9,7 +9,7 @@ from submodel.theory.studies.comparison import slope_statement, worst_condition
 from submodel.theory.studies.convergence.cases import (
     ConvergenceCase,
     ConvergenceSettings,
-    base_case,
+    convergence_base,
 )
 from submodel.theory.studies.convergence.points import ConvergencePoint
 from submodel.theory.verdicts import Statement
@@ -35,13 +35,13 @@ class ConvergenceSweep:
         speaks = bool(first.source) and s.eta is None
         return slope_statement(
             first.source, self.parameter, self.label, _ERROR, self.x, [p.error for p in run],
-            [p.bound for p in run], worst_condition([p.step for p in run]), speaks,
+            [p.ceiling for p in run], worst_condition([p.step for p in run]), speaks,
         )  # fmt: skip
 
 
 def round_sweeps(s: ConvergenceSettings) -> list[ConvergenceSweep]:
     """Along R: by p, without noise, rolling, and other step sizes at the smallest p."""
-    base = base_case(s)
+    base = convergence_base(s)
     least = base.p
     cases = [
         *((f"random, p={p:g}", replace(base, p=p)) for p in s.capacities),
@@ -66,7 +66,7 @@ def parameter_sweeps(s: ConvergenceSettings) -> list[ConvergenceSweep]:
     """Along K, N, p, kappa, noise and heterogeneity, with random and with rolling masks."""
     sweeps = []
     for rolls in (False, True):
-        base = replace(base_case(s), rolls=rolls)
+        base = replace(convergence_base(s), rolls=rolls)
         name = _rolling_name(s, base) if rolls else f"random, p={base.p:g}"
         kind = "rolling" if rolls else "random"
         quiet = replace(base, noise=0.0)
@@ -87,7 +87,7 @@ def parameter_sweeps(s: ConvergenceSettings) -> list[ConvergenceSweep]:
                              [replace(quiet, spread=h) for h in s.sweep_spread],
                              f"{name}, no noise"),
         ]  # fmt: skip
-    whole = replace(base_case(s), p=1.0, noise=0.0)
+    whole = replace(convergence_base(s), p=1.0, noise=0.0)
     sweeps.append(ConvergenceSweep(
         "zeta", s.sweep_spread,
         [replace(whole, spread=h) for h in s.sweep_spread], "random, p=1, no noise",

@@ -89,13 +89,13 @@ class NonconvexCase:
         return f"{name}={self.share(s):g}"
 
 
-def base_case(s: NonconvexSettings, rolls: bool = False) -> NonconvexCase:
+def nonconvex_base(s: NonconvexSettings, rolls: bool = False) -> NonconvexCase:
     """The case that sweeps start from."""
     return NonconvexCase(min(s.capacities), s.sweep_rounds, s.steps, s.clients, s.heterogeneity,
                          rolls=rolls)  # fmt: skip
 
 
-def check_settings(s: NonconvexSettings) -> None:
+def check_nonconvex(s: NonconvexSettings) -> None:
     """Refuse settings that the study cannot use."""
     if len(s.rounds) < 3:
         raise TheoryError(f"{len(s.rounds)} values of R: a slope needs at least 3")

@@ -29,7 +29,7 @@ class NonconvexPoint:
     step: StepSize
     masked_norm: Measure  # the mean over r of ||grad F_p(w_r)||^2
     original_norm: Measure  # the same of F
-    bound: BoundTerms
+    ceiling: BoundTerms
     share: float
 
 
@@ -46,8 +46,8 @@ def measure_nonconvex(s: NonconvexSettings, case: NonconvexCase) -> NonconvexPoi
         noise2, zeta2, start, gradient,
         case.rounds // problem.dimension if case.rolls else 1,
     )  # fmt: skip
-    bound = theorem_4_bound(facts) if case.rolls else theorem_2_bound(facts)
-    return NonconvexPoint(case, step, Measure.of(both[0]), Measure.of(both[1]), bound,
+    ceiling = theorem_4_bound(facts) if case.rolls else theorem_2_bound(facts)
+    return NonconvexPoint(case, step, Measure.of(both[0]), Measure.of(both[1]), ceiling,
                           case.share(s))  # fmt: skip
 
 

@@ -11,13 +11,13 @@ from submodel.theory.studies.comparison import slope_statement, worst_condition
 from submodel.theory.studies.nonconvex.cases import (
     NonconvexCase,
     NonconvexSettings,
-    base_case,
-    check_settings,
+    check_nonconvex,
+    nonconvex_base,
 )
 from submodel.theory.studies.nonconvex.points import NonconvexPoint, measure_nonconvex
 from submodel.theory.verdicts import Statement, judge_positive
 
-Points = dict[NonconvexCase, NonconvexPoint]
+NonconvexPoints = dict[NonconvexCase, NonconvexPoint]
 
 
 @dataclass(frozen=True)
@@ -30,23 +30,23 @@ class NonconvexSweep:
     label: str
     every: bool = False  # whether every term of the bound counts
 
-    def statement(self, points: Points, last: int = 0) -> Statement:
+    def statement(self, points: NonconvexPoints, last: int = 0) -> Statement:
         """Whether the gradients fall along the parameter as the bound does."""
         run = [points[case] for case in self.cases[-last:]]
         objective = "F_m(w_e)" if self.cases[0].rolls else "F_p(w_r)"
         label = self.label if not last else f"{self.label}, R={run[0].case.rounds} and up"
         return slope_statement(
             self.cases[0].source, self.parameter, label, f"mean ||grad {objective}||^2",
-            self.x[-last:], [p.masked_norm for p in run], [p.bound for p in run],
+            self.x[-last:], [p.masked_norm for p in run], [p.ceiling for p in run],
             worst_condition([p.step for p in run]), every=self.every,
         )  # fmt: skip
 
 
-def list_sweeps(s: NonconvexSettings) -> list[NonconvexSweep]:
+def nonconvex_sweeps(s: NonconvexSettings) -> list[NonconvexSweep]:
     """Along R, K, N, p, zeta and noise, with random and with rolling masks."""
     sweeps = []
     for rolls in (False, True):
-        base = base_case(s, rolls)
+        base = nonconvex_base(s, rolls)
         name = base.words(s)
         kind = "rolling" if rolls else "random"
         starts = [base] if rolls else [replace(base, p=p) for p in s.capacities]
@@ -73,10 +73,10 @@ def list_sweeps(s: NonconvexSettings) -> list[NonconvexSweep]:
 
 def study_nonconvex(s: NonconvexSettings, on_progress: OnProgress = report_nothing) -> Study:
     """Measure everything."""
-    check_settings(s)
-    sweeps = list_sweeps(s)
+    check_nonconvex(s)
+    sweeps = nonconvex_sweeps(s)
     cases = list(dict.fromkeys(case for sweep in sweeps for case in sweep.cases))
-    points: Points = {}
+    points: NonconvexPoints = {}
     for number, case in enumerate(cases):
         points[case] = measure_nonconvex(s, case)
         on_progress(number + 1, len(cases))
@@ -112,11 +112,13 @@ def _row(s: NonconvexSettings, point: NonconvexPoint) -> ResultRow:
          "noise": "examples" if case.noise is None else case.noise, "eta": point.step.eta,
          "seed": s.seed},
         {"mean |grad F_p|^2": point.masked_norm, "mean |grad F|^2": point.original_norm},
-        {"bound": point.bound.total, "condition": point.step.note},
+        {"bound": point.ceiling.total, "condition": point.step.note},
     )  # fmt: skip
 
 
-def _panels(s: NonconvexSettings, sweeps: Sequence[NonconvexSweep], points: Points) -> list[Panel]:
+def _panels(
+    s: NonconvexSettings, sweeps: Sequence[NonconvexSweep], points: NonconvexPoints
+) -> list[Panel]:
     by_rounds = [sweep for sweep in sweeps if sweep.parameter == "R"]
 
     def line(sweep: NonconvexSweep, original: bool) -> PlotLine:

@@ -117,14 +117,14 @@ def neighbours(source: Directions, trials: int, n: int) -> tuple[Logistic, Logis
     return Logistic(x, y), Logistic(other_x, other_y)
 
 
-def base_case(s: StabilitySettings, rolls: bool = False) -> StabilityCase:
+def stability_base(s: StabilitySettings, rolls: bool = False) -> StabilityCase:
     """The case that sweeps start from: the smallest p."""
     return StabilityCase(min(s.capacities), s.examples[len(s.examples) // 2],
                          s.clients[len(s.clients) // 2], s.rounds, s.steps, s.heterogeneity,
                          rolls=rolls)  # fmt: skip
 
 
-def check_settings(s: StabilitySettings) -> None:
+def check_stability(s: StabilitySettings) -> None:
     """Refuse settings that the study cannot use."""
     if s.trials < 2:
         raise TheoryError(f"trials = {s.trials}: at least 2 are needed for an interval")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from submodel.theory.drawing import Panel, PlotLine, guide_through
 from submodel.theory.measures import Measure
-from submodel.theory.studies.stability.cases import StabilityCase, StabilitySettings, base_case
+from submodel.theory.studies.stability.cases import StabilityCase, StabilitySettings, stability_base
 from submodel.theory.studies.stability.points import GRADIENT, StabilityPoint
 
-Points = dict[StabilityCase, StabilityPoint]
+StabilityPoints = dict[StabilityCase, StabilityPoint]
 Controls = Mapping[float, Mapping[str, tuple[StabilityPoint, Callable[[StabilityPoint], Measure]]]]
 """Of each p the full models beside it."""
 
@@ -19,10 +19,10 @@ def stability_panels(
     s: StabilitySettings,
     chains: Sequence[Sequence[StabilityCase]],
     controls: Controls,
-    points: Points,
+    points: StabilityPoints,
 ) -> list[Panel]:
     """All panels."""
-    base = base_case(s)
+    base = stability_base(s)
 
     def along_examples(p: float, rolls: bool, iterate: bool) -> PlotLine:
         cases = [replace(base, p=p, n=n, rolls=rolls) for n in s.examples]
@@ -70,12 +70,12 @@ def stability_panels(
 
 
 def _control_panel(
-    chain: Sequence[StabilityCase], controls: Controls, points: Points, where: str
+    chain: Sequence[StabilityCase], controls: Controls, points: StabilityPoints, where: str
 ) -> Panel:
     """Distances over training losses: masked models, and full ones with smaller steps."""
     name = "equal training loss, w_R"
     masked_points = [points[case] for case in chain]
-    full_points = [named[name][0] for named in controls.values() if name in named]
+    full_points = [by_control[name][0] for by_control in controls.values() if name in by_control]
     full_points = sorted([masked_points[0], *full_points], key=lambda p: p.iterate_loss.mean)
     masked_points = sorted(masked_points, key=lambda p: p.iterate_loss.mean)
     lines = [

@@ -34,7 +34,7 @@ class StabilityPoint:
     output_loss: Measure  # training loss of w^
     iterate_loss: Measure  # training loss of w_R
     gap: Measure  # risk - training loss of w^
-    bound: BoundTerms
+    ceiling: BoundTerms
     noise: float  # delta
     distance: float  # D_max
 

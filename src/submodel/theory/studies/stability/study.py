@@ -13,15 +13,13 @@ from submodel.theory.studies.comparison import slope_statement, worst_condition
 from submodel.theory.studies.stability.cases import (
     StabilityCase,
     StabilitySettings,
-    base_case,
-    check_settings,
+    check_stability,
+    stability_base,
 )
 from submodel.theory.studies.stability.controls import control_points, control_statements
-from submodel.theory.studies.stability.panels import stability_panels
+from submodel.theory.studies.stability.panels import StabilityPoints, stability_panels
 from submodel.theory.studies.stability.points import GRADIENT, StabilityPoint, measure_stability
 from submodel.theory.verdicts import Statement, judge_positive
-
-Points = dict[StabilityCase, StabilityPoint]
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class StabilitySweep:
     parameter: str
     cases: Sequence[StabilityCase]
 
-    def statements(self, s: StabilitySettings, points: Points) -> list[Statement]:
+    def statements(self, s: StabilitySettings, points: StabilityPoints) -> list[Statement]:
         """Whether the distances of w^ and of w_R move along the parameter as the bound does."""
         run = [points[case] for case in self.cases]
         x = [self.value(point) for point in run]
@@ -39,7 +37,7 @@ class StabilitySweep:
         return [
             slope_statement(
                 run[0].case.theorem, self.parameter, run[0].case.words(s), f"E||{name} - {name}'||",
-                x, measures, [p.bound for p in run], conditions,
+                x, measures, [p.ceiling for p in run], conditions,
             )
             for name, measures in (("w^", [p.output for p in run]),
                                    ("w_R", [p.iterate for p in run]))
@@ -54,11 +52,11 @@ class StabilitySweep:
         }[self.parameter]  # fmt: skip
 
 
-def list_sweeps(s: StabilitySettings) -> list[StabilitySweep]:
+def stability_sweeps(s: StabilitySettings) -> list[StabilitySweep]:
     """Along n, N, R, K, D_max and noise; n and N at several p."""
     sweeps = []
     for rolls in (False, True):
-        base = base_case(s, rolls)
+        base = stability_base(s, rolls)
         for p in s.capacities if not rolls else (1.0, base.p):
             sweeps.append(StabilitySweep("n", [replace(base, p=p, n=n) for n in s.examples]))
         for p in dict.fromkeys((1.0, base.p)):
@@ -75,10 +73,10 @@ def list_sweeps(s: StabilitySettings) -> list[StabilitySweep]:
 
 def study_stability(s: StabilitySettings, on_progress: OnProgress = report_nothing) -> Study:
     """Measure everything."""
-    check_settings(s)
-    sweeps = list_sweeps(s)
+    check_stability(s)
+    sweeps = stability_sweeps(s)
     chains = [
-        [replace(base_case(s, rolls), p=p) for p in sorted(s.capacities, reverse=True)]
+        [replace(stability_base(s, rolls), p=p) for p in sorted(s.capacities, reverse=True)]
         for rolls in (False, True)
     ]
     every = [*(case for chain in chains for case in chain),
@@ -86,7 +84,7 @@ def study_stability(s: StabilitySettings, on_progress: OnProgress = report_nothi
     cases = list(dict.fromkeys(every))
     masked_cases = [case for case in chains[0] if case.p < 1]
     total = len(cases) + 25 * len(masked_cases)
-    points: Points = {}
+    points: StabilityPoints = {}
     for number, case in enumerate(cases):
         points[case] = measure_stability(s, case)
         on_progress(number + 1, total)
@@ -101,7 +99,7 @@ def study_stability(s: StabilitySettings, on_progress: OnProgress = report_nothi
     rows = [_row(s, point, "") for point in points.values()]
     rows += [
         _row(s, full, f"{name} of p={p:g}")
-        for p, named in controls.items() for name, (full, _) in named.items()
+        for p, by_control in controls.items() for name, (full, _) in by_control.items()
     ]  # fmt: skip
     panels: list[Panel] = stability_panels(s, chains, controls, points)
     return Study("stability", "Theorems 5 and 6: one changed example, shared randomness",
@@ -110,7 +108,7 @@ def study_stability(s: StabilitySettings, on_progress: OnProgress = report_nothi
 
 
 def _chain_statements(
-    s: StabilitySettings, chain: Sequence[StabilityCase], points: Points
+    s: StabilitySettings, chain: Sequence[StabilityCase], points: StabilityPoints
 ) -> list[Statement]:
     """At equal step and rounds: is every smaller p more stable than the next larger one?"""
     claims = []
@@ -125,7 +123,7 @@ def _chain_statements(
 
 
 def _gap_statements(
-    s: StabilitySettings, chain: Sequence[StabilityCase], points: Points
+    s: StabilitySettings, chain: Sequence[StabilityCase], points: StabilityPoints
 ) -> list[Statement]:
     """The corollary: gap <= G x stability, for the mean of the gap and for its mean size."""
     claims = []
@@ -154,6 +152,6 @@ def _row(s: StabilitySettings, point: StabilityPoint, control: str) -> ResultRow
         {"distance of w^": point.output, "distance of w_R": point.iterate,
          "train loss of w^": point.output_loss, "train loss of w_R": point.iterate_loss,
          "risk - train loss": point.gap},
-        {"D_max": point.distance, "delta": point.noise, "bound": point.bound.total,
+        {"D_max": point.distance, "delta": point.noise, "bound": point.ceiling.total,
          "condition": point.step.note},
     )  # fmt: skip
