@@ -1,4 +1,4 @@
-"""Numbers with their intervals: means over trials, slopes, and how far both are from exact values."""
+"""Numbers with intervals: means over trials, slopes, and how far they are from exact values."""
 
 from __future__ import annotations
 

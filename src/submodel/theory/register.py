@@ -1,4 +1,4 @@
-"""Which statements of the paper which study measures, and along what: the table has no empty row."""
+"""Which study measures which statement of the paper, and along what: no row stays empty."""
 
 from __future__ import annotations
 

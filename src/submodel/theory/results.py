@@ -145,8 +145,16 @@ def claims_table(claims: Iterable[Statement], title: str) -> Table:
             measured_text += f" [{format_number(m.low)}, {format_number(m.high)}]"
         stated = "" if claim.limit is None else f"{claim.relation} {format_number(claim.limit)}"
         verdict = str(claim.verdict) + ("" if claim.conditions == "met" else " *")
-        table.add_row(claim.source, claim.parameter, claim.case, claim.quantity, measured_text,
-                      "" if m.exact is None else format_number(m.exact), stated, verdict)  # fmt: skip
+        table.add_row(
+            claim.source,
+            claim.parameter,
+            claim.case,
+            claim.quantity,
+            measured_text,
+            "" if m.exact is None else format_number(m.exact),
+            stated,
+            verdict,
+        )
     return table
 
 

@@ -65,8 +65,10 @@ def judge_slope(measure: Measure, limit: float, speaks: bool = True) -> Verdict:
         limit: The stated slope, the largest that agrees.
         speaks: Whether there is a theorem for the case at all.
 
-    >>> judge_slope(Measure(-1.3, -1.4, -1.2), -1.0), judge_slope(Measure(-0.46, -0.47, -0.45), -0.5)
-    (<Verdict.FASTER: 'yes, faster'>, <Verdict.NO: 'no'>)
+    >>> judge_slope(Measure(-1.3, -1.4, -1.2), -1.0)
+    <Verdict.FASTER: 'yes, faster'>
+    >>> judge_slope(Measure(-0.46, -0.47, -0.45), -0.5)
+    <Verdict.NO: 'no'>
     """
     if not speaks:
         return Verdict.SILENT

@@ -110,7 +110,7 @@ def study_generalization(
     steps, rows, panels, claims = 0, [], [], []
     for name in s.data:
         bench = GeneralizationBench(s, name)
-        by_capacity = {}
+        by_capacity: dict[float, GeneralizationPoint] = {}
         for p in s.capacities:
             by_capacity[p] = _with_residual(bench.measure(p), by_capacity)
             steps += 1
@@ -141,7 +141,8 @@ def _with_residual(
     first = next(iter(before.values()), point)
     residual = point.scores["train loss"].minus(first.scores["train loss"])
     gap, extra = point.scores["loss gap"].values, residual.values
-    assert gap is not None and extra is not None
+    assert gap is not None
+    assert extra is not None
     scores = {**point.scores, "residual": residual, "total": Measure.of(gap + extra)}
     return GeneralizationPoint(point.p, point.factor, point.control, scores)
 
@@ -183,7 +184,7 @@ def _claims(name: str, by_capacity: Mapping[float, GeneralizationPoint]) -> list
         less = first[measure].minus(by_capacity[best].scores[measure])
         verdict = Verdict.NO if best == chain[0] else judge_positive(less)
         claims.append(Statement("Remark 3", "p, pays", f"{name}: least at p={best:g}",
-                                f"{measure}: how much below p={chain[0]:g}", less, ">", 0.0, verdict,
+                                f"{measure}: how far below p={chain[0]:g}", less, ">", 0.0, verdict,
                                 _SILENT))  # fmt: skip
     return claims
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -136,7 +135,7 @@ def _deviations(s: LemmaSettings, steps: int) -> list[tuple[str, Measure, dict[s
         }  # fmt: skip
         for name, side in sides.items():
             found.setdefault(name, []).append(side)
-    result = []
+    result: list[tuple[str, Measure, dict[str, float | str]]] = []
     for name, sides_of in found.items():
         left, right = max(sides_of, key=lambda side: side[0].mean / side[1])
         result.append((name, left.times(1 / right), {"right side": right}))
@@ -241,8 +240,8 @@ def recursion_error(s: LemmaSettings, radius: float) -> float:
         curvature = masks[:, :, None] * problem.matrices * masks[:, None]
 
         def gradients(point: FloatArray, masks: FloatArray = masks) -> FloatArray:
-            return masks * (np.einsum("iab,ib->ia", problem.matrices, masks * point)
-                            - problem.vectors)  # fmt: skip
+            pull = np.einsum("iab,ib->ia", problem.matrices, masks * point) - problem.vectors
+            return np.asarray(masks * pull)
 
         local, rest = np.broadcast_to(w, (n, d)), np.zeros(d)
         for _ in range(steps):
@@ -264,8 +263,11 @@ def _distance_to_recursion(
     products = [np.eye(d)]  # A_{R-1}, then A_{R-2}, ...
     for r in range(rounds - 1, 0, -1):
         products.append(products[-1] @ (np.eye(d) - step * curvatures[r]))
-    after: Callable[[int], FloatArray] = lambda r: products[rounds - 1 - r]  # noqa: E731
-    right = -step * np.sum(pulls, 0) - sum(after(r) @ rests[r] for r in range(rounds))
+    right = -step * np.sum(pulls, 0) - sum(
+        products[rounds - 1 - r] @ rests[r] for r in range(rounds)
+    )
     for r in range(rounds - 1):
-        right = right + step**2 * after(r + 1) @ curvatures[r + 1] @ np.sum(pulls[: r + 1], 0)
+        right = right + step**2 * products[rounds - 2 - r] @ curvatures[r + 1] @ np.sum(
+            pulls[: r + 1], 0
+        )
     return float(np.linalg.norm(moved - right) / np.linalg.norm(moved))

@@ -70,7 +70,7 @@ def study_residual(s: ResidualSettings, on_progress: OnProgress = report_nothing
     ]  # fmt: skip
     return Study("residual", "How far masking moves the optimum: exact values and the bounds",
                  asdict(s), rows, _panels(table, by_p, by_d, by_h),
-                 _claims(s, table, by_p, by_d, by_h))  # fmt: skip
+                 _claims(s, table, by_p, by_d))  # fmt: skip
 
 
 def _measure(s: ResidualSettings, p: float, d: int, h: float) -> dict[str, Measure]:
@@ -108,10 +108,10 @@ def _measure(s: ResidualSettings, p: float, d: int, h: float) -> dict[str, Measu
 
 def _claims(
     s: ResidualSettings, table: Mapping[Row, Mapping[str, Measure]], by_p: Sequence[Row],
-    by_d: Sequence[Row], by_h: Sequence[Row],
+    by_d: Sequence[Row],
 ) -> list[Statement]:  # fmt: skip
     claims = []
-    every = [measures for measures in table.values()]
+    every = list(table.values())
     for source, name, label in (
         ("Lemma 2", "distance / bound", "||w*(1) - w*(p)|| over the lemma's bound, largest of all"),
         ("", "distance / sharper bound", "the same over (1 - p)(kappa_F - 1)||w*||"),
@@ -180,7 +180,7 @@ def _panels(
         return PlotLine.of_measures(label, x, positive, style)
 
     trivial = [1 - place[0] for place in by_p], [2 * table[place]["radius"].mean for place in by_p]
-    bounds = [("the lemma's bound", "bound", "--"), ("the lemma without d", "bound without d", "-."),
+    bounds = [("the lemma's bound", "bound", "--"), ("without d", "bound without d", "-."),
               ("(1-p)(kappa_F-1)||w*||", "sharper bound", ":^")]  # fmt: skip
     distances = line("random", "distance", by_p, 0)
     residuals = line("random", "residual", by_p, 0)

@@ -46,7 +46,7 @@ def compare_budgets(s: BeyondSettings, bench: BeyondBench, report: BeyondReport)
         best = min(smaller, key=lambda p: points[p].gap.mean, default=max(points))
         less = whole.gap.minus(points[best].gap)
         report.claims.append(Statement(
-            "", "budget", f"{budget} full rounds of coordinates, p={best:g} against {max(points):g}",
+            "", "budget", f"{budget} full rounds' worth, p={best:g} against {max(points):g}",
             "how much lower F(w_R) is at the best p < 1", less, ">", 0.0, judge_positive(less),
         ))  # fmt: skip
         measures = [point.gap for point in points.values()]

@@ -1,4 +1,4 @@
-"""The exact error of averaged iterates: rounds with fresh masks depend on each other through w_r."""
+"""The exact error of averaged iterates, which depend on each other from round to round."""
 
 from __future__ import annotations
 

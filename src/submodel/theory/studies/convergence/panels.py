@@ -38,8 +38,10 @@ def convergence_panels(
     rates, floors = [errors(w, logs=True) for w in noisy], [errors(w) for w in quiet]
     guides = [guide_through(rates[0], -1.0, "Theorem 1")] if judges else []
     if judges:
-        floors += [_log_line(s, floors[0], 2, "Theorem 1: slope -2, log²(KR)/R²", "k:"),
-                   _log_line(s, floors[1], 1, "the masks' variance: slope -1, log(KR)/R", "k--")]  # fmt: skip
+        floors += [
+            _log_line(s, floors[0], 2, "Theorem 1: slope -2, log²(KR)/R²", "k:"),
+            _log_line(s, floors[1], 1, "the masks' variance: slope -1, log(KR)/R", "k--"),
+        ]
     return [
         Panel("to the masked optimum, with noise", _AXIS, "E||w_R - w*(p)||² / log(KR)", rates,
               guides),
@@ -111,7 +113,7 @@ def _along_rounds(
 
 
 def _ratio_panel(source: str, sweeps: Sequence[ConvergenceSweep], points: Points) -> Panel:
-    """The error over the bound's leading terms: a curve that rises is a dependence that is missed."""
+    """The error over the bound's leading terms: where it rises, a dependence is missing."""
     lines = []
     for sweep in sweeps:
         if sweep.cases[0].source != source:
@@ -124,5 +126,5 @@ def _ratio_panel(source: str, sweeps: Sequence[ConvergenceSweep], points: Points
         quiet = ", no noise" if not sweep.cases[0].noise else ""
         label = f"{sweep.parameter} from {sweep.x[0]:g}, p={run[0].share:g}{quiet}"
         lines.append(PlotLine.of_measures(label, x, measures))
-    return Panel(f"{source}: error over the leading term of its bound", "parameter / its first value",
+    return Panel(f"{source}: error over its leading term", "parameter / its first value",
                  "ratio / its first value", lines, levels={"may not rise": 1.0})  # fmt: skip

@@ -49,14 +49,14 @@ def study_convergence(s: ConvergenceSettings, on_progress: OnProgress = report_n
     claims += bound_statements(by_rounds, points)
     quiet = replace(base_case(s), noise=0.0)
     long, noisy = long_run(s, quiet), long_run(s, base_case(s))
-    for name, (rounds, errors, limits) in (("", noisy), (", no noise", long)):
+    for name, (many, errors, limits) in (("", noisy), (", no noise", long)):
         claims.append(slope_statement(
-            "Theorem 1", "R", f"random, p={quiet.p:g}{name}, R={rounds[0]} to {rounds[-1]}",
-            "exact E||w_R - w*||^2", rounds, [exact_measure(e) for e in errors], limits,
+            "Theorem 1", "R", f"random, p={quiet.p:g}{name}, R={many[0]} to {many[-1]}",
+            "exact E||w_R - w*||^2", many, [exact_measure(e) for e in errors], limits,
             speaks=s.eta is None))  # fmt: skip
     if s.eta is None:
-        claims += [_limit_statement(s, rounds[-1], errors[-1], noise)
-                   for (rounds, errors, _), noise in ((noisy, s.noise), (long, 0.0))]  # fmt: skip
+        claims += [_limit_statement(s, many[-1], errors[-1], noise)
+                   for (many, errors, _), noise in ((noisy, s.noise), (long, 0.0))]  # fmt: skip
         ratio = exact_measure(long[1][-1] / long[2][-1].total)
         claims.append(Statement(
             "Theorem 1", "value", f"random, p={quiet.p:g}, no noise, R={long[0][-1]}",
@@ -89,11 +89,13 @@ def _row(s: ConvergenceSettings, point: ConvergencePoint) -> ResultRow:
             "scheme": "rolling" if case.rolls else "random",
             "p": case.p, "share": point.share, "unequal": case.unequal, "R": case.rounds,
             "K": case.steps, "N": case.clients, "d": s.dimension, "mu": s.mu,
-            "L": case.smoothness, "heterogeneity": s.heterogeneity, "spread": case.spread, "noise": case.noise,
+            "L": case.smoothness, "heterogeneity": s.heterogeneity, "spread": case.spread,
+            "noise": case.noise,
             "step": case.step_kind, "eta": point.step.eta, "seed": s.seed,
         },
         {"distance2": point.error, "F(w_R)-F*": point.gap, "F(w^)-F*": point.output_gap},
-        {"residual": point.residual, "bound": point.bound.total, "projections": float(point.projections),
+        {"residual": point.residual, "bound": point.bound.total,
+         "projections": float(point.projections),
          "condition": point.step.note},
     )  # fmt: skip
 

@@ -76,7 +76,7 @@ class NonconvexCase:
         """The theorem that speaks of it."""
         return "Theorem 4" if self.rolls else "Theorem 2"
 
-    def step(self, s: NonconvexSettings, problem: Problem) -> StepSize:
+    def step(self, problem: Problem) -> StepSize:
         """The theorem's step size."""
         d = problem.dimension
         if self.rolls:

@@ -36,7 +36,7 @@ class NonconvexPoint:
 def measure_nonconvex(s: NonconvexSettings, case: NonconvexCase) -> NonconvexPoint:
     """Run one case."""
     problem, masking = case.problem(s), case.masking(s)
-    step = case.step(s, problem)
+    step = case.step(problem)
     both = mean_norms(s, problem, masking, case.steps, step.eta, case.rounds)
     start, zeta2, noise2, gradient = _facts(s, case)
     shares = masking.law(problem.dimension).moments[0].mean(1)

@@ -6,6 +6,7 @@ more stable, too: only at equal training loss the masks themselves are compared.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -36,12 +37,12 @@ def match_factor(loss_of: Callable[[float], float], target: float) -> float | No
     if not loss_of(high) <= target <= loss_of(low):
         return None
     for _ in range(_HALVINGS):
-        middle = (low * high) ** 0.5
+        middle = math.sqrt(low * high)
         if loss_of(middle) > target:
             low = middle
         else:
             high = middle
-    return (low * high) ** 0.5
+    return math.sqrt(low * high)
 
 
 def control_points(

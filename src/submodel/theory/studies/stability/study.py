@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 
 from submodel.theory.drawing import Panel
 from submodel.theory.measures import Measure
@@ -113,7 +114,7 @@ def _chain_statements(
 ) -> list[Statement]:
     """At equal step and rounds: is every smaller p more stable than the next larger one?"""
     claims = []
-    for larger, smaller in zip(chain, chain[1:], strict=False):
+    for larger, smaller in pairwise(chain):
         less = points[larger].output.minus(points[smaller].output)
         q = points[larger].share
         claims.append(Statement(
@@ -131,7 +132,8 @@ def _gap_statements(
     for case in chain:
         point = points[case]
         gap, distance = point.gap.values, point.output.values
-        assert gap is not None and distance is not None
+        assert gap is not None
+        assert distance is not None
         for source, quantity, sizes in (
             ("Corollary", "G E||w^ - w^'|| - E(risk - training loss)", gap),
             ("Lemma 1", "G E||w^ - w^'|| - E|risk - training loss|", abs(gap)),
