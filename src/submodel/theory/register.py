@@ -28,7 +28,7 @@ REGISTER: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "nonconvex": {"Theorem 2": (*_RATES, "residual"), "Theorem 4": (*_RATES, "residual")},
     "stability": {
         "Theorem 5": ("n", "N", "R", "K", "p", "p, control", "D_max", "noise"),
-        "Theorem 6": ("n", "N", "R", "K", "p", "D_max", "noise"),
+        "Theorem 6": ("n", "N", "R", "K", "p", "p, control", "D_max", "noise"),
         "Corollary": ("gap",),
         "Lemma 1": ("gap",),
     },

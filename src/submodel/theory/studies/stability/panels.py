@@ -11,8 +11,10 @@ from submodel.theory.studies.stability.cases import StabilityCase, StabilitySett
 from submodel.theory.studies.stability.points import GRADIENT, StabilityPoint
 
 StabilityPoints = dict[StabilityCase, StabilityPoint]
-Controls = Mapping[float, Mapping[str, tuple[StabilityPoint, Callable[[StabilityPoint], Measure]]]]
-"""Of each p the full models beside it."""
+Controls = Mapping[
+    StabilityCase, Mapping[str, tuple[StabilityPoint, Callable[[StabilityPoint], Measure]]]
+]
+"""Of each masked case the full models beside it."""
 
 
 def stability_panels(
@@ -75,7 +77,7 @@ def _control_panel(
     """Distances over training losses: masked models, and full ones with smaller steps."""
     name = "equal training loss, w_R"
     masked_points = [points[case] for case in chain]
-    full_points = [by_control[name][0] for by_control in controls.values() if name in by_control]
+    full_points = [controls[case][name][0] for case in chain if name in controls.get(case, {})]
     full_points = sorted([masked_points[0], *full_points], key=lambda p: p.iterate_loss.mean)
     masked_points = sorted(masked_points, key=lambda p: p.iterate_loss.mean)
     lines = [

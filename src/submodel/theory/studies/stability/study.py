@@ -82,7 +82,7 @@ def study_stability(s: StabilitySettings, on_progress: OnProgress = report_nothi
     every = [*(case for chain in chains for case in chain),
              *(case for sweep in sweeps for case in sweep.cases)]  # fmt: skip
     cases = list(dict.fromkeys(every))
-    masked_cases = [case for case in chains[0] if case.p < 1]
+    masked_cases = [case for chain in chains for case in chain if case.share(s) < 1]
     total = len(cases) + 25 * len(masked_cases)
     points: StabilityPoints = {}
     for number, case in enumerate(cases):
@@ -91,15 +91,15 @@ def study_stability(s: StabilitySettings, on_progress: OnProgress = report_nothi
     claims = [claim for chain in chains for claim in _chain_statements(s, chain, points)]
     controls = {}
     for number, case in enumerate(masked_cases):
-        controls[case.p] = control_points(s, points[case])
-        claims += control_statements(s, points[case], controls[case.p])
+        controls[case] = control_points(s, points[case])
+        claims += control_statements(s, points[case], controls[case])
         on_progress(len(cases) + 25 * (number + 1), total)
     claims += [claim for sweep in sweeps for claim in sweep.statements(s, points)]
     claims += [claim for chain in chains for claim in _gap_statements(s, chain, points)]
     rows = [_row(s, point, "") for point in points.values()]
     rows += [
-        _row(s, full, f"{name} of p={p:g}")
-        for p, by_control in controls.items() for name, (full, _) in by_control.items()
+        _row(s, full, f"{name}, of {case.words(s)}")
+        for case, by_control in controls.items() for name, (full, _) in by_control.items()
     ]  # fmt: skip
     panels: list[Panel] = stability_panels(s, chains, controls, points)
     return Study("stability", "Theorems 5 and 6: one changed example, shared randomness",
