@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from submodel.cli import main
 from submodel.theory import TheoryError, bernoulli, constants, load_split, quadratics, rolling
 from submodel.theory.bounds import BoundTerms, stated_slope
 from submodel.theory.drawing import Panel, PlotLine
 from submodel.theory.measures import Measure, slope_measure
 from submodel.theory.results import ResultRow, Study
+from submodel.theory.studies import STUDIES, StudyOffer
 from submodel.theory.studies.comparison import mean_share
 from submodel.theory.studies.convergence.cases import (
     ConvergenceSettings,
@@ -147,6 +149,25 @@ def test_trials_that_disagree_with_the_exact_value_fail() -> None:
     (line,) = study.failures()
     assert "error at R = 5" in line
     assert "standard errors away" in line
+
+
+def test_the_command_fails_where_the_lab_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = ResultRow({"R": 5}, {"error": Measure(1.0, 0.9, 1.1, 2.0)})
+    panel = Panel("x", "R", "error", [PlotLine("p", [1.0, 2.0], [1.0, 0.5])])
+
+    class WrongOffer(StudyOffer):
+        def run(self, settings: object, on_progress: object) -> Study:  # noqa: ARG002
+            return Study("lemmas", "x", {}, [wrong], [panel], [])
+
+    monkeypatch.setitem(STUDIES, "lemmas", WrongOffer("lemmas", "LemmaSettings", "study_lemmas"))
+    monkeypatch.setattr("sys.argv", ["submodel", "study", "lemmas", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 1
+    assert "trials disagree with the exact value" in capsys.readouterr().out
+    assert json.loads((tmp_path / "lemmas.json").read_text())["failures"]
 
 
 def test_points_carry_the_exact_value() -> None:
