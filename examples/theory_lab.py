@@ -20,7 +20,7 @@ from submodel.theory import (
     rolling,
     run_trials,
 )
-from submodel.theory.results import slope
+from submodel.theory.measures import slope
 from submodel.theory.theorems import theorem_1
 
 problem = quadratics(clients=4, dimension=10, mu=1.0, smoothness=2.0, noise=10.0)

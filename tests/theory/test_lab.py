@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from importlib import metadata
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from submodel.theory.data import Directions
 from submodel.theory.lab import MaskDraws
 from submodel.theory.problem_constants import largest_gradient
 from submodel.theory.problems import FloatArray
+from submodel.theory.register import REGISTER
 from submodel.theory.theorems import lemma_bound, theorem_1, theorem_3, theorem_5
 
 DEVIATION = 1e-12
@@ -191,7 +193,7 @@ def transcribed(
             d,
             plan.rounds,
             steps,
-            plan.eta,
+            plan.eta_at(0),
             smoothness,
             ball(radius),
         )
@@ -203,7 +205,7 @@ def transcribed(
     s = round(plan.masking.capacities[0] * d)
     return rolling_masked_fedavg(
         *gradients, lambda _, j: window(d, j, s), permutation, d, plan.rounds // d, d, steps,
-        plan.eta, smoothness, ball(radius),
+        plan.eta_at(0), smoothness, ball(radius),
     )  # fmt: skip
 
 
@@ -433,13 +435,21 @@ def test_bad_input(make: Any, words: str) -> None:
 
 
 SMALL = {
-    "convergence": ["rounds=20,40,80", "trials=4"],
+    "convergence": ["rounds=10,20,40", "trials=4", "sweep_rounds=10", "dimension=5", "clients=2",
+                    "sweep_capacities=1,0.6", "sweep_steps=1,2", "sweep_clients=2,4",
+                    "sweep_smoothness=2,4", "sweep_spread=1,2", "sweep_noise=3,10"],
     "residual": ["problems=2", "dimensions=5,6", "capacities=0.5,0.9,0.99"],
-    "nonconvex": ["rounds=8,16,32", "trials=2"],
-    "stability": ["rounds=10", "trials=4", "examples=4,8,16", "clients=2,3"],
+    "lemmas": ["steps=2", "problems=2", "trials=20"],
+    "nonconvex": ["rounds=8,16,32", "trials=2", "sweep_rounds=8", "sweep_capacities=1,0.5",
+                  "sweep_steps=1,2", "sweep_clients=2,4", "sweep_heterogeneity=0.1,0.4",
+                  "sweep_noise=1,2"],
+    "stability": ["rounds=10", "trials=4", "examples=4,8,16", "clients=2,3", "sweep_rounds=10,20",
+                  "capacities=1,0.5", "test_examples=20", "sweep_steps=1,2", "sweep_batches=2,1",
+                  "sweep_heterogeneity=0.1,0.4"],
     "generalization": ["rounds=3", "trials=3", "capacities=1,0.5"],
-    "beyond": ["rounds=20,40", "budgets=20", "trials=4", "capacities=1,0.5"],
-}
+    "beyond": ["rounds=10,20", "budgets=20", "trials=4", "capacities=1,0.6", "dimension=5",
+               "p=0.6"],
+}  # fmt: skip
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -458,13 +468,19 @@ def test_every_study_writes_its_files(
     shown = capsys.readouterr().out
     assert "claims" in shown
     record = json.loads((tmp_path / f"{name}.json").read_text("utf-8"))
-    assert record["claims"]
+    measured_rows = {(claim["source"], claim["parameter"]) for claim in record["claims"]}
+    required_rows = {(of, along) for of, some in REGISTER[name].items() for along in some}
+    assert required_rows <= measured_rows  # no row of the table stays empty
+    assert record["version"] == metadata.version("submodel")
     lines = (tmp_path / f"{name}.csv").read_text("utf-8").splitlines()
     assert len(lines) == len(record["rows"]) + 1
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     if name == "convergence":
         assert "the theorem's condition is not met" in shown
         assert record["settings"]["trials"] == 4
+        inside = [row for row in record["rows"] if not row["projections"]]
+        assert inside
+        assert all(row["distance2 exact"] > 0 for row in inside)
 
 
 @pytest.mark.parametrize(
@@ -477,6 +493,8 @@ def test_every_study_writes_its_files(
         ("convergence", "speed=1", "settings are capacities, rounds"),
         ("convergence", "trials=many", "'many' is not a number"),
         ("stability", "rounds=15", "whole epochs"),
+        ("lemmas", "steps=1,2", "K = 1"),
+        ("all", "trials=5", "a setting belongs to one study"),
         ("generalization", "examples=500", "there are"),
     ],
 )

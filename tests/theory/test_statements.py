@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -18,8 +19,12 @@ from submodel.theory import (
     rolling,
     run_trials,
 )
+from submodel.theory.bounds import BoundFacts, theorem_1_bound, theorem_4_bound
 from submodel.theory.data import Directions
+from submodel.theory.exact import exact_moments
+from submodel.theory.limits import balance
 from submodel.theory.problem_constants import constants, largest_gradient
+from submodel.theory.studies.lemmas import LemmaSettings, recursion_error
 from submodel.theory.theorems import residual_term, theorem_1, theorem_3, theorem_5
 
 
@@ -32,7 +37,7 @@ def test_rolling_weakens_convexity() -> None:
 
 
 def test_masked_gradients_do_not_vanish_at_the_optimum() -> None:
-    """Lemma 3's last step bounds E||mean of m (.) grad f||^2 by 2L(F_p(w) - F_p(w*)): 0 at w*."""
+    """Lemma 4's last step bounds E||mean of m (.) grad f||^2 by 2L(F_p(w) - F_p(w*)): 0 at w*."""
     problem = quadratics(clients=4, heterogeneity=0.0)
     masked = MaskedObjective(problem, bernoulli(0.5, 4))
     best = masked.optimum(math.inf)
@@ -42,7 +47,7 @@ def test_masked_gradients_do_not_vanish_at_the_optimum() -> None:
 
 
 def test_the_mask_is_not_independent_of_later_local_steps() -> None:
-    """Lemma 3 takes E_m[m (.) grad f(m (.) w_k)] = grad f~(w_k); w_k depends on m for k >= 1."""
+    """Lemma 4 takes E_m[m (.) grad f(m (.) w_k)] = grad f~(w_k); w_k depends on m for k >= 1."""
     matrix = np.array([[2.0, 1.0], [1.0, 2.0]])
     problem = Quadratic(matrix[None], np.array([[1.0, 2.0]]))
     masked = MaskedObjective(problem, bernoulli(0.5, 1))
@@ -56,8 +61,15 @@ def test_the_mask_is_not_independent_of_later_local_steps() -> None:
     assert np.linalg.norm(drawn - claimed) > 0.05
 
 
-def test_more_masking_is_not_less_dissimilarity() -> None:
-    """The text: a more aggressive masking makes zeta_p^2 (and sigma_*^2) smaller."""
+def test_more_masking_is_not_always_less_dissimilarity() -> None:
+    """The text: a more aggressive masking makes zeta_p^2 (and sigma_*^2) smaller.
+
+    It does where clients differ much, as masking shrinks their gradients; where they are alike it
+    adds what was not there.
+    """
+    apart = [constants(quadratics(heterogeneity=5.0), bernoulli(p, 4), 3.0) for p in (1.0, 0.5)]
+    assert apart[1].zeta2 < apart[0].zeta2
+    assert apart[1].sigma2 < apart[0].sigma2
     problem = quadratics(heterogeneity=0.0)
     full, half = (constants(problem, bernoulli(p, 4), 3.0) for p in (1.0, 0.5))
     assert full.zeta2 == pytest.approx(0, abs=1e-9)
@@ -113,11 +125,11 @@ def test_theorem_5_lets_the_step_expand() -> None:
     problem, p, steps = Logistic(10 * x, y), 0.1, 1
     rounds = math.ceil(p * problem.smoothness * math.sqrt(2 * 64))
     found = theorem_5(problem, p, 64, steps, rounds)
-    assert found.unmet == ("the proof's non-expansive step eta <= 2/L",)
+    assert found.unmet[-1] == "the proof's non-expansive step eta <= 2/L"
 
 
 def test_a_stable_algorithm_has_a_gap() -> None:
-    """Lemma 2 bounds E|L_D - L_S| by the stability; a constant has 0 stability but a gap."""
+    """Lemma 1 bounds E|L_D - L_S| by the stability; a constant has 0 stability but a gap."""
     x, y = Directions(1, 3).draw(2000, 10, "gap")
     w = np.broadcast_to(np.array([2.0, 0.0, 0.0]), (1, 2000, 3))
     train = Logistic(x, y).losses(w)[0]
@@ -125,8 +137,94 @@ def test_a_stable_algorithm_has_a_gap() -> None:
     assert abs((train - train.mean()).mean()) < 1e-12
 
 
+def test_the_missing_term_is_the_masks_variance_not_sigma() -> None:
+    """sigma_*^2/N also counts the clients' mean gradients, which cancel; V* does not."""
+    problem, masking = quadratics(clients=4, heterogeneity=2.0), bernoulli(0.5, 4)
+    settled = balance(problem, masking)
+    variance = float(np.trace(settled.mask_covariance))  # V*/N, of the mean over clients
+    sigma2 = MaskedObjective(problem, masking).power_at(settled.optimum)
+    assert variance < 0.7 * sigma2 / 4
+    full = balance(problem, bernoulli(1.0, 4))
+    assert np.trace(full.mask_covariance) == pytest.approx(0, abs=1e-12)
+    assert MaskedObjective(problem).power_at(full.optimum) > 1
+
+
+def test_the_proof_of_theorem_1_fails_and_its_statement_does_not() -> None:
+    """At R = 81,920 the exact error is above "point convergence", far below the residual term."""
+    problem, p, steps, rounds = quadratics(4, 10, 1.0, 2.0, noise=0.0), 0.5, 5, 81_920
+    masking = bernoulli(p, 4)
+    objective = MaskedObjective(problem, masking)
+    best = objective.optimum(math.inf)
+    eta = theorem_1(problem, p, steps, rounds).eta
+    assert theorem_1(problem, p, steps, rounds).note == "met"
+    exact = exact_moments(problem, TrialPlan(masking, rounds, steps, eta, math.inf))
+    facts = BoundFacts(eta, steps, rounds, 4, p * 2.0, p * 1.0, 0.0, objective.power_at(best),
+                       float(best @ best))  # fmt: skip
+    assert exact.distances[-1] / theorem_1_bound(facts).total == pytest.approx(1.701, abs=0.001)
+    assert exact.output_gap < residual_term(problem, p, largest_gradient(problem, 2.0), 2.0) / 100
+
+
+def test_one_mask_serves_all_local_steps() -> None:
+    """The masks' part of a round's variance grows as K^2, the noise's as K: note 10."""
+    masking, parts = bernoulli(0.5, 4), {}
+    for noise in (0.0, 1e4):
+        problem = quadratics(noise=noise)
+        for steps in (1, 4):
+            plan = TrialPlan(masking, 1, steps, 1e-5, math.inf)
+            after = exact_moments(problem, plan, keep=[1])
+            away = after.means[1] - after.target
+            parts[noise, steps] = np.trace(after.seconds[1] - np.outer(away, away))
+    assert parts[0.0, 4] / parts[0.0, 1] == pytest.approx(16, rel=1e-3)
+    assert parts[1e4, 4] / parts[1e4, 1] == pytest.approx(4, rel=1e-3)
+
+
+def test_theorem_4_loses_rk_and_a_unit() -> None:
+    """eta R K delta^2/N at its eta is R K times the stated delta^2/(N L sqrt(RKT)).
+
+    Scaling the losses by c scales ||grad||^2 by c^2, the stated zeta^2/L^2 not at all.
+    """
+    facts = BoundFacts(0.0, 3, 8, 4, 2.0, 0.0, 5.0, 7.0, 1.0, epochs=50)
+    eta = 1 / (2.0 * math.sqrt(8 * 3 * 50))
+    assert eta * 8 * 3 * 5.0 / 4 / theorem_4_bound(facts).terms["noise"] == pytest.approx(8 * 3)
+    c = 10.0
+    large = replace(facts, smoothness=2.0 * c, noise2=5.0 * c**2, spread2=7.0 * c**2, start=c)
+    terms, large_terms = theorem_4_bound(facts).terms, theorem_4_bound(large).terms
+    ratios = {name: large_terms[name] / terms[name] for name in terms}
+    assert ratios == pytest.approx({"start": c**2, "drift": 1.0, "noise": c})
+
+
+def test_theorem_3s_residual_is_at_most_a_quarter_of_its_lemmas() -> None:
+    """(L/mu + 1/L)(G^2 + W^2L^2) in the theorem, (2L/mu + 4/L)(2G^2 + 2W^2L^2) in Lemma 8."""
+    for ell, mu in ((2.0, 1.0), (0.1, 0.05), (50.0, 1e-3)):
+        assert 4 <= (2 * ell / mu + 4 / ell) * 2 / (ell / mu + 1 / ell) <= 8
+
+
+def test_the_epoch_recursion_knows_no_projection() -> None:
+    """Lemma 10 is an identity; Algorithm 2 projects after every round, and then it is none."""
+    assert recursion_error(LemmaSettings(), math.inf) < 1e-12
+    assert recursion_error(LemmaSettings(), 0.03) > 0.1
+
+
+def test_masks_differ_where_distributions_do_not() -> None:
+    """zeta_max <= G D_max: equal clients have D_max = 0, and their masks a variance."""
+    facts = constants(quadratics(heterogeneity=0.0), bernoulli(0.5, 4), 3.0)
+    assert facts.D_max == 0
+    assert facts.zeta2 > 1
+
+
+def test_theorem_5s_rounds_are_16_over_p_too_few() -> None:
+    """Its proof needs eta <= 1/(16 L K), that is R >= 16 L sqrt(Nn); it states p L sqrt(Nn)."""
+    x, y = Directions(2, 3).draw(1, 50, "x")
+    problem, p = Logistic(x, y), 0.5
+    root = math.sqrt(2 * 50) * problem.smoothness
+    stated, enough = math.ceil(p * root), math.ceil(16 * root)
+    assert "1/(16 L K)" in theorem_5(problem, p, 50, 1, stated).note
+    assert theorem_5(problem, p, 50, 1, enough).note == "met"
+    assert 16 * root / (p * root) == 16 / p
+
+
 def test_mask_variance_slows_the_rate_without_gradient_noise() -> None:
-    """Theorem 1 with delta = 0 says 1/R^2; fresh masks add a term of order sigma_*^2/(N R)."""
+    """Theorem 1 with delta = 0 says 1/R^2; fresh masks add a term of order V*/(N R)."""
     problem = quadratics(clients=4, mu=1.0, smoothness=2.0, noise=0.0)
     errors = {}
     for p in (1.0, 0.5):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from submodel.cli.base import console, make_folder
 from submodel.errors import ConfigError
@@ -17,11 +20,11 @@ from submodel.theory.studies import STUDIES, StudyOffer
 if TYPE_CHECKING:
     from submodel.theory.results import Study
 
-StudyName = StrEnum("StudyName", list(STUDIES))  # type: ignore[misc]
+StudyName = StrEnum("StudyName", [*STUDIES, "all"])  # type: ignore[misc]
 
 
 def study_command(
-    name: Annotated[StudyName, typer.Argument(help="Which theorems to look at.")],
+    name: Annotated[StudyName, typer.Argument(help="Which theorems to look at; all: all of them.")],
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting, as p=0.5; repeatable."),
@@ -31,21 +34,71 @@ def study_command(
     capacities: Annotated[
         str | None, typer.Option(help="As 1,0.5; short for --set capacities=...")
     ] = None,
+    problem: Annotated[
+        str | None,
+        typer.Option(help="For the study problem: file.py:make, or .npz with A, b or x, y."),
+    ] = None,
+    trial_values: Annotated[
+        bool, typer.Option("--trial-values", help="Write the value of every trial, too.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Where CSV, JSON and PNG go.")] = None,
 ) -> None:
-    """Measure what a theorem says: a table, a figure with the theorem's slope, CSV and JSON."""
-    offer = STUDIES[name.value]
-    short = {"trials": trials, "seed": seed, "capacities": capacities}
-    short_settings = [f"{key}={value}" for key, value in short.items() if value is not None]
-    values = _replace_settings(offer.default_settings(), [*short_settings, *(settings or [])])
+    """Measure what theorems say: tables, a figure, CSV and JSON; fails where the lab is wrong."""
+    short = {"trials": trials, "seed": seed, "capacities": capacities, "problem": problem}
+    short_settings = {key: f"{key}={value}" for key, value in short.items() if value is not None}
+    if name.value == "all" and settings:
+        raise ConfigError(["--set: a setting belongs to one study; name it instead of all"])
+    every = [each for each in STUDIES if each != "problem" or problem is not None]
+    names = every if name.value == "all" else [name.value]
     folder = make_folder(out or Path("runs") / f"study-{name.value}")
-    study = _run(offer, values)
+    studies = []
+    for each in names:
+        offer = STUDIES[each]
+        defaults = offer.default_settings()
+        setting_names = {field.name for field in fields(defaults)}
+        texts = [
+            text for key, text in short_settings.items() if len(names) == 1 or key in setting_names
+        ]
+        studies.append(_run(offer, _replace_settings(defaults, [*texts, *(settings or [])])))
+        _show(studies[-1], folder, trial_values)
+    if len(studies) > 1:
+        console.print(_summary(studies))
+        print(_write_statements(folder / "statements.csv", studies))
+    if failures := [line for study in studies for line in study.failures()]:
+        for line in failures:
+            console.print(f"trials disagree with the exact value: {line}")
+        raise typer.Exit(1)
+
+
+def _show(study: Study, folder: Path, trial_values: bool) -> None:
     for table in study.tables():
         console.print(table)
     for note in study.notes:
         console.print(f"note: {note}")
-    for path in study.write(folder):
+    console.print("*: outside the theorem's conditions")
+    for path in study.write(folder, trial_values):
         print(path)
+
+
+def _summary(studies: Iterable[Study]) -> Table:
+    """Statement, parameter, study, verdicts: a line for everything that was judged."""
+    from submodel.theory.register import summarise  # scipy and scikit-learn come with it
+
+    table = Table("statement", "in", "study", "verdicts", title="what was judged")
+    for study in studies:
+        for (source, parameter), counts in summarise(study.claims).items():
+            words = ", ".join(f"{count} x {verdict}" for verdict, count in counts.items())
+            table.add_row(source, parameter, study.name, words)
+    return table
+
+
+def _write_statements(path: Path, studies: Iterable[Study]) -> Path:
+    rows = [{"study": study.name, **c.as_dict()} for study in studies for c in study.claims]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
 
 
 def _run(offer: StudyOffer, settings: Any) -> Study:

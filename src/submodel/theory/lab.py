@@ -17,8 +17,9 @@ from submodel.algorithm.merge import FILL_IN, average
 from submodel.algorithm.projection import shrinkage
 from submodel.model.cut import COORDINATES
 from submodel.randomness import generator
-from submodel.schemes import Draw, Random, Rolling
+from submodel.schemes import Draw, Random, Rolling, Scheme
 from submodel.schemes.roles import output_passes
+from submodel.theory.mask_schemes import CoordinateChances
 from submodel.theory.masking import Masking, epoch_windows
 from submodel.theory.problems import FloatArray, Problem, TheoryError
 
@@ -32,19 +33,28 @@ class TrialPlan:
     masking: Masking
     rounds: int
     steps: int  # K
-    eta: float
+    eta: float | tuple[float, ...]  # of all rounds, or of each
     radius: float  # of the ball W; math.inf for none
     trials: int = 200
     seed: int = 0
     participants: int | None = None  # clients per round; None: all, as the paper has it
+    start: FloatArray | None = None  # w_0; None: 0, as both algorithms have it
+
+    def eta_at(self, round_: int) -> float:
+        """The step size of a round, from 0."""
+        return self.eta[round_] if isinstance(self.eta, tuple) else self.eta
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The iterates that were asked for (trials x d each) and the output w^."""
+    """The iterates that were asked for (trials x d each) and the output w^.
+
+    ``projections`` counts the rounds of trials in which the projection moved w.
+    """
 
     iterates: dict[int, FloatArray]
     output: FloatArray
+    projections: int = 0
 
 
 class MaskDraws:
@@ -58,20 +68,19 @@ class MaskDraws:
 
     @property
     def _rolls(self) -> bool:
-        return isinstance(self._masking.scheme, Rolling)
+        return isinstance(self._masking.mask_scheme, Rolling)
 
     def __call__(self, round_: int) -> FloatArray:
         """The masks of one round."""
-        scheme, d = self._masking.scheme, self._dimension
+        scheme, d = self._masking.mask_scheme, self._dimension
         if isinstance(scheme, Rolling):
             epoch, r = divmod(round_, scheme.windows)
             if epoch != self._epoch:
                 self._windows = epoch_windows(self._masking, self._seeds, epoch)
                 self._epoch = epoch
             return np.asarray(self._table[:, self._windows[:, r]])
-        assert isinstance(scheme, Random)
         capacities = enumerate(self._masking.capacities)
-        if scheme.sampling == "bernoulli":
+        if _draws_coordinates(scheme):
             seed, size = int(self._seeds[0]), self._trials * d
             flat = [
                 scheme.select(COORDINATES, size, p, Draw(seed, round_, i)) for i, p in capacities
@@ -79,11 +88,21 @@ class MaskDraws:
             return np.stack(flat).reshape(-1, self._trials, d).astype(float)
         return np.array(
             [
-                [scheme.select(COORDINATES, d, p, Draw(int(s), round_, i)) for s in self._seeds]
+                [
+                    scheme.select(COORDINATES, d, p, Draw(int(s), round_, i, place=i))
+                    for s in self._seeds
+                ]
                 for i, p in capacities
             ],
             float,
         )
+
+
+def _draws_coordinates(scheme: Scheme) -> bool:
+    """Whether coordinates are drawn by themselves, so that T d of them are T draws."""
+    return isinstance(scheme, CoordinateChances) or (
+        isinstance(scheme, Random) and scheme.sampling == "bernoulli"
+    )
 
 
 def run_trials(
@@ -92,40 +111,53 @@ def run_trials(
     keep: Collection[int] = (),
     on_round: OnTrialRound | None = None,
 ) -> Trajectory:
-    """Run the algorithm from w_0 = 0; keeps the iterates w_r of the rounds in ``keep``."""
+    """Run the algorithm; keeps the iterates w_r of the rounds in ``keep``.
+
+    Args:
+        problem: The clients' losses.
+        plan: Masks, rounds, steps and where to start.
+        keep: The r whose w_r are wanted, from 0 (the start) to the number of rounds.
+        on_round: Hears of every round.
+    """
     check_plan(problem, plan)
     n, d = problem.clients, problem.dimension
     masks_of = MaskDraws(plan.masking, d, plan.trials, plan.seed)
-    scales = plan.masking.scales[:, None, None]
+    scales = plan.masking.factors(problem.dimension)[:, None]
     w = np.zeros((plan.trials, d))
+    if plan.start is not None:
+        w = w + plan.start
+    projections = 0
     iterates = {0: w} if 0 in keep else {}
     for r in range(plan.rounds):
         masks = masks_of(r)
         scaled_masks = masks * scales
         xi = problem.draw(plan.seed, r, plan.steps, plan.trials)
-        local = np.broadcast_to(w, (n, plan.trials, d))
+        local, eta = np.broadcast_to(w, (n, plan.trials, d)), plan.eta_at(r)
         for k in range(plan.steps):
             # coordinates outside the mask stay as they are: the paper's virtual iterates
-            local = local - plan.eta * scaled_masks * problem.stochastic_gradients(
+            local = local - eta * scaled_masks * problem.stochastic_gradients(
                 scaled_masks * local, xi[k]
             )
         present = _present(plan, n, r)
         holders = masks if present is None else masks * present
-        w = _merge(w, local - w, holders, plan.participants or n, plan.radius)
+        mean_point = _merge(w, local - w, holders, plan.participants or n)
+        w = _project(mean_point, plan.radius)
+        projections += int((w != mean_point.numpy()).any(1).sum())
         if r + 1 in keep:
             iterates[r + 1] = w
         if on_round is not None:
             on_round(r + 1)
     if not np.isfinite(w).all():
-        raise TheoryError(f"the iterates diverged: eta = {plan.eta:g} is too large")
-    return Trajectory(iterates, take_output_step(problem, plan, w))
+        largest = max(map(plan.eta_at, range(plan.rounds)))
+        raise TheoryError(f"the iterates diverged: eta = {largest:g} is too large")
+    return Trajectory(iterates, take_output_step(problem, plan, w), projections)
 
 
 def take_output_step(problem: Problem, plan: TrialPlan, w: FloatArray) -> FloatArray:
     """The final step: w^ = P(w_R - (1/L)(1/N) sum_i m_i (.) grad f_i(m_i (.) w_R))."""
-    scales = plan.masking.scales[:, None, None]
+    scales = plan.masking.factors(problem.dimension)[:, None]
     gradient_sum = np.zeros_like(w)
-    passes = output_passes(plan.masking.scheme)
+    passes = output_passes(plan.masking.mask_scheme)
     for scheme in passes:  # rolling averages over all its windows
         pass_masking = replace(plan.masking, scheme=scheme)
         if isinstance(scheme, Rolling):
@@ -145,14 +177,10 @@ def take_output_step(problem: Problem, plan: TrialPlan, w: FloatArray) -> FloatA
     return _project(new, plan.radius)
 
 
-def _merge(
-    w: FloatArray, change: FloatArray, holders: FloatArray, clients: int, radius: float
-) -> FloatArray:
+def _merge(w: FloatArray, change: FloatArray, holders: FloatArray, clients: int) -> torch.Tensor:
     change_sum = torch.from_numpy((change * holders).sum(0))
     holder_counts = torch.from_numpy(holders.sum(0))
-    return _project(
-        average(torch.from_numpy(w), change_sum, holder_counts, float(clients), FILL_IN), radius
-    )
+    return average(torch.from_numpy(w), change_sum, holder_counts, float(clients), FILL_IN)
 
 
 def _project(points: torch.Tensor, radius: float) -> FloatArray:
@@ -175,8 +203,14 @@ def check_plan(problem: Problem, plan: TrialPlan) -> None:
     for name, count in counts.items():
         if count < 1:
             raise TheoryError(f"{name} = {count}: at least 1 is needed")
-    if not plan.eta > 0:
-        raise TheoryError(f"eta = {plan.eta:g} is not positive")
+    if isinstance(plan.eta, tuple) and len(plan.eta) != plan.rounds:
+        raise TheoryError(f"{len(plan.eta)} step sizes for {plan.rounds} rounds: give one each")
+    if not (least := min(map(plan.eta_at, range(plan.rounds)))) > 0:
+        raise TheoryError(f"eta = {least:g} is not positive")
+    if plan.start is not None and plan.start.shape != (problem.dimension,):
+        raise TheoryError(
+            f"a start of shape {plan.start.shape}: {problem.dimension} coordinates are needed"
+        )
     if not plan.radius > 0:
         raise TheoryError(f"radius = {plan.radius:g} is not positive")
     if len(plan.masking.capacities) != problem.clients:

@@ -36,7 +36,7 @@ class MaskedObjective:
             )
         else:
             masks, self._chances = self.masking.list_masks(problem.dimension)
-            self._masks = masks * self.masking.scales[:, None, None]
+            self._masks = masks * self.masking.factors(problem.dimension)[:, None]
 
     def value(self, w: FloatArray) -> float:
         """F_p(w) or F_m(w) at one point."""
@@ -61,13 +61,19 @@ class MaskedObjective:
             return np.asarray(self._exact.gradients(many).mean(0))
         return np.stack([self.gradient(w) for w in points])
 
-    def optimum(self, radius: float) -> FloatArray:
-        """w*(p): the least point in the ball; exact for quadratics, L-BFGS otherwise."""
+    def optimum(self, radius: float, start: FloatArray | None = None) -> FloatArray:
+        """w*(p): the least point in the ball; exact for quadratics, L-BFGS otherwise.
+
+        Args:
+            radius: Of the ball.
+            start: Where L-BFGS starts; None: at 0. Where losses are not convex it matters.
+        """
         d = self.problem.dimension
         if self._exact is not None:
             return _ball_minimum(self._exact.matrices.mean(0), self._exact.vectors.mean(0), radius)
+        first = np.zeros(d) if start is None else start
         solution = optimize.minimize(
-            lambda w: (self.value(w), self.gradient(w)), np.zeros(d), jac=True, method="L-BFGS-B",
+            lambda w: (self.value(w), self.gradient(w)), first, jac=True, method="L-BFGS-B",
             options={"maxiter": 2000, "ftol": 1e-15, "gtol": 1e-10},
         )  # fmt: skip
         w = np.asarray(solution.x)
@@ -89,7 +95,7 @@ class MaskedObjective:
             masks, chances = self._masks, self._chances
         else:
             mask_list, chances = self.masking.list_masks(self.problem.dimension)
-            masks = mask_list * self.masking.scales[:, None, None]
+            masks = mask_list * self.masking.factors(self.problem.dimension)[:, None]
         mask_gradients = masks * self.problem.gradients(masks * w)
         return float((np.square(mask_gradients).sum(-1) * chances).sum(1).mean())
 

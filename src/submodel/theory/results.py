@@ -1,132 +1,64 @@
-"""What a study found: rows, panels to draw, claims; written as CSV, JSON and PNG."""
+"""What a study found: rows of numbers, statements, panels; written as CSV, JSON and PNG."""
 
 from __future__ import annotations
 
 import csv
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 from rich.table import Table
 
-from submodel.presentation.figures import new_figure, save_figure
-from submodel.randomness import generator
-from submodel.theory.problems import FloatArray
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes as Plot
+from submodel.theory.drawing import Panel, draw_panels
+from submodel.theory.measures import Measure
+from submodel.theory.verdicts import Statement
 
 OnProgress = Callable[[int, int], None]
 """Hears of every step of a study: how many are behind it, and how many there are."""
-_NORMAL = 1.96  # of a 95 % interval
+_MOST_ERRORS = 5.0  # standard errors that trials may be away from an exact value
+_LEAST_TRIALS = 30  # of which a standard error is worth something
 
 
 def report_nothing(steps: int, total: int) -> None:
-    """Let a study take its steps unheard."""
+    """Let a study take its steps unheard.
 
-
-def interval(values: FloatArray) -> tuple[float, float, float]:
-    """Mean over trials and its 95 % confidence interval.
-
-    >>> interval(np.array([1.0, 1.0, 1.0]))
-    (1.0, 1.0, 1.0)
+    Args:
+        steps: How many are behind it.
+        total: How many there are.
     """
-    mean = float(values.mean())
-    half = _NORMAL * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return mean, mean - half, mean + half
-
-
-def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """The least-squares slope in log-log axes; NaN where a value is not positive.
-
-    >>> round(slope([1, 2, 4], [8, 4, 2]), 6)
-    -1.0
-    """
-    if min(y) <= 0:
-        return math.nan
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
-
-
-def slope_interval(
-    x: Sequence[float], values: Sequence[FloatArray], divide: Sequence[float] | None = None
-) -> tuple[float, float, float]:
-    """The slope of the means over trials and its 95 % interval, by bootstrap over trials.
-
-    NaN where too few trials were different from 0 for it.
-    """
-    factors = np.ones(len(x)) if divide is None else np.asarray(divide)
-    rng = generator(0, "bootstrap")
-
-    def fit_slope(draw: Callable[[FloatArray], FloatArray]) -> float:
-        return slope(x, [float(draw(v).mean()) / f for v, f in zip(values, factors, strict=True)])
-
-    resampled_slopes = [
-        fit_slope(lambda v: v[rng.integers(len(v), size=len(v))]) for _ in range(200)
-    ]
-    usable = [one for one in resampled_slopes if not math.isnan(one)] or [math.nan]
-    low, high = np.percentile(usable, [2.5, 97.5])
-    return fit_slope(lambda v: v), float(low), float(high)
 
 
 @dataclass(frozen=True)
-class PlotLine:
-    """One curve: a mean and its band."""
+class ResultRow:
+    """One setting of a study and what was measured there."""
 
-    label: str
-    x: Sequence[float]
-    mean: Sequence[float]
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
-    style: str = "-o"
+    parameters: Mapping[str, Any]  # a column each
+    measures: Mapping[str, Measure]
+    facts: Mapping[str, float | str] = field(default_factory=dict)  # constants, conditions
 
-    @classmethod
-    def of(
-        cls, label: str, x: Sequence[float], values: Sequence[FloatArray], style: str = "-o"
-    ) -> PlotLine:
-        """From the values of all trials at each x."""
-        intervals = [interval(v) for v in values]
-        mean, low, high = (list(column) for column in zip(*intervals, strict=True))
-        return cls(label, x, mean, low, high, style)
+    def as_dict(self) -> dict[str, Any]:
+        """Parameters, then every measure with its interval and its exact value, then facts."""
+        cells = dict(self.parameters)
+        for name, measure in self.measures.items():
+            cells[name] = measure.mean
+            cells[f"{name} low"], cells[f"{name} high"] = measure.low, measure.high
+            if measure.exact is not None:
+                cells[f"{name} exact"] = measure.exact
+        return {**cells, **self.facts}
 
-
-@dataclass(frozen=True)
-class Panel:
-    """One plot; ``guide`` draws the theorem's slope through the first line's first point."""
-
-    title: str
-    xlabel: str
-    ylabel: str
-    lines: Sequence[PlotLine]
-    guide: float | None = None
-    levels: Mapping[str, float] = field(default_factory=dict)
-    log: tuple[bool, bool] = (True, True)
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A statement, what was measured, what was expected, and whether that holds."""
-
-    text: str
-    measurement: str
-    expectation: str
-    holds: str
-
-    def as_dict(self) -> dict[str, str]:
-        """For JSON.
-
-        >>> Statement("1 + 1", "2", "2", "yes").as_dict()
-        {'text': '1 + 1', 'measured': '2', 'expected': '2', 'holds': 'yes'}
-        """
-        return {
-            "text": self.text,
-            "measured": self.measurement,
-            "expected": self.expectation,
-            "holds": self.holds,
-        }
+    def disagreements(self) -> list[str]:
+        """Where trials are further from an exact value than chance allows."""
+        words = ", ".join(f"{name} = {value}" for name, value in self.parameters.items())
+        return [
+            f"{name} at {words}: {m.mean:.5g}, exactly {m.exact:.5g}, {m.errors_off:.1f} standard "
+            "errors away"
+            for name, m in self.measures.items()
+            if m.errors_off > _MOST_ERRORS
+            and (m.values is None or len(m.values) >= _LEAST_TRIALS or m.low == m.high)
+        ]
 
 
 @dataclass(frozen=True)
@@ -136,81 +68,125 @@ class Study:
     name: str
     title: str
     settings: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[ResultRow]
     panels: Sequence[Panel]
     claims: Sequence[Statement]
     notes: Sequence[str] = ()
 
-    def write(self, folder: Path) -> list[Path]:
-        """CSV with every number, JSON with settings and claims too, the figure as PNG."""
+    def failures(self) -> list[str]:
+        """Trials that disagree with the exact values: then the lab is wrong, not a theorem."""
+        return [line for row in self.rows for line in row.disagreements()]
+
+    def write(self, folder: Path, trial_values: bool = False) -> list[Path]:
+        """Write CSV of the rows and of the claims, JSON with settings and version too, and PNG.
+
+        Args:
+            folder: Where; it is made.
+            trial_values: Whether to write the value of every trial too.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        table, record, picture = (folder / f"{self.name}.{e}" for e in ("csv", "json", "png"))
-        names = list(dict.fromkeys(name for row in self.rows for name in row))
-        with table.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, names)
-            writer.writeheader()
-            writer.writerows(self.rows)
+        version = {"version": metadata.version("submodel")}
+        rows = [{**row.as_dict(), **version} for row in self.rows]
+        claims = [{**claim.as_dict(), **version} for claim in self.claims]
+        endings = [".csv", "-claims.csv", ".json", ".png"]
+        table, claim_table, record, picture = (folder / (self.name + ending) for ending in endings)
+        _write_csv(table, rows)
+        _write_csv(claim_table, claims)
         content = {
             "study": self.name,
             "title": self.title,
+            **version,
             "settings": dict(self.settings),
             "claims": [claim.as_dict() for claim in self.claims],
             "notes": list(self.notes),
-            "rows": [dict(row) for row in self.rows],
+            "failures": self.failures(),
+            "rows": [row.as_dict() for row in self.rows],
         }
         record.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-        self.draw(picture)
-        return [table, record, picture]
+        draw_panels(self.panels, self.title, picture)
+        paths = [table, claim_table, record, picture]
+        if trial_values:
+            paths.append(folder / f"{self.name}-trials.csv")
+            _write_csv(paths[-1], self._trial_rows())
+        return paths
 
-    def draw(self, path: Path) -> None:
-        """The panels, two in a row."""
-        height = -(-len(self.panels) // 2)
-        figure = new_figure(12, 4.4 * height)
-        plots = figure.subplots(height, 2, squeeze=False).ravel()
-        for panel, plot in zip(self.panels, plots, strict=False):
-            _draw(panel, plot)
-        for plot in plots[len(self.panels) :]:
-            plot.axis("off")
-        figure.suptitle(self.title)
-        save_figure(figure, path, dpi=100)
+    def _trial_rows(self) -> list[dict[str, Any]]:
+        return [
+            {**row.parameters, "quantity": name, "trial": trial, "value": float(value)}
+            for row in self.rows
+            for name, measure in row.measures.items()
+            if measure.values is not None
+            for trial, value in enumerate(measure.values)
+        ]
 
     def tables(self) -> list[Table]:
         """For the terminal: the numbers, then the claims."""
-        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        cells = [_terminal_cells(row) for row in self.rows]
+        names = list(dict.fromkeys(name for row in cells for name in row))
         numbers = Table(*names, title=self.title)
-        for row in self.rows:
-            numbers.add_row(*(_format_cell(row.get(name, "")) for name in names))
-        claims = Table("statement", "measured", "expected", "holds", title=f"{self.name}: claims")
-        for claim in self.claims:
-            claims.add_row(claim.text, claim.measurement, claim.expectation, claim.holds)
-        return [numbers, claims]
+        for row in cells:
+            numbers.add_row(*(row.get(name, "") for name in names))
+        return [numbers, statement_table(self.claims, f"{self.name}: claims")]
+
+
+def statement_table(claims: Iterable[Statement], title: str) -> Table:
+    """Claims for the terminal, one a line.
+
+    Args:
+        claims: Which.
+        title: Over them.
+    """
+    columns = ("of", "in", "case", "quantity", "measured", "exact", "stated", "holds")
+    table = Table(*columns, title=title)
+    for claim in claims:
+        m = claim.measure
+        measured_text = format_number(m.mean)
+        if m.low != m.high:
+            measured_text += f" [{format_number(m.low)}, {format_number(m.high)}]"
+        limit_text = "" if claim.limit is None else f"{claim.relation} {format_number(claim.limit)}"
+        verdict = str(claim.verdict) + ("" if claim.conditions == "met" else " *")
+        table.add_row(
+            claim.source,
+            claim.parameter,
+            claim.case,
+            claim.quantity,
+            measured_text,
+            "" if m.exact is None else format_number(m.exact),
+            limit_text,
+            verdict,
+        )
+    return table
+
+
+def format_number(number: float) -> str:
+    """Four digits, and no more places than a reader needs.
+
+    Args:
+        number: Any.
+
+    >>> format_number(0.123456), format_number(-1.0)
+    ('0.1235', '-1')
+    """
+    return f"{number:.4g}"
+
+
+def _terminal_cells(row: ResultRow) -> dict[str, str]:
+    cells: dict[str, str] = {name: _format_cell(value) for name, value in row.parameters.items()}
+    for name, measure in row.measures.items():
+        half = (measure.high - measure.low) / 2
+        cells[name] = format_number(measure.mean) + (f" ± {half:.2g}" if half else "")
+        if measure.exact is not None:
+            cells[f"{name} exact"] = format_number(measure.exact)
+    return cells | {name: _format_cell(value) for name, value in row.facts.items()}
 
 
 def _format_cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return format_number(value) if isinstance(value, float) else str(value)
 
 
-def _draw(panel: Panel, plot: Plot) -> None:
-    for line in panel.lines:
-        (curve,) = plot.plot(line.x, line.mean, line.style, label=line.label, markersize=4)
-        if line.low is not None and line.high is not None:
-            floor = 1e-300 if panel.log[1] else -np.inf
-            low = np.maximum(line.low, floor)
-            plot.fill_between(line.x, low, line.high, color=curve.get_color(), alpha=0.2, lw=0)
-    if panel.guide is not None:
-        first = panel.lines[0]
-        x = np.asarray(first.x, float)
-        y = first.mean[0] * (x / x[0]) ** panel.guide
-        plot.plot(x, y, "k:", lw=1.5, label=f"theorem: slope {panel.guide:g}")
-    for label, value in panel.levels.items():
-        plot.axhline(value, color="0.4", ls="--", lw=1)
-        plot.annotate(label, (0.99, value), xycoords=("axes fraction", "data"), ha="right",
-                      va="bottom", fontsize=7, color="0.3")  # fmt: skip
-    if panel.log[0]:
-        plot.set_xscale("log", base=2)
-    if panel.log[1]:
-        plot.set_yscale("log")
-    plot.set_title(panel.title, fontsize=10)
-    plot.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
-    plot.grid(alpha=0.3)
-    plot.legend(fontsize=7)
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)

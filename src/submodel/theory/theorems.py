@@ -73,11 +73,16 @@ def theorem_4(problem: Problem, steps: int, windows: int, epochs: int) -> StepSi
 
 
 def theorem_5(problem: Problem, p: float, examples: int, steps: int, rounds: int) -> StepSize:
-    """Step size sqrt(N n) / (R K); needs R >= L~ sqrt(N n), L~ = max p_i L."""
+    """Step size sqrt(N n) / (R K); needs R >= L~ sqrt(N n), L~ = max p_i L.
+
+    The proof uses Theorem 1's recursion, which needs eta <= 1 / (16 L K): 16 / p times the rounds.
+    """
     root = math.sqrt(problem.clients * examples)
     least_rounds = p * problem.smoothness * root
     unmet = [] if rounds >= least_rounds else [f"R >= L~ sqrt(N n) = {least_rounds:.0f}"]
     eta = root / (rounds * steps)
+    if not unmet and eta > 1 / (16 * problem.smoothness * steps):
+        unmet.append(f"the proof's eta <= 1/(16 L K): R >= {16 * problem.smoothness * root:.0f}")
     if eta > 2 / problem.smoothness:
         unmet.append("the proof's non-expansive step eta <= 2/L")
     return StepSize(eta, tuple(unmet))
@@ -94,7 +99,7 @@ def theorem_6(problem: Problem, examples: int, steps: int, windows: int, epochs:
 
 
 def lemma_bound(problem: Problem, p: float, gradient: float, radius: float) -> float:
-    """The bound on ||w*(1) - w*(p)|| (Lemma 1): sqrt((2G^2 + 2W^2L^2) d (1-p)) / (p mu)."""
+    """The bound on ||w*(1) - w*(p)|| (Lemma 2): sqrt((2G^2 + 2W^2L^2) d (1-p)) / (p mu)."""
     if problem.convexity <= 0:
         raise TheoryError("the lemma needs a strongly convex problem: mu = 0 here")
     constants = 2 * gradient**2 + 2 * (radius * problem.smoothness) ** 2

@@ -1,7 +1,7 @@
 """The lab's problems, whose constants are known or can be measured."""
 
 from submodel.theory.problems.base import FloatArray, Problem, TheoryError
-from submodel.theory.problems.examples import Logistic, Ridge, Samples
+from submodel.theory.problems.examples import Logistic, Ridge, Samples, pad_examples
 from submodel.theory.problems.net import Net
 from submodel.theory.problems.quadratic import Quadratic, quadratics
 
@@ -14,5 +14,6 @@ __all__ = [
     "Ridge",
     "Samples",
     "TheoryError",
+    "pad_examples",
     "quadratics",
 ]

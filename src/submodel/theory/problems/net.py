@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from submodel.randomness import generator
 from submodel.theory.problems.base import FloatArray
+from submodel.theory.problems.curvature import largest_curvature
 from submodel.theory.problems.examples import Samples
 
 
@@ -48,15 +48,7 @@ class Net(Samples):
     @cached_property
     def smoothness(self) -> float:
         """The largest curvature of any f_i at 64 points of the ball."""
-        rng = generator(0, "curvature")
-        shape = (self.clients, 64, self.dimension)
-        w = rng.standard_normal(shape)
-        w *= self.radius * rng.random((*shape[:2], 1)) / np.linalg.norm(w, axis=-1, keepdims=True)
-        v = rng.standard_normal(shape)
-        for _ in range(30):
-            v /= np.linalg.norm(v, axis=-1, keepdims=True)
-            v = (self.gradients(w + 1e-5 * v) - self.gradients(w - 1e-5 * v)) / 2e-5
-        return float(np.linalg.norm(v, axis=-1).max())
+        return largest_curvature(self, self.radius)
 
     def _active(self, w: FloatArray, x: FloatArray) -> FloatArray:
         u = w.reshape(*w.shape[:-1], self.hidden_units, self.features)
@@ -65,11 +57,11 @@ class Net(Samples):
     def losses(self, w: FloatArray) -> FloatArray:
         """f_i at each point."""
         errors = self._active(w, self.x) @ self.outgoing - self.y
-        return np.asarray(np.square(errors).mean(-1) / 2 + self.l2 / 2 * np.square(w).sum(-1))
+        return np.asarray(self._mean(np.square(errors)) / 2 + self.l2 / 2 * np.square(w).sum(-1))
 
     def _gradients(self, w: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
         active = self._active(w, x)
-        errors = (active @ self.outgoing - y) / y.shape[-1]
+        errors = (active @ self.outgoing - y) / self._divisor(y)
         back = errors[..., None] * (1 - active**2) * self.outgoing
         weight_gradients = back.swapaxes(-1, -2) @ x
         return np.asarray(weight_gradients.reshape(*weight_gradients.shape[:-2], -1) + self.l2 * w)

@@ -51,11 +51,13 @@ class StudyOffer:
 STUDIES = {
     "convergence": StudyOffer("convergence", "ConvergenceSettings", "study_convergence"),
     "residual": StudyOffer("residual", "ResidualSettings", "study_residual"),
+    "lemmas": StudyOffer("lemmas", "LemmaSettings", "study_lemmas"),
     "nonconvex": StudyOffer("nonconvex", "NonconvexSettings", "study_nonconvex"),
     "stability": StudyOffer("stability", "StabilitySettings", "study_stability"),
     "generalization": StudyOffer(
         "generalization", "GeneralizationSettings", "study_generalization"
     ),
     "beyond": StudyOffer("beyond", "BeyondSettings", "study_beyond"),
+    "problem": StudyOffer("one_problem", "OneProblemSettings", "study_one_problem"),
 }
 """What ``submodel study`` takes, by name."""

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from submodel.schemes import Random
+from submodel.theory.drawing import Panel, PlotLine, guide_through
 from submodel.theory.masking import Masking, bernoulli, rolling
+from submodel.theory.measures import Measure, slope
 from submodel.theory.objective import MaskedObjective
 from submodel.theory.problem_constants import largest_gradient
 from submodel.theory.problems import Quadratic, quadratics
-from submodel.theory.results import (
-    OnProgress,
-    Panel,
-    PlotLine,
-    Statement,
-    Study,
-    interval,
-    report_nothing,
-    slope,
-)
+from submodel.theory.residuals import distance_bounds
+from submodel.theory.results import OnProgress, ResultRow, Study, report_nothing
+from submodel.theory.studies.comparison import mean_share
 from submodel.theory.theorems import lemma_bound, residual_term, sharper_bound
+from submodel.theory.verdicts import Statement, Verdict, exact_measure, judge_at_most, judge_slope
+
+Row = tuple[float, int, float]  # p, d, heterogeneity
 
 
 @dataclass(frozen=True)
@@ -54,116 +54,164 @@ def exact_distances(problem: Quadratic, masking: Masking) -> dict[str, float]:
 
 def study_residual(s: ResidualSettings, on_progress: OnProgress = report_nothing) -> Study:
     """Measure everything."""
-    sweep = [(p, s.dimension, s.heterogeneity) for p in s.capacities]
-    sweep += [(0.5, d, s.heterogeneity) for d in s.dimensions]
-    sweep += [(0.5, s.dimension, h) for h in s.heterogeneities]
-    rows = []
-    for number, (p, d, h) in enumerate(sweep):
-        rows.append(_row(s, p, d, h))
+    by_p = [(p, s.dimension, s.heterogeneity) for p in s.capacities]
+    by_d = [(0.5, d, s.heterogeneity) for d in s.dimensions]
+    by_h = [(0.5, s.dimension, h) for h in s.heterogeneities]
+    sweep = list(dict.fromkeys([*by_p, *by_d, *by_h]))
+    table: dict[Row, dict[str, Measure]] = {}
+    for number, place in enumerate(sweep):
+        table[place] = _measure(s, *place)
         on_progress(number + 1, len(sweep))
-    by_p = rows[: len(s.capacities)]
-    by_d = rows[len(by_p) : len(by_p) + len(s.dimensions)]
-    by_h = rows[len(by_p) + len(by_d) :]
-    near = [r for r in by_p if r["p"] >= 0.9]
-    absent_shares = [1 - r["p"] for r in near]
-    claims = [
-        Statement("||w*(1) - w*(p)|| is below the lemma's bound, every problem",
-              f"{sum(r['violations'] for r in rows):g} violations of {len(rows) * s.problems}",
-              "0", "yes" if not any(r["violations"] for r in rows) else "no"),
-        Statement("looseness of the lemma's bound (bound / measured), least and most",
-              f"{min(r['looseness'] for r in rows):.1f} to {max(r['looseness'] for r in rows):.0f}",
-              "1 if tight", "loose"),
-        Statement("the lemma's bound says more than the trivial 2W for p above",
-              f"{min([r['p'] for r in by_p if r['bound'] < 2 * r['radius']], default=math.nan):g}",
-              "-", "see text"),
+    rows = [
+        ResultRow({"p": p, "rolling share": mean_share(rolling(p, s.clients, d), d), "d": d,
+                   "heterogeneity": h, "N": s.clients, "mu": s.mu, "L": s.smoothness,
+                   "problems": s.problems, "seed": s.seed}, table[p, d, h])
+        for p, d, h in sweep
     ]  # fmt: skip
-    if len(near) >= 2:
-        distance_slope = slope(absent_shares, [r["distance"] for r in near])
-        residual_slope = slope(absent_shares, [r["residual"] for r in near])
-        claims += [
-            Statement("slope of ||w*(1) - w*(p)|| in 1-p, p >= 0.9", f"{distance_slope:.2f}",
-                  "0.5 in the bound", "holds, but the truth is steeper"),
-            Statement("slope of F(w*(p)) - F* in 1-p, p >= 0.9", f"{residual_slope:.2f}",
-                  "1 in the bound", "holds, but the truth is steeper"),
-        ]  # fmt: skip
-    if len(by_d) >= 2:
-        dimension_slope = slope([r["d"] for r in by_d], [r["distance"] for r in by_d])
-        claims.append(
-            Statement(
-                "slope of ||w*(1) - w*(p)|| in d, p = 0.5",
-                f"{dimension_slope:.2f}",
-                "0.5 in the bound",
-                "holds; d need not be there",
-            )
-        )
     return Study("residual", "How far masking moves the optimum: exact values and the bounds",
-                 asdict(s), rows, _panels(by_p, by_d, by_h), claims)  # fmt: skip
+                 asdict(s), rows, _panels(table, by_p, by_d, by_h),
+                 _claims(s, table, by_p, by_d))  # fmt: skip
 
 
-def _row(s: ResidualSettings, p: float, d: int, h: float) -> dict[str, float]:
+def _measure(s: ResidualSettings, p: float, d: int, h: float) -> dict[str, Measure]:
+    some = tuple(1.0 if i % 2 else p for i in range(s.clients))
     kinds = {
         "": bernoulli(p, s.clients),
         "rolling ": rolling(p, s.clients, d),
         "unbiased ": bernoulli(p, s.clients, unbiased=True),
+        "unequal ": Masking(Random(), some),
     }
     values: dict[str, list[float]] = {}
+
+    def note(name: str, value: float) -> None:
+        values.setdefault(name, []).append(value)
+
     for number in range(s.problems):
         problem = quadratics(s.clients, d, s.mu, s.smoothness, h, 0.0, s.seed + number)
         for kind, masking in kinds.items():
             for name, value in exact_distances(problem, masking).items():
-                values.setdefault(kind + name, []).append(value)
-        radius = values["radius"][-1]
+                note(kind + name, value)
+        radius, distance = values["radius"][-1], values["distance"][-1]
         gradient = largest_gradient(problem, radius)
-        distance_bound = lemma_bound(problem, p, gradient, radius)
-        values.setdefault("bound", []).append(distance_bound)
-        values.setdefault("sharper", []).append(sharper_bound(problem, p, gradient, radius))
-        values.setdefault("term", []).append(residual_term(problem, p, gradient, radius))
-        values.setdefault("violations", []).append(float(values["distance"][-1] > distance_bound))
-    means = {name: float(np.mean(column)) for name, column in values.items()}
-    _, low, high = interval(np.array(values["distance"]))
-    means["violations"] = float(np.sum(values["violations"]))
-    shown_names = ("distance", "residual", "bound", "sharper", "term", "radius", "violations",
-            "rolling distance", "rolling residual", "unbiased distance",
-            "unbiased residual")  # fmt: skip
-    return {
-        "p": p, "d": d, "heterogeneity": h, **{name: means[name] for name in shown_names},
-        "distance low": low, "distance high": high,
-        "looseness": means["bound"] / max(means["distance"], 1e-300),
-    }  # fmt: skip
+        limit = lemma_bound(problem, p, gradient, radius)
+        note("bound", limit)
+        note("bound without d", sharper_bound(problem, p, gradient, radius))
+        note("residual term", residual_term(problem, p, gradient, radius))
+        bounds = distance_bounds(problem, kinds[""])
+        note("sharper bound", bounds.by_condition)
+        note("bound of any convex loss", bounds.smooth)
+        note("distance / bound", distance / limit)
+        note("distance / sharper bound", distance / bounds.by_condition)
+    keep = [name for name in values if not name.endswith("radius") or name == "radius"]
+    return {name: Measure.of(np.array(values[name])) for name in keep}
+
+
+def _claims(
+    s: ResidualSettings, table: Mapping[Row, Mapping[str, Measure]], by_p: Sequence[Row],
+    by_d: Sequence[Row],
+) -> list[Statement]:  # fmt: skip
+    claims = []
+    every = list(table.values())
+    for source, name, label in (
+        ("Lemma 2", "distance / bound", "||w*(1) - w*(p)|| over the lemma's bound, largest of all"),
+        ("", "distance / sharper bound", "the same over (1 - p)(kappa_F - 1)||w*||"),
+    ):
+        ratios = np.concatenate([m[name].values for m in every if m[name].values is not None])
+        worst, mean = float(ratios.max()), 1 / float(np.median(ratios))
+        count = f"{len(ratios)} problems"
+        claims += [
+            Statement(source, "value", count, label, exact_measure(worst), "<=", 1.0,
+                      judge_at_most(exact_measure(worst), 1.0 + 1e-9)),
+            Statement(source, "value", count, "how many times too large, median",
+                      exact_measure(mean), "-", 1.0, Verdict.NUMBER),
+        ]  # fmt: skip
+    terms = np.concatenate([
+        m["residual"].values / m["residual term"].values for m in every
+        if m["residual"].values is not None and m["residual term"].values is not None
+    ])  # fmt: skip
+    worst_term = exact_measure(float(terms.max()))
+    claims.append(Statement("Theorem 1", "residual", f"{len(terms)} problems",
+                            "F(w*(p)) - F* over the residual term, largest", worst_term, "<=", 1.0,
+                            judge_at_most(worst_term, 1.0)))  # fmt: skip
+    near = [place for place in by_p if place[0] >= 0.9]
+    sweeps = [
+        ("Lemma 2", "1-p", "p >= 0.9", "||w*(1) - w*(p)||", "distance", near, 0.5),
+        ("Theorem 1", "1-p", "p >= 0.9", "F(w*(p)) - F*", "residual", near, 1.0),
+        ("Lemma 2", "d", "p=0.5", "||w*(1) - w*(p)||", "distance", list(by_d), 0.5),
+    ]
+    for source, parameter, case, quantity, name, places, limit in sweeps:
+        if len(places) < 2:
+            continue
+        x = [1 - p if parameter == "1-p" else float(d) for p, d, _ in places]
+        number = exact_measure(slope(x, [table[place][name].mean for place in places]))
+        # p -> 1: a larger exponent of 1 - p is the smaller number; along d a smaller one is
+        verdict = judge_slope(number, limit) if parameter == "d" else _steeper(number, limit)
+        relation = "<=" if parameter == "d" else ">="
+        claims.append(Statement(source, parameter, case, f"slope of {quantity}", number, relation,
+                                limit, verdict))  # fmt: skip
+    base = (0.5, s.dimension, s.heterogeneity)
+    if base in table:
+        for kind in ("", "rolling ", "unbiased ", "unequal "):
+            claims.append(Statement("", "scheme", f"{kind.strip() or 'random'}, p=0.5",
+                                    "F(w*(p)) - F*", table[base][f"{kind}residual"], "-", None,
+                                    Verdict.NUMBER))  # fmt: skip
+    return claims
+
+
+def _steeper(measure: Measure, limit: float) -> Verdict:
+    if math.isnan(measure.mean):
+        return Verdict.OPEN
+    return Verdict.FASTER if measure.mean > limit + 0.01 else (
+        Verdict.YES if measure.mean >= limit - 0.01 else Verdict.NO)  # fmt: skip
 
 
 def _panels(
-    by_p: list[dict[str, float]], by_d: list[dict[str, float]], by_h: list[dict[str, float]]
-) -> list[Panel]:
+    table: Mapping[Row, Mapping[str, Measure]], by_p: Sequence[Row], by_d: Sequence[Row],
+    by_h: Sequence[Row],
+) -> list[Panel]:  # fmt: skip
     def line(
-        label: str, rows: list[dict[str, float]], x: str, y: str, style: str = "-o"
+        label: str, name: str, places: Sequence[Row], axis: int, style: str = "-o"
     ) -> PlotLine:
-        at = [1 - r["p"] if x == "1-p" else r[x] for r in rows]
-        band = y == "distance"
+        x = [round(1 - place[0], 9) if axis == 0 else float(place[axis]) for place in places]
         # windows that round up to the whole model leave nothing but rounding errors
-        return PlotLine(label, at, [r[y] if r[y] > 1e-12 else math.nan for r in rows],
-                    [r["distance low"] for r in rows] if band else None,
-                    [r["distance high"] for r in rows] if band else None, style)  # fmt: skip
+        measures = [table[place][name] for place in places]
+        positive = [m if m.mean > 1e-12 else Measure(math.nan, math.nan, math.nan)
+                    for m in measures]  # fmt: skip
+        return PlotLine.of_measures(label, x, positive, style)
 
-    trivial = PlotLine("trivial: 2W", [1 - r["p"] for r in by_p], [2 * r["radius"] for r in by_p],
-                       None, None, "k--")  # fmt: skip
+    trivial = (
+        [round(1 - place[0], 9) for place in by_p],
+        [2 * table[place]["radius"].mean for place in by_p],
+    )
+    bounds = [("the lemma's bound", "bound", "--"), ("without d", "bound without d", "-."),
+              ("(1-p)(kappa_F-1)||w*||", "sharper bound", ":^")]  # fmt: skip
+    distances = line("random", "distance", by_p, 0)
+    residuals = line("random", "residual", by_p, 0)
     return [
         Panel("distance of the optima", "1 - p", "||w*(1) - w*(p)||",
-              [line("random", by_p, "1-p", "distance"),
-               line("rolling", by_p, "1-p", "rolling distance", "-s"),
-               line("unbiased 1/p", by_p, "1-p", "unbiased distance", "-^"),
-               line("lemma's bound", by_p, "1-p", "bound", "--"),
-               line("bound without d", by_p, "1-p", "sharper", "-."), trivial]),
+              [distances, line("rolling", "rolling distance", by_p, 0, "-s"),
+               line("unequal, p_i of 1 and p", "unequal distance", by_p, 0, "-v"),
+               *(line(label, name, by_p, 0, style) for label, name, style in bounds),
+               PlotLine("trivial: 2W", *trivial, style="k--")],
+              [guide_through(_last(distances), 0.5, "the lemma"),
+               guide_through(_last(distances), 1.0, "the truth")]),
         Panel("residual of the original objective", "1 - p", "F(w*(p)) - F(w*)",
-              [line("random", by_p, "1-p", "residual"),
-               line("rolling", by_p, "1-p", "rolling residual", "-s"),
-               line("unbiased 1/p", by_p, "1-p", "unbiased residual", "-^"),
-               line("Theorem 1's term", by_p, "1-p", "term", "--")]),
+              [residuals, line("rolling", "rolling residual", by_p, 0, "-s"),
+               line("unequal, p_i of 1 and p", "unequal residual", by_p, 0, "-v"),
+               line("unbiased 1/p", "unbiased residual", by_p, 0, "-^"),
+               line("Theorem 1's term", "residual term", by_p, 0, "--")],
+              [guide_through(_last(residuals), 1.0, "Theorem 1"),
+               guide_through(_last(residuals), 2.0, "the truth")]),
         Panel("over the dimension, p = 0.5", "d", "||w*(1) - w*(p)||",
-              [line("random", by_d, "d", "distance"),
-               line("lemma's bound", by_d, "d", "bound", "--"),
-               line("bound without d", by_d, "d", "sharper", "-.")]),
+              [line("random", "distance", by_d, 1),
+               *(line(label, name, by_d, 1, style) for label, name, style in bounds)]),
         Panel("over the heterogeneity, p = 0.5", "heterogeneity", "||w*(1) - w*(p)||",
-              [line("random", by_h, "heterogeneity", "distance"),
-               line("lemma's bound", by_h, "heterogeneity", "bound", "--")], log=(False, True)),
+              [line("random", "distance", by_h, 2),
+               *(line(label, name, by_h, 2, style) for label, name, style in bounds)],
+              log=(False, True)),
     ]  # fmt: skip
+
+
+def _last(line: PlotLine) -> PlotLine:
+    """From the largest p on, where a power of 1 - p begins."""
+    return PlotLine(line.label, line.x[::-1], line.mean[::-1])

@@ -1,79 +1,121 @@
-"""What the curves say: claims beside the theorems' slopes, panels to draw, conditions not met."""
+"""What the points say beyond their sweeps: floors, the output, and random against rolling."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from submodel.theory.results import Panel, PlotLine, Statement, interval, slope_interval
-from submodel.theory.studies.convergence.cases import ConvergenceSettings
-from submodel.theory.studies.convergence.curves import ConvergenceCurve
+from submodel.theory.bounds import BoundTerms
+from submodel.theory.studies.convergence.cases import (
+    ConvergenceCase,
+    ConvergenceSettings,
+    convergence_base,
+)
+from submodel.theory.studies.convergence.points import (
+    CaseBench,
+    ConvergencePoint,
+    measure_floor,
+)
+from submodel.theory.studies.convergence.sweeps import ConvergenceSweep
+from submodel.theory.verdicts import (
+    Statement,
+    Verdict,
+    exact_measure,
+    judge_at_most,
+    judge_equal,
+    judge_positive,
+)
 
-_TOLERANCE = 0.15  # of a slope
 
-
-def slope_claims(s: ConvergenceSettings, curve: ConvergenceCurve) -> list[Statement]:
-    """How steeply a case falls, and where F stays without noise, beside what theory says."""
-    case = curve.case
-    raw, low, high = slope_interval(s.rounds, curve.errors)
-    logs = case.logs(s)
-    if case.noise == 0:
-        theorem_slope = -2.0
-        logs = [log**2 for log in logs]
-    else:
-        theorem_slope = -1.0
-    slope, least, most = slope_interval(s.rounds, curve.errors, logs)
-    power = "" if theorem_slope == -1 else "^2"
-    log = "log T" if case.rolls and not case.takes_theorem_1_step else "log(KR)"
-    name = f"slope of E||w_R - w*||^2 / {log}{power}, {case.label}"
-    close = abs(slope - theorem_slope) <= _TOLERANCE
-    measurement = (
-        f"{slope:.2f} [{least:.2f}, {most:.2f}]; undivided {raw:.2f} [{low:.2f}, {high:.2f}]"
-    )
-    claims = [Statement(name, measurement, f"{theorem_slope:g}", "yes" if close else "no")]
-    if case.p < 1 and case.noise == 0:
-        last, low, high = interval(curve.output_gaps[-1])
-        exact = curve.output_floor + float(curve.iterate_gaps[-1].mean()) - curve.residual
-        inside = "yes" if low <= exact <= high else "no"
-        text = f"F(w^) - F* stays above the residual by its last masks' variance, {case.label}"
-        measurement = f"{last:.5f} [{low:.5f}, {high:.5f}] at the largest R"
-        expectation = f"{curve.residual:.5f} + {curve.output_floor - curve.residual:.5f}"
-        claims.append(Statement(text, measurement, expectation, inside))
+def floor_statements(s: ConvergenceSettings) -> list[Statement]:
+    """F at the mean of late iterates is F(w*(p)) - F(w*) and what the drift of order eta K adds."""
+    base = convergence_base(s)
+    cases = {
+        f"random, p={base.p:g}": base,
+        f"random, p_i of 1 and {base.p:g}": replace(base, unequal=True),
+        f"rolling, s/d={replace(base, rolls=True).share(s):g}": replace(base, rolls=True),
+    }
+    claims = []
+    for name, case in cases.items():
+        if not case.rolls and case.p == 1:
+            continue
+        floor, residual = measure_floor(s, case)
+        source = "Theorem 3" if case.rolls else "Theorem 1"
+        exact = floor.exact or 0.0
+        claims += [
+            Statement(source, "floor", name, "F at the mean of late iterates, with its drift",
+                      floor, "=", exact, judge_equal(floor, exact)),
+            Statement(source, "floor", name, "the same over F(w*(p)) - F*: what the drift adds",
+                      exact_measure(exact / residual), "-", 1.0, Verdict.NUMBER),
+        ]  # fmt: skip
     return claims
 
 
-def convergence_panels(s: ConvergenceSettings, curves: Sequence[ConvergenceCurve]) -> list[Panel]:
-    """The curves by p, the other cases, the original objective, random against rolling."""
-    by_p = [c for c in curves if c.case.label.startswith("p=") and "," not in c.case.label]
-    others = [c for c in curves if c not in by_p]
-    least = by_p[-1]
-    rolls = next(c for c in curves if c.case.takes_theorem_1_step)
-    axis = "rounds R"
-    return [
-        Panel("to the masked optimum, by p", axis, "E||w_R - w*(p)||² / log(KR)",
-              [PlotLine.of(c.case.label, s.rounds,
-                       [e / log for e, log in zip(c.errors, c.case.logs(s), strict=True)])
-               for c in by_p], -1.0),
-        Panel("other K, N, noise, scheme", axis, "E||w_R - w*(p)||²",
-              [PlotLine.of(c.case.label, s.rounds, c.errors) for c in [least, *others]], -1.0),
-        Panel("original objective, F(w_R), and exact residuals", axis, "E F(w_R) - F(w*)",
-              [PlotLine.of(c.case.label, s.rounds, c.iterate_gaps) for c in by_p],
-              levels={f"F(w*(p)) - F*, {c.case.label}": c.residual
-                      for c in by_p if c.residual > 0}),
-        Panel("random against rolling, equal coordinates and steps", axis, "E F - F(w*)",
-              [PlotLine.of(f"{c.case.label}: {what}", s.rounds, values, style)
-               for c in (least, rolls)
-               for what, values, style in (("F(w_R)", c.iterate_gaps, "-o"),
-                                           ("F(w^)", c.output_gaps, "--s"))],
-              levels={f"residual, {c.case.label}": c.residual for c in (least, rolls)}),
-    ]  # fmt: skip
+def output_statements(
+    s: ConvergenceSettings, points: Sequence[ConvergencePoint]
+) -> list[Statement]:
+    """The output against the last iterate, the schemes against each other, at the largest R."""
+    last = [p for p in points if p.case.rounds == max(s.rounds)]
+
+    def find(rolls: bool, noise: float, kind: str, p: float) -> ConvergencePoint:
+        return next(
+            x for x in last
+            if (x.case.rolls, x.case.noise, x.case.step_kind, x.case.p, x.case.unequal)
+            == (rolls, noise, kind, p, False)
+        )  # fmt: skip
+
+    least = min(s.capacities)
+    quiet = find(False, 0.0, "theorem", least)
+    random, rolling = (
+        find(False, s.noise, "theorem", least),
+        find(True, s.noise, "theorem 1", least),
+    )
+    name = f"p={least:g}, R={max(s.rounds)}"
+    claims = []
+    if least < 1:
+        above = quiet.output_gap.minus(quiet.gap)
+        claims.append(
+            Statement("Algorithm 1", "output", f"random, {name}, no noise",
+                      "F(w^) - F(w_R): what the output step's fresh masks add", above, ">", 0.0,
+                      judge_positive(above)))  # fmt: skip
+    for what, one, other in (
+        ("F(w^): random - rolling, equal coordinates and step size", random.output_gap,
+         rolling.output_gap),
+        ("||w_R - w*||^2 to each one's optimum: random - rolling", random.error, rolling.error),
+    ):  # fmt: skip
+        difference = one.minus(other)
+        claims.append(Statement("", "scheme", name, what, difference, ">", 0.0,
+                                judge_positive(difference)))  # fmt: skip
+    return claims
 
 
-def condition_notes(curves: Sequence[ConvergenceCurve]) -> list[str]:
-    """One line per case whose theorem's condition is not met everywhere."""
-    lines = []
-    for curve in curves:
-        unmet = [note for note in curve.notes if note != "met"]
-        if unmet:
-            of = f"{len(unmet)} of {len(curve.notes)} values of R"
-            lines.append(f"{curve.case.label}: at {of} the theorem's condition is {unmet[-1]}")
-    return lines
+def bound_statements(
+    sweeps: Sequence[ConvergenceSweep], points: dict[ConvergenceCase, ConvergencePoint]
+) -> list[Statement]:
+    """Whether the error is below the bound of the theorem's proof, at the largest R."""
+    claims: list[Statement] = []
+    for sweep in sweeps:
+        point = points[sweep.cases[-1]]
+        if point.case.source != "Theorem 1" or point.step.unmet[:1] == ("one's own step size",):
+            continue
+        ratio = point.error.times(1 / point.ceiling.total)
+        claims.append(
+            Statement("Theorem 1", "value", f"{sweep.label}, R={point.case.rounds}",
+                      "E||w_R - w*||^2 over the bound of the proof", ratio, "<=", 1.0,
+                      judge_at_most(ratio, 1.0), point.step.note))  # fmt: skip
+    return claims
+
+
+def long_run(
+    s: ConvergenceSettings, case: ConvergenceCase, factors: Sequence[int] = (1, 4, 16, 64)
+) -> tuple[list[int], list[float], list[BoundTerms]]:
+    """R, the exact E||w_R - w*||^2 and the proof's bound, for R that trials do not reach."""
+    rounds = [max(s.rounds) * factor for factor in factors]
+    errors: list[float] = []
+    limits: list[BoundTerms] = []
+    for number in rounds:
+        bench = CaseBench(s, replace(case, rounds=number))
+        step = bench.choose_step()
+        errors.append(float(bench.exact(bench.plan(step)).distances[-1]))
+        limits.append(bench.ceiling(step.eta))
+    return rounds, errors, limits

@@ -1,74 +1,113 @@
-"""The study of Theorems 1 and 3: every case is measured, then the schemes are compared."""
+"""The study of Theorems 1 and 3: every case is measured, then what the theorems say of them."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-import numpy as np
-
-from submodel.theory.masking import Masking
-from submodel.theory.objective import MaskedObjective
-from submodel.theory.problems import Quadratic
-from submodel.theory.results import OnProgress, Statement, Study, interval, report_nothing
-from submodel.theory.studies.convergence.cases import ConvergenceSettings, check_rounds, list_cases
-from submodel.theory.studies.convergence.curves import measure_case, measure_floor
-from submodel.theory.studies.convergence.statements import (
-    condition_notes,
-    convergence_panels,
-    slope_claims,
+from submodel.theory.limits import balance
+from submodel.theory.results import OnProgress, ResultRow, Study, report_nothing
+from submodel.theory.studies.comparison import slope_statement
+from submodel.theory.studies.convergence.cases import (
+    ConvergenceCase,
+    ConvergenceSettings,
+    check_rounds,
+    convergence_base,
 )
+from submodel.theory.studies.convergence.panels import convergence_panels
+from submodel.theory.studies.convergence.points import (
+    CaseBench,
+    ConvergencePoint,
+    measure_point,
+)
+from submodel.theory.studies.convergence.statements import (
+    bound_statements,
+    floor_statements,
+    long_run,
+    output_statements,
+)
+from submodel.theory.studies.convergence.sweeps import parameter_sweeps, round_sweeps
+from submodel.theory.verdicts import Statement, Verdict, exact_measure, judge_at_most
 
-_FLOOR = 0.05  # of the exact residual
+_CLOSE = 0.01  # of a limit
 
 
 def study_convergence(s: ConvergenceSettings, on_progress: OnProgress = report_nothing) -> Study:
     """Measure everything."""
     check_rounds(s)
-    cases = list_cases(s)
-    noisy = [c for c in cases if c.noise and c.steps == s.steps and c.p < 1]
-    floors = [c for c in noisy if not c.takes_theorem_1_step]
-    case_rounds = sum(s.rounds) * len(cases)
-    total = case_rounds + max(s.rounds) * len(floors)
-    radius = 1.5 * max(_reach(case.problem(s), case.masking(s)) for case in cases)
-    curves = []
-    for number, case in enumerate(cases):
-        curves.append(measure_case(s, case, radius, on_progress, number * sum(s.rounds), total))
-    rows = [
+    by_rounds, others = round_sweeps(s), parameter_sweeps(s)
+    sweeps = [*by_rounds, *others]
+    cases = list(dict.fromkeys(case for sweep in sweeps for case in sweep.cases))
+    total = sum(case.rounds for case in cases)
+    points: dict[ConvergenceCase, ConvergencePoint] = {}
+    rounds = 0
+    for case in cases:
+        points[case] = measure_point(s, case)
+        rounds += case.rounds
+        on_progress(rounds, total)
+    claims = [sweep.statement(s, points) for sweep in sweeps]
+    claims += bound_statements(by_rounds, points)
+    quiet = replace(convergence_base(s), noise=0.0)
+    long, noisy = long_run(s, quiet), long_run(s, convergence_base(s))
+    for name, (many, errors, limits) in (("", noisy), (", no noise", long)):
+        claims.append(slope_statement(
+            "Theorem 1", "R", f"random, p={quiet.p:g}{name}, R={many[0]} to {many[-1]}",
+            "exact E||w_R - w*||^2", many, [exact_measure(e) for e in errors], limits,
+            speaks=s.eta is None))  # fmt: skip
+    if s.eta is None:
+        claims += [_limit_statement(s, many[-1], errors[-1], noise)
+                   for (many, errors, _), noise in ((noisy, s.noise), (long, 0.0))]  # fmt: skip
+        ratio = exact_measure(long[1][-1] / long[2][-1].total)
+        claims.append(Statement(
+            "Theorem 1", "value", f"random, p={quiet.p:g}, no noise, R={long[0][-1]}",
+            "exact E||w_R - w*||^2 over the bound of the proof", ratio, "<=", 1.0,
+            judge_at_most(ratio, 1.0)))  # fmt: skip
+    claims += floor_statements(s)
+    claims += output_statements(s, list(points.values()))
+    return Study(
+        "convergence", "Theorems 1 and 3: convergence to w*(p), quadratics", asdict(s),
+        [_row(s, point) for point in points.values()],
+        convergence_panels(s, by_rounds, others, points, long), claims, _notes(points),
+    )  # fmt: skip
+
+
+def _limit_statement(s: ConvergenceSettings, rounds: int, error: float, noise: float) -> Statement:
+    """The sharper statement: R E||w_R - w*||^2 / log(KR) has a limit, and which."""
+    bench = CaseBench(s, replace(convergence_base(s), noise=noise))
+    least = min(bench.masking.capacities) * s.mu
+    limit = balance(bench.problem, bench.masking).rate_constant(s.steps, least)
+    measure = exact_measure(rounds * error / math.log(s.steps * rounds))
+    close = Verdict.YES if abs(measure.mean / limit - 1) < _CLOSE else Verdict.NO
+    return Statement("Theorem A", "R", f"random, p={bench.case.p:g}, noise {noise:g}, R={rounds}",
+                     "exact R E||w_R - w*||^2 / log(KR)", measure, "->", limit, close)  # fmt: skip
+
+
+def _row(s: ConvergenceSettings, point: ConvergencePoint) -> ResultRow:
+    case = point.case
+    return ResultRow(
         {
-            "case": c.case.label, "R": r, "distance2": float(e.mean()),
-            "F(w_R)-F*": float(g.mean()), "F(w^)-F*": float(o.mean()),
-            "residual": c.residual, "output floor": c.output_floor,
-            "condition": note,
-        }
-        for c in curves
-        for r, e, g, o, note in zip(
-            s.rounds, c.errors, c.iterate_gaps, c.output_gaps, c.notes, strict=True
-        )
-    ]  # fmt: skip
-    claims = [claim for curve in curves for claim in slope_claims(s, curve)]
-    for number, case in enumerate(floors):
-        rounds_before = case_rounds + number * max(s.rounds)
-        floor, low, high, exact = measure_floor(s, case, radius, on_progress, rounds_before, total)
-        off = floor / exact - 1
-        measurement = f"{floor:.5f} [{low:.5f}, {high:.5f}] ({off:+.1%})"
-        verdict = "yes" if abs(off) <= _FLOOR else "no"
-        text = f"floor of F is F(w*(p)) - F(w*), {case.label}"
-        claims.append(Statement(text, measurement, f"{exact:.5f}", verdict))
-    random, rolling = curves[len(s.capacities) - 1], curves[-1]
-    mean, low, high = interval(random.output_gaps[-1] - rolling.output_gaps[-1])
-    claims.append(Statement("F(w^) is lower with rolling than with random masks, equal coordinates "
-                        "and step size, largest R", f"{mean:.4f} [{low:.4f}, {high:.4f}] lower",
-                        "-", "yes" if low > 0 else "undecided" if high > 0 else "no"))  # fmt: skip
-    mean, low, high = interval(random.errors[-1] - rolling.errors[-1])
-    claims.append(Statement("the same for ||w_R - w*||^2, each to its own optimum",
-                        f"{mean:.4f} [{low:.4f}, {high:.4f}] lower", "-",
-                        "yes" if low > 0 else "undecided" if high > 0 else "no"))  # fmt: skip
-    settings = {**asdict(s), "radius": radius}
-    return Study("convergence", "Theorems 1 and 3: convergence to w*(p), quadratics", settings,
-                 rows, convergence_panels(s, curves), claims, condition_notes(curves))  # fmt: skip
+            "scheme": "rolling" if case.rolls else "random",
+            "p": case.p, "share": point.share, "unequal": case.unequal, "R": case.rounds,
+            "K": case.steps, "N": case.clients, "d": s.dimension, "mu": s.mu,
+            "L": case.smoothness, "heterogeneity": s.heterogeneity, "spread": case.spread,
+            "noise": case.noise,
+            "step": case.step_kind, "eta": point.step.eta, "seed": s.seed,
+        },
+        {"distance2": point.error, "F(w_R)-F*": point.gap, "F(w^)-F*": point.output_gap},
+        {"residual": point.residual, "bound": point.ceiling.total,
+         "projections": float(point.projections),
+         "condition": point.step.note},
+    )  # fmt: skip
 
 
-def _reach(problem: Quadratic, masking: Masking) -> float:
-    optima = [MaskedObjective(problem, m).optimum(math.inf) for m in (None, masking)]
-    return max(float(np.linalg.norm(w)) for w in optima)
+def _notes(points: dict[ConvergenceCase, ConvergencePoint]) -> list[str]:
+    """One line per kind of case whose theorem's condition is not met."""
+    lines: dict[str, list[str]] = {}
+    for case, point in points.items():
+        if case.source and point.step.unmet:
+            lines.setdefault(f"{case.source}, {case.words}", []).append(point.step.note)
+    counts = {key: sum(case.source + ", " + case.words == key for case in points) for key in lines}
+    return [
+        f"{key}: at {len(notes)} of {counts[key]} points the theorem's condition is {notes[-1]}"
+        for key, notes in lines.items()
+    ]
