@@ -3,11 +3,12 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SIMULATION := .venv-simulation
+DOCS := .venv-docs
 # One thread per test process: the tests run in parallel, and tiny operators gain nothing from more.
 # Whatever the shell says, bytecode is kept: all processes that tests start would compile the same again.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg PYTHONDONTWRITEBYTECODE=
 
-.PHONY: train test test-quick test-deep test-faults test-simulation lint lint-quick graph results clean
+.PHONY: train test test-quick test-deep test-faults test-simulation lint lint-quick graph results docs clean
 
 train: $(VENV)/.ready
 	$(BIN)/submodel train
@@ -48,6 +49,19 @@ graph: $(VENV)/.ready
 results: $(VENV)/.ready
 	MPLBACKEND=Agg $(BIN)/python -m tools.results
 
+# The documentation as a site: open site/index.html. Nothing is fetched when it is built or read.
+docs: $(DOCS)/.ready
+	$(DOCS)/bin/python -m doctest tools/docstrings.py
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	$(DOCS)/bin/python -m tools.links site
+
+$(DOCS)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(PYTHON) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+		print(*project["optional-dependencies"]["docs"], sep="\n")' > $(DOCS)/requirements.txt
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -r $(DOCS)/requirements.txt
+	touch $@
+
 # Flower's simulation, with a Ray that `make test` does without, in a network of its own.
 test-simulation: $(SIMULATION)/.ready
 	$(TEST_ENV) $(SIMULATION)/bin/pytest -s tests/federation/flower/simulation.py
@@ -64,4 +78,4 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(SIMULATION) runs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(SIMULATION) $(DOCS) site runs .mypy_cache .ruff_cache .pytest_cache

@@ -67,7 +67,8 @@ def _components(kind: Kind[Any]) -> str:
         title = f"{name}:{offer.argument}" if offer.argument else name
         component = kind.find(f"{name}:x" if offer.argument else name)
         keys = "<br>".join(_line(component.options, key) for key in component.options.model_fields)
-        lines.append(f"| `{title}` | {_cell(offer.about)} | {_cell(keys)} |")
+        about = offer.about.replace("*", "\\*")
+        lines.append(f"| `{title}` | {_cell(about)} | {_cell(keys)} |")
     return "\n".join(lines)
 
 
