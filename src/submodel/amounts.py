@@ -8,6 +8,7 @@ from numbers import Real
 
 from submodel.errors import ConfigError
 
+_LONG = 120  # seconds and minutes; above, the next unit is easier to read
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
           "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}  # fmt: skip
 
@@ -71,3 +72,20 @@ def si(value: float, unit: str = "") -> str:
         if abs(value) >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}".rstrip()
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> duration(0.1234), duration(75), duration(600), duration(7500), duration(36000)
+    ('0.12 s', '75 s', '10 min', '2 h 5 min', '10 h')
+    """
+    if seconds < _LONG:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < _LONG:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 10:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{hours + minutes / 60:.0f} h" if hours < 72 else f"{hours / 24:.1f} days"

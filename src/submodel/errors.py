@@ -55,6 +55,10 @@ class SilentRoundError(SubmodelError):
     """No device answered in time; the same round may be tried again."""
 
 
+class Interruption(SubmodelError):  # noqa: N818 - not an error, but it ends the command
+    """The user stopped the run; its last completed round is saved."""
+
+
 class DivergedError(SubmodelError):
     """Every update of a round was refused; there is nothing left to merge."""
 

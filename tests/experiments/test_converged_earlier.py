@@ -60,6 +60,8 @@ def stopped_after(count: int) -> Callable[..., None]:
         *,
         may_diverge: bool = False,
         when_ended: Callable[[Job], None] | None = None,
+        work_before: float = 0.0,
+        work_beyond: float = 0.0,
     ) -> None:
         for job in jobs:
             if not may_diverge and left[0] == 0:

@@ -15,6 +15,8 @@ def run_in_this_process(
     *,
     may_diverge: bool = False,
     when_ended: Callable[[Job], None] | None = None,
+    work_before: float = 0.0,
+    work_beyond: float = 0.0,
 ) -> None:
     """What `Runner.run_jobs` does, one after another; stands in for it."""
     for job in jobs:

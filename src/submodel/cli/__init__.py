@@ -10,7 +10,17 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from submodel.cli import advise, compare, devices, federation, models, research, theory, training
+from submodel.cli import (
+    advise,
+    compare,
+    devices,
+    federation,
+    models,
+    research,
+    theory,
+    training,
+    watching,
+)
 from submodel.cli.base import command_line
 from submodel.engines.processes.followers import follow_launcher
 from submodel.engines.processes.launch import endings
@@ -20,6 +30,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "train": training.train_command,
     "resume": training.resume_command,
     "show": training.show_command,
+    "runs": watching.runs_command,
     "score": training.score_command,
     "cost": models.cost_command,
     "inspect": models.inspect_command,

@@ -18,6 +18,7 @@ from submodel.engines.processes.followers import Follower, Followers
 from submodel.errors import SubmodelError
 from submodel.experiments.converged.course import Course
 from submodel.experiments.jobs import Job, comparable
+from submodel.experiments.progress import ExperimentProgress, PlannedRun, work_shown
 from submodel.experiments.records import VariantRecord
 from submodel.extras import needs_extra
 from submodel.runs.folder import RunFolder
@@ -83,6 +84,8 @@ class Runner:
         *,
         may_diverge: bool = False,
         when_ended: Callable[[Job], None] | None = None,
+        work_before: float = 0.0,
+        work_beyond: float = 0.0,
     ) -> None:
         """Whatever is not finished of these, in this order, some at a time.
 
@@ -92,12 +95,53 @@ class Runner:
             jobs: of `job`.
             may_diverge: runs that do are no failures; they stay unfinished.
             when_ended: told each run as soon as it is finished, or has diverged where it may.
+            work_before: what the plan had before these, in core-seconds, for whoever looks on.
+            work_beyond: what it has after these.
         """
         with needs_extra("server", "a report"):  # told now, not after hours
             import matplotlib  # noqa: F401
             import scipy  # noqa: F401
-        if waiting := [job for job in jobs if not job.is_finished]:
-            self._run(waiting, may_diverge, when_ended or (lambda _: None))
+        waiting = [job for job in jobs if not job.is_finished]
+        progress = self._progress_of(jobs, waiting, work_before, work_beyond)
+        if jobs:
+            progress.write(self.out)
+
+        def note_end(job: Job) -> None:
+            nonlocal progress
+            if when_ended is not None:
+                when_ended(job)
+            progress = progress.with_end(self._place(job))
+            progress.write(self.out)
+
+        if waiting:
+            with work_shown(self.out):
+                self._run(waiting, may_diverge, note_end)
+
+    def _place(self, job: Job) -> str:
+        return job.folder.path.relative_to(self.out).as_posix()
+
+    def _progress_of(
+        self, jobs: Sequence[Job], waiting: Sequence[Job], before: float, beyond: float
+    ) -> ExperimentProgress:
+        """What those who look on need to know of some jobs that begin."""
+        waiting_paths = {job.folder.path for job in waiting}
+        return ExperimentProgress(
+            time.time(),
+            self.parallel,
+            tuple(
+                PlannedRun(
+                    self._place(job),
+                    job.rounds_expected(0),
+                    job.seconds,
+                    has_ended=job.folder.path not in waiting_paths,
+                )
+                for job in jobs
+            ),
+            work_at_begin=sum(job.rounds_done() * job.seconds for job in jobs),
+            work_before=before,
+            work_beyond=beyond,
+            has_estimates=any(job.seconds != 1 for job in jobs),
+        )
 
     def _run(
         self, waiting: list[Job], may_diverge: bool, when_ended: Callable[[Job], None]

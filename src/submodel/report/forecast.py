@@ -8,12 +8,10 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from submodel.amounts import si
+from submodel.amounts import duration, si
 from submodel.presentation.tables import text_table
 from submodel.report.tables import cost_table
 from submodel.runs.forecast import Forecast
-
-_LONG = 120.0  # seconds; above, minutes are easier to read
 
 
 def forecast_tables(result: Forecast, rows: Sequence[Mapping[str, float]]) -> list[Table]:
@@ -55,18 +53,6 @@ def forecast_tables(result: Forecast, rows: Sequence[Mapping[str, float]]) -> li
         text_table("bytes", ["what", "amount", "of what"], amounts, ["what", "of what"]),
         cost_table(rows),
     ]
-
-
-def duration(seconds: float) -> str:
-    """A time for people.
-
-    >>> duration(0.1234), duration(75), duration(600), duration(36000)
-    ('0.12 s', '75 s', '10 min', '10 h')
-    """
-    if seconds < _LONG:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < _LONG else f"{minutes / 60:.0f} h"
 
 
 def forecast_json(result: Forecast, rows: Sequence[Mapping[str, float]]) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -32,7 +31,7 @@ from submodel.config.meaning import fingerprint, refusals
 from submodel.config.plain import MOST_BYTES, read_toml
 from submodel.config.reading import without_unused
 from submodel.errors import CheckpointError, ConfigError, plain
-from submodel.files import UnreadableError, read_text, read_typed, write_text
+from submodel.files import UnreadableError, flush, read_text, read_typed, write_text
 from submodel.runs.subject import Fingerprints, describe_differences
 from submodel.runs.tensor_file import fill_tensors, write_tensors
 
@@ -41,7 +40,6 @@ __all__ = [
     "check_subject",
     "checkpoint_folders",
     "fingerprint",
-    "flush",
     "latest",
     "model_sha256",
     "read_checkpoint",
@@ -68,15 +66,6 @@ def model_sha256(tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def flush(path: Path) -> None:
-    """Wait until a file or a folder is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def save(folder: Path, state: State, config: Config, subject: Fingerprints | None = None) -> Path:

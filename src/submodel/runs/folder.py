@@ -17,8 +17,7 @@ from submodel.config import Config, keep_comments, read, to_toml
 from submodel.config.meaning import differences
 from submodel.config.plain import MOST_BYTES
 from submodel.errors import SubmodelError
-from submodel.files import JsonNumber, UnreadableError, read_text, read_typed, write_text
-from submodel.runs import checkpoint
+from submodel.files import JsonNumber, UnreadableError, flush, read_text, read_typed, write_text
 from submodel.runs.metrics import Lines, Metrics, describe_damage
 
 _MOST_SUMMARY = 2**20  # bytes
@@ -54,6 +53,7 @@ class RunFolder:
         self.curves_file = path / "curves.png"
         self.devices_file = path / "devices.json"  # over devices: who is who
         self.log_file = path / "server.log"
+        self.failed_file = path / "failed.txt"  # the error that ended it
         self.stopped_file = path / "stopped.txt"  # why the server's app gave up
         self.serving_file = path / "serving.json"  # where it is served
         self.link_log_file = path / "superlink.log"
@@ -144,7 +144,7 @@ class RunFolder:
     def flush_metrics(self) -> None:
         """Have the lines on the disk before the checkpoint that they lead to."""
         if self.metrics_file.exists():
-            checkpoint.flush(self.metrics_file)
+            flush(self.metrics_file)
 
     def add_metrics(self, line: Metrics) -> None:
         """Append one round's line."""

@@ -20,12 +20,19 @@ from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import State
 from submodel.engines.processes.group import ProcessGroup
 from submodel.engines.processes.shared_model import SharedModel, share_model
-from submodel.errors import CallbackError, LostProcessError, SilentRoundError, SubmodelError
+from submodel.errors import (
+    CallbackError,
+    Interruption,
+    LostProcessError,
+    SilentRoundError,
+    SubmodelError,
+)
 from submodel.heap import give_back, large_blocks_apart
 from submodel.model.cost import CostModel
 from submodel.model.travel import size_in_bytes
 from submodel.runs.callbacks import Callback, callbacks_of
 from submodel.runs.checkpoint import saved_round
+from submodel.runs.failure import failure_noted
 from submodel.runs.finishing import finishing_round, with_ranking
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics, round_line
@@ -37,10 +44,6 @@ from submodel.runs.training import Training
 __all__ = ["Interruption", "Metrics", "RunFolder", "run_rounds"]
 _log = logging.getLogger(__name__)
 _LARGE = 1 << 26  # bytes of a model; the holes that rounds of smaller ones leave are filled again
-
-
-class Interruption(SubmodelError):  # noqa: N818 - not an error, but it ends the command
-    """The user stopped the run; its last completed round is saved."""
 
 
 def run_rounds(
@@ -61,6 +64,17 @@ def run_rounds(
         resume: go on with the run that the folder holds.
         group: the processes that share the work; None: this one alone.
     """
+    with failure_noted(folder):
+        return _run_rounds(training, folder, callbacks, resume, group)
+
+
+def _run_rounds(
+    training: Training,
+    folder: RunFolder | None,
+    callbacks: Sequence[Callback],
+    resume: bool,
+    group: ProcessGroup | None,
+) -> tuple[State, list[Metrics]]:
     torch.set_num_threads(training.config.engine.threads)
     give_back()  # what preparing took
     setup, rounds, together = training.setup, training.rounds, group or ALONE

@@ -12,14 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from submodel.algorithm.tally import RoundReport
 from submodel.files import JsonNumber, UnreadableError, parse_typed
+
+if TYPE_CHECKING:  # PyTorch: not for whoever only reads lines
+    from submodel.algorithm.tally import RoundReport
 
 Metrics = dict[str, Any]
 _LONGEST = 2**23  # bytes of a line; a round of ten thousand devices has two million

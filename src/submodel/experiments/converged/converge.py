@@ -58,7 +58,12 @@ def converge(
         keep_run(owners[job.folder.path], job, records)
         outlook.book(job)
 
-    runner.run_jobs(by_seed, when_ended=keep_and_tell)
+    runner.run_jobs(
+        by_seed,
+        when_ended=keep_and_tell,
+        work_before=outlook.seconds_done,
+        work_beyond=outlook.beyond(by_seed),
+    )
     results = {c.slug: read_earlier(c, records) for c in contenders}
     return {slug: record for slug, record in results.items() if record is not None}
 
@@ -132,7 +137,13 @@ def choose_rates(
             outlook.leave_out(job)
     for slug, grid in grids.items():
         keep_table(slug, grid)
-    runner.run_jobs(jobs, may_diverge=True, when_ended=note)
+    runner.run_jobs(
+        jobs,
+        may_diverge=True,
+        when_ended=note,
+        work_before=outlook.seconds_done,
+        work_beyond=outlook.beyond(jobs),
+    )
     tables = {c.slug: read_earlier_rates(c, records) for c in contenders}
     return {slug: table.best for slug, table in tables.items() if table is not None}
 

@@ -51,6 +51,15 @@ class Outlook:
         self.seconds_done += _seconds(job)
         self.console.print(f"{job.folder.path.parent.name}, seed {job.config.seed}: {self.tell()}")
 
+    def beyond(self, jobs: Sequence[Job]) -> float:
+        """What is left of the plan after some jobs, in core-seconds.
+
+        Args:
+            jobs: those that come next; what is finished of them counts as nothing.
+        """
+        next_seconds = sum(_seconds(job) for job in jobs if not job.is_finished)
+        return max(0.0, self.planned - self.seconds_done - next_seconds)
+
     def tell(self) -> str:
         """How far the plan is, in words."""
         rest = max(0.0, self.planned - self.seconds_done)

@@ -1,0 +1,68 @@
+"""Looking at runs from outside: which there are, how they stand."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from submodel.cli.base import console
+from submodel.errors import SubmodelError, plain
+
+_FOLDER = Path("runs")
+
+
+def runs_command(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FOLDER...]", help="Where to look (runs/).")
+    ] = None,
+    sort: Annotated[
+        str,
+        typer.Option(
+            help="By changed, name, state, rounds, accuracy, loss, scheme, data, model, traffic or "
+            "took: the latest, best, most first."
+        ),
+    ] = "changed",
+    reverse: Annotated[bool, typer.Option("--reverse", help="The other way round.")] = False,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE|TEXT",
+            help="Only these: state=stopped, scheme=r*, local.lr=0.1, or a text; repeatable.",
+        ),
+    ] = None,
+    all_runs: Annotated[
+        bool, typer.Option("--all", help="With the runs of comparisons and reproductions.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print that as JSON.")] = False,
+) -> None:
+    """List runs, comparisons and reproductions: how they stand, what they came to."""
+    from submodel.experiments.outline import find_outlines, is_experiment
+    from submodel.report.list_table import list_table
+    from submodel.report.listing import ListRow, rows_of, select_rows, sort_rows
+    from submodel.runs.locks import LockTable
+
+    places, locks = folders or [_FOLDER], LockTable.read()
+    rows: list[ListRow] = []
+    for place in places:
+        if not place.is_dir():
+            raise SubmodelError(f"{place}: no such folder")
+        with_runs = all_runs or is_experiment(place)
+        for outline in find_outlines(place, locks):
+            rows.extend(rows_of(outline, with_runs))
+    rows = sort_rows(select_rows(rows, where or []), sort, reverse)
+    if as_json:
+        print(json.dumps({"runs": [row.as_json() for row in rows]}, indent=1, allow_nan=False))
+        return
+    if not rows:
+        these = " ".join(plain(place, 200) for place in places)
+        print(f"no such runs in {these}" if where else f"no runs in {these}")
+        return
+    base = places[0] if len(places) == 1 else Path()
+    console.print(list_table(rows, base, time.time(), console))
+    for row in rows:
+        if row.reason and row.state == "failed":
+            console.print(f"{plain(row.path, 200)} failed: {row.reason}")

@@ -1,0 +1,195 @@
+"""Which runs and experiments a folder holds, and how the experiments stand; without PyTorch.
+
+An experiment is what `compare` and `reproduce` make: a folder with ``runs/NAME/seed-0`` and so on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from submodel.experiments.progress import PROGRESS_FILE, ExperimentProgress, lock_file
+from submodel.runs.locks import LockTable
+from submodel.runs.outline import RunOutline, RunState, read_outline
+
+_DEEPEST = 6  # folders within each other
+_LEAST_SECONDS = 5.0  # of work, before anybody speaks of a pace
+
+
+@dataclass(frozen=True)
+class ExperimentOutline:
+    """An experiment in a few numbers.
+
+    Args:
+        path: its folder.
+        runs: those that have begun, by their folders.
+        progress: what its command says of its plan; None: an earlier version ran it.
+        is_at_work: whether a command is at it.
+    """
+
+    path: Path
+    runs: Sequence[RunOutline]
+    progress: ExperimentProgress | None
+    is_at_work: bool
+
+    @property
+    def phase(self) -> RunState:
+        """How it stands."""
+        if self.is_at_work or any(run.phase == "running" for run in self.runs):
+            return "running"
+        is_over = self.progress is None or self.progress.work_beyond <= 0
+        if is_over and self.runs_ended == self.runs_planned:
+            return "finished"
+        has_failed = any(r.phase == "failed" and r.path not in self._ended_paths for r in self.runs)
+        return "failed" if has_failed else "stopped"
+
+    @property
+    def reason(self) -> str:
+        """The first of the errors that ended runs, and so this."""
+        if self.phase != "failed":
+            return ""
+        run = next(r for r in self.runs if r.phase == "failed" and r.path not in self._ended_paths)
+        return f"{run.path.relative_to(self.path)}: {run.reason}"
+
+    @cached_property
+    def _ended_paths(self) -> frozenset[Path]:
+        """Runs that nothing is left to do for; of those that nobody plans, the finished ones."""
+        steps = self.progress.runs if self.progress else ()
+        planned_paths = {self.path / run.path for run in steps}
+        others = {r.path for r in self.runs if r.phase == "finished"} - planned_paths
+        return frozenset(others | {self.path / run.path for run in steps if run.has_ended})
+
+    @property
+    def runs_planned(self) -> int:
+        """How many there are or will be, as far as anybody has said."""
+        steps = self.progress.runs if self.progress else ()
+        return len({run.path for run in self.runs} | {self.path / run.path for run in steps})
+
+    @property
+    def runs_ended(self) -> int:
+        """For how many nothing is left to do."""
+        return len(self._ended_paths)
+
+    @property
+    def changed_at(self) -> float:
+        """When something last happened, in seconds since 1970."""
+        return max((run.changed_at for run in self.runs), default=_time_of_change(self.path))
+
+    @property
+    def work(self) -> tuple[float, float]:
+        """What is done of the whole plan, and all of it: rounds, or core-seconds as planned."""
+        rounds = {run.path: (run.rounds, run.rounds_planned) for run in self.runs}
+        if self.progress is None:
+            return sum(n for n, _ in rounds.values()), sum(max(of) for of in rounds.values())
+        all_done = whole = self.progress.work_before
+        for step in self.progress.runs:
+            rounds_done, rounds_now = rounds.get(self.path / step.path, (0, 0))
+            all_done += rounds_done * step.seconds
+            has_all = step.has_ended and rounds_done > 0
+            rounds_at_end = rounds_done if has_all else max(rounds_now, step.rounds)
+            whole += rounds_at_end * step.seconds
+        return all_done, whole + self.progress.work_beyond
+
+    def seconds_left(self, now: float | None = None) -> float | None:
+        """How long the rest takes at the pace of these runs; None: nobody can tell.
+
+        Args:
+            now: seconds since 1970; None: this moment.
+        """
+        if self.progress is None or self.phase != "running":
+            return None
+        work_done, whole = self.work
+        rest = max(0.0, whole - work_done)
+        seconds_so_far = (time.time() if now is None else now) - self.progress.began
+        since_begin = work_done - self.progress.work_before - self.progress.work_at_begin
+        if since_begin > 0 and seconds_so_far >= _LEAST_SECONDS:
+            return rest * seconds_so_far / since_begin
+        return rest / self.progress.parallel if self.progress.has_estimates else None
+
+
+def read_experiment(path: Path, locks: LockTable | None = None) -> ExperimentOutline:
+    """How the experiment of a folder stands.
+
+    Args:
+        path: the folder.
+        locks: those that are held, where much is looked at; None: they are read now.
+    """
+    locks = locks or LockTable.read()
+    runs = [read_outline(run, locks) for run in _runs_below(path / "runs")]
+    is_at_work = locks.holds(lock_file(path))
+    return ExperimentOutline(path, runs, ExperimentProgress.read(path), is_at_work)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is that of a run.
+
+    Args:
+        path: the folder; there need not be one.
+    """
+    return (path / "config.toml").is_file()
+
+
+def is_experiment(path: Path) -> bool:
+    """Whether a folder is that of an experiment.
+
+    Args:
+        path: the folder; there need not be one.
+    """
+    if is_run(path):
+        return False
+    if (path / PROGRESS_FILE).is_file():
+        return True
+    patterns = ("*/seed-*/config.toml", "rates/*/seed-*/config.toml")
+    return any(True for pattern in patterns for _ in (path / "runs").glob(pattern))
+
+
+def find_outlines(
+    folder: Path, locks: LockTable | None = None
+) -> Iterator[RunOutline | ExperimentOutline]:
+    """How all runs and experiments below a folder stand, by their names.
+
+    Args:
+        folder: where to look; it may be one of them itself.
+        locks: those that are held; None: they are read now.
+    """
+    locks = locks or LockTable.read()
+    yield from _find(folder, locks, 0)
+
+
+def _find(folder: Path, locks: LockTable, depth: int) -> Iterator[RunOutline | ExperimentOutline]:
+    if is_run(folder):
+        yield read_outline(folder, locks)
+    elif is_experiment(folder):
+        yield read_experiment(folder, locks)
+    elif depth < _DEEPEST:
+        for path in _folders_in(folder):
+            yield from _find(path, locks, depth + 1)
+
+
+def _runs_below(folder: Path, depth: int = 0) -> Iterator[Path]:
+    if is_run(folder):
+        yield folder
+    elif depth < _DEEPEST:
+        for path in _folders_in(folder):
+            yield from _runs_below(path, depth + 1)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """Those that are no links, and not hidden; none, where one may not look."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [folder / name for name in sorted(names) if not name.startswith(".")]
+
+
+def _time_of_change(path: Path) -> float:
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0

@@ -1,0 +1,211 @@
+"""How a run stands, in a few numbers, read from its folder: at once, and without PyTorch.
+
+Nothing is written and no lock is taken. The files may be half written, damaged, or gone in the next
+moment: what cannot be read is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic_core import from_json
+
+from submodel.config.plain import MOST_BYTES, read_toml
+from submodel.errors import SubmodelError, plain
+from submodel.files import read_text
+from submodel.runs.failure import read_failure
+from submodel.runs.folder import RunFolder
+from submodel.runs.locks import LockTable
+from submodel.runs.metrics import Metrics
+
+RunState = Literal["running", "stopped", "finished", "failed"]
+"""A process is at it; none is, and it can go on; nothing is left to do; an error ended it."""
+
+_MOST_METRICS = 2**28  # bytes that are read at once
+_LONGEST_NAME = 80
+
+
+@dataclass(frozen=True)
+class RunOutline:
+    """A run in a few numbers.
+
+    Args:
+        path: its folder.
+        phase: how it stands.
+        reason: why it failed or stopped, where that is known.
+        config: its configuration as the file has it, unchecked.
+        rounds: how many are done.
+        scores: of the last evaluated round or, where it is finished, of the result.
+        traffic: bytes that travelled, down and up.
+        seconds: what its rounds took.
+        changed_at: when something last happened, in seconds since 1970.
+    """
+
+    path: Path
+    phase: RunState
+    reason: str
+    config: Mapping[str, Any]
+    rounds: int = 0
+    scores: Mapping[str, float] = field(default_factory=dict)
+    traffic: int = 0
+    seconds: float = 0.0
+    changed_at: float = 0.0
+
+    @property
+    def rounds_planned(self) -> int:
+        """How many it is to have; 0: its configuration cannot be read."""
+        rounds = self.value("train.rounds")
+        return rounds if isinstance(rounds, int) else 0
+
+    def value(self, key: str) -> Any:
+        """What the configuration says for a key by its path; None: nothing.
+
+        Args:
+            key: as ``local.lr``.
+        """
+        value: Any = self.config
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
+
+    def text(self, key: str) -> str:
+        """The same, fit to be shown; empty: nothing.
+
+        Args:
+            key: as ``scheme.name``.
+        """
+        value = self.value(key)
+        return "" if value is None else plain(value, _LONGEST_NAME)
+
+
+def read_outline(path: Path, locks: LockTable | None = None) -> RunOutline:
+    """How the run of a folder stands.
+
+    Args:
+        path: the folder; it must have a ``config.toml``.
+        locks: those that are held, where many runs are looked at; None: they are read now.
+    """
+    folder = RunFolder(path)
+    is_running = (locks or LockTable.read()).holds(path / ".lock")
+    config = _read_config(folder)
+    summary = _read_summary(folder)
+    is_finished = summary is not None and summary["rounds"] == _rounds_of(config)
+    if summary is not None and is_finished and not is_running:
+        numbers = _of_summary(summary)
+        return RunOutline(path, "finished", "", config, changed_at=_changed_at(folder), **numbers)
+    numbers = _of_lines(read_lines(folder.metrics_file))
+    reason = "" if is_running else read_failure(folder)
+    phase: RunState = "stopped"
+    if is_running:
+        phase = "running"
+    elif folder.failed_file.is_file():
+        phase = "failed"
+    return RunOutline(path, phase, reason, config, changed_at=_changed_at(folder), **numbers)
+
+
+def read_lines(file: Path) -> Iterable[Metrics]:
+    """The lines of a run's metrics, unchecked and quickly; what is none is passed over.
+
+    Args:
+        file: there need not be one.
+    """
+    content = b""
+    with suppress(OSError), file.open("rb") as opened_file:
+        content = opened_file.read(_MOST_METRICS)
+    for text in content.splitlines():
+        with suppress(ValueError):
+            line = from_json(text)
+            if isinstance(line, dict) and isinstance(line.get("round"), int):
+                yield line
+
+
+def scores_in(entries: Mapping[str, Any]) -> dict[str, float]:
+    """The test scores of a line or a summary by their names: accuracy, loss, others.
+
+    Args:
+        entries: of the line or summary.
+
+    >>> scores_in({"round": 3, "test_loss": 1.5, "test_accuracy": 0.5, "flops": 7})
+    {'loss': 1.5, 'accuracy': 0.5}
+    """
+    return {
+        key.removeprefix("test_"): value
+        for key, value in entries.items()
+        if key.startswith("test_") and is_number(value)
+    }
+
+
+def is_number(value: object) -> bool:
+    """Whether it can be counted with; a file may hold anything.
+
+    Args:
+        value: of a file.
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def sum_of(line: Mapping[str, Any], *keys: str) -> Any:
+    """The sum of those entries of a line that are numbers.
+
+    Args:
+        line: of the metrics, or a table of it.
+        keys: of the entries.
+    """
+    return sum(line[key] for key in keys if is_number(line.get(key)))
+
+
+def _read_config(folder: RunFolder) -> dict[str, Any]:
+    try:
+        return read_toml(read_text(folder.config_file, MOST_BYTES))
+    except SubmodelError:
+        return {}
+
+
+def _read_summary(folder: RunFolder) -> Metrics | None:
+    try:
+        return folder.summary()
+    except SubmodelError:
+        return None
+
+
+def _rounds_of(config: Mapping[str, Any]) -> object:
+    train = config.get("train")
+    return train.get("rounds") if isinstance(train, Mapping) else None
+
+
+def _of_summary(summary: Metrics) -> dict[str, Any]:
+    return {
+        "rounds": summary["rounds"],
+        "scores": scores_in(summary),
+        "traffic": sum_of(summary, "bytes_down", "bytes_up"),
+        "seconds": summary["seconds"],
+    }
+
+
+def _of_lines(lines: Iterable[Metrics]) -> dict[str, Any]:
+    rounds, traffic, seconds = 0, 0, 0.0
+    scores: dict[str, float] = {}
+    for line in lines:
+        rounds = max(rounds, line["round"])
+        traffic += sum_of(line, "bytes_down", "bytes_up")
+        phases = line.get("seconds")
+        if isinstance(phases, Mapping):
+            seconds += sum_of(phases, *phases)
+        scores = scores_in(line) or scores
+    return {"rounds": rounds, "scores": scores, "traffic": traffic, "seconds": seconds}
+
+
+def _changed_at(folder: RunFolder) -> float:
+    """When a round or the result was last written; before the first one, when it began."""
+    for files in ((folder.metrics_file, folder.summary_file, folder.failed_file), (folder.path,)):
+        times = []
+        for file in files:
+            with suppress(OSError):
+                times.append(file.stat().st_mtime)
+        if times:
+            return max(times)
+    return 0.0
