@@ -58,13 +58,13 @@ class _Copying:
         if (earlier_copy := self._memo.get(id(layer))) is not None:
             duplicate = earlier_copy
             return duplicate
-        kind = type(layer)
+        kind: Any = type(layer)
         if not _is_copied_by_attributes(kind):
             duplicate = copy.deepcopy(layer, self._memo)
             return duplicate
         duplicate = kind.__new__(kind)
         self._memo[id(layer)] = duplicate  # what is below may lead back to it
-        attributes: dict[str, Any] = layer.__getstate__()
+        attributes: dict[str, Any] = layer.__getstate__()  # type: ignore[no-untyped-call]
         state = {name: self._value(value) for name, value in attributes.items()}
         if any(map(_leads, state.values())):
             self._originals.append(layer)
@@ -110,7 +110,7 @@ def _leads(value: Any) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _is_copied_by_attributes(kind: type[nn.Module]) -> bool:
+def _is_copied_by_attributes(kind: type[Any]) -> bool:
     """Whether a copy is a new object with copies of the attributes, as of any ordinary class."""
     return (
         not hasattr(kind, "__deepcopy__")
