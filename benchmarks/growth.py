@@ -5,7 +5,7 @@
 - clients sampled per round, and clients registered: workload A of `benchmarks.speed` (digits CNN);
 - parameters: a GPT of growing width, 4 clients of capacity 1/4;
 - distinct cuts: 32 clients of capacity 1/4 who share 1 to 32 cuts of a GPT of width 256;
-- processes: `submodel train --processes N`, a ResNet18 of width 16 on the digits, 16 clients.
+- processes: `submodel train --processes N`, a ResNet18 of width 16 on the digits, 32 clients.
 
 Every point is a process of its own (`benchmarks.growth_points`), on one thread. Time is processor
 time of a round, of processes the time that passes; memory is the most that a run has held, beside
@@ -212,7 +212,8 @@ def main() -> None:
         results[name] = measure(name)
         draw(results[name], given.images / f"growth-{name}.png")
     print(growth_table(results))
-    given.out.write_text(json.dumps(results, indent=1) + "\n")
+    earlier_results = json.loads(given.out.read_text("utf-8")) if given.out.is_file() else {}
+    given.out.write_text(json.dumps({**earlier_results, **results}, indent=1) + "\n", "utf-8")
     print(f"{given.out}, after {time.perf_counter() - begin:.0f} s")
 
 

@@ -125,14 +125,14 @@ def measure(what: str, value: int) -> dict[str, float]:
 
 
 def run_config(folder: Path) -> Path:
-    """A configuration that processes share: a ResNet on the digits, four rounds."""
+    """A configuration that processes share: a ResNet on the digits, six rounds."""
     path = folder / "processes.toml"
     path.write_text(
         'model = {name = "preresnet18", width = 16}\n'
         'data = {name = "digits", partition = "iid"}\n'
-        "clients = {count = 50, per_round = 16, capacities = [0.5]}\n"
-        "local = {batch_size = 10, epochs = 2}\n"
-        "train = {rounds = 4, evaluate_every = 4, checkpoint_every = 4}\n",
+        "clients = {count = 50, per_round = 32, capacities = [0.5]}\n"
+        "local = {batch_size = 10, epochs = 8}\n"
+        "train = {rounds = 6, evaluate_every = 6, checkpoint_every = 6}\n",
         "utf-8",
     )
     return path

@@ -20,12 +20,12 @@ from submodel.engines.native.planning import NetLayout, plan_layers
 from submodel.engines.native.recipe import make_recipe
 from submodel.model.inputs import Inputs, first_column
 
-LARGEST_BYTES = 1 << 21
+LARGEST_BYTES = 1 << 24
 """Nets with an activation of more bytes than this, for one client, are computed by torch.
 
-Measured on pre-activation ResNets of widths 16 to 64 at batches of 10 and 32 (docs/speed.md): what
-does not stay in a core's cache, or has many channels, is what torch's library is best at. The rule
-looks at one client's shapes alone, so that a client is computed alike in every stack.
+Measured on pre-activation ResNets of widths 16 to 64 at batches of 10 and 32, whose largest has
+8 MB (docs/kernels.md): of larger ones nothing is known. The rule looks at one client's shapes
+alone, so that a client is computed alike in every stack.
 """
 _KEPT_LAYOUTS = 64
 _FIELDS = len(StackTensor._fields_)
