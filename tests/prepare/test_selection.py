@@ -14,7 +14,7 @@ import submodel
 from submodel.config import parse
 from submodel.prepare.selection import (
     logits_of,
-    select_main_output,
+    returns_logits,
     select_outputs,
     selection_of,
     without_selection,
@@ -59,22 +59,23 @@ class Pair(nn.Linear):
 def test_logits_are_selected_and_nothing_else() -> None:
     tokens = tiny_text().train.x[:2]
     model = gpt2()
-    selecting = select_main_output(model, tokens)
+    assert returns_logits(model, tokens)
+    selecting = select_outputs(model, logits_of)
     assert torch.equal(selecting.eval()(tokens), model.eval()(tokens).logits)
     assert selection_of(model) is None
     assert without_selection(selecting)(tokens).logits.shape == (2, LENGTH, VOCABULARY)
     for other, example in ((nn.Linear(2, 2), torch.ones(1, 2)), (Pair(2, 2), torch.ones(1, 2))):
-        assert select_main_output(other, example) is other
+        assert not returns_logits(other, example)
 
 
 def test_what_the_user_selects_stays() -> None:
     model = select_outputs(gpt2(), lambda returned: returned.logits[:, -1])
-    assert select_main_output(model, tiny_text().train.x[:2]) is model
+    assert not returns_logits(model, tiny_text().train.x[:2])
 
 
 def test_a_model_that_does_not_run_is_left_for_the_check_of_the_fit() -> None:
     model = nn.Linear(3, 2)
-    assert select_main_output(model, torch.ones(1, 2)) is model
+    assert not returns_logits(model, torch.ones(1, 2))
     with pytest.raises(submodel.SubmodelError, match="does not run on"):
         submodel.train(model, tiny_labelled_text(), SECTIONS, progress=False)
 

@@ -61,26 +61,23 @@ def logits_of(result: Any) -> Tensor:
     return logits
 
 
-def select_main_output(module: nn.Module, example: Inputs) -> nn.Module:
-    """The module, so that it returns its logits where it returns an object that has them.
+def returns_logits(module: nn.Module, example: Inputs) -> bool:
+    """Whether the module returns an object that has logits, and not a tensor.
 
     Args:
         module: any module; it is not changed.
-        example: a batch of inputs, to see what it returns; one that it does not run on is left for
-            others to refuse.
+        example: a batch of inputs; one that it does not run on is left for others to refuse.
 
     >>> import torch
-    >>> select_main_output(nn.Identity(), torch.ones(1))
-    Identity()
+    >>> returns_logits(nn.Identity(), torch.ones(1))
+    False
     """
     try:
         with isolate(module):
             result = run(module, example)
     except SubmodelError:
-        return module
-    if isinstance(result, Tensor) or not isinstance(getattr(result, "logits", None), Tensor):
-        return module
-    return select_outputs(module, logits_of)
+        return False
+    return not isinstance(result, Tensor) and isinstance(getattr(result, "logits", None), Tensor)
 
 
 def selection_of(module: nn.Module) -> Selection | None:

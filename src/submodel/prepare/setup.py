@@ -29,14 +29,14 @@ from submodel.model.weights import load_weights
 from submodel.prepare.assembly import assemble_setup
 from submodel.prepare.axes import find_axes, only_cut_ranks
 from submodel.prepare.builds import check_builds
-from submodel.prepare.built_in import identify
+from submodel.prepare.built_in import find_once, identify
 from submodel.prepare.components import component_problems, partition_problems
 from submodel.prepare.findings import ModelFindings, is_large
 from submodel.prepare.fit import check_fit, check_kinds, check_model, cross_entropy_options
 from submodel.prepare.model_context import context_of
 from submodel.prepare.objective import apply_task, make_task, settle
 from submodel.prepare.parts import as_low_rank, load_data, make_module, make_scheme, split_data
-from submodel.prepare.selection import select_main_output
+from submodel.prepare.selection import logits_of, returns_logits, select_outputs
 from submodel.prepare.settings import (
     alignment_problems,
     axes_problems,
@@ -115,7 +115,9 @@ def prepare(
     if findings is None:
         say("the model: whether it runs on the data")
         check_model(module)
-        module = select_main_output(module, data.example)
+        model, example = module, data.example
+        if find_once(built_in, "logits", lambda: returns_logits(model, example)):
+            module = select_outputs(module, logits_of)
     else:
         module = findings.select_outputs(module)
     module = as_low_rank(config, module)
