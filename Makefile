@@ -8,17 +8,27 @@ DOCS := .venv-docs
 # Whatever the shell says, bytecode is kept: all processes that tests start would compile the same again.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg PYTHONDONTWRITEBYTECODE=
 
-.PHONY: train test test-quick test-deep test-faults test-simulation lint lint-quick graph results docs clean
+.PHONY: train test browser test-quick test-deep test-faults test-simulation lint lint-quick graph results docs clean
 
 train: $(VENV)/.ready
 	$(BIN)/submodel train
 
 # The types are checked beside the tests, and told after them; either fails the command.
-test: lint-quick
+test: lint-quick browser
 	@types=$$(mktemp); $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
 	trap 'kill $$mypy 2>/dev/null; rm -f $$types' EXIT; \
 	$(TEST_ENV) $(BIN)/pytest -n auto --dist worksteal; tests=$$?; \
 	wait $$mypy; typed=$$?; cat $$types; exit $$((tests ? tests : typed))
+
+# The tests of pages need a browser: installed where that can be done, or said to be missing.
+browser:
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing chromium for the tests of pages, once"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver fonts-dejavu-core; } \
+			>/dev/null 2>&1 || echo "chromium cannot be installed here: the tests of pages will be skipped"; \
+	else echo "no chromium and chromedriver here: the tests of pages will be skipped"; fi
 
 # For daily work, in less than a minute and without linters: all tests but those that took a tenth of a second or
 # more when they were last measured (tests/durations.json, by `pytest -n auto --record-durations`).

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from submodel.cli import main
+from tests.support.browser import NO_BROWSER
 from tests.support.doctests import DoctestFilter
 from tests.support.durations import SHARED, Recorder, arrange, measured, shared_key
 
@@ -52,6 +53,15 @@ def pytest_fixture_setup(
         seconds = time.perf_counter() - start
         request._pyfuncitem.user_properties.append((SHARED, (shared_key(fixturedef), seconds)))
     return result
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was skipped for want of a browser is said aloud."""
+    reports = terminalreporter.stats.get("skipped", [])
+    count = sum(NO_BROWSER in str(report.longrepr) for report in reports)
+    if count:
+        text = f"{count} tests of pages were skipped: {NO_BROWSER}"
+        terminalreporter.write_line(text, red=True, bold=True)
 
 
 def pytest_collection_finish() -> None:

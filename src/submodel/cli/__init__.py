@@ -16,6 +16,7 @@ from submodel.cli import (
     devices,
     federation,
     models,
+    report,
     research,
     theory,
     training,
@@ -45,6 +46,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare.compare_command,
     "advise": advise.advise_command,
     "study": theory.study_command,
+    "report": report.report_command,
     "config": models.config_command,
 }
 for _name, _command in _COMMANDS.items():

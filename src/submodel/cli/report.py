@@ -1,0 +1,37 @@
+"""A page of runs, comparisons, studies and reproductions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from submodel.errors import ConfigError
+
+
+def report_command(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...",
+            help="Of runs, comparisons, reproductions, studies: several are compared.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Default: report.html in the folder; of several, right here."
+        ),
+    ] = None,
+) -> None:
+    """Write one HTML page that shows and compares what was trained; it needs no network."""
+    from submodel.report.page import page_data, write_page
+
+    file = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
+    if file.is_dir():
+        raise ConfigError([f"--out: {file} is a folder; give the file of a page"])
+    data = page_data(folders)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_page(data, file)
+    print(file)

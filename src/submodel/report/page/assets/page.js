@@ -1,0 +1,77 @@
+// The page as a whole: its sections, its colours, printing, and newer data while a run goes on.
+
+const state = { measure: null, x: "round", log: false, seeds: false, hidden: new Set(), filter: "", capacityGroup: 0, onChange: [],
+  changed() { this.onChange.forEach((tell) => tell()); } };
+let current = null;
+
+const render = (data) => {
+  charts.forEach((chart) => chart.close());
+  state.onChange = [];
+  const warnings = data.warnings.length ? el("div", { class: "warnings", role: "note" }, el("strong", {}, data.warnings.length > 1 ? `${data.warnings.length} warnings` : "Warning"),
+    el("ul", {}, data.warnings.slice(0, 12).map((text) => el("li", {}, text)), data.warnings.length > 12 ? el("li", {}, `and ${data.warnings.length - 12} more`) : null)) : null;
+  const lead = el("div", { class: "lead" }, el("h1", {}, data.title), el("p", { id: "sentence" }, data.sentence),
+    data.words.length ? el("p", { class: "words" }, data.words.join("; ")) : null, numbersList(data), warnings);
+  const sections = [curvesSection(data, state), standingSection(data, state), capacitySection(data, state), ...tableSections(data), ...studySections(data),
+    partitionSection(data), timeSection(data, state), troubleSection(data), differenceSection(data), repeatSection(data)].filter(Boolean);
+  const main = document.getElementById("main");
+  const height = scrollY;
+  main.replaceChildren(lead, ...sections);
+  scrollTo(0, height);
+  document.getElementById("contents").replaceChildren(...sections.map((node) => el("a", { href: `#${node.id}` }, node.dataset.short.split(":")[0])));
+  document.getElementById("footer").replaceChildren(el("p", {}, `Written by submodel ${data.versions.submodel}. Everything on this page is in this file; nothing is fetched.`));
+};
+
+// draw newer data: what a live page calls, and whoever has some
+const update = (data) => {
+  if (data.partitions === null && current) data.partitions = current.partitions;
+  current = data;
+  render(data);
+};
+
+const redraw = () => charts.forEach((chart) => chart.draw());
+const isDark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+document.getElementById("theme").addEventListener("click", () => {
+  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+  try { localStorage.setItem("submodel-theme", document.documentElement.dataset.theme); } catch { /* a file may keep nothing */ }
+  redraw();
+});
+try {
+  const theme = localStorage.getItem("submodel-theme");
+  if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+} catch { /* as above */ }
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+
+let width = innerWidth;
+addEventListener("resize", () => {
+  charts.forEach((chart) => chart.resize());
+  if ((width < 640) !== (innerWidth < 640)) redraw();
+  width = innerWidth;
+});
+
+// paper is white, and shows what was out of sight
+let theme;
+addEventListener("beforeprint", () => {
+  theme = document.documentElement.dataset.theme;
+  document.documentElement.dataset.theme = "light";
+  charts.forEach((chart) => { chart.show(); chart.resize(); chart.draw(); });
+});
+addEventListener("afterprint", () => {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  charts.forEach((chart) => { chart.resize(); chart.draw(); });
+});
+
+const live = document.body.dataset.liveUrl || window.SUBMODEL_LIVE_URL;
+let latest = document.getElementById("data").textContent;
+const ask = async () => {
+  try {
+    const text = await (await fetch(live, { cache: "no-store" })).text();
+    if (text !== latest) update(JSON.parse(text));
+    latest = text;
+  } catch { /* the server may be busy, or gone; what is shown stays */ }
+  setTimeout(ask, 2000);
+};
+
+update(JSON.parse(latest));
+window.submodelPage = { update };
+if (live) setTimeout(ask, 2000);

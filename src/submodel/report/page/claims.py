@@ -1,0 +1,69 @@
+"""The claims that a folder of records bears on: the paper's, and questions to converged runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from submodel.experiments.converged.agenda import read_available
+from submodel.experiments.converged.questions import QUESTIONS
+from submodel.experiments.converged.report import ANSWER_HEADINGS, answer_rows
+from submodel.experiments.paper.plans import EXPERIMENTS
+from submodel.experiments.paper.report import CLAIM_HEADINGS, claim_rows
+from submodel.experiments.paper.variants import DATASETS, Scale, Split, Variant
+from submodel.experiments.records import VariantRecord
+from submodel.experiments.wording import how_to_read
+from submodel.report.page.types import PageTable
+
+_DATASETS = tuple(dict.fromkeys(name for names in DATASETS.values() for name in names))
+
+
+def variant_titles(records: Mapping[str, VariantRecord]) -> dict[str, str]:
+    """What the variants of the paper that were recorded are called, by their slugs.
+
+    Args:
+        records: by slug.
+    """
+    return {
+        variant.slug: f"{variant.dataset}, {variant.heterogeneity}: {variant.title}"
+        for experiment in EXPERIMENTS
+        for variant in _variants(experiment)
+        if variant.slug in records
+    }
+
+
+def claim_tables(folder: Path, records: Mapping[str, VariantRecord]) -> list[PageTable]:
+    """The claims that can be judged by some records, an experiment or question each.
+
+    Args:
+        folder: of the records.
+        records: by slug.
+    """
+    tables = []
+    for name, experiment in EXPERIMENTS.items():
+        by_variant = {v: records[v.slug] for v in _variants(name) if v.slug in records}
+        if rows := claim_rows(experiment, by_variant):
+            seeds = min(len(record.runs) for record in by_variant.values())
+            title, note = f"{name}: {experiment.title}", how_to_read(seeds, len(rows))
+            tables.append(PageTable(title, CLAIM_HEADINGS, rows, note, verdicts="verdict"))
+    return tables + _answers(folder)
+
+
+def _variants(experiment: str) -> list[Variant]:
+    return [
+        variant
+        for split in Split
+        for variant in EXPERIMENTS[experiment].variants(Scale.SMALL, _DATASETS, split)
+    ]
+
+
+def _answers(folder: Path) -> list[PageTable]:
+    questions = list(QUESTIONS.values())
+    results, _ = read_available(questions, folder)
+    tables = []
+    for question in questions if results else ():
+        if rows := answer_rows(question, results):
+            seeds = min(len(record.runs) for record in results.values())
+            note = how_to_read(seeds, len(rows))
+            tables.append(PageTable(question.title, ANSWER_HEADINGS, rows, note, "verdict"))
+    return tables

@@ -1,0 +1,73 @@
+"""Numbers of many rounds in little text: columns of 32-bit floats, as a page carries them."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+MOST_POINTS = 2_000
+"""More of one curve nobody can see apart on a page."""
+Column = str | float
+"""Base64 of little-endian 32-bit floats; of values that are all the same, that one."""
+
+
+def pack(values: Sequence[float]) -> Column:
+    """A column for a page; what is not known is NaN.
+
+    Args:
+        values: one for every row.
+
+    >>> pack([1.0, 2.0]), pack([3, 3])
+    ('AACAPwAAAEA=', 3.0)
+    """
+    table = np.asarray(values, "<f4")
+    if len(table) and math.isfinite(table[0]) and bool((table == table[0]).all()):
+        return float(table[0])
+    return base64.b64encode(table.tobytes()).decode("ascii")
+
+
+def places(rows: int, most: int = MOST_POINTS) -> list[int]:
+    """Which of so many rows a page shows: all, or evenly spread ones with the first and last.
+
+    Args:
+        rows: how many there are.
+        most: how many may be shown.
+
+    >>> places(3), places(9, most=3)
+    ([0, 1, 2], [0, 4, 8])
+    """
+    if rows <= most:
+        return list(range(rows))
+    return [int(place) for place in np.linspace(0, rows - 1, most).round()]
+
+
+def pack_table(columns: Mapping[str, Sequence[float]]) -> dict[str, Column | int]:
+    """Columns of equal length as one table, thinned where there are too many rows.
+
+    Args:
+        columns: by name.
+
+    >>> pack_table({"round": [1, 2], "clients": [5, 5]})
+    {'rows': 2, 'round': 'AACAPwAAAEA=', 'clients': 5.0}
+    """
+    rows = max(map(len, columns.values()), default=0)
+    shown = places(rows)
+    packed = {name: pack([values[p] for p in shown]) for name, values in columns.items()}
+    return {"rows": len(shown), **packed}
+
+
+def finite(value: object) -> float | None:
+    """A number that JSON can hold; None for anything else.
+
+    Args:
+        value: whatever a file held.
+
+    >>> finite(2), finite(math.nan), finite("7")
+    (2, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,98 @@
+"""What a folder holds: a run, a comparison, a reproduction or studies, each read its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from submodel.errors import SubmodelError
+from submodel.experiments.comparison.findings import Findings
+from submodel.experiments.records import VariantRecord
+from submodel.report.page.claims import claim_tables, variant_titles
+from submodel.report.page.record import runs_of_record
+from submodel.report.page.run import read_run
+from submodel.report.page.study import read_study, study_files
+from submodel.report.page.types import PageRun, PageStudy, PageTable
+
+_INDEX = "comparison.json"
+
+
+@dataclass
+class Contents:
+    """All that some folders hold."""
+
+    runs: list[PageRun] = field(default_factory=list)
+    studies: list[PageStudy] = field(default_factory=list)
+    tables: list[PageTable] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)  # budgets, commands
+    commands: list[str] = field(default_factory=list)
+
+
+def read_folders(paths: Sequence[Path]) -> Contents:
+    """What some folders hold, in their order.
+
+    Args:
+        paths: folders of runs, comparisons, reproductions and studies.
+    """
+    contents = Contents()
+    for path in paths:
+        _read(path, contents)
+    return contents
+
+
+def _read(path: Path, contents: Contents) -> None:
+    if not path.is_dir():
+        raise SubmodelError(f"{path}: no such folder")
+    if (path / "config.toml").is_file():
+        contents.runs.append(read_run(path))
+        return
+    for folder in (path, path / "records"):
+        runs = folder.parent / "runs" if folder.name == "records" else None
+        if (folder / _INDEX).is_file():
+            _read_comparison(folder, runs, contents)
+            return
+        if files := [f for f in _records(folder) if f.name != _INDEX]:
+            _read_reproduction(folder, files, runs, contents)
+            return
+    if files := study_files(path):
+        contents.studies += map(read_study, files)
+        return
+    if folders := sorted(file.parent for file in path.glob("runs/*/seed-*/config.toml")):
+        contents.runs += map(read_run, folders)  # it has begun, and nothing is recorded yet
+        return
+    raise SubmodelError(
+        f"{path}: not the folder of a run (config.toml), a comparison or reproduction (records) "
+        "or a study (NAME.json, NAME-claims.csv)"
+    )
+
+
+def _records(folder: Path) -> list[Path]:
+    return [
+        file
+        for file in sorted(folder.glob("*.json"))
+        if '"slug"' in _beginning(file) and not file.name.startswith(".")
+    ]
+
+
+def _beginning(file: Path) -> str:
+    with file.open("rb") as content:
+        return content.read(200).decode("utf-8", errors="replace")
+
+
+def _read_comparison(folder: Path, runs: Path | None, contents: Contents) -> None:
+    findings = Findings.read(folder)
+    for way in findings.ways:
+        contents.runs += runs_of_record(way.record, way.title, runs)
+    contents.words.append(findings.budget)
+    contents.commands.append(findings.command)
+
+
+def _read_reproduction(
+    folder: Path, files: Sequence[Path], runs: Path | None, contents: Contents
+) -> None:
+    records = {file.stem: VariantRecord.read(file) for file in files}
+    titles = variant_titles(records)
+    for slug, record in records.items():
+        contents.runs += runs_of_record(record, titles.get(slug, slug), runs)
+    contents.tables += claim_tables(folder, records)

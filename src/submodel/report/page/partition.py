@@ -1,0 +1,96 @@
+"""Who has what of the data of a run: computed again from its configuration, where that is cheap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from submodel.config import Config
+from submodel.data import Dataset, Partition
+from submodel.data.cache import cache_folder
+from submodel.data.held_out import hold_out
+from submodel.errors import SubmodelError, plain
+from submodel.prepare.objective import settle_clients
+from submodel.prepare.parts import load_data, split_data
+from submodel.report.page.columns import pack
+from submodel.report.page.types import PagePartition
+from submodel.report.partition import describe_partition, describe_sizes, label_counts
+
+_MOST_CLIENTS, _MOST_LABELS = 400, 100  # rows and columns of a picture
+_BINS = 5  # of targets that are numbers
+_LOCAL = ("digits", "csv", "parquet", "text", "folder")
+_KEPT = ("cifar10", "cifar100", "mnist", "fashion-mnist", "shakespeare")
+
+
+def partition_of(config: Config, runs: Sequence[int]) -> PagePartition:
+    """Who has what; where the data is not at hand, that is said.
+
+    Args:
+        config: of a run.
+        runs: the places of all runs with such data and clients.
+    """
+    title = f"{config.data.name}, partition {config.data.partition}"
+    if reason := _out_of_reach(config):
+        return PagePartition(title, runs, [f"Not shown: {reason}."], 0, [])
+    try:
+        data = hold_out(load_data(config), config.data.held_out, config.seed)
+        config = settle_clients(config, None if data.owners is None else len(data.owners))
+        return _describe(config, data, split_data(config, data), title, runs)
+    except (SubmodelError, OSError) as error:
+        return PagePartition(title, runs, [f"Not shown: {plain(error)}"], 0, [])
+
+
+def _out_of_reach(config: Config) -> str:
+    """Why the data is not loaded for a page; empty if it is."""
+    name = config.data.name.partition(":")[0]
+    if config.engine.name == "flower":
+        return "the data is on devices, and stays there"
+    if name == "own":
+        return "the data was given in Python, and is not in the run's folder"
+    path = getattr(config.data, "path", None)
+    if name in _LOCAL or (path is not None and Path(path).expanduser().exists()):
+        return ""
+    if name in _KEPT and any(cache_folder().glob(f"{name}*")):
+        return ""
+    return f"{plain(config.data.name, 100)} is not on this machine, and a page fetches nothing"
+
+
+def _describe(
+    config: Config, data: Dataset, split: Partition, title: str, runs: Sequence[int]
+) -> PagePartition:
+    clients = config.clients.client_count
+    count = min(clients, _MOST_CLIENTS)
+    labels, classes = _labels(data)
+    words = [f"{clients:,} clients, {len(data.train):,} training examples."]
+    if count < clients:
+        words.append(f"The first {count:,} clients are shown.")
+    if not classes:
+        sizes = [float(split.size(client)) for client in range(count)]
+        words.append(f"{describe_sizes(split, count).capitalize()}.")
+        return PagePartition(title, runs, words, count, [], str(_packed(np.array([sizes]))))
+    counts = label_counts(split, labels, len(classes), count)
+    words += [f"{line.capitalize()}." for line in describe_partition(counts)]
+    return PagePartition(title, runs, words, count, classes, _packed(counts))
+
+
+def _packed(counts: NDArray[np.float64] | NDArray[np.int64]) -> str:
+    column = pack([*counts.ravel().tolist(), float("nan")])  # never all the same
+    return str(column)
+
+
+def _labels(data: Dataset) -> tuple[NDArray[np.int64], list[str]]:
+    """What tells examples apart: classes, or fifths of targets that are numbers."""
+    y = data.train.y.numpy()
+    if data.classes is not None and data.classes <= _MOST_LABELS:
+        names = data.about.names if data.about is not None else ()
+        return y, [plain(names[c], 40) if c < len(names) else f"{c}" for c in range(data.classes)]
+    if data.classes is None and y.dtype.kind == "f" and y.size == len(y):
+        edges = np.quantile(y.ravel(), np.linspace(0, 1, _BINS + 1)[1:-1])
+        bounds = [f"{edge:.3g}" for edge in edges]
+        words = [f"≤ {bounds[0]}", *(f"{a} to {b}" for a, b in pairwise(bounds)), f"> {bounds[-1]}"]
+        return np.searchsorted(edges, y.ravel()).astype(np.int64), words
+    return np.zeros(0, np.int64), []

@@ -1,0 +1,82 @@
+"""How groups stand by each measure: means, intervals and the paired tests of all experiments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from submodel.experiments.statistics import Judgement, behind_best, confidence, spread
+from submodel.experiments.wording import how_to_read
+from submodel.extras import MissingExtraError
+from submodel.report.page.measures import CAPACITY_PARTS, better_of
+from submodel.report.page.types import PageGroup, PageRun, Standing, StandingRow
+
+_CHOSEN = " The best was chosen by these same runs, which flatters it."
+
+
+def standings(runs: Sequence[PageRun], groups: Sequence[PageGroup]) -> list[Standing]:
+    """The groups by every measure that all of them have and of which more or less is better.
+
+    Args:
+        runs: all of a page.
+        groups: of these.
+    """
+    shared_keys = [
+        key
+        for key in (runs[0].final if runs else {})
+        if better_of(key)
+        and not key.startswith(CAPACITY_PARTS)
+        and all(run.final.get(key) is not None for run in runs)
+    ]
+    return [_standing(key, runs, groups) for key in shared_keys]
+
+
+def _standing(key: str, runs: Sequence[PageRun], groups: Sequence[PageGroup]) -> Standing:
+    sign = -1.0 if better_of(key) == "less" else 1.0
+    by_seed = {
+        str(place): {runs[r].seed: sign * (runs[r].final[key] or 0.0) for r in group.runs}
+        for place, group in enumerate(groups)
+    }
+    seeds = min(len(scores) for scores in by_seed.values())
+    note, judgements = "", dict[str, Judgement]()
+    try:
+        judgements = behind_best(by_seed)
+        note = how_to_read(seeds, len(groups) - 1)
+        if any(judgement.p is not None for judgement in judgements.values()):
+            note += _CHOSEN
+    except MissingExtraError as error:  # the numbers are shown all the same
+        note = f"Nothing was tested: {error}."
+    best = next((place for place in by_seed if place not in judgements), "0")
+    rows = [
+        _row(place, [sign * v for v in scores.values()], judgements.get(str(place)), sign)
+        for place, scores in enumerate(by_seed.values())
+    ]
+    return Standing(key, int(best), rows, note)
+
+
+def _row(place: int, values: list[float], judgement: Judgement | None, sign: float) -> StandingRow:
+    mean, deviation = spread(values)
+    has_mean = math.isfinite(mean)
+    interval = None
+    if len(values) > 1 and has_mean:
+        try:
+            interval = confidence(values)
+        except MissingExtraError:
+            interval = None
+    difference, ends = None, None
+    if judgement is not None and judgement.differences:
+        behind = spread(judgement.differences)[0]
+        difference = -sign * behind if math.isfinite(behind) else None
+    if judgement is not None and judgement.interval is not None:
+        low, high = sorted(-sign * end for end in judgement.interval)
+        ends = low, high
+    return StandingRow(
+        group=place,
+        mean=mean if has_mean else None,
+        deviation=deviation if has_mean else None,
+        interval=interval,
+        difference=difference,
+        difference_interval=ends,
+        p=None if judgement is None else judgement.p,
+        verdict="best" if judgement is None else judgement.verdict,
+    )

@@ -1,0 +1,188 @@
+"""Pages as people meet them: with mouse and keys, on a phone, on paper, in the dark."""
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import ActionChains
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.select import Select
+
+from submodel.report.page import page_data, write_page
+from tests.report.page.folders import make_comparison, make_run, make_study
+from tests.support.browser import Browser
+
+CURVE = "#curves-chart svg path[stroke-width='2']"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, a comparison and a study, each as a page."""
+    out = tmp_path_factory.mktemp("pages")
+    folders = {
+        "run": [make_run(out / "folders" / "run").path],
+        "comparison": [make_comparison(out / "folders" / "comparison")],
+        "study": [make_study(out / "folders" / "study")],
+    }
+    for name, paths in folders.items():
+        write_page(page_data(paths), out / f"{name}.html")
+    return out
+
+
+@pytest.mark.parametrize("name", ["run", "comparison", "study"])
+def test_a_page_draws_itself_and_asks_for_nothing(name: str, pages: Path, browser: Browser) -> None:
+    browser.open(pages / f"{name}.html")
+    browser.run("scrollTo(0, document.body.scrollHeight)")
+    assert browser.run("return document.querySelectorAll('.chart svg path').length") > 5
+    assert len(browser.text("#sentence")) > 20
+    assert browser.problems() == []
+    assert [url for url in browser.requests() if not url.startswith(("file:", "data:"))] == []
+
+
+def test_the_axis_and_the_measure_can_be_chosen(pages: Path, browser: Browser) -> None:
+    browser.open(pages / "run.html")
+    titles = []
+    for value in ("round", "bytes", "flops", "seconds"):
+        browser.run("arguments[0].click()", browser.find(f"#curves input[value='{value}']"))
+        titles.append(browser.text("#curves-chart svg"))
+    assert ["traffic" in title for title in titles] == [False, True, False, False]
+    assert len(set(titles)) == 4
+    before = browser.find(CURVE).get_attribute("d")
+    Select(browser.find("#curves select")).select_by_visible_text("test loss")
+    assert browser.find(CURVE).get_attribute("d") != before
+    assert "test loss" in browser.text("#curves-chart svg")
+    assert browser.problems() == []
+
+
+def test_pointing_at_a_curve_tells_its_values(pages: Path, browser: Browser) -> None:
+    browser.open(pages / "comparison.html")
+    chart = browser.find("#curves-chart")
+    ActionChains(browser.driver, duration=0).move_to_element(chart).perform()
+    deadline = time.monotonic() + 5
+    while not browser.all(".tip") and time.monotonic() < deadline:
+        ActionChains(browser.driver, duration=0).move_by_offset(3, 0).perform()
+    words = browser.text(".tip")
+    assert "round" in words
+    assert all(way in words for way in ("rolling", "static", "random"))
+    assert words.count("%") == 9  # mean, least and most of each
+
+
+def test_ways_are_filtered_hidden_and_sorted(pages: Path, browser: Browser) -> None:
+    browser.open(pages / "comparison.html")
+
+    def shown() -> int:
+        return len(browser.all(CURVE))
+
+    assert shown() == 3
+    browser.find(".legend .chip").click()
+    assert shown() == 2
+    assert browser.find(".legend .chip").get_attribute("aria-pressed") == "false"
+    browser.find("#standing tbody tr.off").click()
+    assert shown() == 3
+    browser.find("input[type=search]").send_keys("static")
+    assert shown() == 1
+    browser.run("document.querySelector('input[type=search]').value = ''")
+    browser.find("input[type=search]").send_keys(" ")
+
+    def first() -> str:
+        return browser.text("#standing tbody tr")
+
+    assert "rolling" in first()  # the best comes first
+    heading = browser.find("#standing th:nth-child(2) button")
+    heading.send_keys(Keys.ENTER)
+    heading.send_keys(Keys.ENTER)
+    assert "static" in first()
+    assert browser.find("#standing th:nth-child(2)").get_attribute("aria-sort") == "ascending"
+    assert browser.text("#standing").count("holds") >= 2
+    assert browser.problems() == []
+
+
+def test_all_controls_are_reached_by_keys(pages: Path, browser: Browser) -> None:
+    browser.open(pages / "comparison.html")
+    kind = "const e = document.activeElement; return e.id || e.type || e.tagName"
+    visited = set()
+    for _ in range(70):
+        browser.find(":focus").send_keys(Keys.TAB)
+        visited.add(browser.run(kind))
+    assert {"theme", "select-one", "radio", "checkbox", "search", "button"} <= visited
+    radio = browser.find("#curves input[value='round']")
+    radio.send_keys(Keys.ARROW_RIGHT)
+    assert "traffic" in browser.text("#curves-chart svg")
+
+
+def test_dark_and_light(pages: Path, browser: Browser) -> None:
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    browser.open(pages / "run.html", scheme="dark")
+    dark = browser.run(ground)
+    browser.find("#theme").click()
+    light = browser.run(ground)
+    browser.find("#theme").click()
+    assert browser.run(ground) == dark != light
+    browser.run("localStorage.clear()")
+
+
+@pytest.mark.parametrize("name", ["run", "comparison", "study"])
+def test_a_phone_needs_no_scrolling_to_the_side(name: str, pages: Path, browser: Browser) -> None:
+    browser.open(pages / f"{name}.html", width=390)
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
+    assert browser.problems() == []
+
+
+def test_paper_gets_all_charts(pages: Path, browser: Browser) -> None:
+    browser.open(pages / "comparison.html", scheme="dark")
+    result = browser.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    content = base64.b64decode(result["data"])
+    assert content.startswith(b"%PDF")
+    assert len(content) > 40_000
+    charts, drawings = ".chart", ".chart svg"
+    assert len(browser.all(charts)) == len(browser.all(drawings)) > 3  # also those out of sight
+
+
+def test_names_from_strangers_stay_words(tmp_path: Path, browser: Browser) -> None:
+    attack = "<script>window.harm=1</script>"
+    path = tmp_path / "<img src=x onerror=window.harm=2>"
+    line = {
+        "refused": {attack: "\x1b]0;owned\x07 <b onclick=x>'\"", "2": attack},
+        "observed": {attack: 1.0},
+    }
+    make_run(path, line=line, settings={"name": "a\"b'c</script>" + attack})
+    make_run(tmp_path / "other", scheme="static")
+    write_page(page_data([path, tmp_path / "other"]), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    assert browser.run("return window.harm") is None
+    assert attack in browser.text("#troubles")
+    assert browser.all("main img, main script, main b") == []
+    assert browser.problems() == []
+
+
+def test_newer_data_is_drawn_in_place(pages: Path, tmp_path: Path, browser: Browser) -> None:
+    browser.open(pages / "run.html")
+    data = page_data([make_run(tmp_path / "run", finished_rounds=6).path], details=False)
+    browser.run("submodelPage.update(arguments[0])", data)
+    assert "6 rounds of 12 so far" in browser.text("#sentence")
+    assert browser.all("#data canvas")  # what it was not told anew stays
+    assert len(browser.all(CURVE)) == 1
+    assert browser.problems() == []
+
+
+def test_twenty_runs_of_a_thousand_rounds_open_at_once(tmp_path: Path, browser: Browser) -> None:
+    paths = [
+        make_run(tmp_path / f"{scheme}-{seed}", seed, scheme, 1000, bonus=bonus, every=5).path
+        for scheme, bonus in (("rolling", 0.1), ("static", 0.0), ("random", 0.05), ("full", 0.15))
+        for seed in range(5)
+    ]
+    page = tmp_path / "page.html"
+    write_page(page_data(paths, details=False), page)
+    assert page.stat().st_size < 5_000_000
+    browser.open(page)
+    seconds = (
+        browser.run(
+            "const [t] = performance.getEntriesByType('navigation'); return t.loadEventEnd || 1e9"
+        )
+        / 1000
+    )
+    assert len(browser.all(CURVE)) == 4
+    assert seconds < 6  # two on a machine that does nothing else

@@ -1,0 +1,65 @@
+"""Pages opened in a browser: what they show, what they ask for, what goes wrong in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+    from selenium.webdriver.remote.webelement import WebElement
+
+
+NO_BROWSER = "no browser here (chromium and chromedriver)"
+"""Why the tests of pages are skipped."""
+
+
+class Browser:
+    """One browser, with what tests ask of a page."""
+
+    def __init__(self, driver: Chrome) -> None:
+        self.driver = driver
+
+    def open(self, page: Path, width: int = 1280, scheme: str = "light") -> None:
+        """Open a file as people do, in a window of so many pixels."""
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.problems()
+        self.requests()
+        self.driver.get(page.as_uri())
+
+    def run(self, script: str, *arguments: object) -> Any:
+        """What a script returns."""
+        return self.driver.execute_script(script, *arguments)
+
+    def find(self, selector: str) -> WebElement:
+        """The first element of a CSS selector."""
+        return self.driver.find_element("css selector", selector)
+
+    def all(self, selector: str) -> Sequence[WebElement]:
+        """All elements of a CSS selector."""
+        return self.driver.find_elements("css selector", selector)
+
+    def text(self, selector: str) -> str:
+        """What an element says."""
+        return str(self.run("return document.querySelector(arguments[0]).textContent", selector))
+
+    def problems(self) -> list[str]:
+        """What the console has said since the last time."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
+
+    def requests(self) -> list[str]:
+        """The addresses that were asked for since the last time."""
+        messages = [
+            json.loads(entry["message"])["message"]
+            for entry in self.driver.get_log("performance")  # type: ignore[no-untyped-call]
+        ]
+        return [
+            message["params"]["request"]["url"]
+            for message in messages
+            if message["method"] == "Network.requestWillBeSent"
+        ]
