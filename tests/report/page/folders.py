@@ -37,6 +37,7 @@ def make_run(
     sections = {"seed": seed, "scheme": {"name": scheme}, "train": {"rounds": rounds}}
     folder.create(parse({**sections, **(settings or {})}))
     done_rounds = rounds if finished_rounds is None else finished_rounds
+    lines = []
     noise = np.random.default_rng(seed).normal(size=rounds) * 0.01
     for number in range(1, done_rounds + 1):
         accuracy = 0.5 + bonus + 0.01 * seed + 0.3 * number / rounds
@@ -57,10 +58,11 @@ def make_run(
                 "test_accuracy": accuracy,
                 "capacity_accuracy": {c: accuracy * float(c) ** 0.5 for c in CAPACITIES},
             }
-        folder.add_metrics({**entries, **(line or {})} if number == 1 else entries)
+        lines.append({**entries, **(line or {})} if number == 1 else entries)
+    folder.replace_metrics(lines)
     if done_rounds == rounds:
         last = {"test_loss": 1.0 - accuracy, "test_accuracy": accuracy}
-        summary = {"rounds": rounds, **last, "seconds": 0.111 * rounds}
+        summary: dict[str, Any] = {"rounds": rounds, **last, "seconds": 0.111 * rounds}
         summary |= {"model_sha256": f"{seed:064x}"}
         folder.summary_file.write_text(json.dumps(summary), "utf-8")
     return folder
@@ -84,7 +86,12 @@ def make_comparison(path: Path, seeds: int = 3) -> Path:
 def make_study(path: Path) -> Path:
     """A study of one theorem with two settings."""
     path.mkdir(parents=True)
-    claim = {"source": "Theorem 1", "parameter": "R", "case": "p=1", "quantity": "slope"}
+    claim: dict[str, Any] = {
+        "source": "Theorem 1",
+        "parameter": "R",
+        "case": "p=1",
+        "quantity": "slope",
+    }
     claim |= {"estimate": -1.0, "low": -1.1, "high": -0.9, "exact": -1.0, "relation": "<="}
     claim |= {"limit": -0.9, "verdict": "yes", "conditions": "met"}
     rows = [
@@ -92,7 +99,12 @@ def make_study(path: Path) -> Path:
         for p in (1.0, 0.5)
         for r in (10, 20, 40)
     ]
-    content = {"study": "tiny", "title": "A tiny study", "version": "0", "settings": {"p": [1]}}
+    content: dict[str, Any] = {
+        "study": "tiny",
+        "title": "A tiny study",
+        "version": "0",
+        "settings": {"p": [1]},
+    }
     content |= {"claims": [claim], "notes": ["a note"], "failures": [], "rows": rows}
     (path / "tiny.json").write_text(json.dumps(content), "utf-8")
     (path / "tiny-claims.csv").write_text("source\n", "utf-8")

@@ -15,7 +15,7 @@ from submodel.report.page import page_data, write_page
 from tests.report.page.folders import make_comparison, make_run, make_study
 from tests.support.browser import Browser
 
-CURVE = "#curves-chart svg path[stroke-width='2']"
+CURVE = "#curves-chart svg path[fill='none']:is([stroke-width='2'], [stroke-width='3'])"
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_all_controls_are_reached_by_keys(pages: Path, browser: Browser) -> None
     kind = "const e = document.activeElement; return e.id || e.type || e.tagName"
     visited = set()
     for _ in range(70):
-        browser.find(":focus").send_keys(Keys.TAB)
+        ActionChains(browser.driver, duration=0).send_keys(Keys.TAB).perform()
         visited.add(browser.run(kind))
     assert {"theme", "select-one", "radio", "checkbox", "search", "button"} <= visited
     radio = browser.find("#curves input[value='round']")
@@ -148,7 +148,7 @@ def test_names_from_strangers_stay_words(tmp_path: Path, browser: Browser) -> No
         "refused": {attack: "\x1b]0;owned\x07 <b onclick=x>'\"", "2": attack},
         "observed": {attack: 1.0},
     }
-    make_run(path, line=line, settings={"name": "a\"b'c</script>" + attack})
+    make_run(path, line=line, settings={"data": {"name": "hf:" + attack}})
     make_run(tmp_path / "other", scheme="static")
     write_page(page_data([path, tmp_path / "other"]), tmp_path / "page.html")
     browser.open(tmp_path / "page.html")

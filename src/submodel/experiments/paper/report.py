@@ -123,7 +123,7 @@ def claim_rows(experiment: Experiment, records: Records) -> list[list[str]]:
     ]
 
 
-CLAIM_HEADINGS = (
+PAPER_CLAIM_HEADINGS = (
     *("claim", "setting", "difference in its favour", "seeds that agree"),
     *(*JUDGEMENT_HEADINGS, "verdict"),
 )
@@ -132,7 +132,7 @@ CLAIM_HEADINGS = (
 def claims_table(experiment: Experiment, records: Records) -> Table:
     """The verdicts, for the terminal."""
     title, rows = f"{experiment.name}: {experiment.title}", claim_rows(experiment, records)
-    return text_table(title, CLAIM_HEADINGS, rows, words=("claim", "setting", "verdict"))
+    return text_table(title, PAPER_CLAIM_HEADINGS, rows, words=("claim", "setting", "verdict"))
 
 
 def write_experiment(experiment: Experiment, records: Records, command: str, folder: Path) -> Path:
@@ -155,6 +155,6 @@ def write_experiment(experiment: Experiment, records: Records, command: str, fol
         lines += ["The paper prints:", "", *markdown_table(["", ""], experiment.paper), ""]
     rows = claim_rows(experiment, records)
     seeds = min(len(record.runs) for record in records.values())
-    lines += [*markdown_table(CLAIM_HEADINGS, rows), "", how_to_read(seeds, len(rows)), ""]
+    lines += [*markdown_table(PAPER_CLAIM_HEADINGS, rows), "", how_to_read(seeds, len(rows)), ""]
     page.write_text("\n".join(lines), "utf-8")
     return page

@@ -9,7 +9,7 @@ from submodel.experiments.converged.agenda import read_available
 from submodel.experiments.converged.questions import QUESTIONS
 from submodel.experiments.converged.report import ANSWER_HEADINGS, answer_rows
 from submodel.experiments.paper.plans import EXPERIMENTS
-from submodel.experiments.paper.report import CLAIM_HEADINGS, claim_rows
+from submodel.experiments.paper.report import PAPER_CLAIM_HEADINGS, claim_rows
 from submodel.experiments.paper.variants import DATASETS, Scale, Split, Variant
 from submodel.experiments.records import VariantRecord
 from submodel.experiments.wording import how_to_read
@@ -45,7 +45,7 @@ def claim_tables(folder: Path, records: Mapping[str, VariantRecord]) -> list[Pag
         if rows := claim_rows(experiment, by_variant):
             seeds = min(len(record.runs) for record in by_variant.values())
             title, note = f"{name}: {experiment.title}", how_to_read(seeds, len(rows))
-            tables.append(PageTable(title, CLAIM_HEADINGS, rows, note, verdicts="verdict"))
+            tables.append(PageTable(title, PAPER_CLAIM_HEADINGS, rows, note, verdicts="verdict"))
     return tables + _answers(folder)
 
 

@@ -10,17 +10,17 @@ import numpy as np
 
 MOST_POINTS = 2_000
 """More of one curve nobody can see apart on a page."""
-Column = str | float
+PackedColumn = str | float
 """Base64 of little-endian 32-bit floats; of values that are all the same, that one."""
 
 
-def pack(values: Sequence[float]) -> Column:
+def pack_column(values: Sequence[float]) -> PackedColumn:
     """A column for a page; what is not known is NaN.
 
     Args:
         values: one for every row.
 
-    >>> pack([1.0, 2.0]), pack([3, 3])
+    >>> pack_column([1.0, 2.0]), pack_column([3, 3])
     ('AACAPwAAAEA=', 3.0)
     """
     table = np.asarray(values, "<f4")
@@ -44,7 +44,7 @@ def places(rows: int, most: int = MOST_POINTS) -> list[int]:
     return [int(place) for place in np.linspace(0, rows - 1, most).round()]
 
 
-def pack_table(columns: Mapping[str, Sequence[float]]) -> dict[str, Column | int]:
+def pack_table(columns: Mapping[str, Sequence[float]]) -> dict[str, PackedColumn | int]:
     """Columns of equal length as one table, thinned where there are too many rows.
 
     Args:
@@ -54,9 +54,13 @@ def pack_table(columns: Mapping[str, Sequence[float]]) -> dict[str, Column | int
     {'rows': 2, 'round': 'AACAPwAAAEA=', 'clients': 5.0}
     """
     rows = max(map(len, columns.values()), default=0)
-    shown = places(rows)
-    packed = {name: pack([values[p] for p in shown]) for name, values in columns.items()}
-    return {"rows": len(shown), **packed}
+    shown_places = places(rows)
+    return {
+        "rows": len(shown_places),
+        **{
+            name: pack_column([values[p] for p in shown_places]) for name, values in columns.items()
+        },
+    }
 
 
 def finite(value: object) -> float | None:

@@ -16,14 +16,14 @@ from submodel.data.held_out import hold_out
 from submodel.errors import SubmodelError, plain
 from submodel.prepare.objective import settle_clients
 from submodel.prepare.parts import load_data, split_data
-from submodel.report.page.columns import pack
+from submodel.report.page.columns import pack_column
 from submodel.report.page.types import PagePartition
 from submodel.report.partition import describe_partition, describe_sizes, label_counts
 
 _MOST_CLIENTS, _MOST_LABELS = 400, 100  # rows and columns of a picture
 _BINS = 5  # of targets that are numbers
 _LOCAL = ("digits", "csv", "parquet", "text", "folder")
-_KEPT = ("cifar10", "cifar100", "mnist", "fashion-mnist", "shakespeare")
+_CACHE_NAMES = ("cifar10", "cifar100", "mnist", "fashion-mnist", "shakespeare")
 
 
 def partition_of(config: Config, runs: Sequence[int]) -> PagePartition:
@@ -34,7 +34,7 @@ def partition_of(config: Config, runs: Sequence[int]) -> PagePartition:
         runs: the places of all runs with such data and clients.
     """
     title = f"{config.data.name}, partition {config.data.partition}"
-    if reason := _out_of_reach(config):
+    if reason := out_of_reach(config):
         return PagePartition(title, runs, [f"Not shown: {reason}."], 0, [])
     try:
         data = hold_out(load_data(config), config.data.held_out, config.seed)
@@ -44,8 +44,12 @@ def partition_of(config: Config, runs: Sequence[int]) -> PagePartition:
         return PagePartition(title, runs, [f"Not shown: {plain(error)}"], 0, [])
 
 
-def _out_of_reach(config: Config) -> str:
-    """Why the data is not loaded for a page; empty if it is."""
+def out_of_reach(config: Config) -> str:
+    """Why data is not loaded for a page, which fetches nothing; empty if it is.
+
+    Args:
+        config: of a run.
+    """
     name = config.data.name.partition(":")[0]
     if config.engine.name == "flower":
         return "the data is on devices, and stays there"
@@ -54,7 +58,7 @@ def _out_of_reach(config: Config) -> str:
     path = getattr(config.data, "path", None)
     if name in _LOCAL or (path is not None and Path(path).expanduser().exists()):
         return ""
-    if name in _KEPT and any(cache_folder().glob(f"{name}*")):
+    if name in _CACHE_NAMES and any(cache_folder().glob(f"{name}*")):
         return ""
     return f"{plain(config.data.name, 100)} is not on this machine, and a page fetches nothing"
 
@@ -71,14 +75,14 @@ def _describe(
     if not classes:
         sizes = [float(split.size(client)) for client in range(count)]
         words.append(f"{describe_sizes(split, count).capitalize()}.")
-        return PagePartition(title, runs, words, count, [], str(_packed(np.array([sizes]))))
+        return PagePartition(title, runs, words, count, [], str(_pack_counts(np.array([sizes]))))
     counts = label_counts(split, labels, len(classes), count)
     words += [f"{line.capitalize()}." for line in describe_partition(counts)]
-    return PagePartition(title, runs, words, count, classes, _packed(counts))
+    return PagePartition(title, runs, words, count, classes, _pack_counts(counts))
 
 
-def _packed(counts: NDArray[np.float64] | NDArray[np.int64]) -> str:
-    column = pack([*counts.ravel().tolist(), float("nan")])  # never all the same
+def _pack_counts(counts: NDArray[np.float64] | NDArray[np.int64]) -> str:
+    column = pack_column([*counts.ravel().tolist(), float("nan")])  # never all the same
     return str(column)
 
 

@@ -67,8 +67,8 @@ def _partitions(runs: Sequence[PageRun]) -> list[PagePartition]:
         data_settings = [f"{k}={v}" for k, v in run.settings.items() if k.startswith(keys)]
         if run.path:
             places.setdefault(tuple(data_settings), []).append(place)
-    shown = list(places.values())[:_MOST_PARTITIONS]
-    return [partition_of(RunFolder(Path(runs[p[0]].path)).config(), p) for p in shown]
+    shown_places = list(places.values())[:_MOST_PARTITIONS]
+    return [partition_of(RunFolder(Path(runs[p[0]].path)).config(), p) for p in shown_places]
 
 
 def _warnings(contents: Contents) -> list[str]:

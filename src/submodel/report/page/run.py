@@ -120,7 +120,7 @@ def _or_nan(value: float | None) -> float:
 
 
 def _score_keys(rows: Sequence[Metrics]) -> list[str]:
-    keys = dict.fromkeys(k for row in rows[:1] + rows[-1:] for k in row if k.startswith(_SCORES))
+    keys = dict.fromkeys(k for row in (*rows[:1], *rows[-1:]) for k in row if k.startswith(_SCORES))
     return [k for k in keys if any(finite(row.get(k)) is not None for row in rows)][:_MOST_COLUMNS]
 
 
@@ -132,11 +132,12 @@ def _every_keys(rows: Sequence[Metrics]) -> list[str]:
 
 
 def _phases(history: Sequence[Metrics]) -> dict[str, float]:
-    totals: Counter[str] = Counter()
+    totals: dict[str, float] = {}
     for line in history:
         for phase, seconds in line["seconds"].items():
-            totals[plain(phase, 40)] += finite(seconds) or 0.0
-    return dict(totals)
+            name = plain(phase, 40)
+            totals[name] = totals.get(name, 0.0) + (finite(seconds) or 0.0)
+    return totals
 
 
 def _troubles(history: Sequence[Metrics]) -> list[Trouble]:

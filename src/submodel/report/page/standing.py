@@ -11,7 +11,7 @@ from submodel.extras import MissingExtraError
 from submodel.report.page.measures import CAPACITY_PARTS, better_of
 from submodel.report.page.types import PageGroup, PageRun, Standing, StandingRow
 
-_CHOSEN = " The best was chosen by these same runs, which flatters it."
+_CAUTION = " The best was chosen by these same runs, which flatters it."
 
 
 def standings(runs: Sequence[PageRun], groups: Sequence[PageGroup]) -> list[Standing]:
@@ -43,7 +43,7 @@ def _standing(key: str, runs: Sequence[PageRun], groups: Sequence[PageGroup]) ->
         judgements = behind_best(by_seed)
         note = how_to_read(seeds, len(groups) - 1)
         if any(judgement.p is not None for judgement in judgements.values()):
-            note += _CHOSEN
+            note += _CAUTION
     except MissingExtraError as error:  # the numbers are shown all the same
         note = f"Nothing was tested: {error}."
     best = next((place for place in by_seed if place not in judgements), "0")

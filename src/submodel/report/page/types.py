@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from submodel.report.page.columns import Column
+from submodel.report.page.columns import PackedColumn
 
-Table = Mapping[str, Column | int]
+PackedTable = Mapping[str, PackedColumn | int]
 """Columns by name, and ``rows``, how many they have."""
 
 
@@ -36,8 +36,8 @@ class PageRun:
     settings: Mapping[str, str]  # every key of the configuration, spelt
     toml: str
     model_sha256: str
-    every: Table  # a row for every round: costs so far, training loss, coverage
-    scores: Table  # a row for every evaluated round
+    every: PackedTable  # a row for every round: costs so far, training loss, coverage
+    scores: PackedTable  # a row for every evaluated round
     final: Mapping[str, float | None]  # the measures after the last evaluated round
     totals: Mapping[str, float | None]  # bytes_down, bytes_up, flops, seconds
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds in all
