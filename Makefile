@@ -51,7 +51,8 @@ lint-quick: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-# The import graph, its picture and the keys of the configuration, written into docs/ from the code.
+# The import graph, its picture, the keys of the configuration and the commands, written into docs/ from the code;
+# and the file that shells complete keys from.
 graph: $(VENV)/.ready
 	MPLBACKEND=Agg $(BIN)/python -m tools
 

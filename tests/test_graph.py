@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tools import components, graph
-from tools.pages import ARCHITECTURE, CONFIGURATION, PICTURE, part
+from tools import commands, components, graph
+from tools.pages import ARCHITECTURE, COMMANDS, CONFIGURATION, PICTURE, part
 from tools.picture import drawn_edges
 from tools.rooms import GROUND, ROOT, Rooms, first_line, read_rooms
 
@@ -27,6 +27,10 @@ def test_the_picture_has_the_arrows_of_the_code() -> None:
 
 def test_the_keys_are_those_of_the_code() -> None:
     assert part(CONFIGURATION, "keys") == components.page(), "run make graph"
+
+
+def test_the_commands_are_those_of_the_application() -> None:
+    assert part(COMMANDS, "commands") == commands.page(), "run make graph"
 
 
 def test_every_kind_of_component_is_on_the_page_of_the_configuration() -> None:

@@ -88,16 +88,17 @@ def _meaning(field: FieldInfo, kind: Kind[Any] | None) -> str:
     text = field.description or ""
     if kind is not None:
         return text.replace(kind.describe(), f"see below; entry points: `{kind.group}`")
-    words = _words(field.annotation)
+    words = words_of(field.annotation)
     if all(word in text for word in words):
         return text
     return f"{' or '.join(f'`{json.dumps(word)}`' for word in words)}: {text}"
 
 
-def _words(annotation: Any) -> list[str]:
+def words_of(annotation: Any) -> list[str]:
+    """The words that a key may be, where they are a list."""
     if get_origin(annotation) is Literal:
         return [str(word) for word in get_args(annotation)]
-    return [word for inner in get_args(annotation) for word in _words(inner)]
+    return [word for inner in get_args(annotation) for word in words_of(inner)]
 
 
 def _cell(text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tools.rooms import ROOT
 
 ARCHITECTURE, CONFIGURATION = ROOT / "docs/architecture.md", ROOT / "docs/configuration.md"
-RESULTS = ROOT / "docs/results.md"
+RESULTS, COMMANDS = ROOT / "docs/results.md", ROOT / "docs/commands.md"
 PICTURE = ROOT / "docs/images/rooms.png"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_json import DRY_RUN
 from tests.support.commands import Command, process
 from tests.support.forked import start_command
 
@@ -71,6 +72,7 @@ def test_a_dry_run_tells_what_a_run_takes_and_makes_nothing(
     result = submodel("train", *FAST, "--dry-run", "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     content = json.loads(result.stdout)
+    assert content.keys() == set(DRY_RUN.split())
     assert content["rounds"] == 2
     assert content["seconds"] == pytest.approx(sum(p["seconds"] for p in content["phases"]))
     assert [row["capacity"] for row in content["capacities"]] == [1, 0.5, 0.25, 0.125]
@@ -91,7 +93,6 @@ def test_cost_says_by_how_much_things_shrink(submodel: Command) -> None:
 
 BAD = {
     "missing file": (["train", "nowhere.toml"], "nowhere.toml: No such file"),
-    "json of a run": (["train", "--json"], "--json: goes with --dry-run"),
     "a folder": (["train", "."], "Is a directory"),
     "broken TOML": (["train", "broken.toml"], "broken.toml: not valid TOML"),
     "wrong type": (["train", "--set", "train.rounds=many"], "train.rounds: 'many' is not a whole"),
@@ -103,6 +104,21 @@ BAD = {
     "unknown key": (["train", "--set", "clients.cuont=5"], "clients.cuont: no such key"),
     "not a run": (["resume", "."], "not a run"),
     "show nothing": (["show", "nowhere"], "not a run"),
+    "score nothing": (["score", "nowhere"], "not a run"),
+    "export nothing": (["export", "nowhere"], "not a run"),
+    "fit nothing": (["fit", "nowhere", "--capacity", "1/2"], "not a run"),
+    "generate nothing": (["generate", "nowhere"], "not a run"),
+    "a file as run": (["show", "broken.toml"], "not a run"),
+    "a model that is none": (["inspect", "resnet"], "'resnet' is not one of mlp, cnn"),
+    "a shape that is none": (["inspect", "cnn", "--input", "3,x"], "is not a shape such as"),
+    "a capacity that is none": (["inspect", "cnn", "--capacities", "1,half"], "half"),
+    "an amount that is none": (["plan", "--memory", "much"], "much"),
+    "no budget": (["plan"], "give a budget"),
+    "data that is none": (["data", "mnits"], "'mnits' is not one of digits"),
+    "ways that are none": (["compare", "rollin"], "'rollin' is not one of"),
+    "an experiment that is none": (["reproduce", "figure0"], "'figure0' is not one of"),
+    "a study's setting": (["study", "residual", "--set", "x=1"], "settings are"),
+    "no federation": (["federation", "add", "phone"], "federation"),
 }
 
 
@@ -130,17 +146,23 @@ def test_every_mistake_in_a_file_is_reported_with_its_place(
     assert all(line.startswith("error: config.toml: ") for line in lines)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "words"), [(signal.SIGINT, []), (signal.SIGTERM, ["--json"])])
+def test_ctrl_c_leaves_a_resumable_run(
+    tmp_path: Path, number: signal.Signals, words: list[str]
+) -> None:
     options = ["--engine", "local", "--set", "train.rounds=100000", "--set",
                "train.evaluate_every=1"]  # fmt: skip
-    out = tmp_path / "out"
-    process = start_command("train", "--out", tmp_path / "run", *options, stdout=out)
-    while process.is_alive() and not (out.exists() and "\nround 2/" in out.read_text()):
+    out, errors = tmp_path / "out", tmp_path / "errors"
+    said = errors if words else out  # with --json, the output is for the result
+    process = start_command(
+        "train", "--out", tmp_path / "run", *options, *words, stdout=out, stderr=errors
+    )
+    while process.is_alive() and not (said.exists() and "\nround 2/" in said.read_text()):
         time.sleep(0.02)
     assert process.pid is not None
     os.kill(process.pid, number)
     process.join()
     assert process.exitcode == 130
-    assert f"continue with: submodel resume {tmp_path / 'run'}" in out.read_text()
+    assert f"continue with: submodel resume {tmp_path / 'run'}" in said.read_text()
     assert list((tmp_path / "run/checkpoints").glob("round-*"))
+    assert not words or out.read_text() == ""

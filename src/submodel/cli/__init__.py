@@ -15,43 +15,63 @@ from submodel.cli import (
     compare,
     devices,
     federation,
+    join,
     models,
     report,
     research,
+    results,
     theory,
     training,
     watching,
 )
 from submodel.cli.base import command_line
+from submodel.cli.help import offer_command
 from submodel.engines.processes.followers import follow_launcher
 from submodel.engines.processes.launch import endings
 from submodel.errors import SubmodelError
 
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "train": training.train_command,
-    "resume": training.resume_command,
-    "show": training.show_command,
-    "runs": watching.runs_command,
-    "score": training.score_command,
-    "cost": models.cost_command,
-    "inspect": models.inspect_command,
-    "plan": models.plan_command,
-    "fit": models.fit_command,
-    "export": models.export_command,
-    "generate": models.generate_command,
-    "serve": devices.serve_command,
-    "join": devices.join_command,
-    "data": research.data_command,
-    "reproduce": research.reproduce_command,
-    "compare": compare.compare_command,
-    "advise": advise.advise_command,
-    "study": theory.study_command,
-    "report": report.report_command,
-    "config": models.config_command,
+_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Train": {
+        "train": training.train_command,
+        "resume": training.resume_command,
+    },
+    "Before training": {
+        "config": models.config_command,
+        "data": research.data_command,
+        "inspect": models.inspect_command,
+        "cost": models.cost_command,
+        "plan": models.plan_command,
+        "advise": advise.advise_command,
+    },
+    "Look at results": {
+        "runs": watching.runs_command,
+        "show": results.show_command,
+        "score": results.score_command,
+        "report": report.report_command,
+    },
+    "Use the model": {
+        "fit": results.fit_command,
+        "export": results.export_command,
+        "generate": results.generate_command,
+    },
+    "Compare and reproduce": {
+        "compare": compare.compare_command,
+        "reproduce": research.reproduce_command,
+    },
+    "Theory": {
+        "study": theory.study_command,
+    },
+    "Devices": {
+        "serve": devices.serve_command,
+        "join": join.join_command,
+    },
 }
-for _name, _command in _COMMANDS.items():
-    command_line.command(name=_name)(_command)
-command_line.add_typer(federation.federation_commands, name="federation")
+"""What people do, and the commands for it, as `submodel --help` lists them."""
+
+for _panel, _commands in _COMMANDS.items():
+    for _name, _command in _commands.items():
+        offer_command(command_line, _name, _command, _panel)
+command_line.add_typer(federation.federation_commands, name="federation", rich_help_panel="Devices")
 
 
 @command_line.callback(invoke_without_command=True)
@@ -74,15 +94,16 @@ def main() -> None:
         signal.signal(number, _stop)
     follow_launcher()
     try:
-        command_line()
+        command_line(prog_name="submodel")
     except SubmodelError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # a path that cannot be made or read, a full disk
-        if error.filename is None:
+        if error.strerror is None:
             raise
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"error: {where}{error.strerror}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

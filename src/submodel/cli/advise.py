@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from submodel.amounts import parse_amount
-from submodel.cli.base import SetOptions, console
+from submodel.cli import completion
+from submodel.cli.base import AsJson, SetOptions, console
+from submodel.cli.json_output import print_json
 from submodel.errors import ConfigError
 from submodel.experiments.advice.fleet import Case, Goal, case_of, parse_fleet
 from submodel.experiments.budgets import BudgetKind, parse_budget
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 def advise_command(
     config: Annotated[
         Path | None,
-        typer.Argument(metavar="[CONFIG.toml]", help="Whose clients, model and data it is for."),
+        typer.Argument(
+            metavar="[CONFIG.toml]",
+            help="Whose clients, model and data it is for.",
+            autocompletion=completion.config_files,
+        ),
     ] = None,
     settings: SetOptions = None,
     fleet: Annotated[
@@ -37,9 +42,26 @@ def advise_command(
         str | None,
         typer.Option(help="Of it: rounds (default: train.rounds of CONFIG.toml), or as 2GB."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with all evidence.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Say which scheme suits a fleet, by which records, how surely, and where they do not reach."""
+    """Say which scheme suits a fleet, by which records, how surely.
+
+    And where no record reaches: then nothing is advised.
+
+    Examples:
+        submodel advise --fleet 1:0.2,1/4:0.8
+        submodel advise --fleet 1/2:0.5,1/8:0.5 --goal devices
+        submodel advise examples/mnist.toml --budget bytes --amount 2GB --json
+    JSON:
+        fleet, goal, budget, rounds: what was asked
+        measure: what schemes are compared by
+        any_scheme: whether all devices hold all, and any scheme will do
+        recommended, settings, afterwards: the way, its keys, and the command that follows training
+        learning_rates: by setting, what that way was tuned to
+        beats, not_told_apart: ways that it is better than, and ways that it may not be
+        sureness, limits: how sure that is, and where records do not reach
+        evidence: every contrast with its difference, interval, p-value and verdict
+    """
     from submodel.config import read
     from submodel.experiments.advice.evidence import read_evidence
     from submodel.experiments.advice.recommend import advise
@@ -62,7 +84,7 @@ def advise_command(
     evidence = read_evidence()
     advice = advise(evidence, case)
     if as_json:
-        print(json.dumps(plain_advice(evidence, advice), indent=1))
+        print_json(plain_advice(evidence, advice))
         return
     console.print(question_words(case))
     console.print()

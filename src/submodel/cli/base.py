@@ -9,16 +9,24 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from submodel.cli import completion
+from submodel.cli.help import Overview
 from submodel.errors import SubmodelError
 
 command_line = typer.Typer(
+    cls=Overview,
     help="Train one model over devices that cannot hold it.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 # a pipe or a file has no width of its own: leave room for whole tables
 console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
+_notes = Console(highlight=False, markup=False, stderr=True)
+
+
+def talk(as_json: bool) -> Console:
+    """Where people hear how it goes: the output, or, if that is for JSON, the error output."""
+    return _notes if as_json else console
 
 
 def make_folder(path: Path, option: str = "--out") -> Path:
@@ -31,9 +39,29 @@ def make_folder(path: Path, option: str = "--out") -> Path:
 
 
 ConfigFile = Annotated[
-    Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Without it, the digits default.")
+    Path | None,
+    typer.Argument(
+        metavar="[CONFIG.toml]",
+        help="Without it, the digits default.",
+        autocompletion=completion.config_files,
+    ),
 ]
 SetOptions = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key; repeatable.",
+        autocompletion=completion.settings,
+    ),
 ]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+RunPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="The folder of a run.", autocompletion=completion.run_folders
+    ),
+]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object; all else goes to the error output."),
+]

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from submodel.cli.base import SetOptions, console, make_folder
+from submodel.cli import completion
+from submodel.cli.base import AsJson, SetOptions, console, make_folder, talk
+from submodel.cli.json_output import print_json
 from submodel.errors import ConfigError
 from submodel.experiments.budgets import BudgetKind, parse_budget
 from submodel.experiments.paper.variants import Scale
@@ -26,11 +28,16 @@ def compare_command(
             metavar="WAY[,WAY...]",
             help="As rolling,random:sampling=fixed,rolling:merge.rule=fill_in: schemes with what "
             "else they set; exclusive: every width by those who can hold it.",
+            autocompletion=completion.ways,
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="CONFIG.toml", help="What all have in common; default: digits."),
+        typer.Option(
+            metavar="CONFIG.toml",
+            help="What all have in common; default: digits.",
+            autocompletion=completion.config_files,
+        ),
     ] = None,
     scale: Annotated[
         Scale | None, typer.Option(help="Or the setting of reproduce at this scale.")
@@ -51,8 +58,23 @@ def compare_command(
     records: Annotated[
         Path | None, typer.Option(help="Redraw from this folder of records; trains nothing.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Compare schemes on the same data, seeds and budget; the same command goes on if stopped."""
+    """Compare schemes on the same data, seeds and budget.
+
+    The same command goes on where it was stopped. Differences are tested over seeds.
+
+    Examples:
+        submodel compare rolling,static,random
+        submodel compare rolling,static --budget bytes --amount 50MB --seeds 5
+        submodel compare random,random:sampling=fixed,rolling:merge.rule=fill_in
+        submodel compare --records results/compare-rounds --json
+    JSON:
+        command, budget, seeds: what was compared, and under which budget
+        ways: each with its rounds by seed, bytes and FLOPs (means over seeds), accuracy and loss
+            by seed, and behind, how it stands to the best; null of the best
+        page: the page with the table and the figure
+    """
     from submodel.experiments.comparison import report
     from submodel.experiments.comparison.findings import Findings
     from submodel.experiments.comparison.plan import base_of, plan_comparison, run_plan, scale_base
@@ -64,7 +86,7 @@ def compare_command(
         findings = Findings.read(records)
         if ways is not None:
             findings = findings.only([way.text for way in parse_ways(ways)])
-        _show(findings, report.write_comparison(findings, out or records.parent))
+        _show(findings, report.write_comparison(findings, out or records.parent), as_json)
         return
     if ways is None:
         raise ConfigError(["give the ways to compare, as rolling,static,random"])
@@ -80,10 +102,11 @@ def compare_command(
         return config_from([*(settings or []), *way_settings])
 
     plan = plan_comparison(parse_ways(ways), base, budget, parse_budget(budget, amount), seeds)
+    notes = talk(as_json)
     if scale is not Scale.CONVERGED:
-        console.print(plan.budget)
+        notes.print(plan.budget)
     if budget is not BudgetKind.ROUNDS:
-        console.print(f"rounds: {plan.rounds()}")
+        notes.print(f"rounds: {plan.rounds()}")
     folder = make_folder(out or Path("runs") / f"compare-{base([]).name}")
     options = {
         "--config": config,
@@ -99,16 +122,19 @@ def compare_command(
     command = shlex.join(["submodel", "compare", ways, *option_words])
     try:
         run = run_to_the_end if scale is Scale.CONVERGED else run_plan
-        findings = run(plan, folder, jobs, console, command)
+        findings = run(plan, folder, jobs, notes, command)
     except Interruption as stop:
-        print(stop)
+        notes.print(str(stop), soft_wrap=True)
         raise typer.Exit(130) from None
-    _show(findings, report.write_comparison(findings, folder))
+    _show(findings, report.write_comparison(findings, folder), as_json)
 
 
-def _show(findings: Findings, page: Path) -> None:
+def _show(findings: Findings, page: Path, as_json: bool) -> None:
     from submodel.experiments.comparison import report
 
+    if as_json:
+        print_json({**report.plain_comparison(findings), "page": page})
+        return
     console.print(report.comparison_table(findings))
     console.print(report.remarks(findings))
     print(page)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import typer
 
-from submodel.cli.base import console, make_folder
+from submodel.cli.base import console, make_folder, talk
+from submodel.cli.json_output import print_json
 from submodel.errors import ConfigError, SubmodelError
 
 
@@ -19,6 +20,7 @@ def reproduce_converged(
     records: Path | None,
     keep: Path | None,
     plan: bool,
+    as_json: bool,
 ) -> None:
     """Answer some questions, or say what that would take.
 
@@ -30,6 +32,7 @@ def reproduce_converged(
         records: redraw from these, train nothing; with ``plan``, the spread over seeds is theirs.
         keep: records of earlier runs, to which new ones are added; None: those in ``folder``.
         plan: only say what would be run.
+        as_json: print the answers so.
     """
     from submodel.experiments.converged import report
     from submodel.experiments.converged.agenda import (
@@ -61,9 +64,12 @@ def reproduce_converged(
         earlier = keep if records is None else records
         all_questions = list(QUESTIONS.values())
         deviations = {} if earlier is None else spread_over_seeds(all_questions, earlier)
-        print("\n".join(plan_lines(questions, deviations, seeds)))
-        if keep is not None:
-            print(words_of_rest(questions, keep, seeds))
+        lines = plan_lines(questions, deviations, seeds)
+        rest = [] if keep is None else [words_of_rest(questions, keep, seeds)]
+        if as_json:
+            print_json({"scale": "converged", "plan": [*lines, *rest]})
+        else:
+            print("\n".join([*lines, *rest]))
         return
     make_folder(folder)
     stop: Interruption | SubmodelError | None = None
@@ -71,7 +77,10 @@ def reproduce_converged(
         records = folder / "records" if keep is None else make_folder(keep, "--keep")
         try:
             run_agenda(
-                Runner(folder, jobs or os.cpu_count() or 1, console), questions, records, seeds
+                Runner(folder, jobs or os.cpu_count() or 1, talk(as_json)),
+                questions,
+                records,
+                seeds,
             )
         except (Interruption, SubmodelError) as error:  # what there is is reported all the same
             stop = error
@@ -83,15 +92,24 @@ def reproduce_converged(
         results, tables = {}, {}
     command = f"submodel reproduce {name} --scale converged"
     command += "" if seeds is None else f" --seeds {seeds}"
+    answers = []
     for question in questions if results else ():
         own_tables = [t for candidate in question.candidates for t in tables.get(candidate, [])]
         page = report.write_question(question, results, own_tables, command, folder)
+        if as_json:
+            contrasts = report.plain_answers(question, results)
+            answers.append(
+                {"name": question.name, "title": question.title, "page": page, "claims": contrasts}
+            )
+            continue
         rows = report.answer_rows(question, results)
         words = ("setting", "difference", "measure", "verdict")
         console.print(text_table(question.title, report.ANSWER_HEADINGS, rows, words=words))
         print(page)
     if isinstance(stop, Interruption):
-        print(stop)
+        talk(as_json).print(str(stop), soft_wrap=True)
         raise typer.Exit(130) from None
     if stop is not None:
         raise stop
+    if as_json:
+        print_json({"scale": "converged", "experiments": answers})

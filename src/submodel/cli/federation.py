@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from submodel.cli.base import console
+from submodel.cli import completion
+from submodel.cli.base import AsJson, console
+from submodel.cli.device_table import device_table, plain_devices
+from submodel.cli.help import CommandGroup, offer_command
+from submodel.cli.json_output import print_json
 from submodel.errors import ConfigError, SubmodelError
 
 if TYPE_CHECKING:  # an extra: imported where it is used
     from submodel.federation.flower.control import Node
     from submodel.federation.flower.credentials import Federation
-    from submodel.federation.roster import Entry
     from submodel.runs.folder import RunFolder
 
 federation_commands = typer.Typer(
-    help="Make and look after the credentials of real devices and their server.",
+    cls=CommandGroup,
+    help="Credentials of real devices and their server, and who they are.",
     no_args_is_help=True,
 )
 
 FederationFolder = Annotated[Path, typer.Option("--federation", help="The folder that init made.")]
 
 
-@federation_commands.command(name="init")
 def init_command(
     hosts: Annotated[
         list[str],
@@ -45,13 +46,27 @@ def init_command(
         list[str] | None,
         typer.Option("--device", metavar="NAME", help="Or devices by name; repeatable."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Make a federation: an authority of its own, a server, keys for every device."""
+    """Make a federation: its own authority, a server, keys for devices.
+
+    Examples:
+        submodel federation init --host fl.example.org
+        submodel federation init home --host 192.168.1.10 --device phone
+    JSON:
+        folder: what was made
+        hosts: where devices reach the server
+        devices: their names; each has a folder of credentials under devices
+        expires: the last day of the server's certificate
+    """
     from submodel.federation.flower import credentials
 
     if count is not None and names:
         raise ConfigError(["--devices: give a number of devices or their names, not both"])
     federation = credentials.create(folder, hosts, names or _number_devices(count or 3))
+    if as_json:
+        print_json(_plain_federation(folder, federation))
+        return
     print(f"made {folder}: a federation of a server and {len(federation.devices)} device(s)")
     print(_validity(federation))
     print(_delivery(folder, federation.devices))
@@ -63,20 +78,33 @@ def init_command(
     print(f"next, on every device:  submodel join {hosts[0]} --data DIR")
 
 
-@federation_commands.command(name="add")
 def add_command(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Of the new devices.")],
     folder: FederationFolder = Path("federation"),
+    as_json: AsJson = False,
 ) -> None:
-    """Make keys for more devices; those that are there stay as they are."""
+    """Make keys for more devices; those that are there stay.
+
+    Examples:
+        submodel federation add device-4 device-5
+        submodel federation add watch --federation home
+    JSON:
+        folder: of the federation
+        hosts: where devices reach the server
+        devices: all of them, by name
+        expires: the last day of the server's certificate
+        added: those that are new
+    """
     from submodel.federation.flower import credentials
 
     federation = credentials.add(folder, names)
+    if as_json:
+        print_json({**_plain_federation(folder, federation), "added": names})
+        return
     print(f"{folder}: {len(names)} device(s) more, now {len(federation.devices)}")
     print(_delivery(folder, names))
 
 
-@federation_commands.command(name="renew")
 def renew_command(
     folder: FederationFolder = Path("federation"),
     hosts: Annotated[
@@ -87,21 +115,55 @@ def renew_command(
             help="Where devices reach the server; repeatable. Default: as before.",
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Make a new key and certificate for the server; devices need not change. Needs ca.key."""
+    """Make a new key and certificate for the server.
+
+    Devices need nothing new. It needs ca.key in the federation's folder.
+
+    Examples:
+        submodel federation renew
+        submodel federation renew --federation home --host fl.example.org
+    JSON:
+        folder: of the federation
+        hosts: where devices reach the server
+        devices: all of them, by name
+        expires: the last day of the new certificate
+    """
     from submodel.federation.flower import credentials
 
-    print(_validity(credentials.renew_certificate(folder, hosts or [])))
+    federation = credentials.renew_certificate(folder, hosts or [])
+    if as_json:
+        print_json(_plain_federation(folder, federation))
+        return
+    print(_validity(federation))
     print("devices need nothing new; a running 'submodel serve' shows it when it starts next")
 
 
-@federation_commands.command(name="status")
 def status_command(
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="Default: the run served last.")
+        Path | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="Default: the run served last.",
+            autocompletion=completion.run_folders,
+        ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show a run's devices: what they hold, how they answer, when they were last seen."""
+    """Show a run's devices: what they hold, how they answer.
+
+    Examples:
+        submodel federation status
+        submodel federation status runs/digits --json
+    JSON:
+        run: the run's folder
+        port: where it is served now; null if it is not
+        problem: why nothing is known of connections; null if it is
+        devices: each with its client, name, state, capacity (null: as configured), examples,
+            answered and missed tasks, last_seen (ISO 8601) and last_problem; client and what
+            follows from taking part are null of one that has not yet
+    """
     from submodel.federation.roster import read_roster
     from submodel.runs.folder import RunFolder
 
@@ -109,14 +171,20 @@ def status_command(
     folder.config()  # is it a run?
     entries = read_roster(folder.devices_file)
     nodes: dict[int, Node] = {}
+    port = problem = None
     if folder.serving_file.is_file():
         try:
             port, nodes = _list_nodes(folder)
             where = f"served on port {port}; {len(nodes)} device(s) registered"
         except SubmodelError as error:
+            problem = str(error)
             where = f"not served now ({error})"
     else:
-        where = "begun by 'flwr run': who is connected, 'flwr supernode list' tells"
+        problem = where = "begun by 'flwr run': who is connected, 'flwr supernode list' tells"
+    if as_json:
+        devices = plain_devices(entries, nodes)
+        print_json({"run": folder.path, "port": port, "problem": problem, "devices": devices})
+        return
     print(f"{folder.path}: {where}")
     console.print(device_table(entries, nodes))
 
@@ -138,18 +206,43 @@ def _list_nodes(folder: RunFolder) -> tuple[int, dict[int, Node]]:
         control.close()
 
 
-@federation_commands.command(name="app")
 def app_command(
     folder: Annotated[Path, typer.Argument(help="A new folder.")] = Path("submodel-app"),
+    as_json: AsJson = False,
 ) -> None:
-    """Write the app that 'flwr run' takes, for a Flower deployment that is there already."""
+    """Write the app that 'flwr run' takes.
+
+    It is for a Flower deployment that is there already.
+
+    Examples:
+        submodel federation app
+        submodel federation app apps/submodel
+    JSON:
+        folder: what was made
+        command: what runs it
+    """
     from submodel.federation.flower.control import thin_app
 
     if folder.exists():
         raise SubmodelError(f"{folder} exists already")
     shutil.copytree(thin_app(), folder)
     run_config = 'config="/abs/config.toml" folder="/abs/run"'
-    print(f"made {folder}: flwr run {folder} --run-config '{run_config}' --stream")
+    command = f"flwr run {folder} --run-config '{run_config}' --stream"
+    if as_json:
+        print_json({"folder": folder, "command": command})
+    else:
+        print(f"made {folder}: {command}")
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "init": init_command,
+    "add": add_command,
+    "renew": renew_command,
+    "status": status_command,
+    "app": app_command,
+}
+for _name, _command in _COMMANDS.items():
+    offer_command(federation_commands, _name, _command)
 
 
 def _newest() -> Path:
@@ -162,37 +255,18 @@ def _newest() -> Path:
     return serving_files[-1].parent
 
 
-def device_table(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> Table:
-    """The devices of a run, and those that are registered but have not taken part."""
-    table = Table()
-    for heading in ("client", "device", "state", "capacity", "examples", "answered", "missed",
-                    "last seen", "last problem"):  # fmt: skip
-        table.add_column(heading, overflow="fold")
-    for entry in entries:
-        node, report = nodes.get(entry.node), entry.report
-        capacity = "as configured" if report.capacity is None else f"{report.capacity:g}"
-        last_seen = datetime.fromtimestamp(entry.last_seen, UTC) if entry.last_seen else None
-        if node is not None and node.last_seen is not None:
-            last_seen = max(last_seen or node.last_seen, node.last_seen)
-        state = node.status if node is not None else "unknown"
-        table.add_row(
-            *(str(entry.client), report.name, state, capacity, str(report.examples)),
-            *(str(entry.answered), str(entry.missed), _when(last_seen), entry.last_problem),
-        )
-    for node in nodes.values():
-        if node.id not in {entry.node for entry in entries}:
-            table.add_row("-", node.fingerprint or str(node.id), node.status, *"----",
-                          _when(node.last_seen), "")  # fmt: skip
-    return table
-
-
-def _when(moment: datetime | None) -> str:
-    return "never" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
-
-
 def _number_devices(count: int) -> list[str]:
     width = len(str(count))
     return [f"device-{number:0{width}}" for number in range(1, count + 1)]
+
+
+def _plain_federation(folder: Path, federation: Federation) -> dict[str, Any]:
+    return {
+        "folder": folder,
+        "hosts": list(federation.hosts),
+        "devices": list(federation.devices),
+        "expires": f"{federation.expires:%Y-%m-%d}",
+    }
 
 
 def _validity(federation: Federation) -> str:

@@ -1,38 +1,43 @@
-"""Models: what they are made of, what they cost, what fits, what leaves the house."""
+"""Before training: what a configuration says, what a model is made of, costs, and what fits."""
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
-from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from submodel.amounts import parse_amount, parse_capacity, si
-from submodel.cli.base import ConfigFile, RunPath, SetOptions, console, make_folder
+from submodel.cli import completion
+from submodel.cli.base import AsJson, ConfigFile, SetOptions, console
+from submodel.cli.json_output import print_json
 from submodel.errors import ConfigError
 
 
-class ExportFormat(StrEnum):
-    """The formats of `export`."""
+def cost_command(
+    config: ConfigFile = None, settings: SetOptions = None, as_json: AsJson = False
+) -> None:
+    """Say what each capacity costs against the full model.
 
-    SAFETENSORS = "safetensors"
-    PROGRAM = "program"
-    ONNX = "onnx"
-    HUGGINGFACE = "huggingface"
-    PEFT = "peft"
+    Nothing is trained: parameters, bytes and FLOPs follow from shapes.
 
-
-def cost_command(config: ConfigFile = None, settings: SetOptions = None) -> None:
-    """Say what each capacity costs against the full model, before anything runs."""
+    Examples:
+        submodel cost
+        submodel cost examples/mnist.toml --set 'clients.capacities=["1/2", "1/16"]'
+        submodel cost --set model.name=preresnet18 --json
+    JSON:
+        capacities: for each its parameters, its share of all of them, the bytes of a round (down
+            and up), the FLOPs of training on one example, and the share of those
+    """
     from submodel.config import read
     from submodel.prepare.setup import prepare
     from submodel.report.tables import cost_rows, cost_table
 
-    console.print(cost_table(cost_rows(prepare(read(config, settings or [])))))
+    rows = cost_rows(prepare(read(config, settings or [])))
+    if as_json:
+        print_json({"capacities": rows})
+    else:
+        console.print(cost_table(rows))
 
 
 def inspect_command(
@@ -40,7 +45,8 @@ def inspect_command(
         str,
         typer.Argument(
             help="A built-in name, package.module:factory, or a Hugging Face config class "
-            "such as transformers:GPT2Config."
+            "such as transformers:GPT2Config.",
+            autocompletion=completion.models,
         ),
     ],
     options: Annotated[
@@ -60,12 +66,34 @@ def inspect_command(
         str | None,
         typer.Option(help="Factorise, with this share of the full rank, as model.factorised does."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Find the axes of a model: what is cut together, what is frozen and why, what cuts cost."""
+    """Find the axes of a model: what is cut together, what is frozen.
+
+    Every axis is verified: permuting its units leaves the outputs unchanged. What is frozen is
+    said with the reason, and with the line of the model's code to change where there is one.
+
+    Examples:
+        submodel inspect cnn
+        submodel inspect preresnet18 --set width=16 --input 3,32,32
+        submodel inspect transformers:GPT2Config --set n_layer=2 --meta
+    JSON:
+        axes: each with its size, its members, whether a capacity cuts it, why it is kept whole and
+            why cutting it is not masking
+        frozen: dimensions that are never cut, and why
+        lines: of these and of axes that are kept whole, the lines of the model's code
+        unused_tensors: what the forward never read
+        exact: whether a sub-model is the masked model; null if not known
+        measured: the capacities at which that was tried
+        doubt: why it is not known; null if it is
+        verified: whether permuting every axis was tried
+        capacities: what each costs, as of submodel cost
+    """
     from submodel.config import override
     from submodel.model.inspect import findings, subject
     from submodel.model.inspect import inspect as inspect_axes
     from submodel.model.zoo import factorised, only_ranks
+    from submodel.report.plain import plain_axes
     from submodel.report.tables import cost_table, module_cost_rows
 
     model_subject = subject(model, override({}, options or []), _shape(shape), meta)
@@ -75,11 +103,16 @@ def inspect_command(
         low = factorised(model_subject.module, parse_capacity(rank_share))
         model_subject = replace(model_subject, module=low)
         axes = only_ranks(low, inspect_axes(model_subject))
-    print(axes.table())
-    print(findings(axes, is_verified=not meta))
+    rows = []
     if axes.cut_by_capacity:
         shares = [parse_capacity(text) for text in capacities.split(",")]
         rows = module_cost_rows(model_subject.module, axes, model_subject.inputs, shares)
+    if as_json:
+        print_json(plain_axes(axes, not meta, rows))
+        return
+    print(axes.table())
+    print(findings(axes, is_verified=not meta))
+    if rows:
         console.print(cost_table(rows))
 
 
@@ -101,12 +134,27 @@ def plan_command(
     memory: Annotated[str | None, typer.Option(help="For training, as 2GB or 512MiB.")] = None,
     flops: Annotated[str | None, typer.Option(help="Per training step, as 1e9.")] = None,
     traffic: Annotated[str | None, typer.Option(help="Bytes per round, down + up.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Turn a device's budget into the largest capacity that fits, and show the arithmetic."""
+    """Turn a device's budget into the largest capacity that fits.
+
+    Fails with exit status 1 where not even the smallest sub-model does.
+
+    Examples:
+        submodel plan --memory 1MB
+        submodel plan examples/mnist.toml --flops 1e8 --traffic 100kB
+    JSON:
+        capacity: the largest that fits; null if none does
+        limits: the budget, in bytes and FLOPs
+        batch_size: at which memory and FLOPs are counted
+        needs: what it takes: memory and its terms in bytes, FLOPs of a step, traffic of a round
+        next_larger: the same of the next larger one, which does not fit; null if the whole does
+    """
     from submodel.config import read
     from submodel.local.slots import kept_copies
     from submodel.model.budget import Budget
     from submodel.prepare.setup import prepare
+    from submodel.report.plain import plain_needs
 
     limits = {
         what: parse_amount(text)
@@ -123,6 +171,17 @@ def plan_command(
     copies = kept_copies(optimiser) if setup.keeps_slots else optimiser.copies
     budget = Budget(setup.module, setup.axes, example, batch, copies, setup.least)
     fit = budget.largest(lambda n: all(getattr(n, what) <= most for what, most in limits.items()))
+    if as_json:
+        print_json(
+            {
+                "capacity": fit.capacity,
+                "limits": limits,
+                "batch_size": batch,
+                "needs": plain_needs(fit.needs),
+                "next_larger": plain_needs(fit.too_large),
+            }
+        )
+        raise typer.Exit(fit.capacity is None)
     limit_text = ", ".join(f"{what} {si(most)}" for what, most in limits.items())
     if fit.capacity is None or fit.needs is None:
         print(f"no capacity fits {limit_text}: one unit of every axis needs")
@@ -136,82 +195,27 @@ def plan_command(
         raise typer.Exit(1)
 
 
-def export_command(
-    run: RunPath,
-    capacity: Annotated[str, typer.Option(help="Of the sub-model, as 1/4.")] = "1",
-    kind: Annotated[
-        ExportFormat, typer.Option("--format", help="How to write the model.")
-    ] = ExportFormat.SAFETENSORS,
-    out: Annotated[Path | None, typer.Option(help="The folder to write to.")] = None,
+def config_command(
+    config: ConfigFile = None, settings: SetOptions = None, as_json: AsJson = False
 ) -> None:
-    """Write a trained model, or the sub-model of a capacity, for use elsewhere."""
-    from submodel.report.fitting import advice_of_export
-    from submodel.runs.open import Run
+    """Print a configuration: every key, its value, what it means.
 
-    share = parse_capacity(capacity)
-    past_run = Run(run)  # or it is no run, and nothing is made in it
-    path, score = past_run.export(share, kind.value, None if out is None else make_folder(out))
-    accuracy = "" if score.accuracy is None else f"test accuracy {score.accuracy:.1%}, "
-    is_fitted = past_run.fitted_model(share) is not None
-    fit_note = ", fitted" if is_fitted else ""
-    print(f"{path}: capacity {share:g}{fit_note}, {accuracy}test loss {score.loss:.4f}")
-    if share < 1 and (advice := advice_of_export(past_run, share, score, is_fitted)):
-        print(advice)
+    Comments of your own stay where they are.
 
-
-def fit_command(
-    run: RunPath,
-    capacities: Annotated[
-        list[str], typer.Option("--capacity", help="Of a sub-model, as 1/4; repeatable.")
-    ],
-    rounds: Annotated[
-        int | None, typer.Option(help="For each; without it, a quarter of the run's.")
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="The clients' learning rate; without it, the run's.")
-    ] = None,
-    cut: Annotated[
-        str, typer.Option(help="The units to begin with: search, importance, prefix or scheme.")
-    ] = "search",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
-) -> None:
-    """Train the sub-models that devices will keep, each for itself; the global model stays."""
-    from submodel.report.fitting import fit_table
-    from submodel.runs.loop import Interruption
-    from submodel.runs.open import Run
-
-    past_run = Run(run)
-    try:
-        results = past_run.fit(capacities, rounds=rounds, lr=lr, cut=cut, progress=not as_json)
-    except Interruption as stop:
-        print(f"{stop}; the same command goes on with it", file=sys.stderr, flush=True)
-        raise typer.Exit(130) from None
-    if as_json:
-        print(json.dumps(results, indent=2))
-    else:
-        console.print(fit_table(results))
-
-
-def generate_command(
-    run: RunPath,
-    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "\n",
-    tokens: Annotated[int, typer.Option(help="How many to add.")] = 200,
-    capacity: Annotated[str, typer.Option(help="Of the sub-model, as 1/4.")] = "1",
-    temperature: Annotated[
-        float, typer.Option(help="Below 1: likelier tokens; 0: always the likeliest.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Another one draws another text.")] = 0,
-) -> None:
-    """Write text with a trained language model, or with the sub-model of a capacity."""
-    from submodel.runs.open import Run
-
-    share = parse_capacity(capacity)
-    print(Run(run).generate(prompt, tokens, capacity=share, temperature=temperature, seed=seed))
-
-
-def config_command(config: ConfigFile = None, settings: SetOptions = None) -> None:
-    """Print a configuration with every key, its value, what it means, and your own comments."""
+    Examples:
+        submodel config > my.toml
+        submodel config examples/mnist.toml --set scheme.name=rolling
+        submodel config --json
+    JSON:
+        name, seed: what stands above all sections
+        model, task, axes, data, clients, scheme, merge, server, local, train, engine, devices: the
+            sections with their keys; one that is not set is null
+    """
     from submodel.config import describe, keep_comments, read
 
-    text = describe(read(config, settings or []))
+    full_config = read(config, settings or [])
+    if as_json:
+        print_json(full_config.model_dump(mode="json"))
+        return
+    text = describe(full_config)
     print(text if config is None else keep_comments(text, config.read_text("utf-8")), end="")

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from submodel.cli import completion
+from submodel.cli.base import AsJson
+from submodel.cli.json_output import print_json
 from submodel.errors import ConfigError
 
 
@@ -16,6 +19,7 @@ def report_command(
         typer.Argument(
             metavar="FOLDER...",
             help="Of runs, comparisons, reproductions, studies: several are compared.",
+            autocompletion=completion.run_folders,
         ),
     ],
     out: Annotated[
@@ -24,8 +28,18 @@ def report_command(
             metavar="FILE", help="Default: report.html in the folder; of several, right here."
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write one HTML page that shows and compares what was trained; it needs no network."""
+    """Write one HTML page that shows and compares what was trained.
+
+    It is one file, and needs no network.
+
+    Examples:
+        submodel report runs/digits
+        submodel report runs/rolling runs/static --out compared.html
+    JSON:
+        page: the file
+    """
     from submodel.report.page import page_data, write_page
 
     file = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
@@ -34,4 +48,7 @@ def report_command(
     data = page_data(folders)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_page(data, file)
-    print(file)
+    if as_json:
+        print_json({"page": file})
+    else:
+        print(file)

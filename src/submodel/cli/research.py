@@ -9,8 +9,10 @@ from typing import Annotated
 
 import typer
 
-from submodel.cli.base import SetOptions, console, make_folder
+from submodel.cli import completion
+from submodel.cli.base import AsJson, SetOptions, console, make_folder, talk
 from submodel.cli.converged import reproduce_converged
+from submodel.cli.json_output import print_json
 from submodel.errors import ConfigError
 from submodel.experiments.paper.plans import EXPERIMENTS
 from submodel.experiments.paper.variants import DATASETS, Scale, Split
@@ -24,13 +26,17 @@ def data_command(
         typer.Argument(
             metavar="NAME",
             help="As data.name (see submodel config), or the data of a CONFIG.toml.",
+            autocompletion=completion.data_names,
         ),
     ] = "digits",
     settings: SetOptions = None,
     path: Annotated[Path | None, typer.Option(help="A local archive; data.path.")] = None,
     source: Annotated[str | None, typer.Option(help="Where it is fetched; data.source.")] = None,
     clients: Annotated[int | None, typer.Option(help="How many; clients.count.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Who has what; data.partition.")] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(help="Who has what; data.partition.", autocompletion=completion.partitions),
+    ] = None,
     labels_per_client: Annotated[
         int | None, typer.Option(help="Short for data.labels_per_client.")
     ] = None,
@@ -38,8 +44,22 @@ def data_command(
     out: Annotated[Path, typer.Option(help="Where to draw clients by labels.")] = Path(
         "partition.png"
     ),
+    as_json: AsJson = False,
 ) -> None:
-    """Fetch a dataset, describe it, and show who would have what of it."""
+    """Fetch a dataset, describe it, and show who would have what.
+
+    Examples:
+        submodel data
+        submodel data mnist --clients 100 --partition dirichlet --alpha 0.3
+        submodel data examples/diamonds.toml --json
+    JSON:
+        name, inputs, classes: what it is, the shape of one example, how many classes (null: none)
+        train, test, held_out: how many examples each part has
+        partition, clients: who has what, and how many they are
+        examples_per_client: of each client, the first 1,000
+        labels_per_client: of each of them, its examples by label; null without classes
+        picture: clients by labels; null without classes
+    """
     from submodel.config import read
     from submodel.data.held_out import hold_out
     from submodel.prepare.objective import settle_clients
@@ -67,21 +87,35 @@ def data_command(
     config = read(file, [*overrides, *(settings or [])])
     dataset = hold_out(load_data(config), config.data.held_out, config.seed)
     config = settle_clients(config, None if dataset.owners is None else len(dataset.owners))
-    print(config.data.name)
-    print("\n".join(f"  {line}" for line in picture.describe_data(dataset)))
     split = split_data(config, dataset)
     count = min(config.clients.client_count, _MOST_CLIENTS)
     of = "" if count == config.clients.client_count else f", of which the first {count:,} are shown"
     title = (
         f"{config.data.name}: {config.data.partition}, {config.clients.client_count:,} clients{of}"
     )
+    counts = None
+    if dataset.classes is not None:
+        counts = picture.label_counts(split, dataset.train.y.numpy(), dataset.classes, count)
+        picture.draw_partition(counts, out, title)
+    if as_json:
+        content = picture.plain_data(dataset, split, counts, count)
+        print_json(
+            {
+                "name": config.data.name,
+                **content,
+                "partition": config.data.partition,
+                "clients": config.clients.client_count,
+                "picture": None if counts is None else out,
+            }
+        )
+        return
+    print(config.data.name)
+    print("\n".join(f"  {line}" for line in picture.describe_data(dataset)))
     print(f"partition {config.data.partition} over {config.clients.client_count:,} clients{of}")
-    if dataset.classes is None:
+    if counts is None:
         print(f"  {picture.describe_sizes(split, count)}")
         return
-    counts = picture.label_counts(split, dataset.train.y.numpy(), dataset.classes, count)
     print("\n".join(f"  {line}" for line in picture.describe_partition(counts)))
-    picture.draw_partition(counts, out, title)
     print(f"picture: {out}")
 
 
@@ -127,8 +161,23 @@ def reproduce_command(
         bool,
         typer.Option("--plan", help="Of --scale converged: say what it takes and can show."),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Run the paper's experiments and say what holds; the same command goes on where it stopped."""
+    """Run the paper's experiments and say what holds.
+
+    The same command goes on where it was stopped.
+
+    Examples:
+        submodel reproduce all --scale smoke
+        submodel reproduce heterofl --seeds 5 --jobs 2
+        submodel reproduce all --scale converged --plan
+        submodel reproduce heterofl --records results/small --json
+    JSON:
+        scale: how much of it
+        experiments: each with its name, title, page and claims: what is claimed, in which setting,
+            the differences seed by seed in its favour, their interval, p-value and verdict
+        plan: with --plan instead of experiments, the lines of the plan
+    """
     from submodel.config import parse
     from submodel.experiments.paper import report
     from submodel.experiments.records import VariantRecord
@@ -141,7 +190,7 @@ def reproduce_command(
                 ["--scale converged: its questions have data and splits of their own"]
             )
         default = Path("runs") / f"reproduce-{scale.value}"
-        reproduce_converged(name, seeds, jobs, out or default, records, keep, plan)
+        reproduce_converged(name, seeds, jobs, out or default, records, keep, plan, as_json)
         return
     if plan or keep is not None:
         option = "--plan" if plan else "--keep"
@@ -164,9 +213,10 @@ def reproduce_command(
             v.slug: [parse(v.settings(scale, seed)) for seed in range(count)] for v in variants
         }
         try:
-            variant_records = Runner(folder, jobs or os.cpu_count() or 1, console).run(configs)
+            runner = Runner(folder, jobs or os.cpu_count() or 1, talk(as_json))
+            variant_records = runner.run(configs)
         except Interruption as stop:
-            print(stop)
+            talk(as_json).print(str(stop), soft_wrap=True)
             raise typer.Exit(130) from None
         for record in variant_records:
             record.write(folder / "records" / f"{record.slug}.json")
@@ -177,8 +227,16 @@ def reproduce_command(
     by_variant = dict(zip(variants, variant_records, strict=True))
     command = f"submodel reproduce {name} --scale {scale.value} --seeds {count}"
     command += "" if split is Split.LABELS else f" --split {split.value}"
+    answers = []
     for experiment in experiments:
         own_records = {v: by_variant[v] for v in variants_by_experiment[experiment.name]}
         page = report.write_experiment(experiment, own_records, command, folder)
+        if as_json:
+            claims = report.plain_claims(experiment, own_records)
+            about = {"name": experiment.name, "title": experiment.title, "page": page}
+            answers.append({**about, "claims": claims})
+            continue
         console.print(report.claims_table(experiment, own_records))
         print(page)
+    if as_json:
+        print_json({"scale": scale.value, "experiments": answers})

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from submodel.cli.base import console, make_folder
+from submodel.cli.base import AsJson, console, make_folder, talk
+from submodel.cli.json_output import print_json
 from submodel.errors import ConfigError
 from submodel.theory.studies import STUDIES, StudyOffer
 
@@ -42,8 +44,21 @@ def study_command(
         bool, typer.Option("--trial-values", help="Write the value of every trial, too.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Where CSV, JSON and PNG go.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Measure what theorems say: tables, a figure, CSV and JSON; fails where the lab is wrong."""
+    """Measure what theorems say: tables, a figure, CSV and JSON.
+
+    Fails with exit status 1 where trials disagree with an exact value: then the lab is wrong.
+
+    Examples:
+        submodel study residual
+        submodel study convergence --trials 500 --set noise=3
+        submodel study problem --problem mine.npz --out runs/mine --json
+    JSON:
+        studies: each with its settings, claims and verdicts, notes, failures and rows of numbers
+        failures: where trials disagree with an exact value; empty if nowhere
+        files: all that was written
+    """
     short = {"trials": trials, "seed": seed, "capacities": capacities, "problem": problem}
     short_settings = {key: f"{key}={value}" for key, value in short.items() if value is not None}
     if name.value == "all" and settings:
@@ -51,7 +66,8 @@ def study_command(
     every = [each for each in STUDIES if each != "problem" or problem is not None]
     names = every if name.value == "all" else [name.value]
     folder = make_folder(out or Path("runs") / f"study-{name.value}")
-    studies = []
+    studies: list[Study] = []
+    files: list[Path] = []
     for each in names:
         offer = STUDIES[each]
         defaults = offer.default_settings()
@@ -59,25 +75,32 @@ def study_command(
         texts = [
             text for key, text in short_settings.items() if len(names) == 1 or key in setting_names
         ]
-        studies.append(_run(offer, _replace_settings(defaults, [*texts, *(settings or [])])))
-        _show(studies[-1], folder, trial_values)
+        all_settings = _replace_settings(defaults, [*texts, *(settings or [])])
+        studies.append(_run(offer, all_settings, talk(as_json)))
+        files += studies[-1].write(folder, trial_values)
+        if not as_json:
+            _show(studies[-1])
     if len(studies) > 1:
-        console.print(_summary(studies))
-        print(_write_statements(folder / "statements.csv", studies))
-    if failures := [line for study in studies for line in study.failures()]:
-        for line in failures:
-            console.print(f"trials disagree with the exact value: {line}")
-        raise typer.Exit(1)
+        files.append(_write_statements(folder / "statements.csv", studies))
+        if not as_json:
+            console.print(_summary(studies))
+    failures = [line for study in studies for line in study.failures()]
+    if as_json:
+        plain_studies = [study.as_dict() for study in studies]
+        print_json({"studies": plain_studies, "failures": failures, "files": files})
+    else:
+        print("\n".join(map(str, files)))
+    for line in failures:
+        talk(as_json).print(f"trials disagree with the exact value: {line}")
+    raise typer.Exit(bool(failures))
 
 
-def _show(study: Study, folder: Path, trial_values: bool) -> None:
+def _show(study: Study) -> None:
     for table in study.tables():
         console.print(table)
     for note in study.notes:
         console.print(f"note: {note}")
     console.print("*: outside the theorem's conditions")
-    for path in study.write(folder, trial_values):
-        print(path)
 
 
 def _summary(studies: Iterable[Study]) -> Table:
@@ -101,9 +124,9 @@ def _write_statements(path: Path, studies: Iterable[Study]) -> Path:
     return path
 
 
-def _run(offer: StudyOffer, settings: Any) -> Study:
+def _run(offer: StudyOffer, settings: Any, notes: Console) -> Study:
     columns = (TextColumn("measuring"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=notes, transient=True) as progress:
         task = progress.add_task("", total=None)
 
         def on_progress(steps: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""Training: a run begins, goes on, is looked at."""
+"""Training: a run begins, and goes on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from submodel.cli import devices
-from submodel.cli.base import ConfigFile, RunPath, SetOptions, console
+from submodel.cli import completion, devices
+from submodel.cli.base import AsJson, ConfigFile, RunPath, SetOptions, talk
+from submodel.cli.json_output import print_json
 from submodel.engines.processes.launch import launch, saying_it_once
 from submodel.errors import ConfigError
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
 _MOST_PER_CORE = 16  # processes: each takes hundreds of megabytes
 
 
-def _train(config: Config, folder: RunFolder, resume: bool) -> None:
+def _train(config: Config, folder: RunFolder, resume: bool, as_json: bool) -> None:
     """Train in the folder, show progress, end with the result."""
     from submodel.engines.processes.group import ProcessGroup, in_process_group
     from submodel.heap import give_back
@@ -57,19 +58,25 @@ def _train(config: Config, folder: RunFolder, resume: bool) -> None:
         if group is not None and group.rank > 0:
             run_rounds(training, group=group)
         else:
-            _train_and_show(training, folder, resume, group)
+            _train_and_show(training, folder, resume, group, as_json)
     except Interruption as stop:
         with contextlib.suppress(OSError):  # the terminal may be gone
-            print(f"{stop}; continue with: submodel resume {folder.path}", flush=True)
+            talk(as_json).print(
+                f"{stop}; continue with: submodel resume {folder.path}", soft_wrap=True
+            )
         raise typer.Exit(130) from None
     finally:
         if group is not None:
             group.close()
 
 
-def _say_preparing(text: str) -> None:
+def _say_step(text: str) -> None:
     """On the error output, as nothing is trained yet."""
-    print(f"preparing {text} ...", file=sys.stderr, flush=True)
+    print(f"{text} ...", file=sys.stderr, flush=True)
+
+
+def _say_preparing(text: str) -> None:
+    _say_step(f"preparing {text}")
 
 
 def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
@@ -77,7 +84,7 @@ def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
     from submodel.prepare.engine import check_engine
     from submodel.prepare.processes import choose_engine
     from submodel.prepare.setup import prepare
-    from submodel.report.forecast import forecast_json, forecast_tables
+    from submodel.report.forecast import forecast_tables, plain_forecast
     from submodel.report.tables import cost_rows
     from submodel.runs.forecast import forecast
     from submodel.runs.training import Training
@@ -89,15 +96,12 @@ def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
     processes = _count_processes(config) if config.engine.name == "torchrun" else 1
     training = Training(config, setup, takes_module=True)
 
-    def say(text: str) -> None:
-        if not as_json:
-            print(f"{text} ...", file=sys.stderr, flush=True)
-
     rows = cost_rows(setup)
-    result = forecast(training, processes, folder.path, say)
+    result = forecast(training, processes, folder.path, _say_step)
     if as_json:
-        print(forecast_json(result, rows))
+        print_json(plain_forecast(result, rows))
         return
+    console = talk(as_json=False)
     console.print(f"nothing is trained: {_describe(training, processes)}")
     for table in forecast_tables(result, rows):
         console.print(table)
@@ -132,19 +136,27 @@ def _describe(training: Training, processes: int) -> str:
 
 
 def _train_and_show(
-    training: Training, folder: RunFolder, resume: bool, group: ProcessGroup | None
+    training: Training,
+    folder: RunFolder,
+    resume: bool,
+    group: ProcessGroup | None,
+    as_json: bool,
 ) -> None:
+    from submodel.report.plain import plain_end
     from submodel.report.tables import cost_rows, cost_table
     from submodel.runs.callbacks.progress import Progress, describe_test
     from submodel.runs.loop import run_rounds
 
-    config, setup = training.config, training.setup
+    config, setup, console = training.config, training.setup, talk(as_json)
     if not resume:
         folder.create(config)
     what = _describe(training, 1 if group is None else group.size)
     console.print(f"{'resuming' if resume else 'training'} {folder.path}: {what}")
     with folder.lock():
         run_rounds(training, folder, [Progress(console)], resume=resume, group=group)
+    if as_json:
+        print_json(plain_end(folder))
+        return
     console.print(cost_table(cost_rows(setup)))
     summary = folder.summary() or {}
     scores = sorted(describe_test(summary), key=lambda text: not text.startswith("test accuracy"))
@@ -156,9 +168,15 @@ def _train_and_show(
 def train_command(
     config: ConfigFile = None,
     settings: SetOptions = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's folder; default: a new one under runs.")
+    ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="Where it runs; short for --set engine.name=...")
+        str | None,
+        typer.Option(
+            help="Where it runs; short for --set engine.name=...",
+            autocompletion=completion.engines,
+        ),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(help="How many processes to start; implies torchrun.")
@@ -167,14 +185,28 @@ def train_command(
         bool,
         typer.Option("--dry-run", help="Say what it would take, after a few seconds of trials."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print that as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Train a model through sub-models; the run's folder holds all there is to know of it."""
+    """Train a model through sub-models.
+
+    The run's folder holds all there is to know of it: configuration, a line of metrics for every
+    round, checkpoints, the model, its curves.
+
+    Examples:
+        submodel train
+        submodel train examples/mnist.toml --set train.rounds=50
+        submodel train --set scheme.name=static --out runs/static --json
+        submodel train examples/mnist.toml --dry-run
+    JSON:
+        run: the run's folder
+        summary: what it came to: rounds, scores of the test part, bytes, FLOPs, seconds, the hash
+            of the model
+        curves: the picture of its curves; null without matplotlib
+        seconds, rounds, processes, phases, quantities, trial_seconds, capacities: with --dry-run,
+            and nothing of the above: time by phase, memory, traffic, disk, and what sub-models cost
+    """
     from submodel.config import read
     from submodel.runs.folder import RunFolder, new_folder
-
-    if as_json and not dry_run:
-        raise ConfigError(["--json: goes with --dry-run"])
 
     overrides = list(settings or [])
     if processes is not None and engine not in (None, "torchrun"):
@@ -188,13 +220,25 @@ def train_command(
     if dry_run:
         _dry_run(full_config, folder, as_json)
     else:
-        _train(full_config, folder, resume=False)
+        _train(full_config, folder, resume=False, as_json=as_json)
 
 
-def resume_command(run: RunPath, settings: SetOptions = None) -> None:
-    """Go on with a run that was stopped or killed, or extend one: --set train.rounds=300."""
+def resume_command(run: RunPath, settings: SetOptions = None, as_json: AsJson = False) -> None:
+    """Go on with a run that was stopped or killed, or extend one.
+
+    What was stopped ends with the same bytes as if it had not been.
+
+    Examples:
+        submodel resume runs/digits
+        submodel resume runs/digits --set train.rounds=300
+    JSON:
+        run: the run's folder
+        summary: what it came to, as of submodel train
+        curves: the picture of its curves; null without matplotlib
+    """
     from submodel.config import read
     from submodel.config.meaning import differences
+    from submodel.report.plain import plain_end
     from submodel.runs.open import Run
 
     past_run = Run(run)
@@ -202,7 +246,9 @@ def resume_command(run: RunPath, settings: SetOptions = None) -> None:
     config = past_run.with_changes(read(folder.config_file, settings or [], of_run=True))
     has_changes = bool(differences(past_run.config, config))
     if past_run.finished and not has_changes:
-        console.print(f"{run} is finished; 'submodel show {run}' shows it")
+        talk(as_json).print(f"{run} is finished; 'submodel show {run}' shows it")
+        if as_json:
+            print_json(plain_end(folder))
         return
     if config.engine.name == "flower":
         from submodel.federation.flower.serving import ServingPlace
@@ -211,49 +257,7 @@ def resume_command(run: RunPath, settings: SetOptions = None) -> None:
         if has_changes:
             with folder.lock():
                 folder.go_on_as(config)
-        devices.follow(config, folder, place)
+        devices.follow(config, folder, place, as_json)
         return
     past_run.need_material()
-    _train(config, folder, resume=True)
-
-
-def score_command(
-    run: RunPath,
-    as_json: Annotated[bool, typer.Option("--json", help="Print that as JSON.")] = False,
-) -> None:
-    """Score a finished run in full: all examples, every capacity, every client; kept there."""
-    import json
-
-    from submodel.runs.metrics import flat
-    from submodel.runs.open import Run
-
-    entries = Run(run).score()
-    if as_json:
-        print(json.dumps(entries))
-        return
-    for name, value in flat(entries).items():
-        print(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value}")
-
-
-def show_command(run: RunPath) -> None:
-    """Show a run: its evaluated rounds and where it stands."""
-    from submodel.report.tables import clients_table, history_table
-    from submodel.runs.open import Run
-
-    past_run = Run(run)
-    folder, config, history = past_run.folder, past_run.config, past_run.history
-    scheme = f"{config.scheme.name}, {config.merge.rule}"
-    console.print(history_table(history, f"{config.name}: {config.model.name}, {scheme}"))
-    evaluated_lines = [line for line in history if "test_loss" in line]
-    if evaluated_lines and (of_clients := clients_table(evaluated_lines[-1])) is not None:
-        console.print(of_clients)
-    if lost_lines := folder.describe_damage():
-        console.print(f"{folder.metrics_file}: {lost_lines}")
-    summary = past_run.summary
-    if summary is None or not past_run.finished:
-        last_round = history[-1]["round"] if history else 0
-        console.print(
-            f"round {last_round} of {config.train.rounds}; 'submodel resume {run}' goes on"
-        )
-    else:
-        console.print(f"finished; model sha256 {summary['model_sha256']}")
+    _train(config, folder, resume=True, as_json=as_json)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from submodel.cli.base import console
+from submodel.cli import completion
+from submodel.cli.base import AsJson, console
+from submodel.cli.json_output import print_json
 from submodel.errors import SubmodelError, plain
 
 _FOLDER = Path("runs")
@@ -17,7 +18,12 @@ _FOLDER = Path("runs")
 
 def runs_command(
     folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FOLDER...]", help="Where to look (runs/).")
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FOLDER...]",
+            help="Where to look (runs/).",
+            autocompletion=completion.run_folders,
+        ),
     ] = None,
     sort: Annotated[
         str,
@@ -37,9 +43,19 @@ def runs_command(
     all_runs: Annotated[
         bool, typer.Option("--all", help="With the runs of comparisons and reproductions.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print that as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """List runs, comparisons and reproductions: how they stand, what they came to."""
+    """List runs and experiments: how they stand, what they came to.
+
+    Comparisons and reproductions are a line each; --all has their runs, too.
+
+    Examples:
+        submodel runs
+        submodel runs --sort accuracy --where scheme=rolling
+        submodel runs runs/compare-digits --where state=stopped --json
+    JSON:
+        runs: each with its path, kind, state, rounds, scores, what it trains, traffic and time
+    """
     from submodel.experiments.outline import find_outlines, is_experiment
     from submodel.report.list_table import list_table
     from submodel.report.listing import ListRow, rows_of, select_rows, sort_rows
@@ -55,7 +71,7 @@ def runs_command(
             rows.extend(rows_of(outline, with_runs))
     rows = sort_rows(select_rows(rows, where or []), sort, reverse)
     if as_json:
-        print(json.dumps({"runs": [row.as_json() for row in rows]}, indent=1, allow_nan=False))
+        print_json({"runs": [row.as_json() for row in rows]})
         return
     if not rows:
         these = " ".join(plain(place, 200) for place in places)

@@ -1,10 +1,10 @@
-"""The forecast of a run for people, as tables, and for programs, as JSON."""
+"""The forecast of a run for people, as tables, and for programs, as plain values."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from rich.table import Table
 
@@ -55,12 +55,11 @@ def forecast_tables(result: Forecast, rows: Sequence[Mapping[str, float]]) -> li
     ]
 
 
-def forecast_json(result: Forecast, rows: Sequence[Mapping[str, float]]) -> str:
-    """All of it, in one object.
+def plain_forecast(result: Forecast, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """All of it, as plain values.
 
     Args:
         result: the forecast.
         rows: of `cost_rows`.
     """
-    content = {"seconds": result.seconds, **asdict(result), "capacities": list(rows)}
-    return json.dumps(content, indent=2)
+    return {"seconds": result.seconds, **asdict(result), "capacities": list(rows)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +98,29 @@ def _per_client(what: str, values: NDArray[np.int64]) -> str:
         f"{what} per client: least {int(values.min()):,}, median {np.median(values):,.9g}, "
         f"most {int(values.max()):,}"
     )
+
+
+def plain_data(
+    data: Dataset, partition: Partition, counts: NDArray[np.int64] | None, clients: int
+) -> dict[str, Any]:
+    """A dataset and who has what of it, as plain values.
+
+    Args:
+        data: the dataset.
+        partition: who has what.
+        counts: of `label_counts`; None without classes.
+        clients: how many of them are told of.
+    """
+    sizes = [len(partition.indices(client)) for client in range(clients)]
+    return {
+        "inputs": list(data.inputs),
+        "classes": data.classes,
+        "train": len(data.train),
+        "test": len(data.test),
+        "held_out": 0 if data.held_out is None else len(data.held_out),
+        "examples_per_client": sizes,
+        "labels_per_client": None if counts is None else counts.tolist(),
+    }
 
 
 def draw_partition(counts: NDArray[np.int64], path: Path, title: str) -> None:

@@ -77,6 +77,19 @@ class Study:
         """Trials that disagree with the exact values: then the lab is wrong, not a theorem."""
         return [line for row in self.rows for line in row.disagreements()]
 
+    def as_dict(self) -> dict[str, Any]:
+        """All but the figure and single trials, as plain values."""
+        return {
+            "study": self.name,
+            "title": self.title,
+            "version": metadata.version("submodel"),
+            "settings": dict(self.settings),
+            "claims": [claim.as_dict() for claim in self.claims],
+            "notes": list(self.notes),
+            "failures": self.failures(),
+            "rows": [row.as_dict() for row in self.rows],
+        }
+
     def write(self, folder: Path, trial_values: bool = False) -> list[Path]:
         """Write CSV of the rows and of the claims, JSON with settings and version too, and PNG.
 
@@ -92,17 +105,7 @@ class Study:
         table, claim_table, record, picture = (folder / (self.name + ending) for ending in endings)
         _write_csv(table, rows)
         _write_csv(claim_table, claims)
-        content = {
-            "study": self.name,
-            "title": self.title,
-            **version,
-            "settings": dict(self.settings),
-            "claims": [claim.as_dict() for claim in self.claims],
-            "notes": list(self.notes),
-            "failures": self.failures(),
-            "rows": [row.as_dict() for row in self.rows],
-        }
-        record.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+        record.write_text(json.dumps(self.as_dict(), indent=1) + "\n", "utf-8")
         draw_panels(self.panels, self.title, picture)
         paths = [table, claim_table, record, picture]
         if trial_values:

@@ -175,7 +175,7 @@ def test_the_command_says_how_good_sub_models_are(tmp_path: Path) -> None:
     plain = call(command_line, ["export", path, "--capacity", "1/8"])
     assert f"'submodel fit {path} --capacity 0.125' trains this" in plain.stdout.replace("\n", " ")
     fitted = call(command_line, ["fit", path, "--capacity", "1/8", "--rounds", "3", "--json"])
-    (result,) = json.loads(fitted.stdout)
+    (result,) = json.loads(fitted.stdout)["submodels"]
     assert result["capacity"] == 0.125
     assert result["model_sha256"] == Run(path).summary["model_sha256"]  # type: ignore[index]
     table = call(command_line, ["fit", path, "--capacity", "1/8", "--rounds", "3"])

@@ -8,6 +8,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -108,7 +109,8 @@ def _wait(children: Sequence[Follower]) -> int:
                 first.send_signal(signal.SIGTERM)
                 has_signalled = True
             elif time.monotonic() - lost_at > 2 * GRACE:
-                print("another process of the run was lost: 'submodel resume' goes on", flush=True)
+                text = "another process of the run was lost: 'submodel resume' goes on"
+                print(text, file=sys.stderr, flush=True)
                 first.send_signal(signal.SIGKILL)
                 first.wait()
     for child in children[1:]:

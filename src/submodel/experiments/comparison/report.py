@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,36 @@ def comparison_table(findings: Findings) -> Table:
     """The comparison, for the terminal."""
     title = f"{_seeds(findings)}, {findings.budget}"
     return text_table(title, _HEADINGS, rows(findings), words=(_HEADINGS[0], _HEADINGS[-1]))
+
+
+def plain_comparison(findings: Findings) -> dict[str, Any]:
+    """The comparison as plain values, for programs.
+
+    Args:
+        findings: of all ways.
+    """
+    judgements = findings.judgements()
+    return {
+        "command": findings.command,
+        "budget": findings.budget,
+        "seeds": findings.seeds,
+        "ways": [
+            {
+                "way": way.text,
+                "title": way.title,
+                "rounds": {
+                    run.seed: rounds
+                    for run, rounds in zip(way.record.runs, way.rounds, strict=True)
+                },
+                "bytes": way.cost("bytes"),
+                "flops": way.cost("flops"),
+                "accuracy": way.record.final("accuracy"),
+                "loss": way.record.final("loss"),
+                "behind": asdict(judgements[way.text]) if way.text in judgements else None,
+            }
+            for way in findings.ways
+        ],
+    }
 
 
 def _seeds(findings: Findings) -> str:

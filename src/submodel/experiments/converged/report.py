@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from submodel.experiments.comparison.report import shared_grid
 from submodel.experiments.converged.candidates import Candidate
@@ -65,6 +67,25 @@ def answer_rows(question: OpenQuestion, results: CandidateRecords) -> list[list[
             ]
         )
     return rows
+
+
+def plain_answers(question: OpenQuestion, results: CandidateRecords) -> list[dict[str, Any]]:
+    """What each contrast of a question came to, as plain values.
+
+    Args:
+        question: whose contrasts.
+        results: what came out, by candidate.
+    """
+    return [
+        {
+            "setting": SETTINGS[contrast.setting].title,
+            "better": contrast.sides[0].title,
+            "worse": contrast.sides[1].title,
+            "measure": contrast.measure,
+            **asdict(one),
+        }
+        for contrast, one in judge_question(question, results)
+    ]
 
 
 def differences_of(contrast: Contrast, results: CandidateRecords) -> list[float]:

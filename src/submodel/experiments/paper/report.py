@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
@@ -120,6 +121,28 @@ def claim_rows(experiment: Experiment, records: Records) -> list[list[str]]:
             *(*describe_judgement(claim.measure, one), one.verdict),
         ]
         for (claim, setting, _, _), one in zip(sides, judgements, strict=True)
+    ]
+
+
+def plain_claims(experiment: Experiment, records: Records) -> list[dict[str, Any]]:
+    """The claims and what became of each, as plain values.
+
+    Args:
+        experiment: Whose claims.
+        records: What came out, by variant.
+    """
+    sides = list(claim_sides(experiment, records))
+    judgements = judge([records[b].ahead_of(records[w], c.measure) for c, _, b, w in sides])
+    return [
+        {
+            "claim": claim.text,
+            "setting": setting,
+            "better": better.title,
+            "worse": worse.title,
+            "measure": claim.measure,
+            **asdict(one),
+        }
+        for (claim, setting, better, worse), one in zip(sides, judgements, strict=True)
     ]
 
 

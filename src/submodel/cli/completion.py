@@ -1,0 +1,171 @@
+"""What a shell offers when Tab is pressed: run folders, names, keys; in a moment.
+
+``keys.json`` is written by `make graph`: components are not loaded to say what they are called.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TypedDict
+
+from click.shell_completion import CompletionItem
+from typer._completion_classes import BashComplete
+
+Offers = list[tuple[str, str]]
+"""What can be completed to, and what that is."""
+
+
+class KeyEntry(TypedDict):
+    """A key of the configuration, as far as completion goes."""
+
+    about: str
+    values: dict[str, str]  # that it may have, and what each is; empty where any will do
+    default: str
+
+
+@cache
+def known_keys() -> dict[str, KeyEntry]:
+    """All keys of the configuration, those of components among them."""
+    text = resources.files(__package__).joinpath("keys.json").read_text("utf-8")
+    keys: dict[str, KeyEntry] = json.loads(text)
+    return keys
+
+
+def _beginning(incomplete: str, offers: Iterable[tuple[str, str]]) -> Offers:
+    return [(value, about) for value, about in offers if value.startswith(incomplete)]
+
+
+def settings(incomplete: str) -> Offers:
+    """``KEY=VALUE`` of a configuration: keys, and the values of one that is told.
+
+    Args:
+        incomplete: what stands there.
+
+    >>> settings("clients.per_r")
+    [('clients.per_round=10', 'clients per round')]
+    """
+    key, sign, _ = incomplete.partition("=")
+    names = [name for name in known_keys() if name == key or (not sign and name.startswith(key))]
+    if len(names) > 1:
+        return [(f"{name}=", known_keys()[name]["about"]) for name in names]
+    pairs = []
+    for name in names:
+        entry = known_keys()[name]
+        values = entry["values"] or {entry["default"]: entry["about"]}
+        pairs += [(f"{name}={value}", about) for value, about in values.items()]
+    return _beginning(incomplete, pairs)
+
+
+def _names(key: str, incomplete: str) -> Offers:
+    return _beginning(incomplete, known_keys()[key]["values"].items())
+
+
+def models(incomplete: str) -> Offers:
+    """Built-in models.
+
+    Args:
+        incomplete: what stands there.
+    """
+    return _names("model.name", incomplete)
+
+
+def data_names(incomplete: str) -> Offers:
+    """Built-in data, and configurations of this folder.
+
+    Args:
+        incomplete: what stands there.
+    """
+    return [*_names("data.name", incomplete), *config_files(incomplete)]
+
+
+def partitions(incomplete: str) -> Offers:
+    """Who may have what.
+
+    Args:
+        incomplete: what stands there.
+    """
+    return _names("data.partition", incomplete)
+
+
+def engines(incomplete: str) -> Offers:
+    """Where a run may be computed.
+
+    Args:
+        incomplete: what stands there.
+    """
+    return _names("engine.name", incomplete)
+
+
+def ways(incomplete: str) -> Offers:
+    """Schemes, separated by commas.
+
+    Args:
+        incomplete: what stands there.
+
+    >>> [text for text, _ in ways("rolling,sta")]
+    ['rolling,static']
+    """
+    before, comma, last = incomplete.rpartition(",")
+    return [(f"{before}{comma}{name}", about) for name, about in _names("scheme.name", last)]
+
+
+def run_folders(incomplete: str) -> Offers:
+    """Folders of runs: those under ``runs``, or where the text leads.
+
+    Args:
+        incomplete: what stands there.
+    """
+    base = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
+    places = dict.fromkeys([*_folders(base), *_folders(Path("runs"))])
+    runs = [str(path) for path in places if (path / "config.toml").is_file()]
+    ways_on = [f"{path}/" for path in _folders(base) if not (path / "config.toml").is_file()]
+    return _beginning(incomplete, [*((run, "a run") for run in runs), *((w, "") for w in ways_on)])
+
+
+def config_files(incomplete: str) -> Offers:
+    """Files that end in ``.toml``, and folders on the way to them.
+
+    Args:
+        incomplete: what stands there.
+    """
+    base = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
+    files = [(str(path), "") for path in sorted(base.glob("*.toml"))]
+    return _beginning(incomplete, [*files, *((f"{path}/", "") for path in _folders(base))])
+
+
+def _folders(base: Path) -> list[Path]:
+    try:
+        return sorted(p for p in base.iterdir() if p.is_dir() and not p.name.startswith("."))
+    except OSError:
+        return []
+
+
+class BashWords(BashComplete):
+    """Bash takes ``KEY=VALUE`` and ``a:b`` for several words; here they are put together again."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before, and the one that is not complete."""
+        words, last = super().get_completion_args()
+        whole_words: list[str] = []
+        for word in (*words, last):
+            if whole_words and (word[:1] in _BREAKS or whole_words[-1][-1:] in _BREAKS) and word:
+                whole_words[-1] += word
+            elif not word and whole_words and whole_words[-1][-1:] in _BREAKS:
+                continue
+            else:
+                whole_words.append(word)
+        return whole_words[:-1], whole_words[-1]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """What comes after the last break of the word: only that is replaced."""
+        _, incomplete = self.get_completion_args()
+        whole, before = str(item.value), re.match(r".*[=:]", incomplete)
+        return whole[before.end() :] if before else whole
+
+
+_BREAKS = ("=", ":")

@@ -1,0 +1,216 @@
+"""What came of a run: looked at, scored, fitted to devices, written for use elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from submodel.amounts import parse_capacity
+from submodel.cli.base import AsJson, RunPath, console, make_folder
+from submodel.cli.json_output import print_json
+
+
+class ExportFormat(StrEnum):
+    """The formats of `export`."""
+
+    SAFETENSORS = "safetensors"
+    PROGRAM = "program"
+    ONNX = "onnx"
+    HUGGINGFACE = "huggingface"
+    PEFT = "peft"
+
+
+def show_command(run: RunPath, as_json: AsJson = False) -> None:
+    """Show a run: its evaluated rounds and where it stands.
+
+    Examples:
+        submodel show runs/digits
+        submodel show runs/digits --json | jq '.history[-1].test_loss'
+    JSON:
+        run: its folder
+        finished: whether all rounds are done
+        round: the last one that is done
+        rounds: how many it is to have
+        config: its configuration, without keys that are not set
+        history: the lines of metrics.jsonl, one for every round
+        damage: what is damaged of them, in words; null if nothing is
+        summary: what it came to; null before its end
+    """
+    from submodel.report.plain import plain_run
+    from submodel.report.tables import clients_table, history_table
+    from submodel.runs.open import Run
+
+    past_run = Run(run)
+    if as_json:
+        print_json(plain_run(past_run))
+        return
+    folder, config, history = past_run.folder, past_run.config, past_run.history
+    scheme = f"{config.scheme.name}, {config.merge.rule}"
+    console.print(history_table(history, f"{config.name}: {config.model.name}, {scheme}"))
+    evaluated_lines = [line for line in history if "test_loss" in line]
+    if evaluated_lines and (of_clients := clients_table(evaluated_lines[-1])) is not None:
+        console.print(of_clients)
+    if lost_lines := folder.describe_damage():
+        console.print(f"{folder.metrics_file}: {lost_lines}")
+    summary = past_run.summary
+    if summary is None or not past_run.finished:
+        last_round = history[-1]["round"] if history else 0
+        console.print(
+            f"round {last_round} of {config.train.rounds}; 'submodel resume {run}' goes on"
+        )
+    else:
+        console.print(f"finished; model sha256 {summary['model_sha256']}")
+
+
+def score_command(run: RunPath, as_json: AsJson = False) -> None:
+    """Score a finished run in full: every part, capacity and client.
+
+    All training and test examples are gone through; the scores are kept in the run's folder.
+
+    Examples:
+        submodel score runs/digits
+        submodel score runs/digits --json
+    JSON:
+        test_*: the loss and every metric on the test part
+        train_eval_*: the same on the training part
+        held_out_*: the same on the held-out part, where there is one
+        capacity_*: the same on the test part, by capacity
+        client_count: how many clients could be scored
+        client_*: over them the mean and the worst quarter, and the mean by capacity
+    """
+    from submodel.runs.metrics import flat
+    from submodel.runs.open import Run
+
+    entries = Run(run).score()
+    if as_json:
+        print_json(entries)
+        return
+    for name, value in flat(entries).items():
+        print(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value}")
+
+
+def fit_command(
+    run: RunPath,
+    capacities: Annotated[
+        list[str], typer.Option("--capacity", help="Of a sub-model, as 1/4; repeatable.")
+    ],
+    rounds: Annotated[
+        int | None, typer.Option(help="For each; without it, a quarter of the run's.")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="The clients' learning rate; without it, the run's.")
+    ] = None,
+    cut: Annotated[
+        str, typer.Option(help="The units to begin with: search, importance, prefix or scheme.")
+    ] = "search",
+    as_json: AsJson = False,
+) -> None:
+    """Train the sub-models that devices will keep, each for itself.
+
+    The global model stays as it is. The same command goes on with what was stopped.
+
+    Examples:
+        submodel fit runs/digits --capacity 1/4
+        submodel fit runs/digits --capacity 1/4 --capacity 1/8 --rounds 20
+    JSON:
+        run: the run's folder
+        submodels: one for every capacity: its score, the one before, that of the global model,
+            rounds, bytes, FLOPs
+    """
+    from submodel.report.fitting import fit_table
+    from submodel.runs.loop import Interruption
+    from submodel.runs.open import Run
+
+    past_run = Run(run)
+    try:
+        results = past_run.fit(capacities, rounds=rounds, lr=lr, cut=cut)
+    except Interruption as stop:
+        print(f"{stop}; the same command goes on with it", file=sys.stderr, flush=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json({"run": run, "submodels": results})
+    else:
+        console.print(fit_table(results))
+
+
+def export_command(
+    run: RunPath,
+    capacity: Annotated[str, typer.Option(help="Of the sub-model, as 1/4.")] = "1",
+    kind: Annotated[
+        ExportFormat, typer.Option("--format", help="How to write the model.")
+    ] = ExportFormat.SAFETENSORS,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to write to; default: export in the run's.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a trained model, or a sub-model of it, for use elsewhere.
+
+    Examples:
+        submodel export runs/digits
+        submodel export runs/digits --capacity 1/4 --format onnx --out phone
+    JSON:
+        file: what was written
+        format: how
+        capacity: of the model in it
+        fitted: whether submodel fit trained it for itself
+        test: the loss and every metric of it on the test part
+    """
+    from submodel.report.fitting import advice_of_export
+    from submodel.runs.open import Run
+
+    share = parse_capacity(capacity)
+    past_run = Run(run)  # or it is no run, and nothing is made in it
+    path, score = past_run.export(share, kind.value, None if out is None else make_folder(out))
+    is_fitted = past_run.fitted_model(share) is not None
+    if as_json:
+        content = {"file": path, "format": kind.value, "capacity": share, "fitted": is_fitted}
+        print_json({**content, "test": score.entries()})
+        return
+    accuracy = "" if score.accuracy is None else f"test accuracy {score.accuracy:.1%}, "
+    fit_note = ", fitted" if is_fitted else ""
+    print(f"{path}: capacity {share:g}{fit_note}, {accuracy}test loss {score.loss:.4f}")
+    if share < 1 and (advice := advice_of_export(past_run, share, score, is_fitted)):
+        print(advice)
+
+
+def generate_command(
+    run: RunPath,
+    prompt: Annotated[
+        str,
+        typer.Option(help="What the text begins with; default: a new line.", show_default=False),
+    ] = "\n",
+    tokens: Annotated[int, typer.Option(help="How many to add.")] = 200,
+    capacity: Annotated[str, typer.Option(help="Of the sub-model, as 1/4.")] = "1",
+    temperature: Annotated[
+        float, typer.Option(help="Below 1: likelier tokens; 0: always the likeliest.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Another one draws another text.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Write text with a trained language model, or a sub-model of it.
+
+    Examples:
+        submodel generate runs/shakespeare --prompt "To be, or"
+        submodel generate runs/shakespeare --capacity 1/4 --temperature 0.5
+    JSON:
+        text: the prompt and what follows it
+        prompt: what it begins with
+        tokens: how many were added
+        capacity: of the model that wrote it
+        temperature: as given
+        seed: as given
+    """
+    from submodel.runs.open import Run
+
+    share = parse_capacity(capacity)
+    text = Run(run).generate(prompt, tokens, capacity=share, temperature=temperature, seed=seed)
+    if not as_json:
+        print(text)
+        return
+    options = {"capacity": share, "temperature": temperature, "seed": seed}
+    print_json({"text": text, "prompt": prompt, "tokens": tokens, **options})

@@ -1,0 +1,69 @@
+"""The keys of the configuration as a small file, for the completion of shells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from submodel.cli.completion import KeyEntry
+from submodel.config import Config
+from submodel.config.mistakes import section_class
+from submodel.plugins import Kind
+from tools.components import words_of
+from tools.rooms import ROOT
+
+KEYS = ROOT / "src/submodel/cli/keys.json"
+_LONGEST = 70  # characters of a description
+
+
+def text() -> str:
+    """What the file has to hold."""
+    return json.dumps(dict(_entries()), indent=1, ensure_ascii=False) + "\n"
+
+
+def _entries() -> Iterator[tuple[str, KeyEntry]]:
+    for name, field in Config.model_fields.items():
+        if (section := section_class(name)) is None:
+            yield name, _entry(field, None)
+            continue
+        choices = dict(section.choices)
+        fields = dict(section.model_fields)
+        kinds = list(choices.values())
+        for kind in kinds:
+            for options in _options(kind):
+                fields = {**options.model_fields, **fields}
+                kinds += [k for k in options.choices.values() if k not in kinds]
+                choices = {**options.choices, **choices}
+        for key, inner in fields.items():
+            yield f"{name}.{key}", _entry(inner, choices.get(key))
+
+
+def _options(kind: Kind[Any]) -> Iterator[Any]:
+    for name, offer in kind.offers.items():
+        if not offer.is_hidden:
+            yield kind.find(f"{name}:x" if offer.argument else name).options
+
+
+def _entry(field: FieldInfo, kind: Kind[Any] | None) -> KeyEntry:
+    values = dict.fromkeys(words_of(field.annotation), "")
+    if kind is not None:
+        offers = {n: o for n, o in kind.offers.items() if not o.is_hidden}
+        values = {f"{n}:" if o.argument else n: _short(o.about) for n, o in offers.items()}
+    elif field.annotation is bool:
+        values = {"true": "", "false": ""}
+    has_default = field.default not in (None, PydanticUndefined)
+    default = (
+        field.default if isinstance(field.default, str) else json.dumps(field.default, default=str)
+    )
+    about = (field.description or "").split(kind.describe())[0] if kind else field.description or ""
+    return {"about": _short(about), "values": values, "default": default if has_default else ""}
+
+
+def _short(text: str) -> str:
+    """The first words of a description, up to a full stop or a semicolon."""
+    first = text.split("; ")[0].split(". ")[0].strip(" :.,")
+    return first if len(first) <= _LONGEST else first[:_LONGEST].rsplit(" ", 1)[0] + " ..."
