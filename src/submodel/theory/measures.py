@@ -98,7 +98,7 @@ def interval(values: FloatArray) -> tuple[float, float, float]:
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """The least-squares slope in log-log axes; NaN where a value is not positive.
+    """The least-squares slope in log-log axes; NaN where a value is not positive, or for one x.
 
     Args:
         x: Where.
@@ -107,7 +107,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     >>> round(slope([1, 2, 4], [8, 4, 2]), 6)
     -1.0
     """
-    if min(y) <= 0 or min(x) <= 0:
+    if min(y) <= 0 or min(x) <= 0 or len(set(x)) < 2:
         return math.nan
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +14,7 @@ from rich.table import Table
 
 from submodel.theory.drawing import Panel, draw_panels
 from submodel.theory.measures import Measure
+from submodel.theory.terminal import number_tables, statement_table
 from submodel.theory.verdicts import Statement
 
 OnProgress = Callable[[int, int], None]
@@ -124,67 +125,10 @@ class Study:
 
     def tables(self) -> list[Table]:
         """For the terminal: the numbers, then the claims."""
-        cells = [_terminal_cells(row) for row in self.rows]
-        names = list(dict.fromkeys(name for row in cells for name in row))
-        numbers = Table(*names, title=self.title)
-        for row in cells:
-            numbers.add_row(*(row.get(name, "") for name in names))
-        return [numbers, statement_table(self.claims, f"{self.name}: claims")]
-
-
-def statement_table(claims: Iterable[Statement], title: str) -> Table:
-    """Claims for the terminal, one a line.
-
-    Args:
-        claims: Which.
-        title: Over them.
-    """
-    columns = ("of", "in", "case", "quantity", "measured", "exact", "stated", "holds")
-    table = Table(*columns, title=title)
-    for claim in claims:
-        m = claim.measure
-        measured_text = format_number(m.mean)
-        if m.low != m.high:
-            measured_text += f" [{format_number(m.low)}, {format_number(m.high)}]"
-        limit_text = "" if claim.limit is None else f"{claim.relation} {format_number(claim.limit)}"
-        verdict = str(claim.verdict) + ("" if claim.conditions == "met" else " *")
-        table.add_row(
-            claim.source,
-            claim.parameter,
-            claim.case,
-            claim.quantity,
-            measured_text,
-            "" if m.exact is None else format_number(m.exact),
-            limit_text,
-            verdict,
-        )
-    return table
-
-
-def format_number(number: float) -> str:
-    """Four digits, and no more places than a reader needs.
-
-    Args:
-        number: Any.
-
-    >>> format_number(0.123456), format_number(-1.0)
-    ('0.1235', '-1')
-    """
-    return f"{number:.4g}"
-
-
-def _terminal_cells(row: ResultRow) -> dict[str, str]:
-    cells: dict[str, str] = {name: _format_cell(value) for name, value in row.parameters.items()}
-    for name, measure in row.measures.items():
-        half = (measure.high - measure.low) / 2
-        cells[name] = format_number(measure.mean) + (f" ± {half:.2g}" if half else "")
-        if measure.exact is not None:
-            cells[f"{name} exact"] = format_number(measure.exact)
-    return cells | {name: _format_cell(value) for name, value in row.facts.items()}
-
-
-def _format_cell(value: Any) -> str:
-    return format_number(value) if isinstance(value, float) else str(value)
+        return [
+            *number_tables(self.rows, self.title),
+            statement_table(self.claims, f"{self.name}: claims"),
+        ]
 
 
 def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -41,7 +41,10 @@ class StudyOffer:
         >>> offer.run(settings, report_nothing).name
         'residual'
         """
+        from submodel.theory.studies.checks import check_settings
+
         function: Callable[[Any, OnProgress], Study] = getattr(self._load(), self.function)
+        check_settings(settings)
         return function(settings, on_progress)
 
     def _load(self) -> Any:

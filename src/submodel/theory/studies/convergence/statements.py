@@ -37,8 +37,8 @@ def floor_statements(s: ConvergenceSettings) -> list[Statement]:
     }
     claims = []
     for name, case in cases.items():
-        if not case.rolls and case.p == 1:
-            continue
+        if case.share(s) == 1:
+            continue  # nothing is masked: there is no floor
         floor, residual = measure_floor(s, case)
         source = "Theorem 3" if case.rolls else "Theorem 1"
         exact = floor.exact or 0.0
@@ -87,6 +87,22 @@ def output_statements(
         claims.append(Statement("", "scheme", name, what, difference, ">", 0.0,
                                 judge_positive(difference)))  # fmt: skip
     return claims
+
+
+def step_statements(
+    s: ConvergenceSettings,
+    sweeps: Sequence[ConvergenceSweep],
+    points: dict[ConvergenceCase, ConvergencePoint],
+) -> list[Statement]:
+    """What each choice of step sizes comes to at the largest R: numbers, nothing is stated."""
+    base = convergence_base(s)
+    cases = [(sweep.label, sweep.cases[-1]) for sweep in sweeps]
+    return [
+        Statement("", "step size", f"{label}, R={case.rounds}", "E||w_R - w*||^2",
+                  points[case].error, "-", None, Verdict.NUMBER)
+        for label, case in cases
+        if replace(case, rounds=base.rounds, step_kind=base.step_kind) == base
+    ]  # fmt: skip
 
 
 def bound_statements(

@@ -25,6 +25,7 @@ from submodel.theory.studies.convergence.statements import (
     floor_statements,
     long_run,
     output_statements,
+    step_statements,
 )
 from submodel.theory.studies.convergence.sweeps import parameter_sweeps, round_sweeps
 from submodel.theory.verdicts import Statement, Verdict, exact_measure, judge_at_most
@@ -56,7 +57,8 @@ def study_convergence(s: ConvergenceSettings, on_progress: OnProgress = report_n
             speaks=s.eta is None))  # fmt: skip
     if s.eta is None:
         claims += [_limit_statement(s, many[-1], errors[-1], noise)
-                   for (many, errors, _), noise in ((noisy, s.noise), (long, 0.0))]  # fmt: skip
+                   for (many, errors, _), noise in ((noisy, s.noise), (long, 0.0))
+                   if noise or quiet.p < 1]  # fmt: skip
         ratio = exact_measure(long[1][-1] / long[2][-1].total)
         claims.append(Statement(
             "Theorem 1", "value", f"random, p={quiet.p:g}, no noise, R={long[0][-1]}",
@@ -64,6 +66,7 @@ def study_convergence(s: ConvergenceSettings, on_progress: OnProgress = report_n
             judge_at_most(ratio, 1.0)))  # fmt: skip
     claims += floor_statements(s)
     claims += output_statements(s, list(points.values()))
+    claims += step_statements(s, by_rounds, points)
     return Study(
         "convergence", "Theorems 1 and 3: convergence to w*(p), quadratics", asdict(s),
         [_row(s, point) for point in points.values()],

@@ -126,7 +126,5 @@ def stability_base(s: StabilitySettings, rolls: bool = False) -> StabilityCase:
 
 def check_stability(s: StabilitySettings) -> None:
     """Refuse settings that the study cannot use."""
-    if s.trials < 2:
-        raise TheoryError(f"trials = {s.trials}: at least 2 are needed for an interval")
     if wrong := [r for r in (s.rounds, *s.sweep_rounds) if r % s.dimension or r < s.dimension]:
         raise TheoryError(f"rounds = {wrong[0]}: not whole epochs of d = {s.dimension} windows")
