@@ -491,7 +491,7 @@ def test_every_study_writes_its_files(
         ("convergence", "rounds=10,20,40", "at least 2"),
         ("convergence", "rounds=20,40", "a slope needs at least 3"),
         ("convergence", "speed=1", "settings are capacities, rounds"),
-        ("convergence", "trials=many", "'many' is not a number"),
+        ("convergence", "trials=many", "'many' is not a whole number"),
         ("stability", "rounds=15", "whole epochs"),
         ("lemmas", "steps=1,2", "K = 1"),
         ("all", "trials=5", "a setting belongs to one study"),

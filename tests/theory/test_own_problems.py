@@ -235,6 +235,13 @@ def test_problems_that_are_refused(tmp_path: Path) -> None:
         load_problem("quadratic")
     with pytest.raises(TheoryError, match="no such file"):
         load_problem(f"{tmp_path}/none.py:make")
+    (tmp_path / "text.npz").write_text("A, b")
+    with pytest.raises(TheoryError, match=r"text\.npz is no \.npz file"):
+        load_problem(f"{tmp_path}/text.npz")
+    for number in (np.ones(2), np.float64(-1)):
+        arrays = {"A": np.eye(2)[None], "b": np.ones((1, 2)), "noise": number}
+        with pytest.raises(TheoryError, match="noise must be one number"):
+            load_problem(save(tmp_path / "noise.npz", **arrays))
     with pytest.raises(TheoryError, match=r"none\.npz"):
         load_problem(f"{tmp_path}/none.npz")
     with pytest.raises(TheoryError, match="as many examples"):
@@ -281,7 +288,7 @@ def test_the_study_of_a_problem(
     assert {c["verdict"] for c in record["claims"] if c["source"] == "Theorem B"} == {"yes"}
     for arguments, words in {
         ("problem",): "which problem?",
-        ("nonconvex", "--problem", source): "settings are",
+        ("nonconvex", "--problem", source): "submodel study problem",
         ("problem", "--problem", source, "--set", "scheme=importance"): "depend on the weights",
         ("problem", "--problem", source, "--set", "start=1,2"): "start: 2 numbers, 3 are needed",
         ("problem", "--problem", source, "--set", "client_capacities=a,b"): "separated by commas",

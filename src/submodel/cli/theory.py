@@ -29,7 +29,11 @@ def study_command(
     name: Annotated[StudyName, typer.Argument(help="Which theorems to look at; all: all of them.")],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting, as p=0.5; repeatable."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the study, as clients=8; repeatable. A wrong name lists them all.",
+        ),
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Short for --set trials=...")] = None,
     seed: Annotated[int | None, typer.Option(help="Short for --set seed=...")] = None,
@@ -38,7 +42,7 @@ def study_command(
     ] = None,
     problem: Annotated[
         str | None,
-        typer.Option(help="For the study problem: file.py:make, or .npz with A, b or x, y."),
+        typer.Option(help="For `study problem`: file.py:make, or .npz with A, b or x, y."),
     ] = None,
     trial_values: Annotated[
         bool, typer.Option("--trial-values", help="Write the value of every trial, too.")
@@ -63,6 +67,10 @@ def study_command(
     short_settings = {key: f"{key}={value}" for key, value in short.items() if value is not None}
     if name.value == "all" and settings:
         raise ConfigError(["--set: a setting belongs to one study; name it instead of all"])
+    if problem is not None and name.value not in ("problem", "all"):
+        raise ConfigError(
+            [f"--problem: {name.value} has its own; give it to submodel study problem"]
+        )
     every = [each for each in STUDIES if each != "problem" or problem is not None]
     names = every if name.value == "all" else [name.value]
     folder = make_folder(out or Path("runs") / f"study-{name.value}")
@@ -149,7 +157,9 @@ def _replace_settings(defaults: Any, texts: list[str]) -> Any:
             else:
                 read = (float if default is None else type(default))(value)
         except ValueError:
-            kind = "numbers separated by commas" if isinstance(default, tuple) else "a number"
+            whole = isinstance(default[0] if isinstance(default, tuple) else default, int)
+            number = "whole number" if whole else "number"
+            kind = f"{number}s separated by commas" if isinstance(default, tuple) else f"a {number}"
             raise ConfigError([f"{key}: {value!r} is not {kind}"]) from None
         defaults = replace(defaults, **{key: read})
     return defaults

@@ -6,6 +6,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +51,12 @@ def load_problem(source: str) -> PosedProblem:
         result = _from_function(find(source, "--problem"), source)
     else:
         raise TheoryError(f"{source!r}: give file.py:make, package.module:make or a file.npz")
-    check_problem(result.problem, source)
+    try:
+        check_problem(result.problem, source)
+    except SubmodelError:
+        raise
+    except Exception as error:  # whatever the problem's own code raises
+        raise TheoryError(f"{source} fails: {type(error).__name__}: {error}") from error
     if result.start is not None and result.start.shape != (result.problem.dimension,):
         raise TheoryError(
             f"{source}: w0 has shape {result.start.shape}, the problem {result.problem.dimension} "
@@ -129,11 +135,7 @@ def _from_function(function: Any, source: str) -> PosedProblem:
 
 
 def _from_arrays(path: Path) -> PosedProblem:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise TheoryError(f"{path}: {error}") from None
+    arrays = _read_arrays(path)
     if {"A", "b"} <= arrays.keys():
         extra_keys = arrays.keys() - _QUADRATIC_KEYS
         make = _quadratic
@@ -149,6 +151,26 @@ def _from_arrays(path: Path) -> PosedProblem:
     return PosedProblem(make(arrays, path), None if start is None else _floats(start, "w0", path))
 
 
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    if not path.is_file():
+        raise TheoryError(f"{path}: there is no such file")
+    if not is_zipfile(path):
+        raise TheoryError(f"{path} is no .npz file: write it with numpy.savez")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, BadZipFile) as error:
+        raise TheoryError(f"{path}: {error}") from None
+
+
+def _one_number(arrays: dict[str, NDArray[Any]], name: str, path: Path) -> float:
+    """A number that is 0 or more; 0 where there is none."""
+    value = _floats(arrays.get(name, np.zeros(())), name, path)
+    if value.size != 1 or value.item() < 0:
+        raise TheoryError(f"{path}: {name} must be one number, 0 or more")
+    return float(value.item())
+
+
 def _floats(array: NDArray[Any], name: str, path: Path) -> FloatArray:
     if not np.issubdtype(array.dtype, np.number) or not np.isfinite(array).all():
         raise TheoryError(f"{path}: {name} must be finite numbers")
@@ -162,7 +184,7 @@ def _quadratic(arrays: dict[str, NDArray[Any]], path: Path) -> Problem:
         raise TheoryError(f"{path}: A of shape {a.shape}, b of {b.shape}: N x d x d and N x d")
     if np.abs(a - a.swapaxes(1, 2)).max() > 1e-9 * np.abs(a).max():
         raise TheoryError(f"{path}: the matrices of A must be symmetric")
-    problem = Quadratic(a, b, float(values.get("noise", np.float64(0))), values.get("c"))
+    problem = Quadratic(a, b, _one_number(arrays, "noise", path), values.get("c"))
     if problem.constants is not None and problem.constants.shape != (len(a),):
         raise TheoryError(f"{path}: c of shape {problem.constants.shape}: one for each client")
     if problem.eigenvalues.min() < -1e-9 * abs(problem.smoothness):
@@ -191,7 +213,7 @@ def _examples(arrays: dict[str, NDArray[Any]], path: Path) -> Problem:
         raise TheoryError(f"{path}: loss {loss!r} is not one of logistic, ridge")
     if loss == "logistic" and not is_label:
         raise TheoryError(f"{path}: logistic regression needs labels -1 and 1")
-    l2 = float(_floats(arrays.get("l2", np.zeros(())), "l2", path))
+    l2 = _one_number(arrays, "l2", path)
     kind = Logistic if loss == "logistic" else Ridge
     even = len(set(sizes)) == 1
     return cast(Problem, kind(all_x, all_y, l2, sizes=None if even else sizes))
