@@ -55,7 +55,10 @@ def test_records_that_arrive_fill_their_rows_and_no_others(tmp_path: Path) -> No
     assert (
         before["claims"].count(NOT_RUN) - parts["claims"].count(NOT_RUN) == 3
     )  # by three measures
-    assert "`submodel reproduce static --scale converged`: 6 runs, 0.06 hours" in parts["questions"]
+    assert (
+        "`submodel reproduce static --scale converged`: 6 runs, 0.06 hours of rounds"
+        in parts["questions"]
+    )
     assert "`submodel reproduce gap --scale converged`: not run yet." in parts["questions"]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from submodel.config import Config, to_toml
 from submodel.experiments.converged.course import Course
+from submodel.experiments.effort import EffortFile
 from submodel.runs.folder import RunFolder
 from submodel.runs.full_scores import read_full_scores
 
@@ -61,6 +62,11 @@ class Job:
     def log_file(self) -> Path:
         """What its commands say."""
         return self.folder.path.with_suffix(".log")
+
+    @property
+    def effort(self) -> EffortFile:
+        """What its commands took."""
+        return EffortFile(self.folder.path.with_suffix(".effort.jsonl"))
 
     def rounds_done(self) -> int:
         """How many rounds have a line; read without looking into them, as it is asked often."""

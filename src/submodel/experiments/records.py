@@ -64,6 +64,8 @@ class SeedRun:
     model_sha256: str
     is_flat: bool | None = None  # of a run to the end: whether its curve was flat
     clients: Sequence[tuple[float, float]] = field(default_factory=list)  # capacity, accuracy
+    core_seconds: float | None = None  # of a processor, scoring included; None: not counted
+    machine: str | None = None  # where that was
 
 
 @dataclass(frozen=True)

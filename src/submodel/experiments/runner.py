@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from submodel.config import Config
-from submodel.engines.processes.followers import Follower, Followers
+from submodel.engines.processes.followers import Follower, Followers, core_seconds_of
 from submodel.errors import SubmodelError
 from submodel.experiments.converged.course import Course
 from submodel.experiments.jobs import Job, comparable
@@ -161,6 +161,7 @@ class Runner:
                         _wait_a_moment(running)
                         for process in [p for p in running if p.poll() is not None]:
                             job = running.pop(process)
+                            job.effort.add(core_seconds_of(process))
                             if process.wait() or stages.get(job.folder.path) == job.command():
                                 reason = _reason(job)
                                 if may_diverge and _DIVERGENCE in reason:
@@ -177,8 +178,9 @@ class Runner:
             finally:
                 for process in running:
                     process.send_signal(signal.SIGTERM)  # saves its last round
-                for process in running:
+                for process, job in running.items():
                     process.wait()
+                    job.effort.add(core_seconds_of(process))
         if failures:
             raise SubmodelError(f"{len(failures)} of {len(waiting)} runs failed; {failures[0]}")
 

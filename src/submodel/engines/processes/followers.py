@@ -128,6 +128,7 @@ class _NurseryLink:
         self._variables = dict(os.environ)
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._statuses: list[int | None] = []
+        self._core_seconds: dict[int, float] = {}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", f"{__package__}.nursery", str(theirs.fileno())],
@@ -178,9 +179,14 @@ class _NurseryLink:
             if message := self._link.recv(MESSAGE):
                 ending = json.loads(message)
                 self._statuses[ending["number"]] = ending["status"]
+                self._core_seconds[ending["number"]] = ending["core_seconds"]
             else:  # the nursery was killed; that they are nobody's children does not end them
                 self._statuses = [-signal.SIGKILL if s is None else s for s in self._statuses]
         return self._statuses[number]
+
+    def core_seconds(self, number: int) -> float | None:
+        """What it took of a core, if it has ended and that is known."""
+        return self._core_seconds.get(number)
 
     @property
     def is_ours(self) -> bool:
@@ -225,3 +231,19 @@ class _ForkedCommand:
 
     def send_signal(self, sig: int) -> None:
         self._link.send_signal(self._number, sig)
+
+    @property
+    def core_seconds(self) -> float | None:
+        return self._link.core_seconds(self._number)
+
+
+def core_seconds_of(follower: Follower) -> float | None:
+    """What a command that has ended took of a core, with all that it started and waited for.
+
+    Args:
+        follower: of `Followers.start`.
+
+    Returns:
+        None where nobody counts it: on systems other than Linux.
+    """
+    return follower.core_seconds if isinstance(follower, _ForkedCommand) else None

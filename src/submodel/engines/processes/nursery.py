@@ -68,10 +68,14 @@ class _Nursery:
 
     def _tell_endings(self) -> None:
         while self._numbers:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
             if pid == 0:
                 return
-            ending = {"number": self._numbers.pop(pid), "status": os.waitstatus_to_exitcode(status)}
+            ending = {
+                "number": self._numbers.pop(pid),
+                "status": os.waitstatus_to_exitcode(status),
+                "core_seconds": usage.ru_utime + usage.ru_stime,
+            }
             with contextlib.suppress(OSError):
                 self._link.send(json.dumps(ending).encode())
 

@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from submodel.errors import SubmodelError
 from submodel.experiments.converged.course import SCORE
+from submodel.experiments.effort import sum_known
 from submodel.experiments.jobs import Job
 from submodel.files import UnreadableError, read_typed, write_text
 
@@ -31,11 +32,13 @@ class RateTable:
         slug: whose rates these are.
         rounds: how many each was tried for.
         scores: (rate, score), the mean of the last evaluations; None: it diverged.
+        core_seconds: what trying them took of a processor; None: not counted.
     """
 
     slug: str
     rounds: int
     scores: Annotated[Sequence[tuple[float, float | None]], Field(min_length=1)]
+    core_seconds: float | None = None
 
     @property
     def best(self) -> float:
@@ -85,7 +88,7 @@ def rate_table(slug: str, jobs: Mapping[float, Job]) -> RateTable:
     """
     scores = [(rate, _held_out_score(job)) for rate, job in jobs.items()]
     rounds = max(job.config.train.rounds for job in jobs.values())
-    return RateTable(slug, rounds, scores)
+    return RateTable(slug, rounds, scores, sum_known(job.effort for job in jobs.values()))
 
 
 def _held_out_score(job: Job) -> float | None:

@@ -199,9 +199,7 @@ def question_lines(
         command: what runs it.
         picture: where the figure is, from the page.
     """
-    runs = [run for record in results.values() for run in record.runs]
-    hours = sum(run.seconds for run in runs) / 3600
-    lines = [f"`{command}`: {len(runs)} runs, {hours:.2f} hours of one core in all.", ""]
+    lines = [f"`{command}`: {_effort_words(results, tables)}.", ""]
     if not results:
         lines = [f"`{command}`: not run yet.", ""]
     if question.paper:
@@ -225,6 +223,19 @@ def question_lines(
         *markdown_table(("learning rates", "held-out accuracy", "taken"), rate_rows(tables)),
         "",
     ]
+
+
+def _effort_words(results: CandidateRecords, tables: Sequence[RateTable]) -> str:
+    """How many runs there were, what they took of a core with their rates, and where."""
+    runs = [run for record in results.values() for run in record.runs]
+    efforts = [run.core_seconds for run in runs] + [table.core_seconds for table in tables]
+    counted_efforts = [seconds for seconds in efforts if seconds is not None]
+    text = f"{len(runs)} runs"
+    if len(counted_efforts) < len(efforts):  # what rounds took by the clock, whoever had the core
+        return f"{text}, {sum(run.seconds for run in runs) / 3600:.2f} hours of rounds by the clock"
+    text += f" and {len(tables)} grids of rates" if tables else ""
+    machines = " and ".join(dict.fromkeys(run.machine for run in runs if run.machine))
+    return f"{text}, {sum(counted_efforts) / 3600:.2f} core-hours on {machines}"
 
 
 def write_question(

@@ -45,11 +45,13 @@ def _run(runs: Mapping[float, SeedRun]) -> SeedRun:
         accuracies = [accuracy for _, accuracy in clients]
         lines[-1]["client_accuracy.mean"] = sum(accuracies) / len(accuracies)
         lines[-1]["client_accuracy.worst_quarter"] = worst_quarter(accuracies, True)
+    efforts = [run.core_seconds for run in runs.values()]
     flat_parts = [run.is_flat for run in runs.values()]
     return replace(
         largest,
         lines=lines,
         seconds=sum(run.seconds for run in runs.values()),
+        core_seconds=None if None in efforts else sum(filter(None, efforts)),
         is_flat=None if None in flat_parts else all(flat_parts),
         clients=clients,
     )
