@@ -27,6 +27,7 @@ from submodel.experiments.converged.questions import QUESTIONS, Contrast, OpenQu
 from submodel.experiments.converged.rates import TUNING_SEED, RateTable, read_rates
 from submodel.experiments.converged.settings import SETTINGS, Setting
 from submodel.experiments.converged.together import put_together
+from submodel.experiments.effort import describe_machine
 from submodel.experiments.jobs import Job
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.experiments.runner import Runner
@@ -121,6 +122,9 @@ def test_a_runner_takes_runs_through_all_stages_and_scores_them_in_full(tmp_path
     assert sizes == pytest.approx((first + half) / 2)
     assert record.final("accuracy")[0] == first
     assert len(record.runs[0].clients) == 10
+    effort = job.effort.read()
+    assert effort.core_seconds is None or 0.01 < effort.core_seconds < 600  # None: not on Linux
+    assert effort.core_seconds is None or effort.machine == describe_machine()
     record.write(tmp_path / "a.json")
     assert VariantRecord.read(tmp_path / "a.json") == record
 
@@ -157,7 +161,8 @@ def test_every_run_of_the_plan_has_a_valid_configuration_that_its_question_speak
                 assert config.data.held_out is not None
                 assert TUNING_SEED not in contender.seeds
                 cifar = config.data.name == "cifar10" and "equal" not in contender.slug
-                assert config.train.rounds >= (1_000 if cifar else 1)
+                is_early = contender.slug.startswith("factors")  # about what comes before the end
+                assert config.train.rounds >= (1_000 if cifar and not is_early else 1)
                 assert len(contender.seeds) >= (3 if config.data.name == "cifar10" else 10)
     assert len(slugs) == len({c for q in QUESTIONS.values() for x in q.candidates
                               for c in (x.members.values() or [x.slug])})  # fmt: skip
@@ -271,6 +276,29 @@ def test_gaps_are_compared_where_train_losses_are_equal() -> None:
     # slow ends at a loss of 0.6 with a gap of 0.1; fast is there between 0.8 (0.1) and 0.4 (0.3)
     assert differences_at_equal_loss(slow, fast, "loss gap") == pytest.approx([0.1])
     assert slow.ahead_of(fast, "loss gap") == pytest.approx([0.7])
+
+
+def test_measures_of_a_question_are_judged_apart_and_may_be_read_at_an_earlier_round() -> None:
+    def record(way: str, early: float, late: float) -> VariantRecord:
+        pairs = [(100, early), (120, 0.9), (440, late)]
+        runs = [
+            seed_run([{"round": r, "test_accuracy": a + seed / 100} for r, a in pairs], seed)
+            for seed in range(3)
+        ]
+        return VariantRecord(way, {}, runs)
+
+    one, other = Candidate("factors", "rolling"), Candidate("factors", "static")
+    results = {one: record("rolling", 0.3, 0.6), other: record("static", 0.4, 0.5)}
+    contrasts = [
+        Contrast("factors", "rolling", "static", measure)
+        for measure in ("accuracy", "accuracy at round 110")
+    ]
+    question = OpenQuestion("q", "a question", contrasts)
+    assert question.families == [[contrasts[0]], [contrasts[1]]]
+    (_, late), (_, early) = report.judge_question(question, results)
+    assert list(late.differences) == pytest.approx([0.1] * 3)
+    assert list(early.differences) == pytest.approx([-0.1] * 3)
+    assert (late.verdict, early.verdict) == ("holds", "does not hold")
 
 
 def test_a_rate_at_the_edge_of_its_grid_is_said_to_be() -> None:

@@ -21,6 +21,7 @@ from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, UnitCut
 from submodel.model.norm import Scaler, StaticBatchNorm, calibrate, has_scaler, set_rate
 from submodel.model.zoo import make_model
+from submodel.model.zoo.cnn import cnn
 from tests.support.common import tiny_images
 from tests.support.engines import (
     EXACT_TOLERANCE,
@@ -170,3 +171,17 @@ def test_only_the_preresnets_have_the_option() -> None:
         setup_of("cnn", model={"scaler": True})
     with pytest.raises(ConfigError, match=r"model\.scaler: 'cnn' has no such key.* preresnet18"):
         own_setup(Tokens(), model={"scaler": True})
+
+
+def test_the_cnn_divides_what_enters_its_linear_layers_while_it_trains() -> None:
+    torch.manual_seed(0)
+    net, plain = (cnn((1, 8, 8), 3, 2, scaler=scaler) for scaler in (True, False))
+    for one, other in zip(plain.parameters(), net.parameters(), strict=True):
+        one.data = other.data.clone()
+    x = torch.randn(5, 1, 8, 8)
+    set_rate(net, 0.5)
+    hidden, out = (layer for layer in plain if isinstance(layer, nn.Linear))
+    flat = plain[:9](x)  # convolutions, norms and pools: any scale is divided away
+    expected = functional.relu(hidden(2 * flat))
+    torch.testing.assert_close(net(x), out(2 * expected))
+    torch.testing.assert_close(net.eval()[9:](flat), plain[9:](flat))

@@ -12,7 +12,7 @@ from submodel.config import parse
 from submodel.errors import SubmodelError
 from submodel.prepare.setup import prepare
 from submodel.runs.folder import RunFolder
-from submodel.runs.full_scores import read_full_scores
+from submodel.runs.full_scores import TEST_BATCH_KEY, read_full_scores
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 
@@ -47,3 +47,20 @@ def test_it_is_what_an_evaluation_of_everything_says_and_kept_for_this_model(
     assert run.score()["test_accuracy"] == 7.0  # not computed again
     run.resume({"train": {"rounds": 3}}, progress=False)
     assert read_full_scores(folder) is None  # of another model
+
+
+def test_norms_that_go_by_test_batches_are_scored_beside_those_that_do_not(tmp_path: Path) -> None:
+    sections = {
+        "model": {"name": "cnn", "width": 2},
+        "data": {"examples": 200, "test_examples": 60},
+        "clients": {"count": 10, "per_round": 2},
+        "engine": {"name": "local"},
+    }
+    config = parse({**sections, "train": {"rounds": 1}})
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config)
+    run_rounds(Training(config, prepare(config)), folder)
+    entries = submodel.open(folder.path).score()
+    by_batch = parse({**sections, "train": {"rounds": 1, "statistics": "test_batch"}})
+    _, history = run_rounds(Training(by_batch, prepare(by_batch)))
+    assert entries[TEST_BATCH_KEY] == history[-1]["test_accuracy"] != entries["test_accuracy"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path, PurePath
@@ -17,11 +17,11 @@ from submodel.config import Config
 from submodel.errors import SubmodelError
 from submodel.files import JsonNumber, UnreadableError, read_typed, write_text
 from submodel.runs.folder import RunFolder
-from submodel.runs.full_scores import read_full_scores
+from submodel.runs.full_scores import TEST_BATCH_KEY, read_full_scores
 from submodel.runs.metrics import Metrics, flat
 
 _SCORE_KEYS = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy",
-               "held_out_loss", "held_out_accuracy")  # fmt: skip
+               "held_out_loss", "held_out_accuracy", TEST_BATCH_KEY)  # fmt: skip
 _TABLES = ("capacity_accuracy.", "client_accuracy.mean", "client_accuracy.worst_quarter")
 CAPACITY_KEY = "capacity_accuracy."
 """What the accuracy of a capacity is called in a line, before the capacity."""
@@ -38,8 +38,11 @@ def _counts(line: dict[str, JsonNumber]) -> dict[str, JsonNumber]:
 _MOST = 10**30  # whatever is counted
 _Number = Annotated[int, Field(gt=-_MOST, lt=_MOST)] | float
 Line = Annotated[dict[str, _Number], AfterValidator(_counts)]
+BY_TEST_BATCH = "accuracy by test batches"
+"""That of the whole model where each batch of test examples normalises itself."""
 MEASURES: dict[str, Callable[[Line], float]] = {
     "accuracy": lambda line: line["test_accuracy"],
+    BY_TEST_BATCH: lambda line: line[TEST_BATCH_KEY],
     "loss": lambda line: line["test_loss"],
     "train accuracy": lambda line: line["train_eval_accuracy"],
     "train loss": lambda line: line["train_eval_loss"],
@@ -115,6 +118,16 @@ class VariantRecord:
             return MEASURES.get(measure, itemgetter(measure))(line)
         except KeyError as missing:
             raise SubmodelError(f"{self.slug}: its record has no {missing} in a round") from None
+
+    def until(self, round_: int) -> VariantRecord:
+        """As it was at the last evaluation until a round; runs without any are left out.
+
+        Args:
+            round_: which.
+        """
+        runs = [replace(run, lines=[ln for ln in run.lines if ln["round"] <= round_])
+                for run in self.runs]  # fmt: skip
+        return replace(self, runs=[run for run in runs if run.lines])
 
     def ahead_of(self, other: VariantRecord, measure: str) -> list[float]:
         """By how much it did better with the seeds that both have, seed by seed.

@@ -9,7 +9,7 @@ from submodel.experiments.statistics import LEAST_SEEDS, LEVEL, Judgement, least
 JUDGEMENT_HEADINGS = ("95 % interval", "p (Holm)")
 """The headings of what `describe_judgement` says."""
 _PERCENT = ("accuracy", "train accuracy", "accuracy gap", "held-out accuracy", "mean over sizes",
-            "smallest size", "worst quarter")  # fmt: skip
+            "smallest size", "worst quarter", "accuracy by test batches")  # fmt: skip
 
 
 def number(measure: str, values: Sequence[float], sign: bool = False) -> str:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from submodel.algorithm.client_scores import client_tests, score_clients
+from submodel.algorithm.evaluation import evaluate_model
 from submodel.algorithm.execution import ALONE
 from submodel.algorithm.types import State
 from submodel.errors import ConfigError
 from submodel.files import UnreadableError, read_typed, write_text
+from submodel.model.norm import StaticBatchNorm, Statistics
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics
 from submodel.runs.scoring import client_entries, scores
 from submodel.runs.training import Training
 
 _MOST = 2**26  # bytes of the file
+TEST_BATCH_KEY = "test_batch_accuracy"
+"""The accuracy of the whole model where each batch of test examples normalises itself."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ def score_in_full(training: Training, state: State, model_sha256: str) -> FullSc
     )
     config = training.config.model_copy(update={"train": wider})
     in_full = Training(config, training.setup, training.engine, training.metrics)
-    entries: Metrics = scores(in_full, state, ALONE)
+    entries: Metrics = scores(in_full, state, ALONE) | _by_test_batch(training, state)
     try:
         tests = client_tests(training.setup.clients, training.setup.population.count)
     except ConfigError:
@@ -84,3 +88,13 @@ def score_in_full(training: Training, state: State, model_sha256: str) -> FullSc
     headline = training.setup.headline
     pairs = [(row.capacity, row.score.entries()[headline]) for row in rows]
     return FullScores(model_sha256, entries | client_entries(in_full, rows), pairs)
+
+
+def _by_test_batch(training: Training, state: State) -> Metrics:
+    """How the whole model would score if its norms went by each batch of test examples."""
+    setup = training.setup_at(state)
+    if not any(isinstance(layer, StaticBatchNorm) for layer in setup.module.modules()):
+        return {}
+    by_batch = replace(setup, statistics=Statistics("test_batch"))
+    accuracy = evaluate_model(by_batch, state, device=training.device).accuracy
+    return {} if accuracy is None else {TEST_BATCH_KEY: accuracy}

@@ -92,11 +92,12 @@ def gather_evidence(results: Path) -> Evidence:
 
 def _gather_converged(gathering: _Gathering, folder: Path) -> None:
     """The questions to converged runs, as far as they were run."""
-    questions = list(QUESTIONS.values())
+    questions = [question for question in QUESTIONS.values() if question.guides_choice]
     results, tables = read_available(questions, folder)
-    for question in questions:
+    families = [(question, family) for question in questions for family in question.families]
+    for question, family in families:
         contrasts = []
-        for contrast in question.contrasts:
+        for contrast in family:
             if not all(side in results for side in contrast.sides):
                 continue
             first, second = contrast.sides

@@ -31,6 +31,10 @@ def _at(capacity: float) -> Sections:
     return {"clients": {"capacities": [capacity]}}
 
 
+def _rate(rate: float) -> Sections:
+    return {"local": {"lr": rate}}
+
+
 TRIED_WAYS: dict[str, tuple[str, Sections]] = {
     "rolling": ("rolling", _ROLLING),
     "static": ("static", _STATIC),
@@ -46,6 +50,12 @@ TRIED_WAYS: dict[str, tuple[str, Sections]] = {
     "rolling-fixed": ("rolling, fixed capacities", merge_sections(_ROLLING, _FIXED_MODE)),
     "static-fixed": ("static, fixed capacities", merge_sections(_STATIC, _FIXED_MODE)),
     "dropout-fixed": ("dropout, fixed capacities", merge_sections(_DROPOUT, _FIXED_MODE)),
+    "dropout-independent": (
+        "dropout, layers drawn independently",
+        {"scheme": {"name": "random", "sampling": "fixed", "alignment": "independent"}},
+    ),
+    "rolling-rate-0.1": ("rolling, rate 0.1", merge_sections(_ROLLING, _rate(0.1))),
+    "static-rate-0.1": ("static, rate 0.1", merge_sections(_STATIC, _rate(0.1))),
     "full": ("full (capacity 1)", merge_sections(_FULL, _at(1.0))),
     "dropout-at-1-2": ("dropout, capacity 1/2", merge_sections(_DROPOUT, _at(1 / 2))),
     "dropout-at-1-4": ("dropout, capacity 1/4", merge_sections(_DROPOUT, _at(1 / 4))),
@@ -126,7 +136,7 @@ class Candidate:
             self.config,
             setting.course,
             range(seeds or setting.seeds),
-            setting.rates,
+            () if "lr" in TRIED_WAYS[self.way][1].get("local", {}) else setting.rates,
             setting.tuning_rounds,
             setting.seconds * _cost(self.way, setting),
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from submodel.experiments.converged.questions import EQUAL_LOSS, QUESTIONS, Contrast
-from submodel.experiments.converged.report import CandidateRecords, judge_question
+from submodel.experiments.converged.questions import QUESTIONS, Contrast
+from submodel.experiments.converged.report import CandidateRecords, base_measure, judge_question
 from submodel.experiments.converged.settings import SETTINGS
 from submodel.experiments.statistics import Judgement, spread
 from submodel.experiments.wording import describe_judgement, number
@@ -56,7 +56,7 @@ def claim_rows_of(results: CandidateRecords) -> list[list[str]]:
     for question in QUESTIONS.values():
         judgements = dict(judge_question(question, results))
         for contrast in question.contrasts:
-            base = contrast.measure.removesuffix(EQUAL_LOSS)
+            base = base_measure(contrast.measure)
             if base in (*_BY_SIZE[: 3 if question.name == "static" else 1], "loss gap"):
                 rows.append([*_claim(contrast), *_answer(base, judgements.get(contrast))])
     return rows

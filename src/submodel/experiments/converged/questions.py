@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from submodel.experiments.converged.candidates import Candidate, candidates_of
+from submodel.experiments.records import BY_TEST_BATCH
 
 EQUAL_LOSS = " at equal train loss"
 """Measures that end so are read where both runs of a pair first had the same train loss."""
+AT_ROUND = " at round "
+"""Measures with it and a number behind it are read at the last evaluation until that round."""
 _SIZES = ("accuracy", "mean over sizes", "smallest size", "worst quarter")
 
 
@@ -29,12 +32,19 @@ class Contrast:
 
 @dataclass(frozen=True)
 class OpenQuestion:
-    """What is asked, and the contrasts that answer it; they are judged together."""
+    """What is asked, and the contrasts that answer it; those of a measure are judged together."""
 
     name: str
     title: str
     contrasts: Sequence[Contrast]
     paper: str = ""  # what has been published on it
+    guides_choice: bool = True  # whether it is about ways that somebody would choose from
+
+    @property
+    def families(self) -> list[list[Contrast]]:
+        """The contrasts that are judged together: each measure answers the question by itself."""
+        measures = dict.fromkeys(contrast.measure for contrast in self.contrasts)
+        return [[c for c in self.contrasts if c.measure == measure] for measure in measures]
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -159,6 +169,28 @@ QUESTIONS: dict[str, OpenQuestion] = {
                 [("rolling", "full-equal-bytes"), ("static", "full-equal-bytes")],
                 ("accuracy",),
             ),
+        ),
+        OpenQuestion(
+            "factors",
+            "where published gaps may come from: one factor at a time",
+            [
+                *_contrasts(
+                    ("factors",),
+                    [("rolling", "static"), ("rolling", "dropout")],
+                    ("accuracy", BY_TEST_BATCH, f"accuracy{AT_ROUND}100"),
+                ),
+                *_contrasts(
+                    ("factors",),
+                    [
+                        ("rolling-rate-0.1", "static-rate-0.1"),
+                        ("rolling", "dropout-independent"),
+                    ],
+                    ("accuracy",),
+                ),
+            ],
+            "published code scores with the statistics of test batches, draws the layers of random "
+            "masks independently, and has one learning rate for all",
+            guides_choice=False,
         ),
     )
 }

@@ -10,7 +10,7 @@ from typing import Any
 from submodel.experiments.comparison.report import shared_grid
 from submodel.experiments.converged.candidates import Candidate
 from submodel.experiments.converged.equal_loss import differences_at_equal_loss
-from submodel.experiments.converged.questions import EQUAL_LOSS, Contrast, OpenQuestion
+from submodel.experiments.converged.questions import AT_ROUND, EQUAL_LOSS, Contrast, OpenQuestion
 from submodel.experiments.converged.rates import RateTable
 from submodel.experiments.converged.settings import SETTINGS
 from submodel.experiments.records import VariantRecord
@@ -33,15 +33,18 @@ _RESULT_HEADINGS = (
 def judge_question(
     question: OpenQuestion, results: CandidateRecords
 ) -> list[tuple[Contrast, Judgement]]:
-    """The contrasts of a question that were run, judged together.
+    """The contrasts of a question that were run; those of a measure are judged together.
 
     Args:
         question: whose contrasts.
         results: what came out, by candidate.
     """
-    contrasts = [c for c in question.contrasts if all(side in results for side in c.sides)]
-    judgements = judge([differences_of(c, results) for c in contrasts])
-    return list(zip(contrasts, judgements, strict=True))
+    judgements: dict[Contrast, Judgement] = {}
+    for family in question.families:
+        contrasts = [c for c in family if all(side in results for side in c.sides)]
+        differences = [differences_of(c, results) for c in contrasts]
+        judgements |= dict(zip(contrasts, judge(differences), strict=True))
+    return [(c, judgements[c]) for c in question.contrasts if c in judgements]
 
 
 def answer_rows(question: OpenQuestion, results: CandidateRecords) -> list[list[str]]:
@@ -54,7 +57,7 @@ def answer_rows(question: OpenQuestion, results: CandidateRecords) -> list[list[
     rows = []
     for contrast, one in judge_question(question, results):
         better, worse = contrast.sides
-        base = contrast.measure.removesuffix(EQUAL_LOSS)
+        base = base_measure(contrast.measure)
         rows.append(
             [
                 SETTINGS[contrast.setting].title,
@@ -99,7 +102,22 @@ def differences_of(contrast: Contrast, results: CandidateRecords) -> list[float]
     if contrast.measure.endswith(EQUAL_LOSS):
         measure = contrast.measure.removesuffix(EQUAL_LOSS)
         return differences_at_equal_loss(better, worse, measure)
+    base, at_round, round_ = contrast.measure.partition(AT_ROUND)
+    if at_round:
+        return better.until(int(round_)).ahead_of(worse.until(int(round_)), base)
     return better.ahead_of(worse, contrast.measure)
+
+
+def base_measure(measure: str) -> str:
+    """What is measured, wherever it is read.
+
+    Args:
+        measure: of a contrast.
+
+    >>> base_measure("accuracy at round 100"), base_measure("loss gap at equal train loss")
+    ('accuracy', 'loss gap')
+    """
+    return measure.removesuffix(EQUAL_LOSS).partition(AT_ROUND)[0]
 
 
 def result_rows(results: CandidateRecords) -> list[list[str]]:

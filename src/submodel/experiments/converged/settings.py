@@ -172,5 +172,15 @@ SETTINGS: dict[str, Setting] = {
         deviation=0.0241,
         capacities=(1 / 4, 1 / 8),
     ),
+    "factors": Setting(
+        "CIFAR-10, L = 5, width 4, 100 images a client",
+        merge_sections(
+            _cifar("low", *PAPER_CAPACITIES), {"model": {"width": 4}, "data": {"examples": 10_500}}
+        ),
+        Course(400, 400, step=1, final=40),
+        seeds=3,
+        seconds=0.25,
+        tuning_rounds=100,
+    ),
 }
 """In the order in which they are run: main questions first."""
