@@ -337,6 +337,11 @@ def test_a_double_model_is_not_for_these_kernels() -> None:
     assert native_refusal(replace(setup_of("cnn")), CPU) is None
 
 
+def test_a_forecast_whose_model_has_no_values_is_for_these_kernels() -> None:
+    setup = setup_of("cnn")
+    assert native_refusal(replace(setup, module=setup.module.to("meta")), CPU) is None
+
+
 def test_what_a_compiler_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = tmp_path / "cc"
     compiler.write_text("#!/bin/sh\n[ $1 = --version ] || { echo broken >&2; exit 1; }\n", "utf-8")

@@ -82,7 +82,8 @@ class WideForward:
         try:
             graph_module = fx.GraphModule(module, _Tracer().trace(module))
             with torch.no_grad():
-                _Measuring(graph_module).run(example)
+                place = next((p.device for p in module.parameters()), example.device)
+                _Measuring(graph_module).run(example.to(place))  # a forecast's has no values
         except Exception as error:
             raise UnstackableError(f"its graph cannot be traced: {error}") from error
         self.graph = graph_module.graph
