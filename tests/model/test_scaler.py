@@ -166,11 +166,9 @@ def test_batch_statistics_take_the_scaler_out_again_but_for_eps(rate: float) -> 
         assert (gap > 0) == (eps > 0)
 
 
-def test_only_the_preresnets_have_the_option() -> None:
-    with pytest.raises(ConfigError, match=r"model\.scaler: 'cnn' has no such key.* preresnet18"):
-        setup_of("cnn", model={"scaler": True})
-    with pytest.raises(ConfigError, match=r"model\.scaler: 'cnn' has no such key.* preresnet18"):
-        own_setup(Tokens(), model={"scaler": True})
+def test_nets_without_the_option_refuse_it() -> None:
+    with pytest.raises(ConfigError, match=r"model\.scaler: 'mlp' has no such key.* preresnet18"):
+        setup_of("mlp", model={"scaler": True})
 
 
 def test_the_cnn_divides_what_enters_its_linear_layers_while_it_trains() -> None:
