@@ -83,9 +83,13 @@ def keep_run(contender: Contender, job: Job, records: Path) -> None:
     record = VariantRecord.of(contender.slug, [job.folder])
     is_flat = contender.course.was_flat(job.folder.config(), job.folder.metrics())
     effort = job.effort.read()
-    core_seconds, machine = effort.core_seconds, effort.machine
-    about = {"is_flat": is_flat, "core_seconds": core_seconds, "machine": machine}
-    new = replace(record, runs=[replace(run, **about) for run in record.runs])
+    new = replace(
+        record,
+        runs=[
+            replace(run, is_flat=is_flat, core_seconds=effort.core_seconds, machine=effort.machine)
+            for run in record.runs
+        ],
+    )
     whole = with_runs(read_earlier(contender, records), new)
     whole.write(records / f"{contender.slug}.json")
 
