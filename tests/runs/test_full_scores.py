@@ -51,16 +51,17 @@ def test_it_is_what_an_evaluation_of_everything_says_and_kept_for_this_model(
 
 def test_norms_that_go_by_test_batches_are_scored_beside_those_that_do_not(tmp_path: Path) -> None:
     sections = {
-        "model": {"name": "cnn", "width": 2},
-        "data": {"examples": 200, "test_examples": 60},
-        "clients": {"count": 10, "per_round": 2},
+        "model": {"name": "cnn", "width": 4},
+        "data": {"examples": 400, "test_examples": 200, "partition": "iid"},
+        "clients": {"count": 10, "per_round": 10, "capacities": [1]},
+        "local": {"lr": 0.1},
         "engine": {"name": "local"},
     }
-    config = parse({**sections, "train": {"rounds": 1}})
+    config = parse({**sections, "train": {"rounds": 3}})
     folder = RunFolder(tmp_path / "run")
     folder.create(config)
     run_rounds(Training(config, prepare(config)), folder)
     entries = submodel.open(folder.path).score()
-    by_batch = parse({**sections, "train": {"rounds": 1, "statistics": "test_batch"}})
+    by_batch = parse({**sections, "train": {"rounds": 3, "statistics": "test_batch"}})
     _, history = run_rounds(Training(by_batch, prepare(by_batch)))
     assert entries[TEST_BATCH_KEY] == history[-1]["test_accuracy"] != entries["test_accuracy"]
