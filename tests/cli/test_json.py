@@ -17,7 +17,10 @@ from tests.support.commands import Command
 from tests.support.runs import run
 
 COMMANDS = all_commands()
-WITHOUT = {"join": "it goes on until it is stopped, and has no result"}
+WITHOUT = {
+    "join": "it goes on until it is stopped, and has no result",
+    "watch": "it is for people; 'runs --json' tells programs how things stand",
+}
 RESULTS = Path(__file__).parents[2] / "results"
 FAST = ["--set", "train.rounds=2", "--set", "model.name=mlp", "--set", "model.width=16"]
 STUDY = [

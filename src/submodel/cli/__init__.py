@@ -45,6 +45,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Look at results": {
         "runs": watching.runs_command,
+        "watch": watching.watch_command,
         "show": results.show_command,
         "score": results.score_command,
         "report": report.report_command,

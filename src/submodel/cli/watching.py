@@ -1,7 +1,8 @@
-"""Looking at runs from outside: which there are, how they stand."""
+"""Looking at runs from outside: which there are, how they stand, how they go."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Annotated
@@ -82,3 +83,33 @@ def runs_command(
     for row in rows:
         if row.reason and row.state == "failed":
             console.print(f"{plain(row.path, 200)} failed: {row.reason}")
+
+
+def watch_command(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|EXPERIMENT",
+            help="Its folder; it may not be there yet.",
+            autocompletion=completion.run_folders,
+        ),
+    ],
+    once: Annotated[bool, typer.Option("--once", help="Show how it stands, and end.")] = False,
+) -> None:
+    """Watch a run or an experiment until it is finished.
+
+    Ctrl-C leaves it alone. Into a pipe: a line for every evaluated round, or run that ends.
+
+    Examples:
+        submodel watch runs/digits
+        submodel watch runs/compare-digits --once
+    """
+    from submodel.report.live import terminal
+
+    if path.exists() and not path.is_dir():
+        raise SubmodelError(f"{path}: not a folder")
+    if once:
+        terminal.show_once(path, console)
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        terminal.watch(path, console)

@@ -1,0 +1,1 @@
+"""Runs and experiments while they run: in the terminal, and as a page that a local server sends."""
