@@ -16,7 +16,7 @@ from submodel.errors import SubmodelError, plain
 from submodel.files import UnreadableError, read_typed
 from submodel.report.page.columns import finite
 from submodel.report.page.types import PageStudy, PageTable
-from submodel.theory.results import format_number
+from submodel.theory.terminal import format_number
 
 _LARGEST = 1 << 26  # bytes of the JSON
 _LARGEST_PICTURE = 1 << 20
