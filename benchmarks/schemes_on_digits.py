@@ -1,4 +1,4 @@
-"""What every scheme and merge rule reaches on the default run: the table of the README.
+"""What every scheme and merge rule reaches on the default run: the table of docs/schemes.md.
 
     python benchmarks/schemes_on_digits.py [--seeds 3]
 

@@ -1,0 +1,1 @@
+"""What docs/ and the README tell readers to type is tried."""
