@@ -9,7 +9,8 @@ The comment in the line before a block says it:
     <!-- run: after COMMAND -->             and this one first
     <!-- not run: REASON -->                nobody does; the reason is for the reader of the source
 
-Without one, Python is run, commands are parsed and configurations are checked.
+Without one, Python is run, commands are parsed and configurations are checked. Lines of usage,
+which have `[OPTIONS]`, are written from the code.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class Block:
         shown = any(line.startswith("$ ") for line in lines)
         lines = [line[2:] for line in lines if line.startswith("$ ")] if shown else lines
         return [
-            shlex.split(line, comments=True) for line in lines if line.split(" ")[0] in PROGRAMS
+            shlex.split(re.split(r" [|>] ", line)[0], comments=True)
+            for line in lines
+            if line.split(" ")[0] in PROGRAMS and "[OPTIONS]" not in line
         ]
 
 
