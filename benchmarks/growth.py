@@ -25,13 +25,19 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from benchmarks.growth_points import POINTS, run_config
 from benchmarks.speed.report import table
 
 from submodel.presentation.figures import new_figure, save_figure
+from submodel.presentation.palette import INK, LINES
+from submodel.presentation.style import DOUBLE, with_style
+from submodel.presentation.ticks import fitting_unit, log_scale, name_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 VALUES: dict[str, Sequence[int]] = {
     "sampled": (25, 50, 100, 200, 400),
@@ -116,34 +122,29 @@ def measure(what: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def draw(result: Mapping[str, Any], path: Path) -> None:
+@with_style
+def growth_figure(result: Mapping[str, Any]) -> Figure:
     """Time and memory over what grows, both logarithmic, with the fitted lines.
 
     Args:
         result: of `measure`.
-        path: of the picture.
     """
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    figure = new_figure(8, 3.2)
+    figure = new_figure(DOUBLE, 1.9)
     values = np.array([row["value"] for row in result["points"]], dtype=float)
-    labels = {"seconds": ("seconds per round", 1.0), "bytes": ("memory, MB", 1e6)}
-    for plot, (amount, (label, unit)) in zip(figure.subplots(1, 2), labels.items(), strict=True):
-        amounts = np.array([row[amount] for row in result["points"]]) / unit
+    most = max(row["bytes"] for row in result["points"])
+    size, unit = fitting_unit(most)
+    labels = {"seconds": ("seconds per round", 1.0), "bytes": (f"memory ({unit})", size)}
+    for plot, (amount, (label, scale)) in zip(figure.subplots(1, 2), labels.items(), strict=True):
+        amounts = np.array([row[amount] for row in result["points"]]) / scale
         slope, height = np.polyfit(np.log(values), np.log(amounts), 1)
-        plot.loglog(values, amounts, "o", color="k")
-        label_of_line = f"exponent {_both(result['exponents'][amount])}"
-        plot.loglog(values, np.exp(height) * values**slope, label=label_of_line)
+        plot.loglog(values, np.exp(height) * values**slope, color=LINES[0], linewidth=1)
+        plot.loglog(values, amounts, "o", color=INK)
+        plot.set_title(f"exponent {_both(result['exponents'][amount])}")
         plot.set(xlabel=result["title"], ylabel=label)
         plot.set_ylim(amounts.min() / 3, amounts.max() * 3)  # a flat line looks flat
-        plot.set_xticks(values, [_plain_number(value) for value in values])
-        plot.set_xticks([], minor=True)
-        plot.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        plot.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        plot.yaxis.set_minor_locator(NullLocator())
-        plot.grid(alpha=0.3)
-        plot.legend()
-    save_figure(figure, path)
+        log_scale(plot)
+        name_ticks(plot.xaxis, values.tolist(), [_plain_number(value) for value in values])
+    return figure
 
 
 def _plain_number(value: float) -> str:
@@ -200,7 +201,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.redraw:
         for name, result in json.loads(given.out.read_text()).items():
-            draw(result, given.images / f"growth-{name}.png")
+            save_figure(growth_figure(result), given.images / f"growth-{name}.png")
         return
     names = given.only.split(",")
     if unknown := [name for name in names if name not in VALUES]:
@@ -210,7 +211,7 @@ def main() -> None:
     results = {}
     for name in names:
         results[name] = measure(name)
-        draw(results[name], given.images / f"growth-{name}.png")
+        save_figure(growth_figure(results[name]), given.images / f"growth-{name}.png")
     print(growth_table(results))
     earlier_results = json.loads(given.out.read_text("utf-8")) if given.out.is_file() else {}
     given.out.write_text(json.dumps({**earlier_results, **results}, indent=1) + "\n", "utf-8")

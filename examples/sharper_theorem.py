@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from submodel.presentation.figures import new_figure, save_figure
 from submodel.schemes import PartitionScheme, Random
 from submodel.theory import (
     Logistic,
@@ -29,8 +28,10 @@ from submodel.theory import (
 )
 from submodel.theory.biases import second_order_bias
 from submodel.theory.data import Directions
+from submodel.theory.drawing import Panel, PlotLine, draw_panels
 from submodel.theory.limits import balance
 from submodel.theory.problem_constants import largest_gradient
+from submodel.theory.problems import FloatArray
 from submodel.theory.residuals import distance_bounds, exact_residual, first_order_shift
 from submodel.theory.theorems import lemma_bound
 
@@ -165,34 +166,35 @@ for name, masking in LOGISTIC_MASKS.items():
 
 # %%
 if len(sys.argv) > 1 and sys.argv[1].endswith(".png"):
-    figure = new_figure(13, 4)
-    rate, quiet_rates, residual = figure.subplots(1, 3)
     x = np.array(ROUNDS)
+    logs = np.log(STEPS * x)
+    shares, quiet_errors = [], []
+
+    def over_rounds(name: str, values: FloatArray, style: str = "-o") -> PlotLine:
+        """A line over rounds."""
+        return PlotLine(name, ROUNDS, list(values), style=style)
+
     for (name, noise), exact_errors in curves.items():
         if name.startswith(("Bernoulli", "unequal", "fixed", "windows, sh")) and (
             noise or not name.startswith("windows")
         ):
-            share = x * exact_errors / np.log(STEPS * x) / limits[name, noise]
-            rate.plot(x, share, "-o", ms=3, label=f"{name}, noise {noise:g}")
+            share = x * exact_errors / logs / limits[name, noise]
+            shares.append(over_rounds(f"{name}, noise {noise:g}", share))
         if not noise and name.startswith(("Bernoulli", "windows")):
-            quiet_rates.plot(x, exact_errors, "-o", ms=3, label=name)
-    rate.axhline(1, color="0.4", ls="--")
-    rate.set(xscale="log", xlabel="rounds R", ylabel="R E||w_R - w*||² / log(KR), over its limit",
-             title="the constant of the rate")  # fmt: skip
-    logs = np.log(STEPS * x)
-    quiet_rates.plot(x, 0.27 * logs / x, "k:", label="0.2700 log(KR)/R")
-    quiet_rates.plot(x, 0.00424 * (logs / x) ** 2, "k-.", label="0.00424 (log(KR)/R)²")
-    quiet_rates.set(xscale="log", yscale="log", xlabel="rounds R", ylabel="E||w_R - w*||²",
-                    title="no noise: 1/R with fresh masks, 1/R² with windows")  # fmt: skip
-    for k, label in enumerate(("exact", "(1-p)(kappa_F-1)||w*||", "the paper's lemma")):
-        residual.plot([1 - p for p in ratios], [r[k] for r in ratios.values()], "-o", ms=3,
-                      label=label)  # fmt: skip
-    residual.set(xscale="log", yscale="log", xlabel="1 - p", ylabel="||w*(1) - w*(p)||",
-                 title="the residual and its bounds")  # fmt: skip
-    for plot in (rate, quiet_rates, residual):
-        plot.set_xticks(x if plot is not residual else [1 - p for p in ratios])
-        plot.set_xticklabels([f"{t:.3g}" if t < 1 else str(int(t)) for t in plot.get_xticks()])
-        plot.minorticks_off()
-        plot.grid(alpha=0.3)
-        plot.legend(fontsize=7)
-    save_figure(figure, Path(sys.argv[1]))
+            quiet_errors.append(over_rounds(name, exact_errors))
+    quiet_errors += [
+        over_rounds("0.2700 log(KR)/R", 0.27 * logs / x, "k--"),
+        over_rounds("0.00424 (log(KR)/R)²", 0.00424 * (logs / x) ** 2, "k--"),
+    ]
+    residuals = [
+        PlotLine(name, [1 - p for p in ratios], [r[k] for r in ratios.values()])
+        for k, name in enumerate(("exact", "(1-p)(kappa_F-1)||w*||", "the paper's lemma"))
+    ]
+    panels = [
+        Panel("the constant of the rate", "rounds R", "R E||w_R - w*||² / log(KR),\nover its limit",
+              shares, levels={"1": 1.0}, log=(True, False)),
+        Panel("no noise: 1/R with fresh masks, 1/R² with windows", "rounds R", "E||w_R - w*||²",
+              quiet_errors),
+        Panel("the residual and its bounds", "1 - p", "||w*(1) - w*(p)||", residuals),
+    ]  # fmt: skip
+    draw_panels(panels, "", Path(sys.argv[1]))

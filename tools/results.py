@@ -11,6 +11,7 @@ from submodel.experiments.converged.claims import CLAIM_HEADINGS, claim_rows_of
 from submodel.experiments.converged.questions import QUESTIONS
 from submodel.experiments.converged.report import draw_question, question_lines, results_of
 from submodel.experiments.paper.gpu_time import gpu_lines
+from submodel.presentation.figures import save_figure
 from submodel.presentation.tables import markdown_table
 from tools.pages import RESULTS, replace
 from tools.rooms import ROOT
@@ -55,7 +56,7 @@ def main() -> None:
     results, _ = read_available(list(QUESTIONS.values()), RECORDS / "converged")
     for question in QUESTIONS.values():
         if own_results := results_of(question, results):
-            draw_question(question, own_results, RESULTS.parent / figure(question.name))
+            save_figure(draw_question(own_results), RESULTS.parent / figure(question.name))
     gather_evidence(RECORDS).write(EVIDENCE_FILE)
 
 

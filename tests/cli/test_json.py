@@ -36,6 +36,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "runs": ("{run}",),
     "show": ("{run}",),
     "report": ("{run}", "--out", "{here}/report.html"),
+    "plot": ("loss", "{run}", "--out", "{here}/loss.png"),
     "score": ("{run}",),
     "fit": ("{run}", "--capacity", "1/4", "--rounds", "1"),
     "export": ("{run}", "--capacity", "1/4", "--out", "{here}/export"),
@@ -105,7 +106,7 @@ def test_json_is_one_object_with_the_keys_of_the_help(
 
 
 DRY_RUN = "seconds rounds processes phases quantities trial_seconds capacities"
-WITH_AN_OPTION = {"train": set(DRY_RUN.split()), "reproduce": {"plan"}}
+WITH_AN_OPTION = {"train": set(DRY_RUN.split()), "reproduce": {"plan"}, "plot": {"figures"}}
 
 
 def _refuse(constant: str) -> Any:

@@ -38,12 +38,13 @@ from submodel.experiments.comparison.plan import (
     plan_comparison,
     scale_base,
 )
-from submodel.experiments.comparison.report import rows, shared_grid, write_comparison
+from submodel.experiments.comparison.report import rows, write_comparison
 from submodel.experiments.comparison.ways import parse_ways
 from submodel.experiments.jobs import Job
 from submodel.experiments.paper.variants import Scale
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.prepare.setup import prepare
+from submodel.presentation.bands import shared_grid
 from submodel.runs.callbacks import Tell
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training

@@ -17,6 +17,7 @@ from submodel.cli import (
     federation,
     join,
     models,
+    plot,
     report,
     research,
     results,
@@ -49,6 +50,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "show": results.show_command,
         "score": results.score_command,
         "report": report.report_command,
+        "plot": plot.plot_command,
     },
     "Use the model": {
         "fit": results.fit_command,

@@ -17,8 +17,6 @@ from submodel.errors import ConfigError
 from submodel.experiments.paper.plans import EXPERIMENTS
 from submodel.experiments.paper.variants import DATASETS, Scale, Split
 
-_MOST_CLIENTS = 1000  # more rows than a picture has
-
 
 def data_command(
     name: Annotated[
@@ -64,7 +62,10 @@ def data_command(
     from submodel.data.held_out import hold_out
     from submodel.prepare.objective import settle_clients
     from submodel.prepare.parts import load_data, split_data
-    from submodel.report import partition as picture
+    from submodel.presentation.figures import format_of, save_figure
+    from submodel.presentation.style import DOUBLE, SINGLE
+    from submodel.report import partition as words
+    from submodel.report.plots.partition import MOST_CLIENTS, MOST_NAMES, Shares, partition_figure
 
     short_settings = {
         "data.path": path,
@@ -77,6 +78,7 @@ def data_command(
     }
     if out.is_dir():
         raise ConfigError([f"--out: {out} is a folder; give the file of a picture"])
+    format_of(out)
     file = Path(name) if name.endswith(".toml") else None
     overrides = [] if file else [f"data.name={_quote(name)}"]
     overrides += [
@@ -88,17 +90,18 @@ def data_command(
     dataset = hold_out(load_data(config), config.data.held_out, config.seed)
     config = settle_clients(config, None if dataset.owners is None else len(dataset.owners))
     split = split_data(config, dataset)
-    count = min(config.clients.client_count, _MOST_CLIENTS)
+    count = min(config.clients.client_count, MOST_CLIENTS)
     of = "" if count == config.clients.client_count else f", of which the first {count:,} are shown"
     title = (
         f"{config.data.name}: {config.data.partition}, {config.clients.client_count:,} clients{of}"
     )
     counts = None
     if dataset.classes is not None:
-        counts = picture.label_counts(split, dataset.train.y.numpy(), dataset.classes, count)
-        picture.draw_partition(counts, out, title)
+        counts = words.label_counts(split, dataset.train.y.numpy(), dataset.classes, count)
+        width = SINGLE if dataset.classes <= MOST_NAMES else DOUBLE
+        save_figure(partition_figure(Shares(title, counts), width), out, dpi=300)
     if as_json:
-        content = picture.plain_data(dataset, split, counts, count)
+        content = words.plain_data(dataset, split, counts, count)
         print_json(
             {
                 "name": config.data.name,
@@ -110,12 +113,12 @@ def data_command(
         )
         return
     print(config.data.name)
-    print("\n".join(f"  {line}" for line in picture.describe_data(dataset)))
+    print("\n".join(f"  {line}" for line in words.describe_data(dataset)))
     print(f"partition {config.data.partition} over {config.clients.client_count:,} clients{of}")
     if counts is None:
-        print(f"  {picture.describe_sizes(split, count)}")
+        print(f"  {words.describe_sizes(split, count)}")
         return
-    print("\n".join(f"  {line}" for line in picture.describe_partition(counts)))
+    print("\n".join(f"  {line}" for line in words.describe_partition(counts)))
     print(f"picture: {out}")
 
 

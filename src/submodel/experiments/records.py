@@ -17,8 +17,7 @@ from submodel.config import Config
 from submodel.errors import SubmodelError
 from submodel.files import JsonNumber, UnreadableError, read_typed, write_text
 from submodel.runs.folder import RunFolder
-from submodel.runs.full_scores import TEST_BATCH_KEY, read_full_scores
-from submodel.runs.metrics import Metrics, flat
+from submodel.runs.metrics import TEST_BATCH_KEY, Metrics, flat
 
 _SCORE_KEYS = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy",
                "held_out_loss", "held_out_accuracy", TEST_BATCH_KEY)  # fmt: skip
@@ -82,6 +81,8 @@ class VariantRecord:
     @classmethod
     def of(cls, slug: str, folders: Sequence[RunFolder]) -> VariantRecord:
         """Read finished runs, seed by seed."""
+        from submodel.runs.full_scores import read_full_scores  # PyTorch: not for records alone
+
         runs = []
         for folder in folders:
             summary, config = folder.summary(), folder.config()

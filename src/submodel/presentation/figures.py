@@ -1,26 +1,32 @@
-"""Figures that reports share: matplotlib where it is installed, bands over seeds, whole files."""
+"""Figures that reports share: matplotlib where it is installed, one style, whole files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike
-
+from submodel.errors import SubmodelError
 from submodel.extras import needs_extra
+from submodel.presentation.style import in_style, with_style
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes as Plot
     from matplotlib.figure import Figure
 
+FORMATS = ("png", "svg", "pdf")
+"""What a figure can be written as; a file's name ends with it."""
+_NO_DATES: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}  # the same figure is the same bytes, on any day
 
+
+@with_style
 def new_figure(width: float, height: float, margins: dict[str, float] | None = None) -> Figure:
     """An empty figure of so many inches; raises `MissingExtraError` without matplotlib.
 
     Args:
-        width: In inches.
+        width: In inches; `presentation.style` has those of a paper's columns.
         height: In inches.
         margins: As matplotlib's `subplots_adjust` takes them; by default, room is made for whatever
             is drawn, which takes three times as long.
@@ -32,55 +38,43 @@ def new_figure(width: float, height: float, margins: dict[str, float] | None = N
         from matplotlib.figure import Figure
 
     if margins is None:
-        return Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
+        engine: Any = figure.get_layout_engine()
+        engine.set(w_pad=0.03, h_pad=0.03, wspace=0.03, hspace=0.05)
+        return figure
     figure = Figure(figsize=(width, height))
     figure.subplots_adjust(**margins)
     return figure
 
 
-def save_figure(figure: Figure, path: Path, dpi: int = 110) -> None:
-    """Write a PNG, of which nobody sees a half.
+def format_of(path: Path) -> str:
+    """What a file's name says that it is; raises `SubmodelError` where that is no format of ours.
+
+    Args:
+        path: Of a picture.
+
+    >>> format_of(Path("curves.PDF"))
+    'pdf'
+    """
+    ending = path.suffix.removeprefix(".").lower()
+    if ending not in FORMATS:
+        raise SubmodelError(
+            f"{path}: figures are written as {', '.join(FORMATS)}: let its name end with one"
+        )
+    return ending
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 200) -> None:
+    """Write a PNG, an SVG or a PDF, of which nobody sees a half.
 
     Args:
         figure: What to write.
-        path: Where; its folder is made.
-        dpi: Dots per inch.
+        path: Where, ending with the format; its folder is made.
+        dpi: Dots per inch of a PNG.
     """
+    ending = format_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    figure.savefig(partial, dpi=dpi, format="png")
+    with in_style():
+        figure.savefig(partial, dpi=dpi, format=ending, metadata=_NO_DATES[ending])
     partial.replace(path)
-
-
-def plain_log_scale(plot: Plot) -> None:
-    """Values on a logarithmic scale, told as 0.5 and 2, not as powers of ten.
-
-    Setting a formula takes a third of the time of a small figure.
-
-    Args:
-        plot: Whose values; they are drawn already.
-    """
-    from matplotlib.ticker import LogFormatter
-
-    plot.set_yscale("log")
-    plot.yaxis.set_major_formatter(LogFormatter())
-    plot.yaxis.set_minor_formatter(LogFormatter())
-
-
-def draw_band(
-    plot: Plot, x: Sequence[float], values: ArrayLike, label: str, style: str = "-"
-) -> None:
-    """A line through the means, in a band from the least to the most.
-
-    Args:
-        plot: What to draw in.
-        x: Where the values are; of one place, the point is drawn.
-        values: A row for each seed.
-        label: The line's name in the legend.
-        style: The line's style, as matplotlib writes it.
-    """
-    table = np.asarray(values)
-    mark = "o" if len(x) == 1 else None
-    (line,) = plot.plot(x, table.mean(0), style, label=label, marker=mark)
-    color = line.get_color()
-    plot.fill_between(x, table.min(0), table.max(0), color=color, alpha=0.15, linewidth=0)

@@ -1,9 +1,8 @@
-"""A dataset and who has what of it: in words, and as a picture of clients by labels."""
+"""A dataset and who has what of it, in words; `plots.partition` draws it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 
 from submodel.data import Dataset, Partition
 from submodel.model.inputs import first_column
-from submodel.presentation.figures import new_figure, save_figure
 
 _MOST_NAMES = 20
 
@@ -121,19 +119,3 @@ def plain_data(
         "examples_per_client": sizes,
         "labels_per_client": None if counts is None else counts.tolist(),
     }
-
-
-def draw_partition(counts: NDArray[np.int64], path: Path, title: str) -> None:
-    """Draw one PNG: a row per client, a column per label, darker with more examples."""
-    clients, classes = counts.shape
-    figure = new_figure(min(14, 3.5 + 0.12 * classes), min(12, 2 + 0.06 * clients))
-    plot = figure.subplots()
-    picture = plot.imshow(
-        counts, aspect="auto", cmap="magma_r", vmin=0, interpolation="nearest", origin="upper"
-    )
-    plot.set(xlabel="label", ylabel="client")
-    plot.set_title(title, fontsize=9)
-    if classes <= _MOST_NAMES:
-        plot.set_xticks(range(classes))
-    figure.colorbar(picture, ax=plot, label="examples")
-    save_figure(figure, path)

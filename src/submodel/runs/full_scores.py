@@ -17,13 +17,11 @@ from submodel.errors import ConfigError
 from submodel.files import UnreadableError, read_typed, write_text
 from submodel.model.norm import StaticBatchNorm, Statistics
 from submodel.runs.folder import RunFolder
-from submodel.runs.metrics import Metrics
+from submodel.runs.metrics import TEST_BATCH_KEY, Metrics
 from submodel.runs.scoring import client_entries, scores
 from submodel.runs.training import Training
 
 _MOST = 2**26  # bytes of the file
-TEST_BATCH_KEY = "test_batch_accuracy"
-"""The accuracy of the whole model where each batch of test examples normalises itself."""
 
 
 @dataclass(frozen=True)

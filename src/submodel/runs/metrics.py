@@ -62,6 +62,8 @@ class _Line(TypedDict):
     missing: NotRequired[dict[str, Any]]
 
 
+TEST_BATCH_KEY = "test_batch_accuracy"
+"""The accuracy of the whole model where each batch of test examples normalises itself."""
 _LINE: TypeAdapter[Any] = TypeAdapter(_Line)
 _SUMMARY_NAMES = ("name", "rounds", "model_sha256", "rounds_lost")
 RESERVED_NAMES = frozenset((*_Line.__annotations__, "clients", "devices", *_SUMMARY_NAMES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,15 +11,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from submodel.presentation.figures import new_figure, save_figure
+from submodel.presentation.labels import label_ends
+from submodel.presentation.palette import INK, line_style
+from submodel.presentation.style import DOUBLE, SMALL_TEXT, with_style
+from submodel.presentation.ticks import even_ticks, log_scale, name_ticks, plain_number
 from submodel.theory.measures import Measure, interval
 from submodel.theory.problems import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
+    from matplotlib.figure import Figure
 
 
-_ROOM = 0.06  # of an axis, between two ticks
-_FEW_DECADES = 300.0  # of y; over more of them powers of ten are enough
+_PLOT_WIDTH = 135.0  # points of an axis, about
+_QUIET = "#6f6f6f"  # of levels
 
 
 @dataclass(frozen=True)
@@ -110,66 +116,90 @@ def draw_panels(panels: Sequence[Panel], title: str, path: Path) -> None:
     Args:
         panels: What to draw.
         title: Over all of them.
-        path: The PNG.
+        path: The file.
+    """
+    save_figure(panels_figure(panels, title), path)
+
+
+@with_style
+def panels_figure(panels: Sequence[Panel], title: str) -> Figure:
+    """A figure of panels, two in a row, every line with its name beside it.
+
+    Args:
+        panels: What to draw.
+        title: Over all of them.
     """
     height = -(-len(panels) // 2)
-    figure = new_figure(12, 4.4 * height)
+    figure = new_figure(DOUBLE, 0.2 + 1.95 * height)
     plots = figure.subplots(height, 2, squeeze=False).ravel()
     for panel, plot in zip(panels, plots, strict=False):
         _draw(panel, plot)
     for plot in plots[len(panels) :]:
         plot.axis("off")
-    figure.suptitle(title)
-    save_figure(figure, path, dpi=90)
+    has_exact = any(line.exact is not None for panel in panels for line in panel.lines)
+    figure.suptitle(f"{title} (crosses: exact values)" if has_exact else title)
+    label_ends(list(plots[: len(panels)]), width=17)
+    return figure
 
 
 def _draw(panel: Panel, plot: Plot) -> None:
-    for line in panel.lines:
-        (curve,) = plot.plot(line.x, line.mean, line.style, label=line.label, markersize=4)
-        if line.low is not None and line.high is not None:
-            floor = 1e-300 if panel.log[1] else -np.inf
-            low = np.maximum(line.low, floor)
-            plot.fill_between(line.x, low, line.high, color=curve.get_color(), alpha=0.2, lw=0)
-        if line.exact is not None:
-            plot.plot(line.x, line.exact, "x", color=curve.get_color(), markersize=7)
-    if any(line.exact is not None for line in panel.lines):
-        plot.plot([], [], "x", color="0.4", label="exact")
     ticks = sorted({float(x) for line in panel.lines for x in line.x})
+    place = 0
+    for line in panel.lines:
+        colour, dashes = line_style(place)
+        if line.style.startswith("k"):
+            colour = INK
+        else:
+            place += 1
+        _draw_line(plot, line, colour, "--" if "--" in line.style else dashes, panel.log[1])
     for guide, dots in zip(panel.guides, (":", "--", "-."), strict=False):
         x = np.array([guide.x, ticks[-1]])
         y = guide.y * (x / guide.x) ** guide.slope
-        plot.plot(x, y, f"k{dots}", lw=1.3, label=f"{guide.label}: slope {guide.slope:g}")
+        label = f"{guide.label}: slope {guide.slope:g}"
+        plot.plot(x, y, linestyle=dots, color=INK, linewidth=1.0, label=label)
     for label, value in panel.levels.items():
-        plot.axhline(value, color="0.4", ls="--", lw=1)
-        plot.annotate(label, (0.99, value), xycoords=("axes fraction", "data"), ha="right",
-                      va="bottom", fontsize=7, color="0.3")  # fmt: skip
+        plot.plot(
+            [ticks[0], ticks[-1]], [value] * 2, "--", color=_QUIET, linewidth=0.8, label=label
+        )
     _set_ticks(panel, plot, ticks)
-    plot.set_title(panel.title, fontsize=10)
-    plot.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
-    plot.grid(alpha=0.3)
-    plot.legend(fontsize=7)
+    plot.set_title(textwrap.fill(panel.title, 46))
+    plot.set(xlabel=panel.xlabel, ylabel=textwrap.fill(panel.ylabel, 30))
+
+
+def _draw_line(plot: Plot, line: PlotLine, colour: str, dashes: str, is_log: bool) -> None:
+    mark = "s" if line.style.endswith("s") else "o" if line.style.endswith("o") else None
+    plot.plot(line.x, line.mean, dashes, color=colour, marker=mark, label=line.label)
+    if line.low is not None and line.high is not None:
+        low = np.maximum(line.low, 1e-300 if is_log else -np.inf)
+        plot.fill_between(line.x, low, line.high, color=colour, alpha=0.16, linewidth=0)
+    if line.exact is not None:
+        plot.plot(line.x, line.exact, "x", color=colour, markersize=4.5, label="_exact")
 
 
 def _set_ticks(panel: Panel, plot: Plot, ticks: Sequence[float]) -> None:
     """Ticks at the x that were run, as far as there is room, and readable numbers at y."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     if panel.log[0]:
         plot.set_xscale("log", base=2)
-    places = np.log(ticks) if panel.log[0] else np.asarray(ticks)
-    room = _ROOM * (places[-1] - places[0])
-    apart: list[int] = []
-    for number, place in enumerate(places):
-        if not apart or place - places[apart[-1]] >= room:
-            apart.append(number)
-    values = [ticks[number] for number in apart]
-    plot.set_xticks(values, [f"{x:.3g}" if x % 1 else f"{x:g}" for x in values], fontsize=8)
-    if panel.log[0]:
-        plot.minorticks_off()
+    name_ticks(plot.xaxis, _ticks_with_room(ticks, panel.log[0]))
     if panel.log[1]:
-        plot.set_yscale("log")
-        low, high = plot.get_ylim()
-        if high < low * _FEW_DECADES:
-            plot.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            plot.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-            plot.yaxis.set_minor_formatter(NullFormatter())
+        log_scale(plot)
+    else:
+        even_ticks(plot.yaxis)
+
+
+def _ticks_with_room(ticks: Sequence[float], is_log: bool) -> list[float]:
+    """From the left, those whose numbers do not touch.
+
+    >>> _ticks_with_room([1.0, 1.05, 2.0, 4.0], is_log=True)
+    [1.0, 2.0, 4.0]
+    """
+    places = np.log(ticks) if is_log else np.asarray(ticks)
+    points = (places - places[0]) * (_PLOT_WIDTH / ((places[-1] - places[0]) or 1.0))
+    roomy_ticks: list[float] = []
+    edge = -np.inf
+    for tick, point in zip(ticks, points, strict=True):
+        half = 0.32 * SMALL_TEXT * len(plain_number(tick))
+        if point - half > edge:
+            roomy_ticks.append(tick)
+            edge = point + half + 3.0
+    return roomy_ticks

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from submodel.experiments.comparison.report import shared_grid
+import numpy as np
+
 from submodel.experiments.converged.candidates import Candidate
 from submodel.experiments.converged.equal_loss import differences_at_equal_loss
 from submodel.experiments.converged.questions import AT_ROUND, EQUAL_LOSS, Contrast, OpenQuestion
@@ -16,8 +17,16 @@ from submodel.experiments.converged.settings import SETTINGS
 from submodel.experiments.records import VariantRecord
 from submodel.experiments.statistics import Judgement, judge
 from submodel.experiments.wording import JUDGEMENT_HEADINGS, describe_judgement, how_to_read, number
-from submodel.presentation.figures import draw_band, new_figure, save_figure
+from submodel.presentation.bands import Band, draw_band, shared_grid, styles_of
+from submodel.presentation.figures import new_figure, save_figure
+from submodel.presentation.labels import label_ends
+from submodel.presentation.style import DOUBLE, SINGLE, with_style
 from submodel.presentation.tables import markdown_table
+from submodel.presentation.ticks import even_ticks, whole_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Plot
+    from matplotlib.figure import Figure
 
 CandidateRecords = Mapping[Candidate, VariantRecord]
 ANSWER_HEADINGS = (
@@ -166,29 +175,36 @@ def rate_rows(tables: Sequence[RateTable]) -> list[list[str]]:
     ]
 
 
-def draw_question(question: OpenQuestion, results: CandidateRecords, path: Path) -> None:
+@with_style
+def draw_question(results: CandidateRecords) -> Figure:
     """Test accuracy to the end, a plot for each setting.
 
     Args:
-        question: whose candidates.
-        results: what came out, by candidate.
-        path: of the picture.
+        results: what came out of a question's candidates.
     """
     settings = list(dict.fromkeys(candidate.setting for candidate in results))
-    figure = new_figure(6.5 * min(2, len(settings)), 3.8 * ((len(settings) + 1) // 2))
-    plots = figure.subplots((len(settings) + 1) // 2, min(2, len(settings)), squeeze=False)
-    for setting, plot in zip(settings, plots.flat, strict=False):
-        for candidate, record in results.items():
-            if candidate.setting == setting:
-                x, values = shared_grid(record.against("round", "accuracy"))
-                draw_band(plot, x.tolist(), values, candidate.title)
-        plot.set_title(SETTINGS[setting].title, fontsize=10)
-        plot.set_xlabel("round (line: mean over seeds, band: least to most)")
-        plot.set_ylabel("test accuracy (global model)")
-        plot.grid(alpha=0.3)
-        plot.legend(fontsize=7)
-    figure.suptitle(question.title)
-    save_figure(figure, path)
+    columns = min(2, len(settings))
+    rows = -(-len(settings) // columns)
+    figure = new_figure(DOUBLE if columns == 2 else SINGLE + 1, 1.95 * rows)
+    plots = figure.subplots(rows, columns, squeeze=False).ravel()
+    for setting, plot in zip(settings, plots, strict=False):
+        _draw_setting(plot, {c: r for c, r in results.items() if c.setting == setting})
+        plot.set_title(SETTINGS[setting].title)
+    for plot in plots[len(settings) :]:
+        plot.axis("off")
+    label_ends(list(plots[: len(settings)]))
+    return figure
+
+
+def _draw_setting(plot: Plot, results: CandidateRecords) -> None:
+    finals = [float(np.mean(list(r.final("accuracy").values()))) for r in results.values()]
+    for (candidate, record), style in zip(results.items(), styles_of(finals), strict=True):
+        x, values = shared_grid(record.against("round", "accuracy"))
+        draw_band(plot, Band(candidate.title, x.tolist(), values, *(style or ("", ""))), not style)
+    plot.set(xlabel="round", ylabel="test accuracy")
+    plot.set_xlim(left=0)
+    whole_ticks(plot.xaxis)
+    even_ticks(plot.yaxis)
 
 
 def results_of(question: OpenQuestion, results: CandidateRecords) -> CandidateRecords:
@@ -229,6 +245,8 @@ def question_lines(
     return [
         *lines,
         f"![{question.title}]({picture})",
+        "",
+        "Lines are means over seeds, bands go from the least to the most.",
         "",
         *markdown_table(ANSWER_HEADINGS, rows),
         "",
@@ -275,7 +293,7 @@ def write_question(
     page, picture = folder / f"{question.name}.md", folder / f"{question.name}.png"
     own_results = results_of(question, results)
     if own_results:
-        draw_question(question, own_results, picture)
+        save_figure(draw_question(own_results), picture)
     lines = question_lines(question, own_results, tables, command, picture.name)
     page.write_text("\n".join([f"# {question.title}", "", *lines]), "utf-8")
     return page

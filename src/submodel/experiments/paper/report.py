@@ -8,7 +8,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.table import Table
 
 from submodel.experiments.paper.plans import Claim, Experiment
@@ -16,14 +15,21 @@ from submodel.experiments.paper.variants import Variant
 from submodel.experiments.records import VariantRecord
 from submodel.experiments.statistics import judge
 from submodel.experiments.wording import JUDGEMENT_HEADINGS, describe_judgement, how_to_read, number
-from submodel.presentation.figures import draw_band, new_figure, save_figure
+from submodel.presentation.bands import Band, draw_band
+from submodel.presentation.figures import new_figure, save_figure
+from submodel.presentation.intervals import ROW_HEIGHT, IntervalRow, draw_intervals
+from submodel.presentation.labels import label_ends
+from submodel.presentation.palette import line_style
+from submodel.presentation.style import DOUBLE, with_style
 from submodel.presentation.tables import markdown_table, text_table
+from submodel.presentation.ticks import even_ticks, whole_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
+    from matplotlib.figure import Figure
 
 Records = Mapping[Variant, VariantRecord]
-_CURVES = {"loss": "test loss (global model)", "accuracy": "test accuracy (global model)"}
+_CURVES = {"loss": "test loss", "accuracy": "test accuracy"}
 _GAPS = {"loss gap": "|test - train| loss", "accuracy gap": "|test - train| accuracy"}
 
 
@@ -33,42 +39,70 @@ def _settings(records: Records) -> list[tuple[tuple[str, str], list[Variant]]]:
     return [(setting, list(variants)) for setting, variants in groups]
 
 
-def draw_experiment(experiment: Experiment, records: Records, path: Path) -> None:
-    """One PNG: a row per setting."""
+@with_style
+def draw_experiment(experiment: Experiment, records: Records) -> Figure:
+    """A row of two plots for every setting.
+
+    Args:
+        experiment: What is drawn of it: curves, or gaps after the last round.
+        records: What came out, by variant.
+    """
     settings = _settings(records)
-    measures = _GAPS if experiment.gaps else _CURVES
-    figure = new_figure(13, 3.6 * len(settings))
-    plots = figure.subplots(len(settings), 2, squeeze=False)
-    for ((dataset, heterogeneity), variants), row in zip(settings, plots, strict=True):
-        for measure, plot in zip(measures, row, strict=True):
-            plot.set_title(f"{dataset}, {heterogeneity} heterogeneity", fontsize=10)
-            plot.set_ylabel(measures[measure])
+    places = {title: place for place, title in enumerate(dict.fromkeys(v.title for v in records))}
+    heights = [_height(experiment, len(variants)) for _, variants in settings]
+    figure = new_figure(DOUBLE, sum(heights))
+    rows = figure.subplots(len(settings), 2, squeeze=False, height_ratios=heights)
+    for ((dataset, heterogeneity), variants), row in zip(settings, rows, strict=True):
+        row[0].set_title(f"{dataset}, {heterogeneity} heterogeneity")
+        colours = [line_style(places[variant.title]) for variant in variants]
+        for (measure, name), plot in zip(_measures(experiment).items(), row, strict=True):
             if experiment.gaps:
-                _draw_points(plot, variants, records, measure)
+                _draw_gaps(plot, variants, records, measure)
+                plot.set_xlabel(name)
             else:
-                _draw_curves(plot, variants, records, measure)
-            plot.grid(alpha=0.3)
-        row[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))  # beside the curves
-    figure.suptitle(experiment.title)
-    save_figure(figure, path)
+                _draw_curves(plot, variants, colours, records, measure)
+                plot.set_ylabel(name)
+        if experiment.gaps:
+            row[1].set_yticklabels([])  # as those to the left
+    if not experiment.gaps:
+        for plot in rows[-1]:
+            plot.set_xlabel("round")
+        label_ends([row[-1] for row in rows])  # both plots have the same colours
+    return figure
 
 
-def _draw_curves(plot: Plot, variants: Sequence[Variant], records: Records, measure: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    for variant in variants:
-        draw_band(plot, *records[variant].curve(measure), variant.title)
-    plot.set_xlabel("round (line: mean over seeds, band: least to most)")
-    plot.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
+def _measures(experiment: Experiment) -> dict[str, str]:
+    return _GAPS if experiment.gaps else _CURVES
 
 
-def _draw_points(plot: Plot, variants: Sequence[Variant], records: Records, measure: str) -> None:
-    for place, variant in enumerate(variants):
-        values = list(records[variant].final(measure).values())
-        plot.plot([place] * len(values), values, "o", alpha=0.6, label=variant.title)
-        plot.plot([place - 0.25, place + 0.25], [np.mean(values)] * 2, "k", linewidth=1.5)
-    plot.set_xticks(range(len(variants)), [v.way for v in variants], rotation=20, fontsize=7)
-    plot.set_ylim(bottom=0)
+def _height(experiment: Experiment, variants: int) -> float:
+    """Inches of a row of plots."""
+    return 0.55 + ROW_HEIGHT * variants if experiment.gaps else max(1.6, 0.4 + 0.2 * variants)
+
+
+def _draw_curves(
+    plot: Plot,
+    variants: Sequence[Variant],
+    styles: Sequence[tuple[str, str]],
+    records: Records,
+    measure: str,
+) -> None:
+    for variant, style in zip(variants, styles, strict=True):
+        draw_band(plot, Band(variant.title, *records[variant].curve(measure), *style))
+    whole_ticks(plot.xaxis)
+    even_ticks(plot.yaxis)
+
+
+def _draw_gaps(plot: Plot, variants: Sequence[Variant], records: Records, measure: str) -> None:
+    rows = [
+        IntervalRow(
+            variant.title, list(records[variant].final(measure).values()), line_style(place)[0]
+        )
+        for place, variant in enumerate(variants)
+    ]
+    draw_intervals(plot, rows)
+    plot.set_xlim(left=0)
+    even_ticks(plot.xaxis)
 
 
 def result_table(records: Records) -> Iterator[str]:
@@ -161,7 +195,7 @@ def claims_table(experiment: Experiment, records: Records) -> Table:
 def write_experiment(experiment: Experiment, records: Records, command: str, folder: Path) -> Path:
     """The figure, the tables and the verdicts as one Markdown page; returns its path."""
     picture, page = folder / f"{experiment.name}.png", folder / f"{experiment.name}.md"
-    draw_experiment(experiment, records, picture)
+    save_figure(draw_experiment(experiment, records), picture)
     runs = [run for record in records.values() for run in record.runs]
     hours = sum(run.seconds for run in runs) / 3600
     lines = [
@@ -170,6 +204,8 @@ def write_experiment(experiment: Experiment, records: Records, command: str, fol
         f"`{command}`: {len(runs)} runs, {hours:.2f} hours of one core in all.",
         "",
         f"![{experiment.title}]({picture.name})",
+        "",
+        "Lines, or dots, are means over seeds; bands, or bars, go from the least to the most.",
         "",
         *result_table(records),
         "",

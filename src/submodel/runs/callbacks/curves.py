@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from submodel.algorithm.types import State
 from submodel.extras import MissingExtraError
-from submodel.presentation.figures import new_figure, plain_log_scale, save_figure
+from submodel.presentation.figures import new_figure, save_figure
+from submodel.presentation.labels import label_ends
+from submodel.presentation.palette import FRAME, INK, LINES, capacity_colours
+from submodel.presentation.style import DOUBLE, in_style
+from submodel.presentation.ticks import amount_ticks, even_ticks, log_scale, whole_ticks
 from submodel.runs.callbacks.base import Callback
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
 
 _log = logging.getLogger(__name__)
-_MARGINS = {"left": 0.065, "right": 0.985, "bottom": 0.14, "top": 0.88, "wspace": 0.34}
+_MARGINS = {"left": 0.065, "right": 0.985, "bottom": 0.19, "top": 0.87, "wspace": 0.62}
 
 
 class Curves(Callback):
@@ -39,59 +43,72 @@ class Curves(Callback):
 
 def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     """Draw one PNG from the lines of ``metrics.jsonl``."""
-    figure = new_figure(12, 3.6, _MARGINS)
-    scores, loss, traffic = figure.subplots(1, 3)
-    figure.suptitle(title)
-    scored_lines = [line for line in history if "test_loss" in line]
-    rounds = [line["round"] for line in scored_lines]
-    _draw_scores(scores, scored_lines, rounds)
-
-    loss.plot([line["round"] for line in history], [line["train_loss"] for line in history],
-              label="train (clients)", alpha=0.5, linewidth=1)  # fmt: skip
-    marker = _marker(rounds)
-    loss.plot(
-        rounds, [line["test_loss"] for line in scored_lines], marker=marker, label="test (global)"
-    )
-    loss.set(xlabel="round", ylabel="loss")
-    plain_log_scale(loss)
-    loss.legend(fontsize=8)
-
-    traffic_so_far = list(accumulate(line["bytes_down"] + line["bytes_up"] for line in history))
-    position = {line["round"]: total for line, total in zip(history, traffic_so_far, strict=True)}
-    traffic.plot(
-        [position[r] / 1e6 for r in rounds],
-        [line.get("test_accuracy", line["test_loss"]) for line in scored_lines],
-        marker=marker,
-    )
-    traffic.set(xlabel="traffic, MB (down + up)", ylabel=f"test {_score(scored_lines)}")
-    ends = (len(history), len(history), traffic_so_far[-1] / 1e6 if traffic_so_far else 0)
-    for plot, end in zip((scores, loss, traffic), ends, strict=True):
-        plot.grid(alpha=0.3)
-        plot.set_xlim(0, 1.02 * end or 1)
-        plot.xaxis.get_major_locator().set_params(integer=plot is not traffic)
+    figure = new_figure(DOUBLE, 2.0, _MARGINS)
+    with in_style():
+        scores, loss, traffic = figure.subplots(1, 3)
+        scores.set_title(title)
+        scored_lines = [line for line in history if "test_loss" in line]
+        _draw_scores(scores, scored_lines)
+        _draw_loss(loss, history, scored_lines)
+        _draw_traffic(traffic, history, scored_lines)
+        for plot in (scores, loss):
+            plot.set_xlim(0, len(history) or 1)
+            plot.set_xlabel("round")
+            whole_ticks(plot.xaxis)
+        label_ends((scores, loss))
     save_figure(figure, path)
 
 
-def _marker(rounds: Sequence[int]) -> str | None:
+def _marker(lines: Sequence[Any]) -> str | None:
     """A line of one point is none: show the point."""
-    return "o" if len(rounds) == 1 else None
+    return "o" if len(lines) == 1 else None
 
 
-def _draw_scores(plot: Plot, scored_lines: Sequence[dict[str, Any]], rounds: Sequence[int]) -> None:
+def _draw_scores(plot: Plot, scored_lines: Sequence[dict[str, Any]]) -> None:
     """Accuracy, or the loss where targets are not labels: of the global model and by capacity."""
     score = _score(scored_lines)
     by_capacity = f"capacity_{score}"
-    plot.set(xlabel="round", ylabel=f"test {score}")
-    for capacity in scored_lines[0].get(by_capacity, {}) if scored_lines else ():
-        if float(capacity) < 1:
-            values = [line[by_capacity][capacity] for line in scored_lines]
-            plot.plot(rounds, values, alpha=0.7, linewidth=1, marker=_marker(rounds),
-                      label=f"capacity {capacity}")  # fmt: skip
-    plot.plot(rounds, [line[f"test_{score}"] for line in scored_lines], color="k",
-              marker=_marker(rounds), label="global model")  # fmt: skip
+    plot.set_ylabel(f"test {score}")
+    rounds, marker = [line["round"] for line in scored_lines], _marker(scored_lines)
+    names = scored_lines[0].get(by_capacity, {}) if scored_lines else {}
+    capacities = sorted((name for name in names if float(name) < 1), key=float, reverse=True)
+    for capacity, colour in zip(capacities, capacity_colours(len(capacities) + 1)[1:], strict=True):
+        values = [line[by_capacity][capacity] for line in scored_lines]
+        plot.plot(rounds, values, color=colour, linewidth=1, marker=marker, label=f"at {capacity}")
+    values = [line[f"test_{score}"] for line in scored_lines]
+    plot.plot(rounds, values, color=INK, marker=marker, label="global" if capacities else None)
     if score == "accuracy":
         plot.set_ylim(0, 1.02)  # a line at 100 % is not hidden by the frame
-    plot.legend(fontsize=8)
+    even_ticks(plot.yaxis)
+
+
+def _draw_loss(
+    plot: Plot, history: Sequence[dict[str, Any]], scored_lines: Sequence[dict[str, Any]]
+) -> None:
+    """The clients' own loss in every round, and that of the global model on test data."""
+    rounds, values = [line["round"] for line in history], [line["train_loss"] for line in history]
+    plot.plot(rounds, values, color=FRAME, linewidth=0.8, marker=_marker(history), label="clients")
+    rounds = [line["round"] for line in scored_lines]
+    values = [line["test_loss"] for line in scored_lines]
+    plot.plot(rounds, values, color=LINES[0], marker=_marker(scored_lines), label="test")
+    plot.set_ylabel("loss")
+    log_scale(plot)
+
+
+def _draw_traffic(
+    plot: Plot, history: Sequence[dict[str, Any]], scored_lines: Sequence[dict[str, Any]]
+) -> None:
+    """The score of the global model against all bytes that were sent until then."""
+    so_far = list(accumulate(line["bytes_down"] + line["bytes_up"] for line in history))
+    position = {line["round"]: total for line, total in zip(history, so_far, strict=True)}
+    values = [line.get("test_accuracy", line["test_loss"]) for line in scored_lines]
+    places = [position[line["round"]] for line in scored_lines]
+    plot.plot(places, values, color=INK, marker=_marker(scored_lines))
+    most = so_far[-1] if so_far else 0
+    plot.set_xlim(0, 1.02 * most or 1)
+    plot.set_ylabel(f"test {_score(scored_lines)}")
+    amount_ticks(plot.xaxis, most, "traffic, down + up", "B")
+    even_ticks(plot.yaxis)
 
 
 def _score(scored_lines: Sequence[dict[str, Any]]) -> str:

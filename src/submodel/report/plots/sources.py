@@ -1,0 +1,87 @@
+"""Reading what figures show: folders of runs, of comparisons and of reproductions."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from submodel.config.plain import MOST_BYTES
+from submodel.errors import SubmodelError
+from submodel.experiments.comparison.findings import Findings
+from submodel.experiments.records import VariantRecord
+from submodel.files import UnreadableError, read_text
+from submodel.presentation.labels import short_label
+from submodel.report.plots.series import Rounds, Series, WayKey, labels_of, rows_of_run, way_of
+from submodel.runs.folder import RunFolder
+
+_RECORDS, _INDEX = "records", "comparison.json"
+
+
+def read_series(paths: Sequence[Path]) -> list[Series]:
+    """Everything that some folders hold, by way to train; the seeds of one way together.
+
+    Args:
+        paths: Of runs, of folders of runs, of comparisons and of reproductions.
+    """
+    series: list[Series] = []
+    rows_by_way: dict[WayKey, list[Rounds]] = {}
+    for path in paths:
+        if (index := _index_of(path)) is not None:
+            findings = Findings.read(index.parent)
+            series += [
+                Series(short_label(way.title), [run.lines for run in way.record.runs])
+                for way in findings.ways
+            ]
+        elif files := _records_of(path):
+            records = [VariantRecord.read(file) for file in files]
+            series += [Series(one.slug, [run.lines for run in one.runs]) for one in records]
+        else:
+            for folder in _runs_of(path):
+                way = way_of(_config(folder))
+                rows_by_way.setdefault(way, []).append(_rows(folder))
+    labels = labels_of(list(rows_by_way))
+    both = zip(labels, rows_by_way.values(), strict=True)
+    return [*series, *(Series(label, runs) for label, runs in both)]
+
+
+def _index_of(path: Path) -> Path | None:
+    """The file that lists the ways of a comparison."""
+    places = (path / _INDEX, path / _RECORDS / _INDEX)
+    return next((place for place in places if place.is_file()), None)
+
+
+def _records_of(path: Path) -> list[Path]:
+    """The files of a reproduction, one for each variant."""
+    if path.is_file() and path.suffix == ".json":
+        return [path]
+    if (path / "config.toml").is_file():
+        return []
+    folder = path / _RECORDS if (path / _RECORDS).is_dir() else path
+    return sorted(folder.glob("*.json"))
+
+
+def _runs_of(path: Path) -> list[RunFolder]:
+    """A run, or all those that a folder has."""
+    if (path / "config.toml").is_file():
+        return [RunFolder(path)]
+    folders = sorted(file.parent for file in path.glob("*/config.toml"))
+    if not folders:
+        raise SubmodelError(f"{path}: neither a run, nor a comparison, nor a reproduction")
+    return [RunFolder(folder) for folder in folders]
+
+
+def _rows(folder: RunFolder) -> Rounds:
+    rows = rows_of_run(folder.metrics())
+    if not rows:
+        raise SubmodelError(f"{folder.path}: the run has no round yet")
+    return rows
+
+
+def _config(folder: RunFolder) -> dict[str, Any]:
+    """As it is written: reading is fast, and whose components it names need not be there."""
+    try:
+        return tomllib.loads(read_text(folder.config_file, MOST_BYTES))
+    except (UnreadableError, tomllib.TOMLDecodeError) as error:
+        raise SubmodelError(f"{folder.config_file}: not a configuration ({error})") from None

@@ -1,0 +1,56 @@
+"""Names at the ends of lines: near to where they belong, and never over one another."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from submodel.presentation.bands import Band, draw_band
+from submodel.presentation.figures import new_figure
+from submodel.presentation.labels import label_ends, spread_places
+from submodel.presentation.palette import line_style
+from submodel.presentation.style import DOUBLE, in_style
+
+label_heights = st.floats(1, 20)
+labels_wished = st.lists(st.tuples(st.floats(0, 200), label_heights), min_size=1, max_size=8)
+
+
+@given(labels_wished)
+def test_names_keep_their_order_and_do_not_overlap(labels: list[tuple[float, float]]) -> None:
+    wishes, sizes = [w for w, _ in labels], [s for _, s in labels]
+    places = spread_places(wishes, sizes, 0.0, 200.0)
+    order = sorted(range(len(labels)), key=lambda place: (wishes[place], place))
+    for below, above in pairwise(order):
+        assert places[above] - places[below] >= (sizes[above] + sizes[below]) / 2 - 1e-6
+    assert all(
+        s / 2 - 1e-6 <= place <= 200 - s / 2 + 1e-6 for place, s in zip(places, sizes, strict=True)
+    )
+
+
+@given(st.lists(st.integers(0, 15), min_size=1, max_size=8, unique=True))
+def test_names_with_room_stay_where_they_belong(wishes: list[int]) -> None:
+    places = [20.0 * wish for wish in wishes]
+    assert spread_places(places, [10.0] * len(places), -100.0, 500.0) == pytest.approx(places)
+
+
+@pytest.mark.parametrize("finals", [[0.5] * 8, [0.1, 0.11, 0.9, 0.12, 0.13], [0.3]])
+@pytest.mark.parametrize("margins", [None, {"left": 0.1, "right": 0.7}])
+def test_drawn_names_do_not_touch_each_other_or_a_plot(
+    finals: list[float], margins: dict[str, float] | None
+) -> None:
+    figure = new_figure(DOUBLE, 2.2, margins)
+    with in_style():
+        plot = figure.subplots()
+        for place, final in enumerate(finals):
+            name = f"way {place}, with a name that takes two lines" if place % 2 else f"way {place}"
+            draw_band(plot, Band(name, [0, 10], [[0.0, final]], *line_style(place)))
+        texts = label_ends([plot])
+        figure.draw_without_rendering()
+        boxes = [text.get_window_extent() for text in texts]
+    assert len(boxes) == len(finals)
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert all(box.x0 > plot.get_window_extent().x1 for box in boxes)
+    assert all(box.x1 <= figure.bbox.x1 for box in boxes)

@@ -1,0 +1,138 @@
+"""`submodel plot`: every figure of tiny runs and of records, in every format; what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from submodel.cli.plot import ColumnWidth, FigureFormat, plot_command
+from submodel.config import parse, to_toml
+from submodel.errors import ConfigError, SubmodelError
+from submodel.presentation.style import SINGLE
+from submodel.report.plots.registry import FIGURES, find_figure
+from submodel.report.plots.series import labels_of, way_of
+from submodel.report.plots.sources import read_series
+
+RECORDS = Path(__file__).parents[2] / "results" / "compare-rounds"
+OF_RUNS = sorted(FIGURES.keys() - {"partition"})
+
+
+def line(round_: int, seed: int, gain: float) -> dict[str, Any]:
+    accuracy = min(1.0, 0.2 + gain * round_ + 0.01 * seed)
+    return {
+        "round": round_, "train_loss": 2.0 / round_, "clients": 2, "refused": {},
+        "coverage": {"units": 1.0, "weights": 0.9}, "bytes_down": 4_000_000, "bytes_up": 4_000_000,
+        "flops": 10**9, "seconds": {"train": 0.5, "merge": 0.1}, "test_loss": 1.5 / round_,
+        "test_accuracy": accuracy, "capacity_accuracy": {"1": accuracy, "0.25": accuracy / 2},
+    }  # fmt: skip
+
+
+def write_run(folder: Path, scheme: str, seed: int, gain: float = 0.1) -> Path:
+    folder.mkdir()
+    config = parse({"seed": seed, "scheme": {"name": scheme}, "train": {"rounds": 3}})
+    (folder / "config.toml").write_text(to_toml(config))
+    lines = [json.dumps(line(round_, seed, gain)) for round_ in (1, 2, 3)]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    base = tmp_path_factory.mktemp("runs")
+    return [
+        write_run(base / f"{scheme}-{seed}", scheme, seed, gain)
+        for scheme, gain in (("rolling", 0.1), ("static", 0.05))
+        for seed in (0, 1)
+    ]
+
+
+def test_seeds_of_one_configuration_are_one_band(runs: list[Path]) -> None:
+    series = read_series(runs)
+    assert [(one.label, len(one.runs)) for one in series] == [("rolling", 2), ("static", 2)]
+    assert series[0].finals("test_accuracy") == pytest.approx([0.5, 0.51])
+    assert series[0].finals("bytes") == [24e6, 24e6]
+
+
+def test_a_folder_of_runs_is_all_of_them(runs: list[Path]) -> None:
+    assert read_series([runs[0].parent]) == read_series(runs)
+
+
+def test_labels_say_what_differs_and_nothing_else() -> None:
+    sections = [{"scheme": {"name": "rolling"}, "local": {"lr": rate}} for rate in (0.1, 0.2)]
+    assert labels_of([way_of(section) for section in sections]) == ["lr 0.1", "lr 0.2"]
+    assert labels_of([way_of({})]) == [""]
+
+
+@pytest.mark.parametrize("name", OF_RUNS)
+def test_every_figure_has_whole_rounds_and_names_apart(name: str, runs: list[Path]) -> None:
+    kind = find_figure(name)
+    figure = kind.draw(kind.read(runs), SINGLE)
+    figure.draw_without_rendering()
+    for plot in figure.axes:
+        if plot.get_xlabel() == "round":
+            assert all(float(tick).is_integer() for tick in plot.get_xticks())
+        texts = [text for text in plot.texts if text.get_text()]
+        boxes = [text.get_window_extent() for text in texts]
+        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+        assert all(box.x1 <= figure.bbox.x1 + 1 for box in boxes)
+
+
+def test_many_ways_are_all_named_and_the_best_stand_out() -> None:
+    kind = find_figure("accuracy")
+    series = kind.read([RECORDS])
+    figure = kind.draw(series, SINGLE)
+    _, names = figure.axes
+    drawn_names = [text.get_text() for text in names.get_yticklabels()]
+    assert sorted(drawn_names) == sorted(one.label for one in series)
+    assert drawn_names[0] == "full"
+    assert len({text.get_color() for text in names.get_yticklabels()}) == 6  # five and the ink
+
+
+@pytest.mark.parametrize(
+    ("ending", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
+)
+def test_the_command_writes_every_format(
+    runs: list[Path], tmp_path: Path, ending: str, magic: bytes
+) -> None:
+    out = tmp_path / f"figure.{ending}"
+    plot_command("accuracy", runs, FigureFormat(ending), out, ColumnWidth.SINGLE)
+    assert out.read_bytes().startswith(magic)
+
+
+def test_a_png_is_as_wide_as_the_column(runs: list[Path], tmp_path: Path) -> None:
+    plot_command("loss", runs, None, tmp_path / "a.png", ColumnWidth.SINGLE)
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.width == round(300 * SINGLE)
+
+
+def test_what_cannot_be_drawn_is_said(runs: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(SubmodelError, match="did you mean 'capacities'"):
+        plot_command("capacites", runs)
+    with pytest.raises(ConfigError, match="give the folder of a run"):
+        plot_command("loss", [])
+    with pytest.raises(SubmodelError, match="neither a run, nor a comparison"):
+        plot_command("loss", [tmp_path])
+    with pytest.raises(SubmodelError, match="records keep no seconds of phases"):
+        plot_command("phases", [RECORDS], out=tmp_path / "a.png")
+    with pytest.raises(ConfigError, match="ends otherwise"):
+        plot_command("loss", runs, FigureFormat.PDF, tmp_path / "a.png")
+    with pytest.raises(SubmodelError, match="shows one run, not 4"):
+        plot_command("partition", runs)
+    assert not list(tmp_path.iterdir())
+
+
+def test_curves_are_drawn_without_pytorch(runs: list[Path], tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from submodel.cli.plot import plot_command; "
+        f"plot_command('accuracy', [Path({str(runs[0])!r})], out=Path('a.png')); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert (tmp_path / "a.png").is_file()
