@@ -12,7 +12,7 @@ import typer
 from submodel.cli import completion
 from submodel.cli.base import AsJson, console
 from submodel.cli.json_output import print_json
-from submodel.errors import SubmodelError, plain
+from submodel.errors import ConfigError, SubmodelError, plain
 
 _FOLDER = Path("runs")
 
@@ -95,6 +95,12 @@ def watch_command(
         ),
     ],
     once: Annotated[bool, typer.Option("--once", help="Show how it stands, and end.")] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="As a page that follows it, for browsers of this machine.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(help="Of --web (default: one that is free).", min=0, max=65535)
+    ] = None,
 ) -> None:
     """Watch a run or an experiment until it is finished.
 
@@ -103,13 +109,23 @@ def watch_command(
     Examples:
         submodel watch runs/digits
         submodel watch runs/compare-digits --once
+        submodel watch runs/digits --web --port 8080
     """
     from submodel.report.live import terminal
 
+    if port is not None and not web:
+        raise ConfigError(["--port: goes with --web"])
+    if once and web:
+        raise ConfigError(["--once: a page that ends at once is what 'submodel report' writes"])
     if path.exists() and not path.is_dir():
         raise SubmodelError(f"{path}: not a folder")
     if once:
         terminal.show_once(path, console)
+        return
+    if web:
+        from submodel.report.live.web import serve_page
+
+        serve_page(path, port or 0, lambda text: print(text, flush=True))
         return
     with contextlib.suppress(KeyboardInterrupt):
         terminal.watch(path, console)

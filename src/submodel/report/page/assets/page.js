@@ -65,7 +65,7 @@ const live = document.body.dataset.liveUrl || window.SUBMODEL_LIVE_URL;
 let latest = document.getElementById("data").textContent;
 const ask = async () => {
   try {
-    const text = await (await fetch(live, { cache: "no-store" })).text();
+    const text = await (await fetch(live, { cache: "no-cache" })).text();
     if (text !== latest) update(JSON.parse(text));
     latest = text;
   } catch { /* the server may be busy, or gone; what is shown stays */ }

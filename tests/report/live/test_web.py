@@ -1,0 +1,160 @@
+"""The live page: what is answered, what is refused, and how it follows a run."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from submodel.errors import SubmodelError
+from submodel.report.live.web import LiveData, LiveServer, serve_page
+from tests.support.commands import Command
+from tests.support.run_folders import evaluated, round_entries, write_run
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LiveServer]:
+    # two looks at the clock while data is read, in one moment; the next request comes later
+    ticks = iter(n // 2 * 100 for n in range(10**6))
+    with LiveServer(LiveData(tmp_path / "run", clock=lambda: float(next(ticks)))) as live:
+        thread = threading.Thread(target=live.serve_forever, args=(0.02,))
+        thread.start()
+        yield live
+        live.shutdown()
+        thread.join()
+
+
+def ask(server: LiveServer, path: str, method: str = "GET", **headers: str) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, headers=named)
+    response = connection.getresponse()
+    return response.status, dict(response.getheaders()), response.read()
+
+
+def rounds_in(answer: Answer) -> Any:
+    return json.loads(answer[2])["runs"][0]["rounds"]
+
+
+def test_the_page_follows_a_run_from_before_its_beginning(
+    server: LiveServer, tmp_path: Path
+) -> None:
+    assert ask(server, "/data.json")[0] == 503
+    assert b"waits for it" in ask(server, "/")[2]
+    folder = write_run(tmp_path / "run", [evaluated(1, 0.25), round_entries(2)])
+    status, headers, page = ask(server, "/")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert b'data-live-url="/data.json"' in page
+    first = ask(server, "/data.json")
+    assert rounds_in(first) == 2
+    same = ask(server, "/data.json", If_None_Match=f'"other", {first[1]["ETag"]}')
+    assert (same[0], same[2]) == (304, b"")
+    folder.add_metrics(evaluated(3, 0.5))
+    newer = ask(server, "/data.json", If_None_Match=first[1]["ETag"])
+    assert (newer[0], rounds_in(newer)) == (200, 3)
+    folder.config_file.unlink()  # as in a moment of writing: what there was is shown
+    assert ask(server, "/data.json")[2] == newer[2]
+
+
+def test_nothing_else_is_ever_sent(server: LiveServer, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [evaluated(1, 0.25)])
+    (tmp_path / "run" / "secret.txt").write_text("secret")
+    for path in (
+        *("/secret.txt", "/run/secret.txt", "/../run/secret.txt", "/%2e%2e/secret.txt"),
+        *("//etc/passwd", "/data.json?file=/etc/passwd", "/data.json/", "*"),
+    ):
+        status, _, body = ask(server, path)
+        assert (status, body) == (404, b"there is / and /data.json\n"), path
+    assert ask(server, "http://elsewhere/data.json")[0] == 403
+    for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS"):
+        assert ask(server, "/data.json", method)[0] == 501
+
+
+@pytest.mark.parametrize("name", ["evil.example", "127.0.0.1", "localhost.evil.example:{port}", ""])
+def test_requests_meant_for_another_name_are_refused(server: LiveServer, name: str) -> None:
+    host = name.format(port=server.server_port)
+    assert ask(server, "/data.json", Host=host)[0] == 403
+    assert ask(server, "/data.json", Host=f"localhost:{server.server_port}")[0] == 503
+
+
+def test_the_page_may_load_nothing_and_stand_in_no_frame(
+    server: LiveServer, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "run", [evaluated(1, 0.25)])
+    _, headers, page = ask(server, "/")
+    assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+    assert b"default-src &#x27;none&#x27;" in page
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_it_listens_on_this_machine_only(server: LiveServer) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+    with pytest.raises(SubmodelError, match="cannot be served"):
+        LiveServer(server.data, server.server_port)
+
+
+def test_requests_that_never_end_are_cut_off(server: LiveServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as client:
+        client.sendall(b"GET / HTTP/1.1\r\n")
+        received = b""
+        try:
+            for _ in range(100):
+                client.sendall(b"X-Long: " + b"a" * 1000 + b"\r\n")
+            while chunk := client.recv(4096):
+                received += chunk
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    assert b" 200 " not in received
+    assert ask(server, "/data.json")[0] == 503  # others are still answered
+
+
+def test_many_who_only_connect_keep_nobody_out_for_long(server: LiveServer) -> None:
+    idle = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(30)]
+    for client in idle:
+        client.close()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            assert ask(server, "/data.json")[0] == 503
+            return
+        except (http.client.HTTPException, OSError):
+            time.sleep(0.05)
+    pytest.fail("nobody is answered")
+
+
+def test_it_says_where_it_is_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [evaluated(1, 0.25)])
+    answers: list[int] = []
+
+    def look_and_leave(text: str) -> None:
+        port = int(text.split("http://127.0.0.1:")[1].split("/")[0])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("GET", "/data.json")
+        answers.append(connection.getresponse().status)
+        signal.raise_signal(signal.SIGINT)
+
+    def look_beside(text: str) -> None:
+        threading.Thread(target=look_and_leave, args=(text,)).start()
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        serve_page(tmp_path / "run", 0, look_beside)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert answers == [200]
+
+
+def test_options_that_do_not_go_together_are_refused(tmp_path: Path, submodel: Command) -> None:
+    assert "goes with --web" in submodel("watch", tmp_path, "--port", "80").stderr
+    assert "submodel report" in submodel("watch", tmp_path, "--web", "--once").stderr
