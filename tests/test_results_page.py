@@ -47,11 +47,13 @@ def test_records_that_arrive_fill_their_rows_and_no_others(tmp_path: Path) -> No
         "| Fashion-MNIST, L = 5 | rolling | 440 | 3 of 3 | 2 | 3 | 81.0 % ± 1.0"
         in before["questions"]
     )
-    assert before["claims"].count(NOT_RUN) == before["claims"].count("\n") - 1
+    assert before["claims"].count(NOT_RUN) == before["claims"].count("\n") - 3
     write_record(tmp_path / "converged", "fashion-static", [0.70, 0.71, 0.72])
     parts = page.parts(tmp_path)
     row = "| rolling beats static | Fashion-MNIST, L = 5 | accuracy |  |  |  |  | +10.0 points | "
-    assert f"{row}[+7.5, +12.5] | 3 | holds |" in parts["claims"]
+    assert f"{row}[+7.5, +12.5] | 3 of 10 | holds |" in parts["claims"]
+    assert "Fashion-MNIST, L = 5: rolling 3 of 10, static 3 of 10." in parts["questions"]
+    assert " contrasts 3 hold, 0 do not hold, 0 are undecided, 0 lack seeds, and" in parts["claims"]
     assert (
         before["claims"].count(NOT_RUN) - parts["claims"].count(NOT_RUN) == 3
     )  # by three measures

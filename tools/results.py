@@ -7,7 +7,7 @@ from pathlib import Path
 from submodel.experiments.advice.evidence import EVIDENCE_FILE
 from submodel.experiments.advice.gather import gather_evidence
 from submodel.experiments.converged.agenda import plan_lines, read_available, spread_over_seeds
-from submodel.experiments.converged.claims import CLAIM_HEADINGS, claim_rows_of
+from submodel.experiments.converged.claims import CLAIM_HEADINGS, claim_rows_of, words_of_state
 from submodel.experiments.converged.questions import QUESTIONS
 from submodel.experiments.converged.report import draw_question, question_lines, results_of
 from submodel.experiments.paper.gpu_time import gpu_lines
@@ -26,7 +26,7 @@ def parts(records: Path = RECORDS) -> dict[str, str]:
     questions = list(QUESTIONS.values())
     results, tables = read_available(questions, records / "converged")
     deviations = spread_over_seeds(questions, records / "converged")
-    lines = []
+    claims, lines = claim_rows_of(results), []
     for question in questions:
         own_tables = [t for candidate in question.candidates for t in tables.get(candidate, [])]
         command = f"submodel reproduce {question.name} --scale converged"
@@ -37,7 +37,7 @@ def parts(records: Path = RECORDS) -> dict[str, str]:
             *question_lines(question, own_results, own_tables, command, figure(question.name)),
         ]
     return {
-        "claims": "\n".join(markdown_table(CLAIM_HEADINGS, claim_rows_of(results))),
+        "claims": "\n".join([words_of_state(claims), "", *markdown_table(CLAIM_HEADINGS, claims)]),
         "questions": "\n".join(lines).strip(),
         "plan": "\n".join(plan_lines(questions, deviations)).strip(),
         "GPU": "\n".join(gpu_lines()),

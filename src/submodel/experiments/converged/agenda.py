@@ -60,7 +60,9 @@ def contenders_of(block: Sequence[Candidate], seeds: int | None = None) -> list[
 def run_agenda(
     runner: Runner, questions: Sequence[OpenQuestion], records: Path, seeds: int | None = None
 ) -> None:
-    """Run all that the questions need, question by question: rates, then seed by seed.
+    """Run all that the questions need, question by question, of each the cheaper settings first.
+
+    In a setting, rates come first, then runs seed by seed: what is stopped has answers to show.
 
     Args:
         runner: runs several at a time.
@@ -80,7 +82,16 @@ def run_agenda(
             f"least {hours:.1f} core-hours: {hours / runner.parallel:.1f} hours with "
             f"{runner.parallel} at a time"
         )
-        converge(runner, block, records, outlook)
+        for group in _by_effort(block):
+            converge(runner, group, records, outlook)
+
+
+def _by_effort(block: Sequence[Contender]) -> list[list[Contender]]:
+    """The contenders of each setting, cheap settings first."""
+    groups: dict[str, list[Contender]] = {}
+    for contender in block:
+        groups.setdefault(contender.group, []).append(contender)
+    return sorted(groups.values(), key=lambda group: sum(c.least_seconds for c in group))
 
 
 def words_of_rest(questions: Sequence[OpenQuestion], records: Path, seeds: int | None) -> str:

@@ -139,6 +139,7 @@ class Candidate:
             () if "lr" in TRIED_WAYS[self.way][1].get("local", {}) else setting.rates,
             setting.tuning_rounds,
             setting.seconds * _cost(self.way, setting),
+            self.setting,
         )
         if self.way.endswith(EQUAL_BYTES):
             course = equal_course(self, setting)

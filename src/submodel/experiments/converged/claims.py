@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from submodel.experiments.converged.questions import QUESTIONS, Contrast
-from submodel.experiments.converged.report import CandidateRecords, base_measure, judge_question
+from submodel.experiments.converged.remarks import CandidateRecords
+from submodel.experiments.converged.report import base_measure, judge_question
 from submodel.experiments.converged.settings import SETTINGS
-from submodel.experiments.statistics import Judgement, spread
+from submodel.experiments.statistics import EQUAL, FAILS, HOLDS, UNDECIDED, Judgement, spread
 from submodel.experiments.wording import describe_judgement, number
 
 CITED_SOURCES = ("paper", "FedRolex", "FIARSE", "FedLASE")
@@ -58,8 +62,33 @@ def claim_rows_of(results: CandidateRecords) -> list[list[str]]:
         for contrast in question.contrasts:
             base = base_measure(contrast.measure)
             if base in (*_BY_SIZE[: 3 if question.name == "static" else 1], "loss gap"):
-                rows.append([*_claim(contrast), *_answer(base, judgements.get(contrast))])
+                rows.append([*_claim(contrast), *_answer(contrast, judgements.get(contrast))])
     return rows
+
+
+def words_of_state(rows: Sequence[Sequence[str]]) -> str:
+    """How many claims are decided, are not, and have not been run.
+
+    Args:
+        rows: of `claim_rows_of`.
+
+    >>> words_of_state([["a", "not run yet", "", "", ""], ["b", "+1.0 points", "", "3", "holds"]])
+    'Of 2 contrasts 1 holds, 0 do not hold, 0 are undecided, 0 lack seeds, and 1 has not been run.'
+    """
+    verdicts = Counter(NOT_RUN if row[-4] == NOT_RUN else row[-1] for row in rows)
+    known_verdicts = (HOLDS, FAILS, UNDECIDED, EQUAL, NOT_RUN)
+    few = sum(count for verdict, count in verdicts.items() if verdict not in known_verdicts)
+    return (
+        f"Of {len(rows)} contrasts {_count(verdicts[HOLDS], 'holds', 'hold')}, "
+        f"{_count(verdicts[FAILS], 'does not hold', 'do not hold')}, "
+        f"{_count(verdicts[UNDECIDED] + verdicts[EQUAL], 'is undecided', 'are undecided')}, "
+        f"{_count(few, 'lacks seeds', 'lack seeds')}, and "
+        f"{_count(verdicts[NOT_RUN], 'has not been run', 'have not been run')}."
+    )
+
+
+def _count(number_: int, one: str, several: str) -> str:
+    return f"{number_} {one if number_ == 1 else several}"
 
 
 def _claim(contrast: Contrast) -> list[str]:
@@ -75,14 +104,16 @@ def _claim(contrast: Contrast) -> list[str]:
     ]
 
 
-def _answer(measure: str, judgement: Judgement | None) -> list[str]:
+def _answer(contrast: Contrast, judgement: Judgement | None) -> list[str]:
     if judgement is None or not judgement.differences:
         return [NOT_RUN, "", "", ""]
+    measure, planned = base_measure(contrast.measure), SETTINGS[contrast.setting].seeds
+    count = len(judgement.differences)
     interval, _ = describe_judgement(measure, judgement)
     mean = spread(judgement.differences)[0]
     return [
         number(measure, [mean], sign=True),
         interval,
-        f"{len(judgement.differences)}",
+        f"{count} of {planned}" if count < planned else f"{count}",
         judgement.verdict,
     ]

@@ -21,6 +21,7 @@ class Contender:
         rates: the grid of learning rates; none: as configured.
         tuning_rounds: how long each of those is tried.
         seconds: what a round takes of a core, as measured or guessed.
+        group: what it shares with those that it is compared with: the setting.
     """
 
     slug: str
@@ -30,6 +31,7 @@ class Contender:
     rates: Sequence[float] = ()
     tuning_rounds: int = 0
     seconds: float = 1.0
+    group: str = ""
 
     def config_at(self, seed: int, rate: float | None) -> Config:
         """Its configuration with a learning rate.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,17 @@ from submodel.experiments.converged.candidates import Candidate
 from submodel.experiments.converged.equal_loss import differences_at_equal_loss
 from submodel.experiments.converged.questions import AT_ROUND, EQUAL_LOSS, Contrast, OpenQuestion
 from submodel.experiments.converged.rates import RateTable
+from submodel.experiments.converged.remarks import (
+    CandidateRecords,
+    effort_words,
+    flatness_words,
+    reading_words,
+    rest_words,
+)
 from submodel.experiments.converged.settings import SETTINGS
 from submodel.experiments.records import VariantRecord
 from submodel.experiments.statistics import Judgement, judge
-from submodel.experiments.wording import JUDGEMENT_HEADINGS, describe_judgement, how_to_read, number
+from submodel.experiments.wording import JUDGEMENT_HEADINGS, describe_judgement, number
 from submodel.presentation.bands import Band, draw_band, shared_grid, styles_of
 from submodel.presentation.figures import new_figure, save_figure
 from submodel.presentation.labels import label_ends
@@ -28,7 +35,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
     from matplotlib.figure import Figure
 
-CandidateRecords = Mapping[Candidate, VariantRecord]
 ANSWER_HEADINGS = (
     *("setting", "difference", "measure", "in its favour", "seeds that agree"),
     *(*JUDGEMENT_HEADINGS, "verdict"),
@@ -233,7 +239,7 @@ def question_lines(
         command: what runs it.
         picture: where the figure is, from the page.
     """
-    lines = [f"`{command}`: {_effort_words(results, tables)}.", ""]
+    lines = [f"`{command}`: {effort_words(results, tables)}.", ""]
     if not results:
         lines = [f"`{command}`: not run yet.", ""]
     if question.paper:
@@ -241,9 +247,9 @@ def question_lines(
     if not results:
         return lines
     rows = answer_rows(question, results)
-    seeds = min(len(record.runs) for record in results.values())
     return [
         *lines,
+        *rest_words(question, results),
         f"![{question.title}]({picture})",
         "",
         "Lines are means over seeds, bands go from the least to the most.",
@@ -254,24 +260,15 @@ def question_lines(
         "",
         *markdown_table(_RESULT_HEADINGS, result_rows(results)),
         "",
-        *_flatness_words(results),
+        *flatness_words(results),
         "",
-        *markdown_table(("learning rates", "held-out accuracy", "taken"), rate_rows(tables)),
-        "",
+        *_table(("learning rates", "held-out accuracy", "taken"), rate_rows(tables)),
     ]
 
 
-def _effort_words(results: CandidateRecords, tables: Sequence[RateTable]) -> str:
-    """How many runs there were, what they took of a core with their rates, and where."""
-    runs = [run for record in results.values() for run in record.runs]
-    efforts = [run.core_seconds for run in runs] + [table.core_seconds for table in tables]
-    counted_efforts = [seconds for seconds in efforts if seconds is not None]
-    text = f"{len(runs)} runs"
-    if len(counted_efforts) < len(efforts):  # what rounds took by the clock, whoever had the core
-        return f"{text}, {sum(run.seconds for run in runs) / 3600:.2f} hours of rounds by the clock"
-    text += f" and {len(tables)} grids of rates" if tables else ""
-    machines = " and ".join(dict.fromkeys(run.machine for run in runs if run.machine))
-    return f"{text}, {sum(counted_efforts) / 3600:.2f} core-hours on {machines}"
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table and a blank line; nothing where there are no rows."""
+    return [*markdown_table(headings, rows), ""] if rows else []
 
 
 def write_question(
@@ -297,17 +294,3 @@ def write_question(
     lines = question_lines(question, own_results, tables, command, picture.name)
     page.write_text("\n".join([f"# {question.title}", "", *lines]), "utf-8")
     return page
-
-
-def _flatness_words(results: CandidateRecords) -> list[str]:
-    """When runs count as flat, setting by setting."""
-    words = []
-    for name in dict.fromkeys(candidate.setting for candidate in results):
-        setting = SETTINGS[name]
-        course, every = setting.course, setting.sections["train"]["evaluate_every"]
-        words.append(
-            f"{setting.title}: flat where {course.rule.describe(every)}, on the held-out part; "
-            f"asked from round {course.least} on, at most {course.most} rounds, then "
-            f"{course.final} at a tenth of the learning rate."
-        )
-    return words
