@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from selenium.webdriver.remote.webelement import WebElement
 
 
+_PATIENCE = 10.0  # seconds
 NO_BROWSER = "no browser here (chromium and chromedriver)"
 """Why the tests of pages are skipped."""
 
@@ -31,10 +33,18 @@ class Browser:
         self.problems()
         self.requests()
         self.driver.get(page.as_uri())
+        self.wait("return document.getElementById('sentence')")
 
     def run(self, script: str, *arguments: object) -> Any:
         """What a script returns."""
         return self.driver.execute_script(script, *arguments)
+
+    def wait(self, script: str) -> None:
+        """Wait until a script returns something that is so."""
+        deadline = time.monotonic() + _PATIENCE
+        while not self.run(script):
+            assert time.monotonic() < deadline, script
+            time.sleep(0.02)
 
     def find(self, selector: str) -> WebElement:
         """The first element of a CSS selector."""

@@ -24,11 +24,11 @@ def variant_titles(records: Mapping[str, VariantRecord]) -> dict[str, str]:
     Args:
         records: by slug.
     """
+    variants = {v.slug: v for name in EXPERIMENTS for v in _variants(name) if v.slug in records}
+    has_several = len({variant.dataset for variant in variants.values()}) > 1
     return {
-        variant.slug: f"{variant.dataset}, {variant.heterogeneity}: {variant.title}"
-        for experiment in EXPERIMENTS
-        for variant in _variants(experiment)
-        if variant.slug in records
+        slug: f"{f'{v.dataset}, ' if has_several else ''}{v.heterogeneity}: {v.title}"
+        for slug, v in variants.items()
     }
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from submodel.files import write_text
 from submodel.presentation.palette import LINES, LINES_ON_DARK
 
-_SCRIPTS = ("vendor/echarts.min.js", "base.js", "curves.js", "standing.js", "details.js",
-            "study.js", "page.js")  # fmt: skip
+_SCRIPTS = ("vendor/echarts.min.js", "base.js", "curves.js", "standing.js", "coverage.js",
+            "details.js", "study.js", "page.js")  # fmt: skip
 _STYLES = ("page.css", "print.css")
 
 

@@ -30,7 +30,7 @@ def page_data(paths: Sequence[str | Path], *, details: bool = True) -> dict[str,
     Args:
         paths: folders of runs, comparisons (`submodel compare --out`), reproductions
             (`submodel reproduce --out`) and studies (`submodel study --out`), in any mixture.
-        details: also what takes a second or more, as who has what of the data; a page that is
+        details: also what takes a second or more, as who held what of the model; a page that is
             brought up to date every few seconds does without.
     """
     if not paths:
@@ -50,6 +50,7 @@ def page_data(paths: Sequence[str | Path], *, details: bool = True) -> dict[str,
         "standings": [{"label": label_of(s.measure), **asdict(s)} for s in by],
         "tables": [asdict(table) for table in contents.tables],
         "studies": [asdict(study) for study in contents.studies],
+        "coverage": None,
         "partitions": [asdict(p) for p in _partitions(runs)] if details else None,
         "warnings": _warnings(contents),
         "versions": {

@@ -1,6 +1,6 @@
 // The page as a whole: its sections, its colours, printing, and newer data while a run goes on.
 
-const state = { measure: null, x: "round", log: false, seeds: false, hidden: new Set(), filter: "", capacityGroup: 0, onChange: [],
+const state = { measure: null, x: "round", log: false, seeds: false, hidden: new Set(), filter: "", capacityGroup: 0, coverage: { place: 0, round: null, level: null, cut: null, all: false }, onChange: [],
   changed() { this.onChange.forEach((tell) => tell()); } };
 let current = null;
 
@@ -9,9 +9,9 @@ const render = (data) => {
   state.onChange = [];
   const warnings = data.warnings.length ? el("div", { class: "warnings", role: "note" }, el("strong", {}, data.warnings.length > 1 ? `${data.warnings.length} warnings` : "Warning"),
     el("ul", {}, data.warnings.slice(0, 12).map((text) => el("li", {}, text)), data.warnings.length > 12 ? el("li", {}, `and ${data.warnings.length - 12} more`) : null)) : null;
-  const lead = el("div", { class: "lead" }, el("h1", {}, data.title), el("p", { id: "sentence" }, data.sentence),
+  const lead = el("div", { class: "lead" }, el("h1", {}, data.title), el("p", { id: "sentence" }, data.sentence.replaceAll(" %", "\u00a0%")),
     data.words.length ? el("p", { class: "words" }, data.words.join("; ")) : null, numbersList(data), warnings);
-  const sections = [curvesSection(data, state), standingSection(data, state), capacitySection(data, state), ...tableSections(data), ...studySections(data),
+  const sections = [curvesSection(data, state), standingSection(data, state), capacitySection(data, state), coverageSection(data, state), ...tableSections(data), ...studySections(data),
     partitionSection(data), timeSection(data, state), troubleSection(data), differenceSection(data), repeatSection(data)].filter(Boolean);
   const main = document.getElementById("main");
   const height = scrollY;
@@ -23,7 +23,7 @@ const render = (data) => {
 
 // draw newer data: what a live page calls, and whoever has some
 const update = (data) => {
-  if (data.partitions === null && current) data.partitions = current.partitions;
+  for (const part of ["partitions", "coverage"]) if (data[part] === null && current) data[part] = current[part];
   current = data;
   render(data);
 };
@@ -53,16 +53,18 @@ let theme;
 addEventListener("beforeprint", () => {
   theme = document.documentElement.dataset.theme;
   document.documentElement.dataset.theme = "light";
+  document.documentElement.classList.add("printing");  // as wide as paper, before anything is measured
   charts.forEach((chart) => { chart.show(); chart.resize(); chart.draw(); });
 });
 addEventListener("afterprint", () => {
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
+  document.documentElement.classList.remove("printing");
   charts.forEach((chart) => { chart.resize(); chart.draw(); });
 });
 
 const live = document.body.dataset.liveUrl || window.SUBMODEL_LIVE_URL;
-let latest = document.getElementById("data").textContent;
+let latest = document.getElementById("page-data").textContent;
 const ask = async () => {
   try {
     const text = await (await fetch(live, { cache: "no-cache" })).text();

@@ -1,6 +1,6 @@
 // The headline numbers, and how ways stand against each other: means, intervals, paired tests.
 
-const bytesOf = (run) => run.totals.bytes ?? (run.totals.bytes_down || 0) + (run.totals.bytes_up || 0);
+const bytesOf = (run) => run.totals.bytes ?? (isNumber(run.totals.bytes_down) ? run.totals.bytes_down + run.totals.bytes_up : null);
 const numbersOf = (values) => values.filter(isNumber);
 const meanOf = (values) => (numbersOf(values).length ? mean(numbersOf(values)) : null);
 
@@ -11,7 +11,7 @@ const numbersList = (data) => {
   const { runs, groups } = data;
   const items = [];
   const add = (label, value, small) => items.push(el("div", {}, el("dt", {}, label),
-    el("dd", {}, value, small ? el("small", {}, ` ${small}`) : null)));
+    el("dd", { class: value.length > 14 ? "long" : "" }, value, small ? el("small", {}, ` ${small}`) : null)));
   const each = groups.length > 1 || runs.length > 1 ? "a run" : "";
   if (groups.length > 1 && headline(data)) {
     const standing = headline(data);

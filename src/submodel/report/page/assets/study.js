@@ -33,7 +33,7 @@ const studyChart = (study) => {
   axes.sort((a, b) => (b === "R") - (a === "R") || values(b).size - values(a).size);
   const state = { x: axes[0], y: measures[0], log: true };
   const lines = () => {
-    const others = parameters.filter((name) => name !== state.x && values(name).size > 1);
+    const others = parameters.filter((name) => name !== state.x && name !== "eta" && values(name).size > 1);  // eta follows from the others
     const series = new Map();
     for (const row of study.rows) {
       const key = others.map((name) => row[place.get(name)]).join("|");
@@ -41,9 +41,9 @@ const studyChart = (study) => {
       series.get(key).push(row);
     }
     const full = [...series.values()].filter((rows) => new Set(rows.map((row) => row[place.get(state.x)])).size > 1 && isNumber(rows[0][place.get(state.y)]));
-    const telling = others.filter((name) => new Set(full.map((rows) => rows[0][place.get(name)])).size > 1).filter((name) => name !== "eta");
+    const telling = others.filter((name) => new Set(full.map((rows) => rows[0][place.get(name)])).size > 1);
     return full.slice(0, 16).map((rows, i) => ({
-      name: telling.map((name) => { const value = rows[0][place.get(name)]; return typeof value === "string" ? value : `${name} ${value}`; }).join(", ") || state.y,
+      name: telling.map((name) => { const value = rows[0][place.get(name)]; return value === "true" ? name : typeof value === "string" ? value : `${name} ${value}`; }).filter((word) => word !== "false").join(", ") || state.y,
       place: i, rows: rows.slice().sort((a, b) => a[place.get(state.x)] - b[place.get(state.x)]) }));
   };
   const at = (row, suffix = "") => row[place.get(state.y + suffix)];
@@ -52,7 +52,7 @@ const studyChart = (study) => {
     const kind = state.log ? "log" : "value";
     return {
       grid: { left: 62, right: 18, top: 34, bottom: 44 },
-      xAxis: { type: kind, name: state.x, nameLocation: "middle", nameGap: 28, scale: true, ...axisStyle(), splitLine: { show: false }, axisLabel: { ...axisStyle().axisLabel, formatter: (v) => digits(v) } },
+      xAxis: { type: kind, min: "dataMin", max: "dataMax", name: state.x, nameLocation: "middle", nameGap: 28, scale: true, ...axisStyle(), splitLine: { show: false }, axisLabel: { ...axisStyle().axisLabel, formatter: (v) => digits(v) } },
       yAxis: { type: kind, name: state.y, scale: true, ...axisStyle(), axisLine: { show: false }, nameTextStyle: { color: css("--muted"), align: "left", padding: [0, 0, 0, -54] }, axisLabel: { ...axisStyle().axisLabel, formatter: (v) => (v !== 0 && (Math.abs(v) < 1e-3 || Math.abs(v) >= 1e5) ? v.toExponential(0) : digits(v)) } },
       tooltip: { trigger: "item", ...tooltipStyle(), formatter: (p) => {
         const line = shown[Number(p.seriesId.split("-")[1])];
