@@ -2,7 +2,7 @@
 
     python -m benchmarks.commands [--repetitions 5] [--out benchmarks/results/commands.json]
 
-Each command runs in a process of its own, with one thread; time is user + system of that process,
+Each command runs in a process of its own, with one thread and with bytecode kept; time is user + system of that process,
 the median over repetitions, minus the median of `python -c 'import torch'`, measured in turn with
 them. Data that is fetched (MNIST) is there already after a first run, which is not counted. Some
 two minutes.
@@ -43,7 +43,7 @@ def processor_seconds(command: list[str]) -> float:
     Args:
         command: the program and its arguments.
     """
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, cwd=_ROOT, env=environment
     ) as process:

@@ -93,7 +93,6 @@ def inspect_command(
     from submodel.model.inspect import findings, subject
     from submodel.model.inspect import inspect as inspect_axes
     from submodel.model.zoo import factorised, only_ranks
-    from submodel.report.plain import plain_axes
     from submodel.report.tables import cost_table, module_cost_rows
 
     model_subject = subject(model, override({}, options or []), _shape(shape), meta)
@@ -108,6 +107,8 @@ def inspect_command(
         shares = [parse_capacity(text) for text in capacities.split(",")]
         rows = module_cost_rows(model_subject.module, axes, model_subject.inputs, shares)
     if as_json:
+        from submodel.report.plain import plain_axes
+
         print_json(plain_axes(axes, not meta, rows))
         return
     print(axes.table())
@@ -154,7 +155,6 @@ def plan_command(
     from submodel.local.slots import kept_copies
     from submodel.model.budget import Budget
     from submodel.prepare.setup import prepare
-    from submodel.report.plain import plain_needs
 
     limits = {
         what: parse_amount(text)
@@ -172,6 +172,8 @@ def plan_command(
     budget = Budget(setup.module, setup.axes, example, batch, copies, setup.least)
     fit = budget.largest(lambda n: all(getattr(n, what) <= most for what, most in limits.items()))
     if as_json:
+        from submodel.report.plain import plain_needs
+
         print_json(
             {
                 "capacity": fit.capacity,
