@@ -2,10 +2,10 @@
 
     python -m benchmarks.commands [--repetitions 5] [--out benchmarks/results/commands.json]
 
-Each command runs in a process of its own, with one thread and with bytecode kept; time is user + system of that process,
-the median over repetitions, minus the median of `python -c 'import torch'`, measured in turn with
-them. Data that is fetched (MNIST) is there already after a first run, which is not counted. Some
-two minutes.
+Each command runs in a process of its own, with one thread and with bytecode kept; time is user +
+system of that process, the median over repetitions, minus the median of `python -c 'import torch'`,
+measured in turn. Data that is fetched (MNIST) is there already after a first run, which is
+not counted. Some two minutes.
 """
 
 from __future__ import annotations

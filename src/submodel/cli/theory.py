@@ -73,18 +73,19 @@ def study_command(
         )
     every = [each for each in STUDIES if each != "problem" or problem is not None]
     names = every if name.value == "all" else [name.value]
-    folder = make_folder(out or Path("runs") / f"study-{name.value}")
-    studies: list[Study] = []
-    files: list[Path] = []
+    settings_of: dict[str, Any] = {}
     for each in names:
-        offer = STUDIES[each]
-        defaults = offer.default_settings()
+        defaults = STUDIES[each].default_settings()
         setting_names = {field.name for field in fields(defaults)}
         texts = [
             text for key, text in short_settings.items() if len(names) == 1 or key in setting_names
         ]
-        all_settings = _replace_settings(defaults, [*texts, *(settings or [])])
-        studies.append(_run(offer, all_settings, talk(as_json)))
+        settings_of[each] = _replace_settings(defaults, [*texts, *(settings or [])])
+    folder = make_folder(out or Path("runs") / f"study-{name.value}")
+    studies: list[Study] = []
+    files: list[Path] = []
+    for each, all_settings in settings_of.items():
+        studies.append(_run(STUDIES[each], all_settings, talk(as_json)))
         files += studies[-1].write(folder, trial_values)
         if not as_json:
             _show(studies[-1])
