@@ -8,7 +8,7 @@ DOCS := .venv-docs
 # Whatever the shell says, bytecode is kept: all processes that tests start would compile the same again.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg PYTHONDONTWRITEBYTECODE=
 
-.PHONY: train test browser test-quick test-deep test-faults test-simulation lint lint-quick graph results docs clean
+.PHONY: train test browser test-quick test-deep test-faults test-simulation lint lint-quick graph gallery results docs clean
 
 train: $(VENV)/.ready
 	$(BIN)/submodel train
@@ -59,6 +59,10 @@ graph: $(VENV)/.ready
 # The tables and figures of docs/results.md and the evidence of `submodel advise`, from the records in results/.
 results: $(VENV)/.ready
 	MPLBACKEND=Agg $(BIN)/python -m tools.results
+
+# The pictures of docs/gallery.md, from the schemes.
+gallery: $(VENV)/.ready
+	$(BIN)/python -m tools.gallery
 
 # The documentation as a site: open site/index.html. Nothing is fetched when it is built or read.
 docs: $(DOCS)/.ready

@@ -1,0 +1,1 @@
+"""The pictures of docs/gallery.md: what every scheme cuts, round by round."""

@@ -1,0 +1,206 @@
+"""Scenes: four clients and two axes of 24 units, for 24 rounds, under each scheme."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from submodel.algorithm.types import Assignment, State
+from submodel.config import parse
+from submodel.model.axes import Axes
+from submodel.model.cut import UnitCut
+from submodel.prepare.setup import prepare
+from submodel.report.coverage.source import HoldingsSource, source_of
+from submodel.runs.callbacks import Callback
+from submodel.runs.folder import RunFolder
+from submodel.runs.holdings_file import ModelOutline
+from submodel.runs.loop import run_rounds
+from submodel.runs.training import Training
+from submodel.schemes import HasCells, role
+from submodel.schemes.base import SchemeContext
+from submodel.schemes.registry import SCHEMES
+from submodel.schemes.roles import sends_masks, step_rule
+
+ROUNDS = UNITS = 24
+AXES = {"first": UNITS, "second": UNITS}
+_STEPS = [10] * 8  # batches of a client's round
+_FRACTIONS = {1.0: "1", 0.75: "3/4", 0.5: "1/2", 0.25: "1/4", 0.125: "1/8"}
+FEW_WEIGHTS = 25  # of weights, every so many-th is shown
+
+Levels = NDArray[np.float64]
+"""Rounds x units: how far each is held, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is drawn of a scheme.
+
+    Args:
+        scheme: the section of the configuration.
+        capacities: of the clients, one each.
+        clients: their titles; None: by capacity.
+        rows: what lies along the pictures' height.
+    """
+
+    scheme: Mapping[str, Any]
+    capacities: Sequence[float] = (1.0, 0.5, 0.25, 0.125)
+    clients: Sequence[str] | None = None
+    rows: str = "units"
+
+    @property
+    def name(self) -> str:
+        """The scheme's."""
+        return str(self.scheme["name"])
+
+
+@dataclass(frozen=True)
+class Played:
+    """A scene, played.
+
+    Args:
+        scene: which.
+        titles: of the clients.
+        levels: by axis, what each client holds.
+        joins: rounds, from 0, after which cells are joined.
+    """
+
+    scene: Scene
+    titles: Sequence[str]
+    levels: Mapping[str, Sequence[Levels]]
+    joins: Sequence[int] = field(default=())
+
+
+_QUARTERS = (0.25,) * 4
+SCENES: dict[str, Scene] = {
+    "full": Scene({"name": "full"}),
+    "static": Scene({"name": "static"}),
+    "rolling": Scene({"name": "rolling", "order": "sequential"}),
+    "rolling-shuffled": Scene({"name": "rolling", "order": "shuffled"}),
+    "random": Scene({"name": "random"}, (0.75, 0.5, 0.25, 0.125)),
+    "dropout": Scene({"name": "dropout"}, (0.75, 0.5, 0.25, 0.125)),
+    "unbiased": Scene(
+        {"name": "unbiased"},
+        (0.75, 0.5, 0.25, 0.125),
+        [f"capacity {share}, \u00f7 {share}" for share in ("3/4", "1/2", "1/4", "1/8")],
+    ),
+    "ordered": Scene({"name": "ordered"}),
+    "partition": Scene(
+        {"name": "partition", "every": 3}, _QUARTERS, [f"client {k}: 1/4" for k in range(1, 5)]
+    ),
+    "hierarchical": Scene(
+        {"name": "hierarchical", "cells": 2, "every": 6},
+        (0.5,) * 4,
+        [f"client {k}, cell {(k - 1) % 2 + 1}" for k in range(1, 5)],
+    ),
+    "importance": Scene({"name": "importance"}),
+    "pruned": Scene(
+        {"name": "pruned", "every": 4, "granularity": "coordinate"},
+        (0.5,) * 4,
+        ["every client: 1/2"],
+        "weights",
+    ),
+    "masked-sgd": Scene(
+        {"name": "masked-sgd", "sequence": "rolling", "order": "sequential"},
+        (0.5,),
+        ["the one machine: 1/2"],
+    ),
+}
+"""What is drawn, by the names of the pictures: that of the scheme, and more of some."""
+ANIMATIONS = ("static", "rolling", "random", "partition")
+
+
+def play(scene: Scene) -> Played:
+    """What the clients of a scene hold, round by round.
+
+    Args:
+        scene: which.
+    """
+    config = parse(_sections(scene))
+    if config.scheme.granularity == "coordinate":
+        masks = _train(scene, config)[1]
+        return Played(scene, scene.clients or (), {"weights": [np.stack(masks)]})
+    scheme = SCHEMES.find(scene.name).make(config.scheme, SchemeContext(AXES, scene.capacities))
+    outline = ModelOutline(AXES, ())
+    source = HoldingsSource(config, outline, {}, ROUNDS, {})
+    if sends_masks(scheme):
+        source = _train(scene, config)[0]
+    takers = {round_: source.takers(round_ + 1) for round_ in range(ROUNDS)}
+    clients = sorted(takers[0], key=lambda taker: (-taker.capacity, taker.client))
+    levels = {
+        axis: [
+            np.stack(
+                [_levels(source, scheme, _same(takers[r], client), axis) for r in range(ROUNDS)]
+            )
+            for client in clients
+        ]
+        for axis in list(source.outline.axes)[:2]
+    }
+    titles = scene.clients or [f"capacity {_FRACTIONS[client.capacity]}" for client in clients]
+    cells = role(scheme, HasCells)
+    joins = [] if cells is None else [r for r in range(ROUNDS) if cells.joins(r)]
+    return Played(scene, titles, levels, joins)
+
+
+def _sections(scene: Scene) -> dict[str, Any]:
+    count = len(scene.capacities)
+    return {
+        "scheme": dict(scene.scheme),
+        "model": {"name": "mlp", "width": UNITS},
+        "data": {"partition": "iid"},
+        "clients": {
+            "count": count,
+            "per_round": count,
+            "capacities": sorted(set(scene.capacities), reverse=True),
+        },
+        "local": {"lr": 0.1},
+        "train": {"rounds": ROUNDS, "evaluate_every": ROUNDS, "checkpoint_every": ROUNDS},
+    }
+
+
+def _same(takers: Sequence[Assignment], client: Assignment) -> Assignment:
+    return next(taker for taker in takers if taker.client == client.client)
+
+
+def _levels(source: HoldingsSource, scheme: Any, taker: Assignment, axis: str) -> Levels:
+    """What a client holds of an axis; under nested widths, the share of its steps that train it."""
+    mask = source.unit_masks(taker).get(axis, np.ones(UNITS, np.bool_)).astype(np.float64)
+    rule = step_rule(scheme, taker.capacity)
+    if rule is None:
+        return mask
+    cut = UnitCut(Axes({axis: UNITS}, {}), {axis: np.flatnonzero(mask)})
+    key = (source.config.seed, taker.round, taker.client)
+    levels = np.zeros(UNITS)
+    for width, examples in rule.plan_passes(cut, _STEPS, {}, key):
+        inner = rule.cut(cut, width, {})
+        assert isinstance(inner, UnitCut)
+        levels[inner.units.get(axis, slice(None))] += examples / sum(_STEPS)
+    return levels
+
+
+class _Masks(Callback):
+    """Notes the mask that a scheme remembers: some of its weights, round by round."""
+
+    def __init__(self) -> None:
+        self.rows: list[Levels] = []
+
+    def after_round(self, before: State, after: State, line: Any) -> None:  # noqa: ARG002
+        """The first weights of the first hidden layer's, evenly spread."""
+        memory = after.recall("scheme")
+        if "mask" in memory:
+            self.rows.append(memory["mask"].numpy()[: UNITS * FEW_WEIGHTS : FEW_WEIGHTS] * 1.0)
+
+
+def _train(scene: Scene, config: Any) -> tuple[HoldingsSource, list[Levels]]:
+    """A run on the digits, for schemes that look at the model."""
+    masks = _Masks()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = RunFolder(Path(temporary) / scene.name)
+        folder.create(config)
+        run_rounds(Training(config, prepare(config)), folder, [masks])
+        return source_of(folder.path), masks.rows
