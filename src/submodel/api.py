@@ -37,6 +37,7 @@ from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
 from submodel.runs.material import Material
 from submodel.runs.metrics import RESERVED_NAMES, Metrics
+from submodel.runs.notebook import run_html
 from submodel.runs.training import Metric, Training
 from submodel.tasks.loss import Loss
 
@@ -62,6 +63,11 @@ class Result:
         """The global model's last test accuracy; None where targets are not labels."""
         value: float | None = self.history[-1].get("test_accuracy")
         return value
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        name = type(self.model).__name__
+        return run_html(f"Result: a trained {name}", self.training.config, self.history)
 
     @property
     def setup(self) -> Setup:

@@ -36,6 +36,7 @@ from submodel.runs.generation import generate
 from submodel.runs.loop import run_rounds
 from submodel.runs.material import Material
 from submodel.runs.metrics import Metrics, flat
+from submodel.runs.notebook import run_html
 from submodel.runs.subject import subject_of
 from submodel.runs.training import Metric, Training
 from submodel.tasks.loss import Loss
@@ -60,6 +61,11 @@ class Run:
     def __repr__(self) -> str:
         how = "finished" if self.finished else f"{self.folder.rounds()} rounds done"
         return f"<Run {str(self.folder.path)!r}: {how} of {self.config.train.rounds}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        state = "finished" if self.finished else "not finished"
+        return run_html(f"Run {self.folder.path}: {state}", self.config, self.history)
 
     @property
     def config(self) -> Config:

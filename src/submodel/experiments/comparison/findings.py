@@ -78,6 +78,12 @@ class Findings:
         """
         return behind_best({way.text: way.record.final("accuracy") for way in self.ways})
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from submodel.experiments.comparison.report import comparison_html  # which reads findings
+
+        return comparison_html(self)
+
     def write(self, folder: Path) -> None:
         """Keep everything that the report needs."""
         for way in self.ways:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,17 @@ from rich.table import Table
 
 from submodel.experiments.comparison.drawing import draw_comparison
 from submodel.experiments.comparison.findings import Findings, WayRecord
-from submodel.experiments.statistics import Judgement
+from submodel.experiments.statistics import Judgement, spread
 from submodel.experiments.wording import JUDGEMENT_HEADINGS, describe_judgement, how_to_read, number
 from submodel.presentation.figures import save_figure
+from submodel.presentation.notebook import bold_cell, card, cell, grid_of_cells, line_of_text, strip
 from submodel.presentation.tables import markdown_table, text_table
 
 _HEADINGS = (
     *("way", "rounds", "GB (down + up)", "TFLOPs", "test accuracy", "test loss"),
     *("difference to the best", *JUDGEMENT_HEADINGS, "behind the best"),
 )
+_BAR_CELLS = 60  # of a bar in a notebook
 
 
 def rows(findings: Findings) -> list[list[str]]:
@@ -83,6 +86,21 @@ def plain_comparison(findings: Findings) -> dict[str, Any]:
             for way in findings.ways
         ],
     }
+
+
+def comparison_html(findings: Findings) -> str:
+    """The comparison, for a notebook: the table, with bars for the accuracies, the best in bold."""
+    parts = []
+    for way, cells in zip(findings.ways, rows(findings), strict=True):
+        accuracy = spread(list(way.record.final("accuracy").values()))[0]
+        share = round(_BAR_CELLS * accuracy) if math.isfinite(accuracy) else 0
+        bar = strip([1.0] * share + [0.0] * (_BAR_CELLS - share), f"{accuracy:.1%}")
+        texts = [bold_cell(text) if cells[-1] == "best" else cell(text) for text in cells]
+        parts.append([texts[0], bar, *texts[1:]])
+    headings = [_HEADINGS[0], "", *_HEADINGS[1:]]
+    table = grid_of_cells(headings, parts, numbers=range(2, len(headings) - 1))
+    title = f"Comparison: {_seeds(findings)}, {findings.budget}"
+    return card(title, table, line_of_text(remarks(findings)))
 
 
 def _seeds(findings: Findings) -> str:

@@ -11,6 +11,7 @@ import torch
 from submodel.errors import ConfigError
 from submodel.model.axes.code_numbers import CodeNumbers
 from submodel.model.axes.layout import Along, FixedPart, Layout, Product
+from submodel.model.axes.notebook import axes_html
 from submodel.model.axes.table import table
 
 Dimension = str | None | tuple[str | int, ...]
@@ -98,6 +99,10 @@ class Axes:
 
     def __str__(self) -> str:
         return self.table()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return axes_html(self)
 
 
 def declare(

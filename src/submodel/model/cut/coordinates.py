@@ -12,6 +12,7 @@ from torch import Tensor
 from submodel.model.axes.layout import Indices
 from submodel.model.cut.base import Cut
 from submodel.model.cut.flat import FlatLayout
+from submodel.model.cut.notebook import coordinate_cut_html
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,10 @@ class CoordinateCut:
     """Single weights: a 0/1 mask per tensor; a tensor that is not named is whole."""
 
     masks: Mapping[str, Tensor]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return coordinate_cut_html(self)
 
     def part(self, name: str, whole: Tensor) -> Tensor:
         """The masked tensor m (.) w, in its full shape; what is not held is 0, never -0."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from submodel.model.axes import Axes
 from submodel.model.axes.layout import Indices, Units
 from submodel.model.cut.base import Plan
+from submodel.model.cut.notebook import unit_cut_html
 from submodel.model.cut.plan import ByPlan, PlannedCut
 
 
@@ -37,6 +38,10 @@ class UnitCut(ByPlan):
     def same_key(self) -> Hashable:
         """The kept units, from which the plan follows."""
         return tuple(sorted((axis, units.tobytes()) for axis, units in self.units.items()))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return unit_cut_html(self)
 
     @property
     def planned(self) -> PlannedCut:
