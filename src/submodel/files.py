@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,6 +32,21 @@ def read_text(path: Path, most: int) -> str:
         raise UnreadableError("not a text file") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         raise UnreadableError(getattr(error, "strerror", None) or str(error)) from None
+
+
+def bounded_lines(path: Path, longest: int) -> Iterator[bytes]:
+    """The lines of a file, with their ends; none where it cannot be read.
+
+    Args:
+        path: The file.
+        longest: In bytes; a longer line comes in pieces.
+    """
+    try:
+        with path.open("rb") as file:
+            while text := file.readline(longest):
+                yield text
+    except OSError:
+        return
 
 
 def parse_typed(kind: TypeAdapter[_T], text: str | bytes) -> _T:

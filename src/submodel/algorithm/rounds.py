@@ -21,12 +21,14 @@ from submodel.algorithm.client_slots import ClientSlots
 from submodel.algorithm.clients import Present
 from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.execution import ALONE, Engine, Group
+from submodel.algorithm.holdings import open_book
 from submodel.algorithm.merge import FILL_IN, Accumulator, coverage, unsound
 from submodel.algorithm.observation import observe
 from submodel.algorithm.one_model import OneModel, can_overwrite
 from submodel.algorithm.tally import RoundReport, Tally
 from submodel.algorithm.types import Assignment, Setup, State, Task, Update
 from submodel.algorithm.workers import Workers
+from submodel.data import Population
 from submodel.errors import DivergedError, SilentRoundError, SubmodelError
 from submodel.model.build import release, tensors_of
 from submodel.model.cost import CostModel
@@ -66,17 +68,27 @@ def plan(setup: Setup, round_: int, present: Present | None = None) -> list[Assi
         round_: how many rounds are behind it
         present: who is there, and what each can hold; None: everyone, as configured
     """
-    clients = setup.population.sample(round_, present)
+    return assign(setup.population, round_, present)
+
+
+def assign(population: Population, round_: int, present: Present | None = None) -> list[Assignment]:
+    """`plan`, of which the population is all that it needs.
+
+    Args:
+        population: who is registered
+        round_: how many rounds are behind it
+        present: who is there, and what each can hold; None: everyone, as configured
+    """
     return [
-        Assignment(round_, client, _capacity(setup, client, round_, present), place)
-        for place, client in enumerate(clients)
+        Assignment(round_, client, _capacity(population, client, round_, present), place)
+        for place, client in enumerate(population.sample(round_, present))
     ]
 
 
-def _capacity(setup: Setup, client: int, round_: int, present: Present | None) -> float:
+def _capacity(population: Population, client: int, round_: int, present: Present | None) -> float:
     """The capacity that a client reported, or the configured one."""
     own_capacity = None if present is None else present[client]
-    return setup.population.capacity(client, round_) if own_capacity is None else own_capacity
+    return population.capacity(client, round_) if own_capacity is None else own_capacity
 
 
 def step(
@@ -101,7 +113,13 @@ def step(
         the state after the round, and what happened in it
     """
     tally = Tally(
-        setup.axes, state.tensors, costs, sends_masks(setup.scheme), setup.transport, setup.travel
+        setup.axes,
+        state.tensors,
+        costs,
+        sends_masks(setup.scheme),
+        setup.transport,
+        setup.travel,
+        open_book(setup, state),
     )
     workers = Workers(engine, group, tally)
 
@@ -148,6 +166,7 @@ def _add(setup: Setup, cells: Cells, update: Update, tally: Tally) -> bool:
     rule = step_rule(setup.scheme, update.assignment.capacity)
     passes = pass_cuts(rule, update.cut, update.passes, setup.least)
     tally.accept(update.cut, update.examples_used, update.loss, passes, update.examples_counted)
+    tally.hold(update.assignment, update.cut)
     return True
 
 
@@ -242,7 +261,7 @@ def output_step(
         Assignment(
             state.round,
             client,
-            _capacity(setup, client, state.round, present),
+            _capacity(setup.population, client, state.round, present),
             client % setup.population.per_round,
         )
         for client in (setup.population.everyone() if present is None else sorted(present))

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from submodel.algorithm.holdings import HoldingBook, Holdings
 from submodel.algorithm.packing import Transport, element_size, mask_bytes
+from submodel.algorithm.types import Assignment
 from submodel.model.axes import Axes
 from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE, Cut, LastCut, Tensors, UnitCut
@@ -35,6 +37,7 @@ class RoundReport:
     flops: int
     seconds: dict[str, float]  # by phase
     observations: dict[str, float]  # what the scheme measured: means over the clients
+    holdings: Holdings  # who held what
 
 
 class Tally:
@@ -48,6 +51,7 @@ class Tally:
         sends_masks: bool = False,
         transport: Transport = "exact",
         travel: Travel = EVERYTHING,
+        holdings: HoldingBook | None = None,
     ) -> None:
         tensors = {
             n: t.to("meta") for n, t in tensors.items()
@@ -77,6 +81,7 @@ class Tally:
         self.refusals: dict[str, str] = {}
         self.missing: dict[str, str] = {}
         self._notes: dict[str, list[float]] = {}
+        self._holdings = holdings or HoldingBook()
 
     def lap(self, phase: str) -> None:
         """Book the time since the last lap on ``phase``."""
@@ -119,6 +124,10 @@ class Tally:
                 mask[cut.units.get(axis, slice(None))] = True
         self.lap("merge")
 
+    def hold(self, assignment: Assignment, cut: Cut) -> None:
+        """The client whose update was merged held this."""
+        self._holdings.note(assignment, cut)
+
     def book_gradients(self, cut: Cut, names: Iterable[str], examples_used: int) -> None:
         """A client got ``cut`` and sent the gradients of all of these parameters, untrained."""
         self._bytes_down += self._bytes_of_task(cut) + self._masks(cut)
@@ -153,6 +162,7 @@ class Tally:
             "refused": self.refusals,
             "missing": self.missing,
             "notes": self._notes,
+            "holdings": self._holdings.plain(),
             "covered": {
                 a: np.flatnonzero(mask).tolist() for a, mask in self._unit_coverage.items()
             },
@@ -166,6 +176,7 @@ class Tally:
         self.update_count = sum(b["accepted"] for b in books)
         self.refusals = {client: why for b in books for client, why in b["refused"].items()}
         self.missing = {client: why for b in books for client, why in b["missing"].items()}
+        self._holdings.merge([b["holdings"] for b in books])
         self._notes = {}
         for b in books:
             for name, values in b["notes"].items():
@@ -196,4 +207,5 @@ class Tally:
             flops=self._flops,
             seconds=self._seconds,
             observations={n: math.fsum(v) / len(v) for n, v in sorted(self._notes.items())},
+            holdings=self._holdings.close(),
         )

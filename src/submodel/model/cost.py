@@ -189,6 +189,29 @@ def _flops_by_layer(small: nn.Module, inputs: Inputs) -> dict[str, int]:
         }
 
 
+def call_order(small: nn.Module, inputs: Inputs) -> list[str]:
+    """The layers of a module of ours in the order in which a forward calls them, the model first.
+
+    Args:
+        small: the module; on the meta device, values are not needed.
+        inputs: an example of what it takes, on its device.
+
+    >>> import torch
+    >>> call_order(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), torch.empty(1, 4))
+    ['', '0', '1']
+    """
+    names: list[str] = []
+    for name, layer in small.named_modules():
+        layer.register_forward_pre_hook(partial(_note, names, name))
+    with isolate(small, ours=True), _Flops():  # which knows short cuts on the meta device
+        run(small, inputs)
+    return names
+
+
+def _note(names: list[str], name: str, *_: object) -> None:
+    names.append(name)
+
+
 class _Flops(DispatchMode):
     """The total of `FlopCounterMode`, which loads PyTorch's compiler first: a second.
 

@@ -22,6 +22,22 @@ from submodel.schemes import Scheme
 from submodel.tasks.base import TaskKind
 
 
+def make_population(config: Config) -> Population:
+    """The clients that a configuration registers."""
+    clients = config.clients
+    return Population(
+        count=clients.client_count,
+        per_round=clients.sample_size,
+        capacities=clients.capacities,
+        proportions=clients.proportions or [1.0] * len(clients.capacities),
+        capacity_mode=clients.capacity_mode,
+        seed=config.seed,
+        sampling=clients.sampling,
+        groups=clients.group_count,
+        least=clients.least or 0.0,
+    )
+
+
 def assemble_setup(
     config: Config,
     module: nn.Module,
@@ -38,17 +54,7 @@ def assemble_setup(
         module=module,
         axes=axes,
         scheme=scheme,
-        population=Population(
-            count=config.clients.client_count,
-            per_round=config.clients.sample_size,
-            capacities=config.clients.capacities,
-            proportions=config.clients.proportions or [1.0] * len(config.clients.capacities),
-            capacity_mode=config.clients.capacity_mode,
-            seed=config.seed,
-            sampling=config.clients.sampling,
-            groups=config.clients.group_count,
-            least=config.clients.least or 0.0,
-        ),
+        population=make_population(config),
         clients=clients,
         work=LocalWork(
             lr=local.lr,

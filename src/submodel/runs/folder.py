@@ -44,6 +44,8 @@ class RunFolder:
         self.path = path
         self.config_file = path / "config.toml"
         self.metrics_file = path / "metrics.jsonl"
+        self.holdings_file = path / "coverage.jsonl"  # who held what
+        self.outline_file = path / "layers.json"  # the shape of the model
         self.damaged_metrics_file = path / "metrics.damaged.jsonl"  # as they were found
         self.checkpoints = path / "checkpoints"
         self.model_file = path / "model.safetensors"
@@ -143,8 +145,9 @@ class RunFolder:
 
     def flush_metrics(self) -> None:
         """Have the lines on the disk before the checkpoint that they lead to."""
-        if self.metrics_file.exists():
-            flush(self.metrics_file)
+        for file in (self.metrics_file, self.holdings_file):
+            if file.exists():
+                flush(file)
 
     def add_metrics(self, line: Metrics) -> None:
         """Append one round's line."""

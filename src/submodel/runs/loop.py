@@ -106,6 +106,7 @@ def _run_rounds(
             after, report = _round(training, state, engine, costs, together, one_model)
             if shared is not None and one_model is not None:
                 after = shared.settle(after, one_model)
+            watchers.after_merge(after.round, report)
             line = watchers.complete(state, after, round_line(after.round, report))
             history.append(line)
             before, state = state, after  # from here on the round counts

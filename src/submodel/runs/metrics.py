@@ -8,7 +8,7 @@ these lines.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from submodel.files import JsonNumber, UnreadableError, parse_typed
+from submodel.files import JsonNumber, UnreadableError, bounded_lines, parse_typed
 
 if TYPE_CHECKING:  # PyTorch: not for whoever only reads lines
     from submodel.algorithm.tally import RoundReport
@@ -144,7 +144,7 @@ class Lines:
         """Those of a file; there need not be one."""
         line_of_round: dict[int, Metrics] = {}
         damage: list[str] = []
-        for number, text in enumerate(_texts(path), start=1):
+        for number, text in enumerate(bounded_lines(path, _LONGEST), start=1):
             try:
                 parse_typed(_LINE, text)
             except UnreadableError:
@@ -172,16 +172,6 @@ class Lines:
     def text(self) -> str:
         """What a file of these lines holds."""
         return "".join(json.dumps(line) + "\n" for line in self.entries)
-
-
-def _texts(path: Path) -> Iterator[bytes]:
-    """The lines of a file; one longer than any of ours comes in pieces."""
-    try:
-        with path.open("rb") as file:
-            while text := file.readline(_LONGEST):
-                yield text
-    except OSError:
-        return
 
 
 def describe_damage(damage: Sequence[str], gaps: Sequence[tuple[int, int]]) -> str:

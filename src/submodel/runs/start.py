@@ -10,6 +10,7 @@ from submodel.model.build import can_release
 from submodel.runs import checkpoint
 from submodel.runs.finishing import rank_by_place
 from submodel.runs.folder import RunFolder
+from submodel.runs.holdings_file import keep_holdings
 from submodel.runs.metrics import Metrics
 from submodel.runs.subject import Fingerprints
 from submodel.runs.training import Training
@@ -43,6 +44,7 @@ def start(
     else:
         folder.go_on_as(config)
         checkpoint.save(folder.checkpoints, state, config, subject)
+    keep_holdings(folder.holdings_file, state.round)
     if damage := folder.keep_metrics(state.round):
         _log.warning(
             "%s: %s; the model is not affected, but totals and curves are",

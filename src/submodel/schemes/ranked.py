@@ -13,13 +13,14 @@ from submodel.model.axes.layout import Indices
 from submodel.model.capacity import units_held
 from submodel.schemes.base import Draw, Mask, Scheme
 from submodel.schemes.knowledge import ModelKnowledge
+from submodel.schemes.protocols import SendsMasks
 
 UnitRanking = Mapping[str, Indices]
 """Of every axis all units, the first to be held first."""
 
 
 @dataclass(frozen=True, eq=False)
-class RankedUnits(Scheme):
+class RankedUnits(Scheme, SendsMasks):
     """The first units of a ranking, so that smaller cuts nest in larger ones.
 
     It is no component: a ranking is of one trained model, and no configuration can tell it.
@@ -29,6 +30,11 @@ class RankedUnits(Scheme):
     """
 
     ranking: UnitRanking
+
+    @property
+    def sends_masks(self) -> bool:  # type: ignore[override]
+        """Yes: clients do not know the ranking."""
+        return True
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
         """The first share of the ranking.

@@ -12,6 +12,7 @@ from submodel.runs.callbacks.checkpoint import Checkpoint
 from submodel.runs.callbacks.curves import Curves
 from submodel.runs.callbacks.evaluate import Evaluate
 from submodel.runs.callbacks.guard import CallbackGuard
+from submodel.runs.callbacks.holdings_file import HoldingsFile
 from submodel.runs.callbacks.metrics_file import MetricsFile
 from submodel.runs.callbacks.several import Several
 from submodel.runs.callbacks.tell import OnRound, Tell
@@ -44,6 +45,7 @@ def callbacks_of(
     members.append(Evaluate(group))
     if folder is not None:
         members.append(MetricsFile(folder))
+        members.append(HoldingsFile(folder))
         members.append(Checkpoint(training, folder, subject))
         members.append(Curves(folder, training.config.name))
     if group is None or group.rank == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import State
 from submodel.runs.metrics import Metrics
 
@@ -44,6 +45,14 @@ class Callback:
             training: the configuration and the setup; ``training.model(state)`` is a module.
             state: the model that the run goes on from; its ``round`` is how many are done.
             history: the lines of the rounds that are done.
+        """
+
+    def after_merge(self, round_: int, report: RoundReport) -> None:
+        """The updates of a round are merged; it is not measured yet, and does not count.
+
+        Args:
+            round_: its number, from 1.
+            report: its books: what was sent, merged and refused, and who held what.
         """
 
     def measure(self, before: State, after: State) -> Mapping[str, Any]:

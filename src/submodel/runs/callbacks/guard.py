@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import State
 from submodel.errors import CallbackError
 from submodel.runs.callbacks.base import Callback
@@ -37,6 +38,12 @@ class CallbackGuard(Callback):
         if self._does("begin"):
             copies = _copy(state), copy.deepcopy(history)
             self._call("begin", lambda: self._callback.begin(training, *copies))
+
+    def after_merge(self, round_: int, report: RoundReport) -> None:
+        """With a copy of the books."""
+        if self._does("after_merge"):
+            books = copy.deepcopy(report)
+            self._call("after_merge", lambda: self._callback.after_merge(round_, books))
 
     def measure(self, before: State, after: State) -> Mapping[str, Any]:
         """Its entries, if they can stand in a line."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import State
 from submodel.runs.callbacks.base import Callback
 from submodel.runs.metrics import Metrics, with_entries
@@ -28,6 +29,11 @@ class Several(Callback):
         """All of them."""
         for member in self._members:
             member.begin(training, state, history)
+
+    def after_merge(self, round_: int, report: RoundReport) -> None:
+        """All of them."""
+        for member in self._members:
+            member.after_merge(round_, report)
 
     def complete(self, before: State, after: State, line: Metrics) -> Metrics:
         """The line of a round with the entries of all."""

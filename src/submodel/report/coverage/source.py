@@ -1,0 +1,173 @@
+"""What is known of the rounds of a run: as its folder tells it, and drawn again from the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from submodel.algorithm.holdings import Holdings, unpack_units
+from submodel.algorithm.rounds import assign
+from submodel.algorithm.types import Assignment
+from submodel.config import Config
+from submodel.data import Population
+from submodel.errors import SubmodelError
+from submodel.model.axes import Axes
+from submodel.model.layers import describe_layers
+from submodel.prepare.assembly import make_population
+from submodel.prepare.settings import alignment_of
+from submodel.runs.finishing import finishing_round
+from submodel.runs.folder import RunFolder
+from submodel.runs.holdings_file import ModelOutline, read_holdings, read_model_outline
+from submodel.runs.material import Material
+from submodel.schemes import Draw, Scheme
+from submodel.schemes.base import SchemeContext
+from submodel.schemes.draw import draw_units
+from submodel.schemes.registry import SCHEMES
+from submodel.schemes.roles import sends_masks
+
+UnitMasks = Mapping[str, NDArray[np.bool_]]
+"""The units that a client held, by axis; an axis that is not named was held whole."""
+
+
+@dataclass(frozen=True)
+class HoldingsSource:
+    """The rounds of one run: who took part, and what they held.
+
+    Args:
+        config: of the run.
+        outline: the shape of its model.
+        records: what its folder tells, by round from 1.
+        rounds_done: how many are behind it.
+        absent: by round from 1, clients whose updates were not merged, as the metrics name them.
+    """
+
+    config: Config
+    outline: ModelOutline
+    records: Mapping[int, Holdings]
+    rounds_done: int
+    absent: Mapping[int, frozenset[str]]
+
+    @property
+    def cuts_weights(self) -> bool:
+        """Whether single weights are cut, or units that belong together are not cut together."""
+        is_independent = alignment_of(self.config) == "independent"
+        return is_independent or self.config.scheme.granularity == "coordinate"
+
+    def is_known(self, round_: int) -> bool:
+        """Whether both who took part in a round and what they held is known.
+
+        Args:
+            round_: its number, from 1.
+        """
+        holdings = self.records.get(round_)
+        if holdings is not None and (holdings.cuts or holdings.weights):
+            return True
+        is_planned = holdings is not None or self.config.engine.name != "flower"
+        return is_planned and self._can_draw(round_)
+
+    def ways(self, rounds: Sequence[int]) -> tuple[Literal["recorded", "drawn"], ...]:
+        """How the cuts of these rounds are known.
+
+        Args:
+            rounds: their numbers, from 1.
+        """
+        records = [self.records.get(number, Holdings()) for number in rounds]
+        is_recorded = {bool(holdings.cuts or holdings.weights) for holdings in records}
+        ways: list[Literal["recorded", "drawn"]] = []
+        ways += ["recorded"] if True in is_recorded else []
+        ways += ["drawn"] if False in is_recorded else []
+        return tuple(ways)
+
+    def takers(self, round_: int) -> Sequence[Assignment]:
+        """Who took part in a round, with an update that was merged.
+
+        Args:
+            round_: its number, from 1.
+        """
+        if round_ in self.records:
+            return self.records[round_].takers
+        absent, population = self.absent.get(round_, frozenset()), self._population
+        return [a for a in assign(population, round_ - 1) if str(a.client) not in absent]
+
+    def unit_masks(self, taker: Assignment) -> UnitMasks:
+        """What a client held in a round.
+
+        Args:
+            taker: one of `takers`.
+        """
+        holdings = self.records.get(taker.round + 1, Holdings())
+        for cut in holdings.cuts:
+            if taker.client in cut.clients:
+                sizes = self.outline.axes
+                return {axis: unpack_units(text, sizes[axis]) for axis, text in cut.units.items()}
+        draw = Draw(self.config.seed, taker.round, taker.client, taker.place)
+        units = draw_units(
+            self._scheme, self._axes, taker.capacity, draw, least=self.config.axes.least
+        ).units
+        return {
+            axis: _mask(kept_units, self.outline.axes[axis]) for axis, kept_units in units.items()
+        }
+
+    def _can_draw(self, round_: int) -> bool:
+        """Whether the cuts of a round follow from the seed and who took part."""
+        finishing = finishing_round(self.config)
+        is_finishing = finishing is not None and round_ > finishing
+        return not (self.cuts_weights or is_finishing or sends_masks(self._scheme))
+
+    @cached_property
+    def _axes(self) -> Axes:
+        return Axes(self.outline.axes, {})
+
+    @cached_property
+    def _population(self) -> Population:
+        return make_population(self.config)
+
+    @cached_property
+    def _scheme(self) -> Scheme:
+        choice = self.config.scheme
+        context = SchemeContext(self.outline.axes, self.config.clients.capacities)
+        return SCHEMES.find(choice.name).make(choice, context)
+
+
+def source_of(path: str | Path) -> HoldingsSource:
+    """What is known of the rounds of a run.
+
+    A folder that does not tell the shape of the model, as older ones do not, takes as long as
+    preparing the run again, and its data.
+
+    Args:
+        path: the run's folder.
+
+    Raises:
+        SubmodelError: it is not a run, or one whose model cannot be made again.
+    """
+    folder = RunFolder(Path(path))
+    config = folder.config()
+    records, lines = read_holdings(folder.holdings_file), folder.metrics()
+    absent = {
+        line["round"]: frozenset({**line["refused"], **line.get("missing", {})}) for line in lines
+    }
+    rounds_done = max([0, *records, *absent])
+    outline = read_model_outline(folder.outline_file)
+    if outline is None:
+        if "own" in (config.model.name, config.data.name):
+            raise SubmodelError(
+                f"{folder.path}: it has no layers.json, and its model or data were given in "
+                "Python; going on with it by resume() writes the file"
+            )
+        setup = Material().training(config).setup
+        layers = describe_layers(setup.module, setup.axes, setup.clients.dataset.example)
+        outline = ModelOutline(setup.axes.cut_by_capacity, layers)
+    return HoldingsSource(config, outline, records, rounds_done, absent)
+
+
+def _mask(units: NDArray[np.int64], size: int) -> NDArray[np.bool_]:
+    mask = np.zeros(size, np.bool_)
+    mask[units] = True
+    return mask

@@ -1,0 +1,164 @@
+"""Who held what in every round of a run, on disk: ``coverage.jsonl``, and ``layers.json`` once.
+
+Neither has to do with training. What is missing or damaged of them is missing from pictures.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, NotRequired
+
+from pydantic import ConfigDict, Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from submodel.algorithm.holdings import Holdings, SharedCut
+from submodel.algorithm.types import Assignment
+from submodel.files import UnreadableError, bounded_lines, parse_typed, read_typed, write_text
+from submodel.model.layers import ModelLayer
+
+_LONGEST = 2**23  # bytes of a line
+_MOST_LAYERS = 2**25  # bytes of layers.json
+_Count = Annotated[int, Field(ge=0)]
+_Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class _Cut(TypedDict):
+    """The units that clients held, by axis."""
+
+    clients: list[_Count]
+    units: dict[str, str]
+
+
+class _Line(TypedDict):
+    """A round's line of ``coverage.jsonl``."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+    round: Annotated[int, Field(ge=1)]
+    clients: list[_Count]
+    capacities: list[_Share]
+    places: NotRequired[list[_Count]]
+    cuts: NotRequired[list[_Cut]]
+    weights: NotRequired[list[tuple[_Share, list[_Count]]]]
+
+
+_LINE: TypeAdapter[Any] = TypeAdapter(_Line)
+
+
+@dataclass(frozen=True)
+class ModelOutline:
+    """What ``layers.json`` holds: the shape of a run's model.
+
+    Args:
+        axes: how many units each axis has that capacities cut.
+        layers: the layers with parameters, in the order of the forward.
+    """
+
+    axes: Mapping[str, int]
+    layers: tuple[ModelLayer, ...]
+
+
+_OUTLINE: TypeAdapter[ModelOutline] = TypeAdapter(ModelOutline)
+
+
+def holdings_line(round_: int, holdings: Holdings) -> str:
+    """The line of a round.
+
+    Args:
+        round_: its number, from 1.
+        holdings: what is told of it.
+
+    >>> holdings_line(1, Holdings((Assignment(0, 7, 0.5),))).strip()
+    '{"round":1,"clients":[7],"capacities":[0.5]}'
+    """
+    places = [taker.place for taker in holdings.takers]
+    line = {
+        "round": round_,
+        "clients": [taker.client for taker in holdings.takers],
+        "capacities": [taker.capacity for taker in holdings.takers],
+    }
+    if places != list(range(len(places))):  # somebody did not answer
+        line["places"] = places
+    if holdings.cuts:
+        line["cuts"] = [{"clients": cut.clients, "units": cut.units} for cut in holdings.cuts]
+    if holdings.weights:
+        line["weights"] = list(holdings.weights.items())
+    return json.dumps(line, separators=(",", ":")) + "\n"
+
+
+def parse_holdings(text: bytes) -> tuple[int, Holdings]:
+    """The round, from 1, and what its line tells; raises `UnreadableError` for anything else.
+
+    Args:
+        text: of the line.
+
+    >>> parse_holdings(b'{"round":1,"clients":[7],"capacities":[0.5]}')[1].takers
+    (Assignment(round=0, client=7, capacity=0.5, place=0),)
+    """
+    line = parse_typed(_LINE, text)
+    round_, clients, capacities = line["round"], line["clients"], line["capacities"]
+    places = line.get("places", range(len(clients)))
+    if not len(clients) == len(capacities) == len(places):
+        raise UnreadableError(f"round {round_}: as many clients as capacities and places are meant")
+    takers = [
+        Assignment(round_ - 1, client, capacity, place)
+        for client, capacity, place in zip(clients, capacities, places, strict=True)
+    ]
+    cuts = [SharedCut(tuple(cut["clients"]), cut["units"]) for cut in line.get("cuts", ())]
+    weights = {capacity: tuple(counts) for capacity, counts in line.get("weights", ())}
+    return round_, Holdings(tuple(takers), tuple(cuts), weights)
+
+
+def read_holdings(path: Path) -> dict[int, Holdings]:
+    """What a file tells, by round from 1; what is damaged is left out.
+
+    Args:
+        path: the file; there need not be one.
+    """
+    holdings: dict[int, Holdings] = {}
+    for text in bounded_lines(path, _LONGEST):
+        try:
+            round_, entry = parse_holdings(text)
+        except UnreadableError:
+            continue
+        holdings.setdefault(round_, entry)
+    return holdings
+
+
+def keep_holdings(path: Path, rounds: int) -> None:
+    """Forget the lines after ``rounds``: they will be written again. So are those cut short.
+
+    Args:
+        path: the file; there need not be one.
+        rounds: how many are behind the run.
+    """
+    if not path.is_file():
+        return
+    holdings = read_holdings(path)
+    lines = (holdings_line(n, entry) for n, entry in sorted(holdings.items()) if n <= rounds)
+    write_text(path, "".join(lines))
+
+
+def read_model_outline(path: Path) -> ModelOutline | None:
+    """The shape of the model, as a file tells it; None where there is none that can be read.
+
+    Args:
+        path: the file.
+    """
+    try:
+        return read_typed(_OUTLINE, path, _MOST_LAYERS)
+    except UnreadableError:
+        return None
+
+
+def write_model_outline(path: Path, outline: ModelOutline) -> None:
+    """Write the shape of the model, unless the file tells it already.
+
+    Args:
+        path: the file.
+        outline: what to write.
+    """
+    if read_model_outline(path) != outline:
+        write_text(path, json.dumps(asdict(outline), separators=(",", ":")) + "\n")
