@@ -15,7 +15,11 @@ from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.inspect import inspect, subject
 from submodel.presentation.tables import markdown_table
 
-PEAKS = {"NVIDIA A100 (TF32)": 156e12, "NVIDIA H100 SXM (TF32)": 494.7e12}
+PEAKS = {
+    "NVIDIA A100 (float32)": 19.5e12,
+    "NVIDIA A100 (TF32)": 156e12,
+    "NVIDIA H100 SXM (TF32)": 494.7e12,
+}
 """FLOPs a second that the vendor prints, without sparsity."""
 UTILISATION = (0.01, 0.1)
 """The share of the peak that is reached: an assumption, not a measurement."""
