@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -19,6 +20,7 @@ from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, trace
 from submodel.model.cost import CostModel
+from submodel.prepare.findings import ModelFindings
 from submodel.prepare.setup import prepare
 from submodel.schemes import Scheme
 
@@ -89,10 +91,19 @@ class SchemeBench:
         return parse(tables)
 
     def fresh(self, **changes: Mapping[str, Any]) -> Setup:
-        """A setup with a scheme of its own."""
+        """A setup with a scheme of its own; model and sub-models are tried the first time."""
         config = self.config(**changes)
         has_ranks = config.model.factorised or config.model.adapters is not None
-        return prepare(config, _net(), _data(), None if has_ranks else _axes())
+        axes = None if has_ranks else _axes()
+        place = json.dumps(changes, sort_keys=True, default=str)
+        setup = prepare(config, _net(), _data(), axes, findings=self._findings.get(place))
+        self._findings[place] = ModelFindings(setup.axes, selects_logits=False, is_empty=False)
+        return setup
+
+    @cached_property
+    def _findings(self) -> dict[str, ModelFindings]:
+        """What was found with every change of the configuration."""
+        return {}
 
     @cached_property
     def setup(self) -> Setup:
