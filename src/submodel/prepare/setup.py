@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -115,8 +116,8 @@ def prepare(
     if findings is None:
         say("the model: whether it runs on the data")
         check_model(module)
-        model, example = module, data.example
-        if find_once(built_in, "logits", lambda: returns_logits(model, example)):
+        ask = partial(returns_logits, module, data.example)
+        if find_once(built_in, "logits", ask):
             module = select_outputs(module, logits_of)
     else:
         module = findings.select_outputs(module)
