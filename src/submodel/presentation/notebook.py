@@ -87,7 +87,9 @@ def grid_of_cells(
         for row in rows
     )
     first = f"<tr>{head}</tr>" if headings else ""
-    style = "border-collapse:collapse;margin:4px 0;border:0;background:none"
+    style = (
+        "border-collapse:collapse;margin:4px 0;border:0;background:none;color:inherit;font:inherit"
+    )
     return f'<table style="{style}">{first}{body}</table>'
 
 
