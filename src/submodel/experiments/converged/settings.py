@@ -118,8 +118,8 @@ def _smallest(smallest: float) -> Setting:
     )
 
 
-CIFAR_SECONDS = 1.2
-FASHION_SECONDS = 0.15
+CIFAR_SECONDS = 0.7
+FASHION_SECONDS = 0.08
 SETTINGS: dict[str, Setting] = {
     "cifar-low": Setting(
         "CIFAR-10, L = 5",
