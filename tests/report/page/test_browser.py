@@ -18,6 +18,10 @@ from tests.support.browser import Browser
 CURVE = "#curves-chart svg path[fill='none']:is([stroke-width='2'], [stroke-width='3'])"
 
 SMALL_NET = {"model": {"name": "mlp", "width": 16}}
+PIXELS = """const [canvas] = arguments;
+const context = canvas.getContext("2d");
+const pixels = context.getImageData(0, 0, canvas.width, canvas.height).data;
+return [...pixels].filter((_, i) => i % 4 == 0);"""
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +106,25 @@ def test_ways_are_filtered_hidden_and_sorted(pages: Path, browser: Browser) -> N
     assert browser.problems() == []
 
 
+def test_the_coverage_is_scrubbed_by_round(pages: Path, browser: Browser) -> None:
+    browser.open(pages / "run.html")
+    slider = browser.find("#round-slider")
+    maps = browser.all(".axis .frame canvas")
+    assert len(maps) == 2  # its axes
+    assert len(set(browser.run(PIXELS, maps[0]))) > 2  # more than one number of holders
+    texts = []
+    for key in (Keys.HOME, Keys.ARROW_RIGHT, Keys.END):
+        slider.send_keys(key)
+        texts.append((browser.text(".scrub output"), browser.text(".coverage h3 + div")))
+    rounds, cuts = zip(*texts, strict=True)
+    assert [words.split(",")[0] for words in rounds] == [f"round {r} of 12" for r in (1, 2, 12)]
+    assert len(set(cuts)) == 3
+    assert len(browser.all(".layers li canvas")) == 3  # its layers
+    ActionChains(browser.driver, duration=0).move_to_element(maps[0]).perform()
+    assert "held by" in browser.text(".coverage .readout")
+    assert browser.problems() == []
+
+
 def test_all_controls_are_reached_by_keys(pages: Path, browser: Browser) -> None:
     browser.open(pages / "comparison.html")
     kind = "const e = document.activeElement; return e.id || e.type || e.tagName"
@@ -166,6 +189,7 @@ def test_newer_data_is_drawn_in_place(pages: Path, tmp_path: Path, browser: Brow
     browser.run("submodelPage.update(arguments[0])", data)
     assert "6 rounds of 12 so far" in browser.text("#sentence")
     assert browser.all("#data canvas")  # what it was not told anew stays
+    assert browser.all("#coverage canvas")
     assert len(browser.all(CURVE)) == 1
     assert browser.problems() == []
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from submodel.errors import SubmodelError
+from submodel.report.page.coverage import coverages
 from submodel.report.page.folders import Contents, read_folders
 from submodel.report.page.grouping import group_runs
 from submodel.report.page.measures import label_of, measures_of
@@ -50,7 +51,7 @@ def page_data(paths: Sequence[str | Path], *, details: bool = True) -> dict[str,
         "standings": [{"label": label_of(s.measure), **asdict(s)} for s in by],
         "tables": [asdict(table) for table in contents.tables],
         "studies": [asdict(study) for study in contents.studies],
-        "coverage": None,
+        "coverage": coverages(runs, groups) if details else None,
         "partitions": [asdict(p) for p in _partitions(runs)] if details else None,
         "warnings": _warnings(contents),
         "versions": {
