@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 _PATIENCE = 10.0  # seconds
+_IS_DRAWN = """const curves = document.getElementById("curves-chart");
+return document.getElementById("sentence") && (!curves || curves.querySelector("svg"));"""
 NO_BROWSER = "no browser here (chromium and chromedriver)"
 """Why the tests of pages are skipped."""
 
@@ -33,7 +35,7 @@ class Browser:
         self.problems()
         self.requests()
         self.driver.get(page.as_uri())
-        self.wait("return document.getElementById('sentence')")
+        self.wait(_IS_DRAWN)
 
     def run(self, script: str, *arguments: object) -> Any:
         """What a script returns."""
