@@ -57,6 +57,7 @@ def test_the_page_follows_a_run_from_before_its_beginning(
     assert b'data-live-url="/data.json"' in page
     first = ask(server, "/data.json")
     assert rounds_in(first) == 2
+    assert first[1]["Connection"] == "close"  # one request, within its time
     same = ask(server, "/data.json", If_None_Match=f'"other", {first[1]["ETag"]}')
     assert (same[0], same[2]) == (304, b"")
     folder.add_metrics(evaluated(3, 0.5))

@@ -33,6 +33,7 @@ _LONGEST = 15.0  # seconds that a request may take in all
 _LEAST_AGE, _REST = 1.0, 4.0  # seconds that data is good for; and times what reading it took
 _HEADERS = {
     "Cache-Control": "no-cache",
+    "Connection": "close",
     "Content-Security-Policy": "frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
     "object-src 'none'; connect-src 'self'",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -43,7 +44,8 @@ _HEADERS = {
 }
 _WAITING = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="2">
-<title>submodel</title></head><body><p>Nothing is trained there yet; this page waits for it.</p>
+<link rel="icon" href="data:,"><title>submodel</title></head>
+<body><p>Nothing is trained there yet; this page waits for it.</p>
 </body></html>
 """
 
@@ -105,6 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: LiveServer
     timeout = _PATIENCE
+    protocol_version = "HTTP/1.1"  # browsers take no ETag from an older one
     server_version, sys_version = "submodel", ""
 
     def setup(self) -> None:
