@@ -163,7 +163,8 @@ def _both(exponents: Sequence[float]) -> str:
     >>> _both([0.5, 0.94])
     '0.50 (0.94 at the end)'
     """
-    return f"{exponents[0]:.2f} ({exponents[1]:.2f} at the end)"
+    every, end = (round(exponent_, 2) + 0.0 for exponent_ in exponents)  # 0.00, not -0.00
+    return f"{every:.2f} ({end:.2f} at the end)"
 
 
 def growth_table(results: Mapping[str, Mapping[str, Any]]) -> str:

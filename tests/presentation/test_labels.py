@@ -54,3 +54,13 @@ def test_drawn_names_do_not_touch_each_other_or_a_plot(
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
     assert all(box.x0 > plot.get_window_extent().x1 for box in boxes)
     assert all(box.x1 <= figure.bbox.x1 for box in boxes)
+
+
+def test_a_line_drawn_from_right_to_left_is_named_at_its_right_end() -> None:
+    figure = new_figure(DOUBLE, 2, {"left": 0.1, "right": 0.7})
+    with in_style():
+        plot = figure.subplots()
+        draw_band(plot, Band("down", [10, 0], [[0.0, 1.0]], *line_style(0)))
+        (text,) = label_ends([plot])
+    bottom, top = plot.get_window_extent().y0, plot.get_window_extent().y1
+    assert text.get_window_extent().y1 < (bottom + top) / 2

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Sequence
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,8 +142,28 @@ def label_ends(plots: Sequence[Plot], width: int = _WIDTH, gap: float = _GAP) ->
     return [text for _, _, text in texts]
 
 
+def wrap_evenly(text: str, width: int) -> str:
+    r"""A text in as few lines as its width allows, of about the same length.
+
+    Args:
+        text: Of one line.
+        width: Characters of a line at most.
+
+    >>> wrap_evenly("random (Bernoulli, Algorithm 1)", 28)
+    'random (Bernoulli,\nAlgorithm 1)'
+    """
+    whole_words = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    lines = whole_words.wrap(text)
+    while whole_words.width > 1:
+        whole_words.width -= 1
+        if len(shorter := whole_words.wrap(text)) > len(lines):
+            break
+        lines = shorter
+    return "\n".join(lines)
+
+
 def _write(plot: Plot, line: Line2D, width: int, gap: float) -> Text:
-    label = textwrap.fill(str(line.get_label()), width)
+    label = wrap_evenly(str(line.get_label()), width)
     return plot.annotate(
         label, (1.0, 0.5), xycoords="axes fraction", xytext=(gap, 0), textcoords="offset points",
         va="center", ha="left", fontsize=SMALL_TEXT, color=line.get_color(), linespacing=1.0,
@@ -183,7 +203,10 @@ def _lead(plot: Plot, line: Line2D, end: tuple[float, float], place: float, reac
 
 
 def _end(line: Line2D) -> tuple[float, float] | None:
-    """The last point of a line that is a number."""
+    """The rightmost point of a line that is a number."""
     points = np.asarray(line.get_xydata(), np.float64)
     points = points[np.isfinite(points).all(1)]
-    return (float(points[-1, 0]), float(points[-1, 1])) if len(points) else None
+    if not len(points):
+        return None
+    x, y = points[np.flatnonzero(points[:, 0] == points[:, 0].max())[-1]]
+    return float(x), float(y)

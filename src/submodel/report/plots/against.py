@@ -123,7 +123,7 @@ def draw_against(series: Sequence[Series], cost: str, measure: str, width: float
     names = lower.subplots()
     rows = final_rows(series, measure, [style and style[0] for style in styles])
     draw_intervals(names, sorted_rows(rows, is_loss))
-    names.set_xlabel(f"{_NAMES[measure]} after the last round")
+    names.set_xlabel(f"{_NAMES[measure]} after the last round", loc="right")
     even_ticks(names.xaxis, 4)
     return figure
 
