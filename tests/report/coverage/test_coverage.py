@@ -175,3 +175,17 @@ def _layers(count: int) -> Any:
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SubmodelError, match="not a run"):
         source_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "cut", [{"other": "gA=="}, {"1": "?"}, {"1": "gA=="}], ids=["axis", "text", "length"]
+)
+def test_cuts_of_another_model_are_as_good_as_none(tmp_path: Path, cut: dict[str, str]) -> None:
+    run(tmp_path / "run", parse(joined(SMALL, WAYS["importance"], {"train": {"rounds": 2}})))
+    path = tmp_path / "run" / "coverage.jsonl"
+    first, second = map(json.loads, path.read_text().splitlines())
+    first["cuts"][0]["units"] = cut
+    path.write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
+    found = coverage_of(tmp_path / "run")
+    assert [shown.number for shown in found.rounds] == [2]
+    assert "not known of 1 of 2 rounds" in found.notes[0]

@@ -164,7 +164,22 @@ def source_of(path: str | Path) -> HoldingsSource:
         setup = Material().training(config).setup
         layers = describe_layers(setup.module, setup.axes, setup.clients.dataset.example)
         outline = ModelOutline(setup.axes.cut_by_capacity, layers)
-    return HoldingsSource(config, outline, records, rounds_done, absent)
+    fitting_records = {n: entry for n, entry in records.items() if _fits(entry, outline)}
+    return HoldingsSource(config, outline, fitting_records, rounds_done, absent)
+
+
+def _fits(holdings: Holdings, outline: ModelOutline) -> bool:
+    """Whether a line is of this model; another, or a damaged one, is as good as none."""
+    tensors = sum(len(layer.tensors) for layer in outline.layers)
+    try:
+        for cut in holdings.cuts:
+            for axis, text in cut.units.items():
+                unpack_units(text, outline.axes[axis])
+    except (KeyError, ValueError):
+        return False
+    capacities = {taker.capacity for taker in holdings.takers}
+    is_counted = holdings.weights.keys() <= capacities
+    return is_counted and all(len(counts) == tensors for counts in holdings.weights.values())
 
 
 def _mask(units: NDArray[np.int64], size: int) -> NDArray[np.bool_]:
