@@ -31,6 +31,7 @@ from submodel.heap import give_back, large_blocks_apart
 from submodel.model.cost import CostModel
 from submodel.model.travel import size_in_bytes
 from submodel.runs.callbacks import Callback, callbacks_of
+from submodel.runs.callbacks.several import Several
 from submodel.runs.checkpoint import saved_round
 from submodel.runs.failure import failure_noted
 from submodel.runs.finishing import finishing_round, with_ranking
@@ -64,27 +65,30 @@ def run_rounds(
         resume: go on with the run that the folder holds.
         group: the processes that share the work; None: this one alone.
     """
-    with failure_noted(folder):
-        return _run_rounds(training, folder, callbacks, resume, group)
-
-
-def _run_rounds(
-    training: Training,
-    folder: RunFolder | None,
-    callbacks: Sequence[Callback],
-    resume: bool,
-    group: ProcessGroup | None,
-) -> tuple[State, list[Metrics]]:
     torch.set_num_threads(training.config.engine.threads)
     give_back()  # what preparing took
-    setup, rounds, together = training.setup, training.rounds, group or ALONE
-    engine, finishing = training.make_engine(), finishing_round(training.config)
-    costs = CostModel(setup.module, setup.clients.dataset.example)
+    engine = training.make_engine()
     subject = {} if folder is None else subject_of(training)
     watchers = callbacks_of(training, folder, subject, group, callbacks)
     with large_blocks_apart():
         follows = group is not None and group.rank > 0
         state, history = start(training, folder, subject, resume, follows)
+    with failure_noted(folder):  # a folder that holds another run is left as it is
+        return _run_rounds(training, folder, watchers, engine, (state, history), group)
+
+
+def _run_rounds(
+    training: Training,
+    folder: RunFolder | None,
+    watchers: Several,
+    engine: Engine,
+    beginning: tuple[State, list[Metrics]],
+    group: ProcessGroup | None,
+) -> tuple[State, list[Metrics]]:
+    state, history = beginning
+    setup, rounds, together = training.setup, training.rounds, group or ALONE
+    finishing = finishing_round(training.config)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
     is_large = size_in_bytes(state.tensors) >= _LARGE
     one_model = OneModel() if is_large and not watchers.looks_back else None
     shared: SharedModel | None = None
