@@ -13,7 +13,7 @@ from rich.table import Table
 from submodel.experiments.paper.plans import Claim, Experiment
 from submodel.experiments.paper.variants import Variant
 from submodel.experiments.records import VariantRecord
-from submodel.experiments.statistics import judge
+from submodel.experiments.statistics import Judgement, judge
 from submodel.experiments.wording import JUDGEMENT_HEADINGS, describe_judgement, how_to_read, number
 from submodel.presentation.bands import Band, draw_band
 from submodel.presentation.figures import new_figure, save_figure
@@ -139,6 +139,15 @@ def claim_sides(
                     yield claim, f"{dataset}, {setting}", better, worse
 
 
+def _judged_sides(
+    experiment: Experiment, records: Records
+) -> list[tuple[tuple[Claim, str, Variant, Variant], Judgement]]:
+    """The claims that records speak of, with what became of each; all are judged together."""
+    sides = list(claim_sides(experiment, records))
+    judgements = judge([records[b].ahead_of(records[w], c.measure) for c, _, b, w in sides])
+    return list(zip(sides, judgements, strict=True))
+
+
 def claim_rows(experiment: Experiment, records: Records) -> list[list[str]]:
     """What is claimed, by how much it holds here, and the verdict; all are judged together.
 
@@ -146,15 +155,13 @@ def claim_rows(experiment: Experiment, records: Records) -> list[list[str]]:
         experiment: Whose claims.
         records: What came out, by variant.
     """
-    sides = list(claim_sides(experiment, records))
-    judgements = judge([records[b].ahead_of(records[w], c.measure) for c, _, b, w in sides])
     return [
         [
             *(claim.text, setting, number(claim.measure, one.differences, sign=True)),
             f"{sum(d > 0 for d in one.differences)} of {len(one.differences)}",
             *(*describe_judgement(claim.measure, one), one.verdict),
         ]
-        for (claim, setting, _, _), one in zip(sides, judgements, strict=True)
+        for (claim, setting, _, _), one in _judged_sides(experiment, records)
     ]
 
 
@@ -165,8 +172,6 @@ def plain_claims(experiment: Experiment, records: Records) -> list[dict[str, Any
         experiment: Whose claims.
         records: What came out, by variant.
     """
-    sides = list(claim_sides(experiment, records))
-    judgements = judge([records[b].ahead_of(records[w], c.measure) for c, _, b, w in sides])
     return [
         {
             "claim": claim.text,
@@ -176,7 +181,7 @@ def plain_claims(experiment: Experiment, records: Records) -> list[dict[str, Any
             "measure": claim.measure,
             **asdict(one),
         }
-        for (claim, setting, better, worse), one in zip(sides, judgements, strict=True)
+        for (claim, setting, better, worse), one in _judged_sides(experiment, records)
     ]
 
 
