@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from submodel.algorithm.score import layout_of
 from submodel.model.build import build_module, load, load_local, sharing, to_device
 from submodel.model.cut import WHOLE, Cut, gather
+from submodel.model.pool import quicken_pools
 
 _MOST_MODULES, _MOST_VALUES = 16, 1 << 20  # of a model; and of the weights that each may keep
 _Key = tuple[tuple[tuple[str, int], ...], str]
@@ -81,6 +82,7 @@ def lent_module(
     if small is None:
         small = share_cut(module, tensors, cut, device).eval()
         small.to(memory_format=layout_of(small))  # type: ignore[call-overload]
+        quicken_pools(small)
     else:
         load(small, _parts(tensors, cut, device))
         load_local(small, module, cut)

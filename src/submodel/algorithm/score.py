@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from submodel.algorithm.types import Setup
 from submodel.data import Examples
 from submodel.errors import DataError
-from submodel.model.inputs import Inputs, call, map_inputs, split_rows, take_rows
+from submodel.model.inputs import Inputs, map_inputs, split_rows, take_rows
 from submodel.model.norm import Spread, in_order, stop_training
 from submodel.tasks.counting import batch_weights, check_unknown, value_of
 
@@ -141,8 +141,10 @@ def batch_rows(
 def _rows(
     setup: Setup, module: nn.Module, inputs: InputBatches, targets: Sequence[Tensor], spread: Spread
 ) -> Tensor:
+    outputs_of = setup.scorer(module)
+
     def of_batch(number: int) -> Tensor:
-        outputs = call(module, inputs[number])
+        outputs = outputs_of(inputs[number])
         y = targets[number].to(outputs.device)
         sums = [metric.sums(outputs, y).double().cpu() for metric in setup.metrics.values()]
         value = value_of(setup.loss, outputs, y)

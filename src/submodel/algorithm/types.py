@@ -16,6 +16,7 @@ from submodel.algorithm.clients import Clients
 from submodel.algorithm.merge import SELECTIVE, Accumulator, HasSums, MergeRule, exact_weight
 from submodel.algorithm.packing import Transport
 from submodel.algorithm.projection import NoProjection, Projection
+from submodel.algorithm.scorer import Scorer, plain_scorer
 from submodel.algorithm.server import Plain, ServerStep
 from submodel.data import Population
 from submodel.data.augmentations import Augmentations
@@ -64,6 +65,7 @@ class Setup:
     headline: str = "loss"  # the metric that a run is judged by
     augment: Augmentations = field(default_factory=Augmentations)  # of training batches
     keeps_slots: bool = False  # whether clients' optimisers go on where they ended
+    scorer: Scorer = plain_scorer  # what computes a module's outputs when it is scored
 
     @property
     def sizes(self) -> dict[str, int]:

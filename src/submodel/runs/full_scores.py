@@ -82,7 +82,7 @@ def score_in_full(training: Training, state: State, model_sha256: str) -> FullSc
         tests = client_tests(training.setup.clients, training.setup.population.count)
     except ConfigError:
         return FullScores(model_sha256, entries)
-    rows = score_clients(training.setup_at(state), state, tests, "submodel", training.device)
+    rows = score_clients(training.scored_setup_at(state), state, tests, "submodel", training.device)
     headline = training.setup.headline
     pairs = [(row.capacity, row.score.entries()[headline]) for row in rows]
     return FullScores(model_sha256, entries | client_entries(in_full, rows), pairs)

@@ -25,7 +25,11 @@ from submodel.tasks.base import LOSS
 
 def scores(training: Training, state: State, group: Group) -> Metrics:
     """Loss and metrics by part and by capacity, as configured, and the user's own metrics."""
-    setup, settings, device = training.setup_at(state), training.config.train, training.device
+    setup, settings, device = (
+        training.scored_setup_at(state),
+        training.config.train,
+        training.device,
+    )
     data = setup.clients.dataset
     parts = {"test": data.test}
     if settings.evaluate_train:
@@ -66,7 +70,7 @@ def _told_entries(training: Training) -> list[str]:
 
 
 def _scored_clients(training: Training, state: State, group: Group, model: ScoredModel) -> Metrics:
-    setup, tests = training.setup_at(state), training.client_tests
+    setup, tests = training.scored_setup_at(state), training.client_tests
     rows = score_clients(setup, state, tests, model, training.device, group.spread)
     return client_entries(training, rows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -14,10 +14,12 @@ from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.evaluation import EVALUATOR, assemble_module
 from submodel.algorithm.execution import Engine
 from submodel.algorithm.scaling import scale_model
+from submodel.algorithm.scorer import Scorer, plain_scorer
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import Config
 from submodel.data import Dataset
 from submodel.engines.device import own_device
+from submodel.engines.native.scoring import KernelScorer
 from submodel.model.cut import WHOLE, Cut, Tensors
 from submodel.prepare.engine import make_engine
 from submodel.prepare.selection import without_selection
@@ -69,6 +71,17 @@ class Training:
     def setup_at(self, state: State) -> Setup:
         """By what the round that begins with a state is trained."""
         return setup_of_round(self.config, self.setup, state)
+
+    def scored_setup_at(self, state: State) -> Setup:
+        """The same, by which a state is scored: native kernels do that where they train."""
+        return replace(self.setup_at(state), scorer=self._scorer)
+
+    @cached_property
+    def _scorer(self) -> Scorer:
+        is_native = getattr(self.config.engine, "kernels", None) == "native"
+        if not is_native or self.device.type != "cpu":
+            return plain_scorer
+        return KernelScorer(self.setup.module, self.setup.clients.dataset.example)
 
     def cut(self, state: State, capacity: float) -> Cut:
         """What stands for a capacity: what it would hold in the coming round."""

@@ -75,15 +75,23 @@ class NativeForward:
         out: Tensor = _Net.apply(net, self.memory, self._stack, batch, *self._stack.tensors)  # type: ignore[no-untyped-call]
         return out
 
-    def prepare(self, stack: StackView, batch: int) -> PreparedNet:
-        """The layout of a stack's nets for batches of a size."""
+    def prepare(self, stack: StackView, batch: int, *, has_statistics: bool = False) -> PreparedNet:
+        """The layout of a stack's nets for batches of a size.
+
+        Args:
+            stack: the clients' tensors.
+            batch: examples of each.
+            has_statistics: whether norms go by statistics that are put into their places.
+        """
         rates = tuple(one.scaler.rate for one in self._recipe if one.scaler is not None)
-        key = (stack.shapes, batch, rates)
+        key = (stack.shapes, batch, rates, has_statistics)
         if key not in self._layouts:
             while len(self._layouts) >= _KEPT_LAYOUTS:
                 self._layouts.pop(next(iter(self._layouts)))
             by_name = dict(zip(self.names, stack.shapes, strict=True))
             layout = plan_layers(self._recipe, self._inputs, by_name, self._numbers, batch)
+            for op in layout.ops:
+                op.has_statistics = has_statistics
             self._layouts[key] = PreparedNet(layout, self._inputs, batch)
         return self._layouts[key]
 

@@ -24,6 +24,7 @@ class Op(ctypes.Structure):
             "kind", "in_", "in2", "out", "din", "din2", "dout", "add_in", "add_in2",
             "c", "h", "w", "pad", "oc", "oh", "ow", "opad", "dpad", "dopad", "pad2", "dpad2",
             "kh", "kw", "stride", "edge", "by_tiles", "weight", "bias", "relu", "statistics",
+            "has_statistics",
         )),
         *((name, ctypes.c_double) for name in ("scale", "eps")),
     )  # fmt: skip

@@ -201,7 +201,7 @@ def _operation(
         by_tiles=_pays_by_tiles(one, shape, out),
         weight=-1 if one.weight is None else numbers[one.weight],
         bias=-1 if one.bias is None else numbers[one.bias],
-        relu=one.relu, statistics=-1,
+        relu=one.relu, statistics=-1, has_statistics=0,
         scale=1.0 if one.scaler is None else 1 / one.scaler.rate, eps=one.eps,
     )  # fmt: skip
 

@@ -54,10 +54,13 @@ static void norm_forward(const op *o, i64 n, const tensor *tensors, i64 client, 
     float *saved = act + o->statistics;
     for (i64 c = 0; c < o->c; c++) {
         const float *xc = x.data + c * x.plane;
-        float mean = (float)(sum_rows(xc, x.row, in) / count);
-        float inverse = (float)(1 / sqrt(sum_squares(xc, x.row, in, mean) / count + o->eps));
-        saved[2 * c] = mean;
-        saved[2 * c + 1] = inverse;
+        if (!o->has_statistics) {
+            float mean = (float)(sum_rows(xc, x.row, in) / count);
+            double variance = sum_squares(xc, x.row, in, mean) / count;
+            saved[2 * c] = mean;
+            saved[2 * c + 1] = (float)(1 / sqrt(variance + o->eps));
+        }
+        float mean = saved[2 * c], inverse = saved[2 * c + 1];
         float a = gamma[c] * inverse, b = beta[c] - mean * a;
         for (i64 r = 0; r < both.rows; r++) {
             const float *restrict from = xc + r * x.row;

@@ -18,6 +18,7 @@ typedef struct {
     i64 weight, bias;          /* numbers of tensors, or -1 */
     i64 relu;                  /* NORM: with a ReLU after it */
     i64 statistics;            /* NORM: where mean and 1 / deviation of every channel are kept */
+    i64 has_statistics;        /* NORM: 1: they are there already, and are not those of the batch */
     double scale, eps;
 } op;
 
