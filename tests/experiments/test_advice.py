@@ -124,6 +124,12 @@ def test_where_records_do_not_reach_nothing_is_recommended_and_it_is_said(
     assert reason in "\n".join(limits(evidence, advice))
 
 
+def test_rounded_shares_do_not_put_a_fleet_beyond_the_limit() -> None:
+    evidence = evidence_of(contrast("rolling", "static", CLEAR))  # mean capacity 0.55
+    fleet = parse_fleet("1:0.666667,1/4:0.333333")  # 0.75000025
+    assert advise(evidence, replace(CASE, fleet=fleet)).way == "rolling"
+
+
 def test_converged_and_nearer_records_speak_first_and_disagreement_is_told() -> None:
     early = Circumstances("early", "cifar10", "cnn", 5, MIXTURE, (500, 500), False, "rounds")
     contrasts = [
@@ -166,7 +172,7 @@ def test_new_converged_records_change_the_advice_without_a_change_of_code(tmp_pa
     assert advice.way == "static"
     assert any("3 of the runs of rolling and static" in text for text in limits(evidence, advice))
     assert plain_advice(evidence, advice)["learning_rates"] == {
-        "Fashion-MNIST, L = 5, capacities 1 and 0.25, mean 0.6, dynamic capacities": 0.05
+        "Fashion-MNIST, L = 5, capacities 1 and 1/4, mean 0.6, dynamic capacities": 0.05
     }
     assert {c.setting for f in evidence.families for c in f.contrasts} == {
         "converged/fashion-1-4/rounds/dynamic"

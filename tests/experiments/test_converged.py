@@ -199,7 +199,7 @@ def test_questions_are_run_answered_and_answered_again_from_the_records(
     run_agenda(runner, [question], folder)
     table = read_rates(folder, "tiny-static")
     assert table is not None
-    assert [rate for rate, _ in table.scores] == [0.01, 0.1]
+    assert {0.01, 0.1} < {rate for rate, _ in table.scores}
     (job,) = (tmp_path / "runs" / "tiny-static").glob("seed-*.toml")
     assert parse_rate(job) == table.best
     results, tables = read_results([question], folder)

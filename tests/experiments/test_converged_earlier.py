@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +17,16 @@ from submodel.config.meaning import differences
 from submodel.errors import SubmodelError
 from submodel.experiments.converged.agenda import run_agenda, words_of_rest
 from submodel.experiments.converged.contenders import Contender
+from submodel.experiments.converged.converge import choose_rates, converge
 from submodel.experiments.converged.course import Course
-from submodel.experiments.converged.earlier import missing_seeds, read_earlier
+from submodel.experiments.converged.earlier import (
+    missing_seeds,
+    read_earlier,
+    read_earlier_rates,
+)
 from submodel.experiments.converged.outlook import Outlook, seconds_left
 from submodel.experiments.converged.questions import QUESTIONS, Contrast, OpenQuestion
+from submodel.experiments.converged.rates import RateTable
 from submodel.experiments.converged.settings import SETTINGS, Setting
 from submodel.experiments.jobs import Job
 from submodel.experiments.records import VariantRecord, portable
@@ -105,6 +111,42 @@ def test_a_plan_that_is_stopped_keeps_what_is_done_and_goes_on_elsewhere(
     assert ": 6 runs" in more
 
 
+def test_a_grid_goes_on_where_its_best_rate_is_at_the_edge_and_a_run_keeps_its_rate(
+    tmp_path: Path, tiny: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = {0.005: 0.3, 0.01: 0.5, 0.1: 0.6, 0.2: 0.7, 0.4: 0.8, 0.8: 0.9}
+    tried: list[float] = []
+
+    def rates_of(slug: str, jobs: Mapping[float, Job]) -> RateTable:
+        tried.extend(jobs)
+        return RateTable(slug, 1, [(rate, scores[rate]) for rate in jobs], 1.0)
+
+    monkeypatch.setattr("submodel.experiments.converged.converge.rate_table", rates_of)
+    keep, contender = tmp_path / "keep", contender_of(tiny)
+    outlook = Outlook(0.0, QUIET)
+    assert choose_rates(Runner(tmp_path / "a", 1, QUIET), [contender], keep, outlook) == {
+        "tiny-rolling": 0.4
+    }
+    assert tried == [0.01, 0.1, 0.2, 0.4]
+    table = read_earlier_rates(contender, keep)
+    assert table is not None
+    assert (table.best, table.is_at_edge, table.core_seconds) == (0.4, True, 3.0)
+
+    scores[0.1] = 0.0  # the best is now at the lower edge, of another grid
+    (keep / "tiny-rolling.rates.json").unlink()
+    tried.clear()
+    choose_rates(Runner(tmp_path / "b", 1, QUIET), [contender], keep, outlook)
+    assert tried == [0.01, 0.1, 0.005]  # and found to be within
+
+    scores |= {0.1: 0.6, 0.2: 0.0}
+    (keep / "tiny-rolling.rates.json").unlink()
+    converge(Runner(tmp_path / "c", 1, QUIET), [contender], keep)  # runs with 0.1, within
+    RateTable("tiny-rolling", 1, [(0.01, 0.5), (0.1, 0.6)]).write(keep)
+    tried.clear()
+    rates = choose_rates(Runner(tmp_path / "c", 1, QUIET), [contender], keep, outlook)
+    assert (rates, tried) == ({"tiny-rolling": 0.1}, [])
+
+
 def test_records_of_another_configuration_are_refused_with_the_reason(
     tmp_path: Path, tiny: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,9 +166,8 @@ def test_records_of_another_configuration_are_refused_with_the_reason(
     assert "(train.rounds: 2, where no run of this course ends)" in refusal(longer)
     decayless = replace(tiny, course=Course(2, 2, step=1, final=0))
     assert "no run of this course ends" in refusal(decayless)
-    assert "(0.01, 0.1 for 1 rounds then, 0.1 for 1 rounds now)" in refusal(
-        replace(tiny, rates=(0.1,))
-    )
+    other_grid = refusal(replace(tiny, rates=(0.1, 0.3)))
+    assert " for 1 rounds then, 0.1, 0.3 for 1 rounds now)" in other_grid
     table = keep / "tiny-rolling.rates.json"
     plain = json.loads(table.read_text())
     best = max(plain["scores"], key=lambda pair: (pair[1], -pair[0]))[0]

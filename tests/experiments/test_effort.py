@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from submodel.experiments.converged.candidates import Candidate
+from submodel.experiments.converged.rates import RateTable
+from submodel.experiments.converged.remarks import effort_words
 from submodel.experiments.effort import Effort, EffortFile, describe_machine, sum_known
+from submodel.experiments.records import SeedRun, VariantRecord
 
 
 def test_efforts_add_up_over_commands_and_are_not_known_where_nobody_counted(
@@ -25,3 +29,17 @@ def test_a_damaged_file_is_no_effort(tmp_path: Path) -> None:
     file = EffortFile(tmp_path / "a.effort.jsonl")
     file.path.write_text('{"core_seconds": 1.0, "mach', "utf-8")
     assert file.read() == Effort()
+
+
+def test_what_runs_took_is_told_though_some_grids_were_not_timed() -> None:
+    def record(*seconds: float | None) -> dict[Candidate, VariantRecord]:
+        runs = [SeedRun(n, [], 7200.0, "", core_seconds=s, machine="a machine")
+                for n, s in enumerate(seconds)]  # fmt: skip
+        return {Candidate("fashion", "rolling"): VariantRecord("a", {}, runs)}
+
+    grids = [RateTable("a", 1, [(0.1, 0.5)], 1800.0), RateTable("b", 1, [(0.1, 0.5)])]
+    whole = "2 runs and 1 grid of rates, 1.50 core-hours on a machine"
+    assert effort_words(record(1800.0, 1800.0), grids[:1]) == whole
+    told = effort_words(record(1800.0, 1800.0), grids)
+    assert told == f"{whole}; 1 grid of rates was not timed"
+    assert effort_words(record(1800.0, None), grids).endswith("4.00 hours of rounds by the clock")

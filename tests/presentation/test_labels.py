@@ -7,12 +7,13 @@ from itertools import combinations, pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.text import Text
 
 from submodel.presentation.bands import Band, draw_band
 from submodel.presentation.figures import new_figure
 from submodel.presentation.labels import label_ends, spread_places
 from submodel.presentation.palette import line_style
-from submodel.presentation.style import DOUBLE, in_style
+from submodel.presentation.style import DOUBLE, SINGLE, in_style
 
 label_heights = st.floats(1, 20)
 labels_wished = st.lists(st.tuples(st.floats(0, 200), label_heights), min_size=1, max_size=8)
@@ -54,6 +55,25 @@ def test_drawn_names_do_not_touch_each_other_or_a_plot(
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
     assert all(box.x0 > plot.get_window_extent().x1 for box in boxes)
     assert all(box.x1 <= figure.bbox.x1 for box in boxes)
+
+
+@pytest.mark.parametrize("title", ["", "a title that is as long as the plot is wide, or longer"])
+def test_names_of_lines_that_end_at_the_top_stay_on_the_paper_and_off_the_title(title: str) -> None:
+    figure = new_figure(SINGLE, 2.0)
+    with in_style():
+        plot = figure.subplots()
+        for place in range(3):
+            name = f"way {place}, with a name that takes two lines"
+            draw_band(plot, Band(name, [0, 10], [[0.0, 1.0]], *line_style(place)))
+        plot.set_title(title)
+        texts = label_ends([plot])
+        figure.draw_without_rendering()
+        boxes = [text.get_window_extent() for text in texts]
+        headings = [text for text in plot.findobj(Text) if isinstance(text, Text) and title]
+        title_boxes = [h.get_window_extent() for h in headings if h.get_text() == title]
+    assert all(box.y1 <= figure.bbox.y1 for box in boxes)
+    assert len(title_boxes) == bool(title)
+    assert not any(box.overlaps(heading) for box in boxes for heading in title_boxes)
 
 
 def test_a_line_drawn_from_right_to_left_is_named_at_its_right_end() -> None:

@@ -42,6 +42,8 @@ def reproduce_converged(
         spread_over_seeds,
         words_of_rest,
     )
+    from submodel.experiments.converged.claims import claims_of
+    from submodel.experiments.converged.overview import write_claims
     from submodel.experiments.converged.questions import QUESTIONS
     from submodel.experiments.runner import Runner
     from submodel.presentation.tables import text_table
@@ -106,10 +108,15 @@ def reproduce_converged(
         words = ("setting", "difference", "measure", "verdict")
         console.print(text_table(question.title, report.ANSWER_HEADINGS, rows, words=words))
         print(page)
+    overview = None
+    if results and len(questions) > 1:
+        overview = write_claims(claims_of(questions, results), folder)
+        if not as_json:
+            print(overview)
     if isinstance(stop, Interruption):
         talk(as_json).print(str(stop), soft_wrap=True)
         raise typer.Exit(130) from None
     if stop is not None:
         raise stop
     if as_json:
-        print_json({"scale": "converged", "experiments": answers})
+        print_json({"scale": "converged", "overview": overview, "experiments": answers})

@@ -179,6 +179,7 @@ def reproduce_command(
         scale: how much of it
         experiments: each with its name, title, page and claims: what is claimed, in which setting,
             the differences seed by seed in its favour, their interval, p-value and verdict
+        overview: of several questions of --scale converged, the page with all their claims
         plan: with --plan instead of experiments, the lines of the plan
     """
     from submodel.config import parse

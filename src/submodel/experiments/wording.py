@@ -32,6 +32,20 @@ def number(measure: str, values: Sequence[float], sign: bool = False) -> str:
     return f"{mean:{mark}.4f}" + (f" ± {deviation:.4f}" if several else "")
 
 
+def counted(count: int, one: str, several: str) -> str:
+    """A count and what it counts.
+
+    Args:
+        count: how many.
+        one: what is said of one.
+        several: what is said of none or several.
+
+    >>> counted(1, "run", "runs"), counted(0, "run", "runs")
+    ('1 run', '0 runs')
+    """
+    return f"{count} {one if count == 1 else several}"
+
+
 def describe_judgement(measure: str, judgement: Judgement, flip_sign: bool = False) -> list[str]:
     """The interval and the p-value; empty where nothing was tested.
 

@@ -86,19 +86,28 @@ def styles_of(
 Curve = tuple[Sequence[float], Sequence[float]]
 
 
-def shared_grid(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def shared_grid(
+    curves: Sequence[Curve], *, to_the_last_end: bool = False
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Curves over the stretch that all of them cover, in between interpolated: x, and y by curve.
 
     The same round costs different bytes with different seeds.
 
     Args:
         curves: x and y of each.
+        to_the_last_end: go on to where the longest ends; others keep their last value from where
+            they end.
 
-    >>> x, y = shared_grid([([1, 3], [0.0, 1.0]), ([2, 4], [0.0, 1.0])])
+    >>> curves = [([1, 3], [0.0, 1.0]), ([2, 4], [0.0, 1.0])]
+    >>> x, y = shared_grid(curves)
     >>> x.tolist(), y.tolist()
     ([2.0, 3.0], [[0.5, 1.0], [0.0, 0.5]])
+    >>> x, y = shared_grid(curves, to_the_last_end=True)
+    >>> x.tolist(), y.tolist()
+    ([2.0, 3.0, 4.0], [[0.5, 1.0, 1.0], [0.0, 0.5, 1.0]])
     """
-    first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    ends = [x[-1] for x, _ in curves]
+    first, last = max(x[0] for x, _ in curves), max(ends) if to_the_last_end else min(ends)
     if first > last:  # one evaluation each, at different costs
         places = np.array([np.mean([x[-1] for x, _ in curves])])
     else:

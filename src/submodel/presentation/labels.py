@@ -142,6 +142,24 @@ def label_ends(plots: Sequence[Plot], width: int = _WIDTH, gap: float = _GAP) ->
     return [text for _, _, text in texts]
 
 
+def names_height(names: Sequence[str], width: int = _WIDTH) -> float:
+    """The inches that the names of some lines take, one below the other.
+
+    Args:
+        names: Of one plot.
+        width: Characters of a name before it is wrapped.
+
+    >>> names_height(["rolling"]) < names_height(["rolling", "static"]) < 0.3
+    True
+    """
+    return sum(_size(wrap_evenly(name, width)) for name in names) / 72.0
+
+
+def _size(text: str) -> float:
+    """The points that a name takes."""
+    return SMALL_TEXT * (_APART + _LINE_HEIGHT * text.count("\n")) * 1.08
+
+
 def wrap_evenly(text: str, width: int) -> str:
     r"""A text in as few lines as its width allows, of about the same length.
 
@@ -182,11 +200,11 @@ def _spread(plot: Plot, pairs: Sequence[tuple[Line2D, Text]], gap: float) -> Non
     for line, _ in pairs:
         x, y = plot.transData.transform(_end(line) or (0.0, 0.0))
         ends.append(((x - box.x0) * points, min(max((y - box.y0) * points, 0.0), height)))
-    sizes = [
-        SMALL_TEXT * (_APART + _LINE_HEIGHT * text.get_text().count("\n")) * 1.08
-        for _, text in pairs
-    ]
-    places = spread_places([y for _, y in ends], sizes, -SMALL_TEXT, height + SMALL_TEXT)
+    sizes = [_size(text.get_text()) for _, text in pairs]
+    below = min(SMALL_TEXT, box.y0 * points)  # nothing leaves the paper, nor covers a title
+    has_title = any(plot.get_title(loc) for loc in ("left", "center", "right"))
+    above = 0.0 if has_title else min(SMALL_TEXT, (plot.figure.bbox.height - box.y1) * points)
+    places = spread_places([y for _, y in ends], sizes, -below, height + above)
     for (line, text), (x, y), place in zip(pairs, ends, places, strict=True):
         text.xy = (1.0, place / height)  # type: ignore[attr-defined]
         _lead(plot, line, (x / width, y / height), place / height, (gap - 1.5) / width)

@@ -83,7 +83,7 @@ def _compare_capacities(
                 f"{name} capacity {write_capacity(first)} there, {write_capacity(second)} here"
             )
     means = [mean_capacity(pairs) for pairs in (there, here)]
-    if abs(means[0] - means[1]) > MEAN_DISTANCE + 1e-9:
+    if round(abs(means[0] - means[1]), 2) > MEAN_DISTANCE:  # shares are recorded as rounded
         obstacles.append(f"mean capacity {means[0]:.2f} there, {means[1]:.2f} here")
     return distance + abs(means[0] - means[1]), obstacles
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from submodel.experiments.converged.questions import QUESTIONS, Contrast
+from submodel.experiments.converged.questions import Contrast, OpenQuestion
 from submodel.experiments.converged.remarks import CandidateRecords
 from submodel.experiments.converged.report import base_measure, judge_question
 from submodel.experiments.converged.settings import SETTINGS
+from submodel.experiments.records import BY_TEST_BATCH
 from submodel.experiments.statistics import EQUAL, FAILS, HOLDS, UNDECIDED, Judgement, spread
-from submodel.experiments.wording import describe_judgement, number
+from submodel.experiments.wording import counted, describe_judgement, number
 
 CITED_SOURCES = ("paper", "FedRolex", "FIARSE", "FedLASE")
 """Whose figures are shown, in this order."""
@@ -20,7 +23,9 @@ CLAIM_HEADINGS = (
 )
 NOT_RUN = "not run yet"
 _BY_SIZE = ("accuracy", "mean over sizes", "smallest size")
-"""The measures that the main question is answered by; others by the first, or by the loss gap."""
+_BY_SIZE_ASKED = ("static", "exclusive", "smallest", "table3")
+"""Questions that are answered by all of these; others by the first of them."""
+_BESIDE = ("loss gap", "accuracy gap", BY_TEST_BATCH)
 _ROLLING_STATIC, _ROLLING_RANDOM = ("rolling", "static"), ("rolling", "random")
 PUBLISHED_FIGURES: dict[tuple[str, tuple[str, str], str], dict[str, str]] = {
     ("cifar-low", _ROLLING_STATIC, "accuracy"): {
@@ -42,7 +47,9 @@ PUBLISHED_FIGURES: dict[tuple[str, tuple[str, str], str], dict[str, str]] = {
         "paper": "above (Fig. 1 and 2)",
         "FedRolex": "+22.8, not aligned (69.44 - 46.64)",
     },
-    ("table3", _ROLLING_STATIC, "accuracy"): {"paper": "+0.9, CIFAR-100 (35.30 - 34.37)"},
+    ("table3", _ROLLING_STATIC, "accuracy at round 2000"): {
+        "paper": "+0.9, CIFAR-100 (35.30 - 34.37)"
+    },
     ("overfit", ("dropout-at-1-2", "full"), "loss gap"): {
         "paper": "0.0064, 0.0176 less (Tab. 1 and 2)"
     },
@@ -50,27 +57,92 @@ PUBLISHED_FIGURES: dict[tuple[str, tuple[str, str], str], dict[str, str]] = {
 """By setting, ways and measure: differences of accuracy in points, as printed, and of what."""
 
 
-def claim_rows_of(results: CandidateRecords) -> list[list[str]]:
-    """A row for every contrast that decides something, run or not.
+@dataclass(frozen=True)
+class ContrastClaim:
+    """A contrast that decides something, and what it came to."""
+
+    question: OpenQuestion
+    contrast: Contrast
+    judgement: Judgement | None
+    """None where it has not been run."""
+
+    @property
+    def words(self) -> str:
+        """What is claimed."""
+        better, worse = self.contrast.sides
+        return f"{better.title} beats {worse.title}"
+
+    @property
+    def published_figures(self) -> Mapping[str, str]:
+        """What others printed of it, by source."""
+        ways = (self.contrast.better, self.contrast.worse)
+        return PUBLISHED_FIGURES.get((self.contrast.setting, ways, self.contrast.measure), {})
+
+    @property
+    def is_early(self) -> bool:
+        """Whether seeds are missing that were planned, so that the verdict is not the last word."""
+        planned = SETTINGS[self.contrast.setting].seeds
+        return self.judgement is not None and len(self.judgement.differences) < planned
+
+    def row(self) -> list[str]:
+        """What stands under `CLAIM_HEADINGS`."""
+        figures = (self.published_figures.get(source, "") for source in CITED_SOURCES)
+        setting = SETTINGS[self.contrast.setting]
+        return [self.words, setting.title, self.contrast.measure, *figures, *self._answer()]
+
+    def _answer(self) -> list[str]:
+        if self.judgement is None or not self.judgement.differences:
+            return [NOT_RUN, "", "", ""]
+        measure, planned = (
+            base_measure(self.contrast.measure),
+            SETTINGS[self.contrast.setting].seeds,
+        )
+        interval, _ = describe_judgement(measure, self.judgement)
+        count = len(self.judgement.differences)
+        return [
+            number(measure, [spread(self.judgement.differences)[0]], sign=True),
+            interval,
+            f"{count} of {planned}" if self.is_early else f"{count}",
+            f"{self.judgement.verdict} so far" if self.is_early else self.judgement.verdict,
+        ]
+
+
+def claims_of(questions: Iterable[OpenQuestion], results: CandidateRecords) -> list[ContrastClaim]:
+    """Every contrast that decides something, run or not.
 
     Args:
+        questions: whose contrasts.
         results: what came out, by candidate.
     """
-    rows = []
-    for question in QUESTIONS.values():
+    claims = []
+    for question in questions:
         judgements = dict(judge_question(question, results))
-        for contrast in question.contrasts:
-            base = base_measure(contrast.measure)
-            if base in (*_BY_SIZE[: 3 if question.name == "static" else 1], "loss gap"):
-                rows.append([*_claim(contrast), *_answer(contrast, judgements.get(contrast))])
-    return rows
+        measures = _BY_SIZE[: 3 if question.name in _BY_SIZE_ASKED else 1]
+        claims += [
+            ContrastClaim(question, contrast, judgements.get(contrast))
+            for contrast in question.contrasts
+            if base_measure(contrast.measure) in (*measures, *_BESIDE)
+        ]
+    return claims
+
+
+def published_differences(words: str) -> list[float]:
+    """The differences that a source printed, in points.
+
+    Args:
+        words: as in `PUBLISHED_FIGURES`.
+
+    >>> published_differences("-8.8 down to 1/64, +1.2 down to 1/25 (65.09 - 73.88, 73.75 - 72.51)")
+    [-8.8, 1.2]
+    """
+    return [float(word) for word in re.findall(r"(?<!\w)[+-][\d.]+", words.partition("(")[0])]
 
 
 def words_of_state(rows: Sequence[Sequence[str]]) -> str:
     """How many claims are decided, are not, and have not been run.
 
     Args:
-        rows: of `claim_rows_of`.
+        rows: of claims.
 
     >>> words_of_state([["a", "not run yet", "", "", ""], ["b", "+1.0 points", "", "3", "holds"]])
     'Of 2 contrasts 1 holds, 0 do not hold, 0 are undecided, 0 lack seeds, and 1 has not been run.'
@@ -79,41 +151,9 @@ def words_of_state(rows: Sequence[Sequence[str]]) -> str:
     known_verdicts = (HOLDS, FAILS, UNDECIDED, EQUAL, NOT_RUN)
     few = sum(count for verdict, count in verdicts.items() if verdict not in known_verdicts)
     return (
-        f"Of {len(rows)} contrasts {_count(verdicts[HOLDS], 'holds', 'hold')}, "
-        f"{_count(verdicts[FAILS], 'does not hold', 'do not hold')}, "
-        f"{_count(verdicts[UNDECIDED] + verdicts[EQUAL], 'is undecided', 'are undecided')}, "
-        f"{_count(few, 'lacks seeds', 'lack seeds')}, and "
-        f"{_count(verdicts[NOT_RUN], 'has not been run', 'have not been run')}."
+        f"Of {len(rows)} contrasts {counted(verdicts[HOLDS], 'holds', 'hold')}, "
+        f"{counted(verdicts[FAILS], 'does not hold', 'do not hold')}, "
+        f"{counted(verdicts[UNDECIDED] + verdicts[EQUAL], 'is undecided', 'are undecided')}, "
+        f"{counted(few, 'lacks seeds', 'lack seeds')}, and "
+        f"{counted(verdicts[NOT_RUN], 'has not been run', 'have not been run')}."
     )
-
-
-def _count(number_: int, one: str, several: str) -> str:
-    return f"{number_} {one if number_ == 1 else several}"
-
-
-def _claim(contrast: Contrast) -> list[str]:
-    better, worse = contrast.sides
-    figures = PUBLISHED_FIGURES.get(
-        (contrast.setting, (better.way, worse.way), contrast.measure), {}
-    )
-    return [
-        f"{better.title} beats {worse.title}",
-        SETTINGS[contrast.setting].title,
-        contrast.measure,
-        *(figures.get(source, "") for source in CITED_SOURCES),
-    ]
-
-
-def _answer(contrast: Contrast, judgement: Judgement | None) -> list[str]:
-    if judgement is None or not judgement.differences:
-        return [NOT_RUN, "", "", ""]
-    measure, planned = base_measure(contrast.measure), SETTINGS[contrast.setting].seeds
-    count = len(judgement.differences)
-    interval, _ = describe_judgement(measure, judgement)
-    mean = spread(judgement.differences)[0]
-    return [
-        number(measure, [mean], sign=True),
-        interval,
-        f"{count} of {planned}" if count < planned else f"{count}",
-        judgement.verdict,
-    ]

@@ -15,7 +15,12 @@ from submodel.experiments.converged.earlier import (
     with_runs,
 )
 from submodel.experiments.converged.outlook import Outlook, seconds_left
-from submodel.experiments.converged.rates import TUNING_SEED, rate_table
+from submodel.experiments.converged.rates import (
+    STEPS_BEYOND,
+    TUNING_SEED,
+    rate_table,
+    read_rates,
+)
 from submodel.experiments.jobs import Job
 from submodel.experiments.records import VariantRecord
 from submodel.experiments.runner import Runner
@@ -114,24 +119,44 @@ def choose_rates(
 ) -> dict[str, float]:
     """The learning rate of every contender that has a grid; tried where there is no table yet.
 
+    Where the best rate is at the edge of a grid, half or twice of it is tried, too, and once more;
+    not for contenders that have runs already.
+
     Args:
         runner: runs several at a time.
         contenders: whose grids.
         records: where the tables are kept, each as soon as its grid has been tried.
         outlook: of the whole plan.
     """
+    with_grids = [contender for contender in contenders if contender.rates]
     grids = {
-        c.slug: _grid(runner, c)
-        for c in contenders
-        if c.rates and read_earlier_rates(c, records) is None
+        c.slug: _grid(runner, c, c.rates)
+        for c in with_grids
+        if read_earlier_rates(c, records) is None
     }
+    _try_grids(runner, grids, records, outlook)
+    for _ in range(STEPS_BEYOND):
+        edges = {c.slug: _beyond(runner, c, records) for c in with_grids}
+        grids = {slug: grid for slug, grid in edges.items() if grid}
+        for job in (job for grid in grids.values() for job in grid.values()):
+            outlook.add(job)
+        _try_grids(runner, grids, records, outlook)
+    tables = {c.slug: read_earlier_rates(c, records) for c in with_grids}
+    return {slug: table.best for slug, table in tables.items() if table is not None}
+
+
+def _try_grids(
+    runner: Runner, grids: Mapping[str, Mapping[float, Job]], records: Path, outlook: Outlook
+) -> None:
+    """Run the trials of some grids; a table is kept or extended as soon as its grid is tried."""
     trials = {job.folder.path: slug for slug, grid in grids.items() for job in grid.values()}
     jobs = [job for grid in grids.values() for job in grid.values()]
     ended_paths = {job.folder.path for job in jobs if job.is_finished}
 
     def keep_table(slug: str, grid: Mapping[float, Job]) -> None:
         if all(job.folder.path in ended_paths for job in grid.values()):
-            rate_table(slug, grid).write(records)
+            table, earlier = rate_table(slug, grid), read_rates(records, slug)
+            (table if earlier is None else earlier.with_scores(table)).write(records)
 
     def note(job: Job) -> None:
         ended_paths.add(job.folder.path)
@@ -151,11 +176,19 @@ def choose_rates(
         work_before=outlook.seconds_done,
         work_beyond=outlook.beyond(jobs),
     )
-    tables = {c.slug: read_earlier_rates(c, records) for c in contenders}
-    return {slug: table.best for slug, table in tables.items() if table is not None}
 
 
-def _grid(runner: Runner, contender: Contender) -> dict[float, Job]:
+def _beyond(runner: Runner, contender: Contender, records: Path) -> dict[float, Job]:
+    """The trial of a rate beyond the edge of a grid, where its best rate is there."""
+    table = read_earlier_rates(contender, records)
+    if table is None or table.beyond is None or read_earlier(contender, records) is not None:
+        return {}
+    if len(table.scores) >= len(contender.rates) + STEPS_BEYOND:
+        return {}
+    return _grid(runner, contender, [table.beyond])
+
+
+def _grid(runner: Runner, contender: Contender, rates: Sequence[float]) -> dict[float, Job]:
     course = Course(contender.tuning_rounds, contender.tuning_rounds, step=1, final=0)
     return {
         rate: runner.job(
@@ -164,5 +197,5 @@ def _grid(runner: Runner, contender: Contender) -> dict[float, Job]:
             course,
             seconds=contender.seconds,
         )
-        for rate in contender.rates
+        for rate in rates
     }

@@ -10,7 +10,7 @@ from submodel.config import parse
 from submodel.config.meaning import differences
 from submodel.errors import ConfigError, SubmodelError
 from submodel.experiments.converged.contenders import Contender
-from submodel.experiments.converged.rates import RateTable, read_rates
+from submodel.experiments.converged.rates import RateTable, is_extended, read_rates
 from submodel.experiments.records import SeedRun, VariantRecord, portable
 
 _ELSEWHERE = ("seed", "data.path", "data.source")  # where the same data was found, and which run
@@ -40,7 +40,7 @@ def read_earlier(contender: Contender, records: Path) -> VariantRecord | None:
 def read_earlier_rates(contender: Contender, records: Path) -> RateTable | None:
     """The rates that were tried for a contender already; None where none were.
 
-    Raises `SubmodelError` where it was another grid.
+    Raises `SubmodelError` where it was another grid; it may be longer at its ends.
 
     Args:
         contender: whose.
@@ -51,7 +51,7 @@ def read_earlier_rates(contender: Contender, records: Path) -> RateTable | None:
         return None
     then = table.rounds, sorted(rate for rate, _ in table.scores)
     now = contender.tuning_rounds, sorted(contender.rates)
-    if then != now:
+    if then[0] != now[0] or not is_extended(then[1], now[1]):
         raise SubmodelError(
             f"{records / f'{contender.slug}.rates.json'} is of another grid ({_grid(*then)} then, "
             f"{_grid(*now)} now): give another folder, or take it away"

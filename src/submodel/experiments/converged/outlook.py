@@ -34,6 +34,14 @@ class Outlook:
         """It begins now."""
         self.begin = self.clock()
 
+    def add(self, job: Job) -> None:
+        """A run that was not planned at the beginning.
+
+        Args:
+            job: which.
+        """
+        self.planned += _seconds(job)
+
     def leave_out(self, job: Job) -> None:
         """A run that was finished before.
 

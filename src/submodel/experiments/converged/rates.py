@@ -20,6 +20,8 @@ from submodel.files import UnreadableError, read_typed, write_text
 
 TUNING_SEED = 1000
 """No result is of it."""
+STEPS_BEYOND = 2
+"""How often a grid is extended whose best rate is at its edge."""
 _LAST = 3  # evaluations that are averaged
 _MOST = 2**20  # bytes of a file
 
@@ -55,8 +57,31 @@ class RateTable:
     @property
     def is_at_edge(self) -> bool:
         """Whether a larger or smaller rate than the grid has might do better still."""
+        return self.beyond is not None
+
+    @property
+    def beyond(self) -> float | None:
+        """The rate to try next, half or twice the best one; None where that is within the grid.
+
+        >>> RateTable("a", 10, [(0.02, 0.5), (0.05, 0.4)]).beyond
+        0.01
+        >>> RateTable("a", 10, [(0.02, 0.4), (0.05, 0.5), (0.1, None)]).beyond
+        """
         rates = [rate for rate, _ in self.scores]
-        return len(rates) > 1 and self.best in (min(rates), max(rates))
+        if len(rates) == 1 or min(rates) < self.best < max(rates):
+            return None
+        return self.best / 2 if self.best == min(rates) else self.best * 2
+
+    def with_scores(self, other: RateTable) -> RateTable:
+        """Its scores and those of rates that were tried later, in order of the rates.
+
+        Args:
+            other: of the same name, for as many rounds.
+        """
+        seconds = [self.core_seconds, other.core_seconds]
+        total = None if None in seconds else sum(s for s in seconds if s is not None)
+        scores = sorted([*self.scores, *other.scores])
+        return RateTable(self.slug, self.rounds, scores, total)
 
     def write(self, folder: Path) -> None:
         """Keep it beside the records."""
@@ -66,6 +91,19 @@ class RateTable:
 
 
 _TABLE = TypeAdapter(RateTable)
+
+
+def is_extended(rates: Sequence[float], grid: Sequence[float]) -> bool:
+    """Whether some rates are a grid and what was tried beyond its edges, if anything was.
+
+    >>> is_extended([0.01, 0.02, 0.05], [0.02, 0.05]), is_extended([0.02, 0.05, 0.5], [0.02, 0.05])
+    (True, False)
+    """
+    low, high = min(grid), max(grid)
+    lower = [low / 2**step for step in range(1, 1 + sum(rate < low for rate in rates))]
+    higher = [high * 2**step for step in range(1, 1 + sum(rate > high for rate in rates))]
+    is_short = len(lower) + len(higher) <= STEPS_BEYOND
+    return is_short and sorted(rates) == sorted([*lower, *grid, *higher])
 
 
 def read_rates(folder: Path, slug: str) -> RateTable | None:

@@ -10,9 +10,11 @@ from submodel.experiments.converged.rates import RateTable
 from submodel.experiments.converged.settings import SETTINGS
 from submodel.experiments.records import VariantRecord
 from submodel.experiments.statistics import LEAST_SEEDS, LEVEL, Judgement
+from submodel.experiments.wording import counted
 
 CandidateRecords = Mapping[Candidate, VariantRecord]
 """What came out, by candidate."""
+_GRIDS = ("grid of rates", "grids of rates")
 
 
 def effort_words(results: CandidateRecords, tables: Sequence[RateTable]) -> str:
@@ -23,14 +25,19 @@ def effort_words(results: CandidateRecords, tables: Sequence[RateTable]) -> str:
         tables: of learning rates.
     """
     runs = [run for record in results.values() for run in record.runs]
-    efforts = [run.core_seconds for run in runs] + [table.core_seconds for table in tables]
-    counted_efforts = [seconds for seconds in efforts if seconds is not None]
+    run_seconds = [run.core_seconds for run in runs if run.core_seconds is not None]
+    grid_seconds = [t.core_seconds for t in tables if t.core_seconds is not None]
     text = f"{len(runs)} runs"
-    if len(counted_efforts) < len(efforts):  # what rounds took by the clock, whoever had the core
+    if len(run_seconds) < len(runs):  # what rounds took by the clock, whoever had the core
         return f"{text}, {sum(run.seconds for run in runs) / 3600:.2f} hours of rounds by the clock"
-    text += f" and {len(tables)} grids of rates" if tables else ""
+    if grid_seconds:
+        text += f" and {counted(len(grid_seconds), *_GRIDS)}"
     machines = " and ".join(dict.fromkeys(run.machine for run in runs if run.machine))
-    return f"{text}, {sum(counted_efforts) / 3600:.2f} core-hours on {machines}"
+    hours = (sum(run_seconds) + sum(grid_seconds)) / 3600
+    others = len(tables) - len(grid_seconds)
+    was = "was" if others == 1 else "were"
+    rest = f"; {counted(others, *_GRIDS)} {was} not timed" if others else ""
+    return f"{text}, {hours:.2f} core-hours on {machines}{rest}"
 
 
 def rest_words(question: OpenQuestion, results: CandidateRecords) -> list[str]:

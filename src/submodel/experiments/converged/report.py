@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
     from matplotlib.figure import Figure
 
+_TITLE = 44  # characters of a line over one of two plots
 ANSWER_HEADINGS = (
     *("setting", "difference", "measure", "in its favour", "seeds that agree"),
     *(*JUDGEMENT_HEADINGS, "verdict"),
@@ -195,7 +197,7 @@ def draw_question(results: CandidateRecords) -> Figure:
     plots = figure.subplots(rows, columns, squeeze=False).ravel()
     for setting, plot in zip(settings, plots, strict=False):
         _draw_setting(plot, {c: r for c, r in results.items() if c.setting == setting})
-        plot.set_title(SETTINGS[setting].title)
+        plot.set_title(fill(SETTINGS[setting].title, _TITLE))
     for plot in plots[len(settings) :]:
         plot.axis("off")
     label_ends(list(plots[: len(settings)]))
@@ -205,7 +207,7 @@ def draw_question(results: CandidateRecords) -> Figure:
 def _draw_setting(plot: Plot, results: CandidateRecords) -> None:
     finals = [float(np.mean(list(r.final("accuracy").values()))) for r in results.values()]
     for (candidate, record), style in zip(results.items(), styles_of(finals), strict=True):
-        x, values = shared_grid(record.against("round", "accuracy"))
+        x, values = shared_grid(record.against("round", "accuracy"), to_the_last_end=True)
         draw_band(plot, Band(candidate.title, x.tolist(), values, *(style or ("", ""))), not style)
     plot.set(xlabel="round", ylabel="test accuracy")
     plot.set_xlim(left=0)
@@ -252,7 +254,8 @@ def question_lines(
         *rest_words(question, results),
         f"![{question.title}]({picture})",
         "",
-        "Lines are means over seeds, bands go from the least to the most.",
+        "Lines are means over seeds, bands go from the least to the most; a run that ended before "
+        "others counts with its last value from there on. Steep ends are the lower learning rate.",
         "",
         *_table(ANSWER_HEADINGS, rows),
         reading_words([judgement for _, judgement in judge_question(question, results)]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from submodel.engines.native.build import find_compiler
@@ -109,7 +110,7 @@ def _smallest(smallest: float) -> Setting:
     """Capacities 1 and a smaller one, in proportions that make the mean capacity 0.6."""
     share = (_MEAN_CAPACITY - smallest) / (1 - smallest)
     return Setting(
-        f"Fashion-MNIST, L = 5, capacities 1 and {smallest:g}, mean {_MEAN_CAPACITY:g}",
+        f"Fashion-MNIST, L = 5, capacities 1 and {Fraction(smallest)}, mean {_MEAN_CAPACITY:g}",
         _fashion(10_000, capacities=[1.0, smallest], proportions=[share, 1 - share]),
         _FASHION_COURSE,
         seeds=10,
