@@ -7,12 +7,12 @@ from pathlib import Path
 from submodel.experiments.advice.evidence import EVIDENCE_FILE
 from submodel.experiments.advice.gather import gather_evidence
 from submodel.experiments.converged.agenda import plan_lines, read_available, spread_over_seeds
-from submodel.experiments.converged.claims import CLAIM_HEADINGS, claim_rows_of, words_of_state
+from submodel.experiments.converged.claims import claims_of
+from submodel.experiments.converged.overview import claims_lines, draw_claims
 from submodel.experiments.converged.questions import QUESTIONS
 from submodel.experiments.converged.report import draw_question, question_lines, results_of
 from submodel.experiments.paper.gpu_time import gpu_lines
 from submodel.presentation.figures import save_figure
-from submodel.presentation.tables import markdown_table
 from tools.pages import RESULTS, replace
 from tools.rooms import ROOT
 
@@ -26,7 +26,7 @@ def parts(records: Path = RECORDS) -> dict[str, str]:
     questions = list(QUESTIONS.values())
     results, tables = read_available(questions, records / "converged")
     deviations = spread_over_seeds(questions, records / "converged")
-    claims, lines = claim_rows_of(results), []
+    lines: list[str] = []
     for question in questions:
         own_tables = [t for candidate in question.candidates for t in tables.get(candidate, [])]
         command = f"submodel reproduce {question.name} --scale converged"
@@ -37,7 +37,7 @@ def parts(records: Path = RECORDS) -> dict[str, str]:
             *question_lines(question, own_results, own_tables, command, figure(question.name)),
         ]
     return {
-        "claims": "\n".join([words_of_state(claims), "", *markdown_table(CLAIM_HEADINGS, claims)]),
+        "claims": "\n".join(claims_lines(claims_of(questions, results), figure("claims"))),
         "questions": "\n".join(lines).strip(),
         "plan": "\n".join(plan_lines(questions, deviations)).strip(),
         "GPU": "\n".join(gpu_lines()),
@@ -45,7 +45,7 @@ def parts(records: Path = RECORDS) -> dict[str, str]:
 
 
 def figure(name: str) -> str:
-    """The figure of a question, from the page."""
+    """A figure, from the page."""
     return f"{FIGURES}/converged-{name}.png"
 
 
@@ -53,10 +53,12 @@ def main() -> None:
     """The page's parts, its figures, and the evidence that the package has."""
     for name, text in parts().items():
         replace(RESULTS, name, text)
-    results, _ = read_available(list(QUESTIONS.values()), RECORDS / "converged")
-    for question in QUESTIONS.values():
+    questions = list(QUESTIONS.values())
+    results, _ = read_available(questions, RECORDS / "converged")
+    for question in questions:
         if own_results := results_of(question, results):
             save_figure(draw_question(own_results), RESULTS.parent / figure(question.name))
+    save_figure(draw_claims(claims_of(questions, results)), RESULTS.parent / figure("claims"))
     gather_evidence(RECORDS).write(EVIDENCE_FILE)
 
 
