@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tools import commands, components, graph
 from tools.pages import ARCHITECTURE, COMMANDS, CONFIGURATION, PICTURE, part
-from tools.picture import drawn_edges
+from tools.picture import PLACES, drawn_edges
 from tools.rooms import GROUND, ROOT, Rooms, first_line, read_rooms
 
 from submodel.config import parse
@@ -46,7 +46,8 @@ def test_arrows_that_follow_from_others_are_left_out_and_all_go_down() -> None:
     rooms = Rooms(("a", "b", "c", GROUND), ("errors",), imports)
     assert rooms.edges == [("a", "b"), ("b", "c"), ("c", GROUND)]
     assert rooms.below("a") == {GROUND: 5, "c": 3, "b": 1}
-    assert all(ROOMS.rows[by] < ROOMS.rows[to] for by, to in ROOMS.imports)
+    assert set(PLACES) == set(ROOMS.names)
+    assert all(PLACES[by] < PLACES[to] for by, to in ROOMS.imports)  # down, or to the right
 
 
 @pytest.mark.parametrize(("room", "below"), [*zip(ROOMS.names[:-1], ROOMS.names[1:], strict=True)])

@@ -1,65 +1,69 @@
-"""The import graph as a picture: rooms as boxes in rows, arrows to what they import."""
+"""The import graph as a picture: rooms in rows, and an arrow from each to what it imports."""
 
 from __future__ import annotations
 
 import json
-import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-from matplotlib.path import Path as Curve
+from matplotlib.path import Path as Route
 from PIL import Image
 
-from tools.rooms import GROUND, Rooms, purpose
+from submodel.presentation.figures import new_figure
+from submodel.presentation.labels import wrap_evenly
+from submodel.presentation.palette import FRAME, GROUND, INK, LINES, shade
+from submodel.presentation.style import DOUBLE, SMALL_TEXT, TEXT, in_style
+from tools import rooms as house
+from tools.rooms import Rooms, purpose
 
-COLUMNS = {
-    "testing": -1.0, "api": 0.0, "cli": 2.5,
-    "federation": 1.0, "experiments": 2.0, "theory": 3.0, "report": 4.0,
-    "local": -0.5, "tasks": -1.0, "data": 0.0, "model": 1.0, "presentation": 4.0,
-}  # fmt: skip
-"""Where rooms are drawn, from left to right; all others stand at 0. Rows follow from imports."""
-BANDS = {
-    "the edges": ("cli", "#eceff4", "#5e81ac"),
-    "many runs,\nmany machines": ("experiments", "#e3ecf7", "#4a7fc1"),
-    "one run": ("runs", "#e2f1ec", "#3f9c7e"),
-    "one round": ("engines", "#fdf3dc", "#d19a1f"),
-    "one client": ("local", "#fbe7de", "#d0714a"),
-    "the model,\nthe data": ("model", "#f3e6ef", "#a4628f"),
-    "the ground:\nno torch": (GROUND, "#eeeeee", "#777777"),
+ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "where people\ncome in": (LINES[0], ("testing", "api", "cli", "")),
+    "what is shown": (LINES[0], ("", "", "", "report")),
+    "many runs,\nmany machines": (LINES[4], ("", "federation", "experiments", "theory")),
+    "one run": (LINES[2], ("runs", "prepare", "config", "")),
+    "one round": (LINES[1], ("engines", "algorithm", "schemes", "")),
+    "one client": (LINES[3], ("local", "tasks", "data", "")),
+    "one model,\nall figures": (LINES[5], ("model", "presentation", "", "")),
+    "the ground:\nno PyTorch": (INK, (house.GROUND,)),
 }
-"""What rows are about: each band begins with the row of a room; its colour, that of its boxes."""
-WIDTH, HEIGHT, LEFT, RIGHT = 0.92, 0.7, -2.3, 4.6
-LINE = "#7b8794"
-CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "color": "#26303b", "zorder": 4}
+"""The rows from top to bottom: what each is about, its colour, its rooms from left to right."""
+PLACES = {
+    room: (row, column)
+    for row, (_, names) in enumerate(ROWS.values())
+    for column, room in enumerate(names)
+    if room
+}
+"""The row and the column of every room."""
+WIDTH, HEIGHT, AISLE, LEFT = 1.28, 0.60, 0.27, 1.1  # inches
+_PITCH = (DOUBLE - LEFT - WIDTH - 0.1) / 3  # from one column to the next
+_STEP = 0.09  # between two lines in one aisle
+_CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "color": INK, "zorder": 4}
+_HOW_TO_READ = (
+    "An arrow leads to what a room imports. A room may use all that its arrows reach, "
+    "and nothing above itself."
+)
+Point = tuple[float, float]
 
 
 def draw(rooms: Rooms, file: Path) -> None:
     """Draw the rooms into a PNG, which also keeps the arrows as text."""
-    rows = rooms.rows
-    figure = plt.figure(figsize=(15, 13.5), dpi=84)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(LEFT, RIGHT), ylim=(-rows[GROUND] - 0.5, 0.5))
-    axes.axis("off")
-    colours = _draw_bands(axes, rows)
-    for by, to in rooms.edges:
-        _draw_arrow(axes, _place(by, rows), _place(to, rows), onto_ground=to == GROUND)
-    for room in rooms.names[:-1]:
-        x, y = _place(room, rows)
-        _draw_box(axes, x, y, WIDTH, colours[rows[room]])
-        axes.text(x, y + 0.21, room, fontsize=14.5, weight="bold", **CENTRED)
-        about = textwrap.fill(purpose(room), 24)
-        axes.text(x, y - 0.08, about, fontsize=9.5, linespacing=1.2, **CENTRED)
-    middle = (COLUMNS["tasks"] + COLUMNS["presentation"]) / 2
-    wide = COLUMNS["presentation"] - COLUMNS["tasks"] + WIDTH
-    _draw_box(axes, middle, -rows[GROUND], wide, colours[rows[GROUND]])
-    files = "   ·   ".join(sorted(rooms.files))
-    axes.text(middle, -rows[GROUND], files, fontsize=14, weight="bold", **CENTRED)
-    arrows = {"Description": json.dumps(rooms.edges), "Software": ""}
-    figure.savefig(file, metadata=arrows)
-    plt.close(figure)
+    height = _top(len(ROWS)) - AISLE + 0.1
+    with in_style():
+        figure = new_figure(DOUBLE, height, {"left": 0, "right": 1, "bottom": 0, "top": 1})
+        axes = figure.add_subplot()
+        axes.set(xlim=(0, DOUBLE), ylim=(height, 0))
+        axes.axis("off")
+        axes.text(0.1, AISLE / 2, _HOW_TO_READ, va="center", fontsize=SMALL_TEXT)
+        _draw_rows(axes)
+        for route in _routes(rooms.edges):
+            _draw_arrow(axes, route)
+        for room, place in PLACES.items():
+            _draw_room(axes, room, place, rooms)
+        arrows = {"Description": json.dumps(rooms.edges), "Software": ""}
+        figure.savefig(file, dpi=200, metadata=arrows)
 
 
 def drawn_edges(file: Path) -> list[tuple[str, str]]:
@@ -68,47 +72,69 @@ def drawn_edges(file: Path) -> list[tuple[str, str]]:
         return [(by, to) for by, to in json.loads(image.info["Description"])]
 
 
-def _place(room: str, rows: dict[str, int]) -> tuple[float, float]:
-    return COLUMNS.get(room, 0.0), -rows[room]
+def _routes(edges: list[tuple[str, str]]) -> Iterator[list[Point]]:
+    """The corners of every arrow.
+
+    It goes down in the column of its room, or of the one it leads to where others stand in the way,
+    and aside in the aisle between two rows, where arrows to one room share a line.
+    """
+    taken = set(PLACES.values())
+    turns: dict[tuple[str, str], int] = {}  # the row below whose aisle an arrow turns
+    for by, to in edges:
+        (row, column), (end_row, _) = PLACES[by], PLACES[to]
+        is_free = not any((between, column) in taken for between in range(row + 1, end_row))
+        turns[by, to] = end_row if is_free else row + 1
+    for by, to in edges:
+        (row, column), (end_row, end_column) = PLACES[by], PLACES[to]
+        x, x_end = _middle(column), _middle(end_column)
+        if row == end_row:  # to the neighbour
+            y = _top(row) + HEIGHT / 2
+            yield [(x + WIDTH / 2, y), (x_end - WIDTH / 2, y)]
+        elif x == x_end or to == house.GROUND:  # which is as wide as the house
+            yield [(x, _top(row) + HEIGHT), (x, _top(end_row))]
+        else:
+            others = {PLACES[t][1] for (_, t), turn in turns.items() if turn == turns[by, to]}
+            lane = sorted(others).index(end_column)  # from the left, so that no two cross
+            y = _top(turns[by, to]) - AISLE + (lane + 1) * _STEP
+            yield [(x, _top(row) + HEIGHT), (x, y), (x_end, y), (x_end, _top(end_row))]
 
 
-def _draw_bands(axes: Axes, rows: dict[str, int]) -> list[str]:
-    """Shade what belongs together; returns the colour of the boxes of every row."""
-    starts = [rows[room] for room, _, _ in BANDS.values()]
-    colours: list[str] = []
-    ends = [*starts[1:], rows[GROUND] + 1]
-    for (label, (_, shade, edge)), top, end in zip(BANDS.items(), starts, ends, strict=True):
-        axes.axhspan(-end + 0.5, -top + 0.5, color=shade, lw=0, zorder=0)
-        axes.text(LEFT + 0.08, -top, label, va="center", fontsize=15, color=edge, style="italic")
-        colours += [edge] * (end - top)
-    return colours
+def _middle(column: int) -> float:
+    return LEFT + column * _PITCH + WIDTH / 2
 
 
-def _draw_box(axes: Axes, x: float, y: float, width: float, edge: str) -> None:
-    corner = x - width / 2, y - HEIGHT / 2
-    style = "round,pad=0,rounding_size=0.07"
-    shape = FancyBboxPatch(corner, width, HEIGHT, boxstyle=style, mutation_aspect=0.9)
-    shape.set(facecolor="white", edgecolor=edge, linewidth=2, zorder=3)
-    axes.add_patch(shape)
+def _top(row: int) -> float:
+    return row * (HEIGHT + AISLE) + AISLE
 
 
-def _draw_arrow(
-    axes: Axes, begin: tuple[float, float], end: tuple[float, float], onto_ground: bool
-) -> None:
-    """A curve that leaves a box below and enters the other above; far ones may do either aside."""
-    (x0, y0), (x1, y1) = begin, end
-    x1 = x0 if onto_ground else x1  # the ground is as wide as the house
-    if x0 - x1 > 1 and y0 - y1 > 2:
-        x1, y0 = x1 + WIDTH / 2, y0 - HEIGHT / 2
-        points = [(x0, y0), (x0, y1 + 1.2), (x0 - 0.4, y1), (x1, y1)]
-    elif x1 - x0 > 1 and y0 - y1 > 2:
-        x0, y1 = x0 + WIDTH / 2, y1 + HEIGHT / 2
-        points = [(x0, y0), (x1 - 1.5, y0), (x1, y0 - 1), (x1, y1)]
-    else:
-        y0, y1 = y0 - HEIGHT / 2, y1 + HEIGHT / 2
-        bend = (y0 - y1) * (0.55 if y0 - y1 < 2 else 0.35)
-        points = [(x0, y0), (x0, y0 - bend), (x1, y1 + bend), (x1, y1)]
-    path = Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
-    arrow = FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=15, linewidth=1.6)
-    arrow.set(color=LINE, zorder=2)
+def _draw_rows(axes: Axes) -> None:
+    for row, (label, (colour, _)) in enumerate(ROWS.items()):
+        top = _top(row) - 0.04
+        tint = shade((GROUND, colour), 0.07)
+        axes.axhspan(top, top + HEIGHT + 0.08, color=tint, linewidth=0, zorder=0)
+        axes.text(0.1, _top(row) + HEIGHT / 2, label, va="center", color=colour, weight="bold")
+
+
+def _draw_room(axes: Axes, room: str, place: tuple[int, int], rooms: Rooms) -> None:
+    row, column = place
+    is_ground = room == house.GROUND
+    x, y = _middle(column), _top(row)
+    width = 3 * _PITCH + WIDTH if is_ground else WIDTH
+    colour = list(ROWS.values())[row][0]
+    style = "round,pad=0,rounding_size=0.05"
+    box = FancyBboxPatch((x - WIDTH / 2, y), width, HEIGHT, boxstyle=style)
+    box.set(facecolor=GROUND, edgecolor=colour, linewidth=0.8, zorder=3)
+    axes.add_patch(box)
+    if is_ground:
+        files = "  ·  ".join(sorted(rooms.files))
+        axes.text(x - WIDTH / 2 + width / 2, y + HEIGHT / 2, files, fontsize=TEXT, **_CENTRED)
+        return
+    axes.text(x, y + 0.11, room, fontsize=TEXT, weight="bold", **_CENTRED)
+    about = wrap_evenly(purpose(room), 22)
+    axes.text(x, y + 0.385, about, fontsize=SMALL_TEXT - 0.5, linespacing=1.15, **_CENTRED)
+
+
+def _draw_arrow(axes: Axes, points: list[Point]) -> None:
+    arrow = FancyArrowPatch(path=Route(points), arrowstyle="-|>", mutation_scale=7, linewidth=0.9)
+    arrow.set(color=FRAME, zorder=2, joinstyle="round")
     axes.add_patch(arrow)

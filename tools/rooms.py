@@ -49,18 +49,6 @@ class Rooms:
             if not any(other in self.reach[between] for between in self.below(room))
         ]
 
-    @cached_property
-    def rows(self) -> dict[str, int]:
-        """How far down each room stands: below all that import it, or right on the ground."""
-        on_ground = [room for room in self.names if self.reach[room] == {GROUND}]
-        found: dict[str, int] = {}
-        for room in self.names[:-1]:
-            if room not in on_ground:
-                above = (found[by] for by, to in self.imports if to == room)
-                found[room] = max((row + 1 for row in above), default=0)
-        lowest = max(found.values())
-        return found | dict.fromkeys(on_ground, lowest + 1) | {GROUND: lowest + 2}
-
 
 def read_rooms() -> Rooms:
     """The rooms as pyproject.toml orders them, with the imports of the code as it is."""

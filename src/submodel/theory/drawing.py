@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from submodel.presentation.figures import new_figure, save_figure
-from submodel.presentation.labels import label_ends
+from submodel.presentation.labels import label_ends, names_height
 from submodel.presentation.palette import INK, line_style
 from submodel.presentation.style import DOUBLE, SMALL_TEXT, with_style
 from submodel.presentation.ticks import even_ticks, log_scale, name_ticks, plain_number
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _PLOT_WIDTH = 135.0  # points of an axis, about
+_NAME_WIDTH = 17  # characters
+_LEAST_HEIGHT, _AROUND = 1.95, 0.7  # inches: of a panel; of its title and the numbers below
 _QUIET = "#6f6f6f"  # of levels
 
 
@@ -129,17 +131,29 @@ def panels_figure(panels: Sequence[Panel], title: str) -> Figure:
         panels: What to draw.
         title: Over all of them.
     """
-    height = -(-len(panels) // 2)
-    figure = new_figure(DOUBLE, 0.2 + 1.95 * height)
-    plots = figure.subplots(height, 2, squeeze=False).ravel()
+    heights = [max(map(_height, panels[at : at + 2])) for at in range(0, len(panels), 2)]
+    figure = new_figure(DOUBLE, 0.2 + sum(heights))
+    ratios = {"height_ratios": heights}
+    plots = figure.subplots(len(heights), 2, squeeze=False, gridspec_kw=ratios).ravel()
     for panel, plot in zip(panels, plots, strict=False):
         _draw(panel, plot)
     for plot in plots[len(panels) :]:
         plot.axis("off")
     has_exact = any(line.exact is not None for panel in panels for line in panel.lines)
     figure.suptitle(f"{title} (crosses: exact values)" if has_exact else title)
-    label_ends(list(plots[: len(panels)]), width=17)
+    label_ends(list(plots[: len(panels)]), width=_NAME_WIDTH)
     return figure
+
+
+def _height(panel: Panel) -> float:
+    """The inches of a panel with its title and numbers: enough for the names of all its lines."""
+    names = [line.label for line in panel.lines] + list(panel.levels)
+    names += [_guide_name(guide) for guide in panel.guides]
+    return max(_LEAST_HEIGHT, names_height(names, _NAME_WIDTH) + _AROUND)
+
+
+def _guide_name(guide: Guide) -> str:
+    return f"{guide.label}: slope {guide.slope:g}"
 
 
 def _draw(panel: Panel, plot: Plot) -> None:
@@ -155,8 +169,7 @@ def _draw(panel: Panel, plot: Plot) -> None:
     for guide, dots in zip(panel.guides, (":", "--", "-."), strict=False):
         x = np.array([guide.x, ticks[-1]])
         y = guide.y * (x / guide.x) ** guide.slope
-        label = f"{guide.label}: slope {guide.slope:g}"
-        plot.plot(x, y, linestyle=dots, color=INK, linewidth=1.0, label=label)
+        plot.plot(x, y, linestyle=dots, color=INK, linewidth=1.0, label=_guide_name(guide))
     for label, value in panel.levels.items():
         plot.plot(
             [ticks[0], ticks[-1]], [value] * 2, "--", color=_QUIET, linewidth=0.8, label=label
