@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from submodel.experiments.comparison.plan import compare
     from submodel.model.axes.declare import Axes, declare
     from submodel.model.axes.tracer import trace
+    from submodel.report.page.write import write_report
     from submodel.runs.callbacks.base import Callback
     from submodel.runs.open import Run, open  # noqa: A004
     from submodel.tasks.base import TaskKind
@@ -61,6 +62,7 @@ __all__ = [
     "open",
     "trace",
     "train",
+    "write_report",
 ]
 __getattr__ = lazily(
     __name__,
@@ -74,6 +76,7 @@ __getattr__ = lazily(
         "compare": "submodel.experiments.comparison.plan",
         **dict.fromkeys(("Dataset", "dataset", "digits", "load_dataset"), "submodel.data"),
         "TaskKind": "submodel.tasks.base",
+        "write_report": "submodel.report.page.write",
     },
 )
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from submodel.errors import SubmodelError, plain
 
 _T = TypeVar("_T")
-JsonNumber = int | float
+
+
+def _within_floats(value: int | float) -> int | float:
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError("larger than any number that can be counted with")
+    return value
+
+
+JsonNumber = Annotated[int | float, AfterValidator(_within_floats)]
 """A number as JSON has it: a whole one stays whole."""
 
 

@@ -1,4 +1,4 @@
-"""Every command has --json: one object on the output, with the keys that its help names."""
+"""Every command with a result has --json: one object on the output, with the keys of its help."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from tests.support.runs import run
 COMMANDS = all_commands()
 WITHOUT = {
     "join": "it goes on until it is stopped, and has no result",
-    "watch": "it is for people; 'runs --json' tells programs how things stand",
 }
 RESULTS = Path(__file__).parents[2] / "results"
 FAST = ["--set", "train.rounds=2", "--set", "model.name=mlp", "--set", "model.width=16"]
@@ -34,6 +33,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "train": ("--out", "{here}/new", *FAST),
     "resume": ("{run}",),
     "runs": ("{run}",),
+    "watch": ("{run}",),
     "show": ("{run}",),
     "report": ("{run}", "--out", "{here}/report.html"),
     "plot": ("loss", "{run}", "--out", "{here}/loss.png"),
@@ -106,7 +106,12 @@ def test_json_is_one_object_with_the_keys_of_the_help(
 
 
 DRY_RUN = "seconds rounds processes phases quantities trial_seconds capacities"
-WITH_AN_OPTION = {"train": set(DRY_RUN.split()), "reproduce": {"plan"}, "plot": {"figures"}}
+WITH_AN_OPTION = {
+    "train": set(DRY_RUN.split()),
+    "reproduce": {"plan", "overview"},
+    "plot": {"figures"},
+}
+WITH_AN_OPTION["watch"] = {"runs", "runs_planned", "begun_runs"}  # of an experiment
 
 
 def _refuse(constant: str) -> Any:

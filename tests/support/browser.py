@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +15,34 @@ if TYPE_CHECKING:
 
 
 _PATIENCE = 10.0  # seconds
-_IS_DRAWN = """const curves = document.getElementById("curves-chart");
+IS_DRAWN = """const curves = document.getElementById("curves-chart");
 return document.getElementById("sentence") && (!curves || curves.querySelector("svg"));"""
+"""A script: whether a page of ours has drawn itself."""
 NO_BROWSER = "no browser here (chromium and chromedriver)"
 """Why the tests of pages are skipped."""
+_PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+_OPTIONS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-quic", "--hide-scrollbars"),
+)
+
+
+def start_browser(profile: Path) -> Chrome | None:
+    """A browser with an empty profile; None where the machine has none."""
+    program = next((path for name in _PROGRAMS if (path := shutil.which(name))), None)
+    driver_program = shutil.which("chromedriver")
+    if program is None or driver_program is None:
+        return None
+    from selenium.webdriver import Chrome, ChromeOptions
+    from selenium.webdriver.chrome.service import Service
+
+    options = ChromeOptions()
+    options.binary_location = program
+    for text in (*_OPTIONS, f"--user-data-dir={profile}", "--window-size=1280,900"):
+        options.add_argument(text)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    return Chrome(options=options, service=Service(driver_program))
 
 
 class Browser:
@@ -26,24 +51,25 @@ class Browser:
     def __init__(self, driver: Chrome) -> None:
         self.driver = driver
 
-    def open(self, page: Path, width: int = 1280, scheme: str = "light") -> None:
-        """Open a file as people do, in a window of so many pixels."""
+    def open(self, page: Path | str, width: int = 1280, scheme: str = "light") -> None:
+        """Open a file as people do, in a window of so many pixels; or an address, as it is."""
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.problems()
         self.requests()
-        self.driver.get(page.as_uri())
-        self.wait(_IS_DRAWN)
+        self.driver.get(page if isinstance(page, str) else page.as_uri())
+        if isinstance(page, Path):
+            self.wait(IS_DRAWN)
 
     def run(self, script: str, *arguments: object) -> Any:
         """What a script returns."""
         return self.driver.execute_script(script, *arguments)
 
-    def wait(self, script: str) -> None:
+    def wait(self, script: str, patience: float = _PATIENCE) -> None:
         """Wait until a script returns something that is so."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + patience
         while not self.run(script):
             assert time.monotonic() < deadline, script
             time.sleep(0.02)

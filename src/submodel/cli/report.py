@@ -10,7 +10,6 @@ import typer
 from submodel.cli import completion
 from submodel.cli.base import AsJson
 from submodel.cli.json_output import print_json
-from submodel.errors import ConfigError
 
 
 def report_command(
@@ -40,14 +39,9 @@ def report_command(
     JSON:
         page: the file
     """
-    from submodel.report.page import page_data, write_page
+    from submodel.report.page import write_report
 
-    file = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
-    if file.is_dir():
-        raise ConfigError([f"--out: {file} is a folder; give the file of a page"])
-    data = page_data(folders)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_page(data, file)
+    file = write_report(*folders, out=out)
     if as_json:
         print_json({"page": file})
     else:

@@ -101,15 +101,30 @@ def watch_command(
     port: Annotated[
         int | None, typer.Option(help="Of --web (default: one that is free).", min=0, max=65535)
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Watch a run or an experiment until it is finished.
 
-    Ctrl-C leaves it alone. Into a pipe: a line for every evaluated round, or run that ends.
+    Ctrl-C leaves it alone. Into a pipe: a line for every evaluated round, or run that ends. With
+    --json: how it stands now, once.
 
     Examples:
         submodel watch runs/digits
         submodel watch runs/compare-digits --once
         submodel watch runs/digits --web --port 8080
+        submodel watch runs/digits --json
+    JSON:
+        path, kind, state, reason, changed: what and where it is, how it stands, since when
+        scheme, data, model: what a run trains, by their names
+        rounds, rounds_planned: of a run, done and in the end
+        runs, runs_planned: of an experiment, likewise
+        test_*: a run's scores after the last evaluated round
+        traffic, seconds: bytes and time so far, of an experiment those of all its runs
+        seconds_left: at the pace so far; null: nobody can tell
+        last_round: a run's last line of metrics.jsonl; null before the first
+        devices: of a run over Flower, each with its name, is_present and problem
+        warnings: of a run over Flower, the last ones of its server
+        begun_runs: of an experiment, each as submodel runs --json has it
     """
     from submodel.report.live import terminal
 
@@ -117,8 +132,15 @@ def watch_command(
         raise ConfigError(["--port: goes with --web"])
     if once and web:
         raise ConfigError(["--once: a page that ends at once is what 'submodel report' writes"])
+    if as_json and web:
+        raise ConfigError(["--json: a page has none; leave --web out"])
     if path.exists() and not path.is_dir():
         raise SubmodelError(f"{path}: not a folder")
+    if as_json:
+        from submodel.report.live.snapshot import snapshot
+
+        print_json(snapshot(path))
+        return
     if once:
         terminal.show_once(path, console)
         return

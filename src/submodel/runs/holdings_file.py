@@ -21,7 +21,8 @@ from submodel.model.layers import ModelLayer
 
 _LONGEST = 2**23  # bytes of a line
 _MOST_LAYERS = 2**25  # bytes of layers.json
-_Count = Annotated[int, Field(ge=0)]
+_MOST_UNITS = 2**24  # of an axis
+_Count = Annotated[int, Field(ge=0, le=2**53)]
 _Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -36,7 +37,7 @@ class _Line(TypedDict):
     """A round's line of ``coverage.jsonl``."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
-    round: Annotated[int, Field(ge=1)]
+    round: Annotated[int, Field(ge=1, le=2**53)]
     clients: list[_Count]
     capacities: list[_Share]
     places: NotRequired[list[_Count]]
@@ -148,9 +149,12 @@ def read_model_outline(path: Path) -> ModelOutline | None:
         path: the file.
     """
     try:
-        return read_typed(_OUTLINE, path, _MOST_LAYERS)
+        outline = read_typed(_OUTLINE, path, _MOST_LAYERS)
     except UnreadableError:
         return None
+    names = {axis for layer in outline.layers for axis in layer.axes}
+    has_sizes = all(0 < size <= _MOST_UNITS for size in outline.axes.values())
+    return outline if has_sizes and names <= outline.axes.keys() else None
 
 
 def write_model_outline(path: Path, outline: ModelOutline) -> None:

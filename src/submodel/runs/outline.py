@@ -6,6 +6,8 @@ moment: what cannot be read is left out.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +29,7 @@ RunState = Literal["running", "stopped", "finished", "failed"]
 
 _MOST_METRICS = 2**28  # bytes that are read at once
 _LONGEST_NAME = 80
+_MOST_ROUNDS = 2**53
 
 
 @dataclass(frozen=True)
@@ -119,8 +122,21 @@ def read_lines(file: Path) -> Iterable[Metrics]:
     for text in content.splitlines():
         with suppress(ValueError):
             line = from_json(text)
-            if isinstance(line, dict) and isinstance(line.get("round"), int):
+            if is_line(line):
                 yield line
+
+
+def is_line(value: object) -> bool:
+    """Whether it may be the line of a round.
+
+    Args:
+        value: of a file.
+
+    >>> is_line({"round": 3}), is_line({"round": 10**400}), is_line([3])
+    (True, False, False)
+    """
+    number = value.get("round") if isinstance(value, dict) else None
+    return isinstance(number, int) and not isinstance(number, bool) and 0 < number < _MOST_ROUNDS
 
 
 def scores_in(entries: Mapping[str, Any]) -> dict[str, float]:
@@ -144,18 +160,24 @@ def is_number(value: object) -> bool:
 
     Args:
         value: of a file.
+
+    >>> is_number(7), is_number(True), is_number("7"), is_number(10**400)
+    (True, False, False, False)
     """
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) <= sys.float_info.max
 
 
 def sum_of(line: Mapping[str, Any], *keys: str) -> Any:
-    """The sum of those entries of a line that are numbers.
+    """The sum of those entries of a line that are numbers, and finite.
 
     Args:
         line: of the metrics, or a table of it.
         keys: of the entries.
     """
-    return sum(line[key] for key in keys if is_number(line.get(key)))
+    values = [line[key] for key in keys if is_number(line.get(key))]
+    return sum(value for value in values if math.isfinite(value))
 
 
 def _read_config(folder: RunFolder) -> dict[str, Any]:

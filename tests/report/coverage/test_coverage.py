@@ -18,6 +18,7 @@ from submodel.errors import SubmodelError
 from submodel.model.cut import UnitCut
 from submodel.report.coverage import client_cut, coverage_of
 from submodel.report.coverage.build import build_coverage
+from submodel.report.coverage.selection import choose_rounds
 from submodel.report.coverage.source import HoldingsSource, source_of
 from submodel.runs.holdings_file import ModelOutline
 from tests.support.runs import SMALL, run
@@ -151,12 +152,22 @@ def test_a_large_run_is_thinned_and_says_so() -> None:
     assert found.axes[0].units_per_column == 5
     assert found.axes[0].holders[0].columns == 60
     assert found.notes == (
-        "75 of 1000 rounds are shown, one drawn from each stretch.",
+        "75 of 1000 rounds are shown: the first, the last, and one drawn from each stretch between "
+        "them.",
         "Units stand in groups, shown by their mean, on "
         + ", ".join(f"axis{k}" for k in range(8))
         + ".",
     )
     assert len(json.dumps(found.json())) < 2**20
+
+
+@pytest.mark.parametrize("most", [2, 3, 8, 75])
+@pytest.mark.parametrize("done", [76, 77, 150, 1000])
+def test_however_long_a_run_is_its_first_and_last_rounds_are_shown(most: int, done: int) -> None:
+    chosen = choose_rounds(range(1, done + 1), most, seed=0)
+    assert (chosen[0], chosen[-1]) == (1, done)
+    assert len(set(chosen)) == len(chosen) == most
+    assert chosen == sorted(chosen)
 
 
 def _layers(count: int) -> Any:

@@ -75,6 +75,15 @@ def test_strangers_cannot_steer_the_terminal(tmp_path: Path) -> None:
     assert "INFO" not in text
 
 
+def test_a_server_that_waits_for_its_first_device_says_so(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [], sections={"engine": {"name": "flower"}})
+    with folder.lock():
+        view = RunFollower(folder.path).view()
+    assert "none has said yet who it is" in " ".join(
+        rendered_lines(run_screen(view, 0.0, 120, 30), 120)
+    )
+
+
 def test_lines_are_read_on_and_anew_where_a_run_was_resumed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", [round_entries(1), round_entries(2)])
     lines = GrowingLines(folder.metrics_file)
@@ -160,3 +169,20 @@ def test_the_command_shows_a_snapshot(experiment: Path, submodel: Command) -> No
     assert finished[0] == "round 4/4: train loss 0.5000, test accuracy 50.0%, test loss 0.5000"
     assert "neither a run" in submodel("watch", experiment / "no", "--once").stderr
     assert "not a folder" in submodel("watch", experiment / "progress.json").stderr
+
+
+def test_programs_get_one_object(experiment: Path, submodel: Command) -> None:
+    run = json.loads(submodel("watch", experiment / "runs/way/seed-1", "--json").stdout)
+    assert (run["kind"], run["state"], run["rounds"], run["rounds_planned"]) == (
+        "run",
+        "stopped",
+        2,
+        4,
+    )
+    assert (run["test_accuracy"], run["last_round"]["round"], run["seconds_left"]) == (0.5, 2, None)
+    with work_shown(experiment):
+        whole = json.loads(submodel("watch", experiment, "--json").stdout)
+    assert (whole["kind"], whole["state"], whole["runs"]) == ("experiment", "running", 1)
+    assert [row["state"] for row in whole["begun_runs"]] == ["finished", "stopped"]
+    assert whole["seconds_left"] > 0
+    assert "leave --web out" in submodel("watch", experiment, "--json", "--web").stderr

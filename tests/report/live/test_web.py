@@ -22,11 +22,15 @@ from tests.support.run_folders import evaluated, round_entries, write_run
 Answer = tuple[int, dict[str, str], bytes]
 
 
+class Clock:
+    """It stands still while a request is answered; the next one comes much later."""
+
+    now = 0.0
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[LiveServer]:
-    # two looks at the clock while data is read, in one moment; the next request comes later
-    ticks = iter(n // 2 * 100 for n in range(10**6))
-    with LiveServer(LiveData(tmp_path / "run", clock=lambda: float(next(ticks)))) as live:
+    with LiveServer(LiveData(tmp_path / "run", clock=lambda: Clock.now)) as live:
         thread = threading.Thread(target=live.serve_forever, args=(0.02,))
         thread.start()
         yield live
@@ -35,6 +39,7 @@ def server(tmp_path: Path) -> Iterator[LiveServer]:
 
 
 def ask(server: LiveServer, path: str, method: str = "GET", **headers: str) -> Answer:
+    Clock.now += 100.0
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, headers=named)
@@ -65,6 +70,32 @@ def test_the_page_follows_a_run_from_before_its_beginning(
     assert (newer[0], rounds_in(newer)) == (200, 3)
     folder.config_file.unlink()  # as in a moment of writing: what there was is shown
     assert ask(server, "/data.json")[2] == newer[2]
+
+
+def test_what_takes_long_is_read_less_often_and_only_where_something_is_new() -> None:
+    now, line, reads = [0.0], [1], list[tuple[float, bool]]()
+
+    def read(_: Path, details: bool) -> dict[str, Any]:
+        reads.append((now[0], details))
+        if details:
+            now[0] += 2.0
+        part = [line[0]] if details else None
+        return {"line": line[0], "coverage": part, "partitions": part}
+
+    live = LiveData(Path(), read, clock=lambda: now[0])
+    assert live.current()[0] == {"line": 1, "coverage": [1], "partitions": [1]}
+    for moment in (20.0, 30.0, 40.0, 50.0):
+        now[0] = moment
+        line[0] = 2 if moment >= 30 else 1
+        shown, body = live.current()
+        assert json.loads(body) == shown
+        assert shown is not None
+        assert shown["line"] == line[0]
+        assert shown["coverage"] == [2 if moment >= 50 else 1]  # two seconds: not for 40 more
+    assert [when for when, details in reads if details] == [0.0, 50.0]
+    now[0] = 1000.0
+    live.current()
+    assert reads[-1] == (1000.0, False)  # nothing is new
 
 
 def test_nothing_else_is_ever_sent(server: LiveServer, tmp_path: Path) -> None:

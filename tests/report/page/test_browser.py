@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium.webdriver import ActionChains
@@ -77,6 +79,26 @@ def test_pointing_at_a_curve_tells_its_values(pages: Path, browser: Browser) -> 
     assert words.count("%") == 9  # mean, least and most of each
 
 
+def test_a_point_of_a_study_tells_its_own_interval(tmp_path: Path, browser: Browser) -> None:
+    file = make_study(tmp_path / "study") / "tiny.json"
+    content = json.loads(file.read_text("utf-8"))
+    content["rows"][0]["gap"] = -0.1  # on a logarithmic scale there is no such point
+    file.write_text(json.dumps(content), "utf-8")
+    write_page(page_data([file.parent]), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    browser.find("#study-0 .chart").click()  # comes into sight, and is drawn
+    browser.wait("return Boolean(document.querySelector('#study-0 .chart').chart.instance)")
+    browser.run(
+        """document.querySelector("#study-0 .chart").chart.instance.dispatchAction(
+            { type: "showTip", seriesIndex: 0, dataIndex: 0 });"""
+    )
+    browser.wait("return document.querySelector('.tip')")
+    words = browser.text(".tip")
+    assert "R 20" in words
+    assert "0.045" in words
+    assert "0.055" in words
+
+
 def test_ways_are_filtered_hidden_and_sorted(pages: Path, browser: Browser) -> None:
     browser.open(pages / "comparison.html")
 
@@ -107,6 +129,22 @@ def test_ways_are_filtered_hidden_and_sorted(pages: Path, browser: Browser) -> N
     assert browser.problems() == []
 
 
+def test_of_many_ways_only_the_best_are_coloured(tmp_path: Path, browser: Browser) -> None:
+    paths = [
+        make_run(tmp_path / f"{n}", bonus=0.01 * n, settings={"local": {"lr": 0.1 + n}}).path
+        for n in range(10)
+    ]
+    write_page(page_data(paths, details=False), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    names = browser.text("#curves-chart svg")
+    assert len(browser.all(CURVE)) == 6
+    assert ("9.1" in names, "0.1" in names) == (True, False)  # the best are named, not the worst
+    for chip in browser.all(".legend .chip")[-2:]:
+        chip.click()
+    assert len(browser.all(CURVE)) == 8  # few enough for all
+    assert browser.problems() == []
+
+
 def test_the_coverage_is_scrubbed_by_round(pages: Path, browser: Browser) -> None:
     browser.open(pages / "run.html")
     slider = browser.find("#round-slider")
@@ -123,6 +161,25 @@ def test_the_coverage_is_scrubbed_by_round(pages: Path, browser: Browser) -> Non
     assert len(browser.all(".layers li canvas")) == 3  # its layers
     ActionChains(browser.driver, duration=0).move_to_element(maps[0]).perform()
     assert "held by" in browser.text(".coverage .readout")
+    assert browser.problems() == []
+
+
+def test_fitted_sub_models_have_a_table_and_their_units(tmp_path: Path, browser: Browser) -> None:
+    folder = make_run(tmp_path / "run")
+    fit: dict[str, Any] = {"capacity": 0.25, "cut": "<b>importance</b>", "units": {"a": [0, 5]}}
+    fit |= {"score": {"accuracy": 0.6}, "score_before": {"accuracy": 0.1}, "rounds": 10}
+    fit |= {"model_sha256": f"{0:064x}", "fitted_sha256": ""}
+    file = folder.path / "fit/capacity-0.25/fit.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(fit), "utf-8")
+    folder.outline_file.write_text('{"axes": {"a": 8}, "layers": []}', "utf-8")
+    write_page(page_data([folder.path], details=False), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    row = browser.text("#fitted tbody tr")
+    assert all(words in row for words in ("1/4", "10.0 %", "60.0 %", "<b>importance</b>"))
+    assert "2 of 8 units" in browser.text("#fitted .kept")
+    pixels = browser.run(PIXELS, browser.find("#fitted .kept canvas"))
+    assert [value == pixels[0] for value in pixels] == [unit in (0, 5) for unit in range(8)]
     assert browser.problems() == []
 
 
@@ -197,14 +254,24 @@ def test_newer_data_is_drawn_in_place(pages: Path, tmp_path: Path, browser: Brow
 
 def test_twenty_runs_of_a_thousand_rounds_open_at_once(tmp_path: Path, browser: Browser) -> None:
     paths = [
-        make_run(tmp_path / f"{scheme}-{seed}", seed, scheme, 1000, bonus=bonus, every=5).path
+        make_run(
+            tmp_path / f"{scheme}-{seed}",
+            seed,
+            scheme,
+            1000,
+            bonus=bonus,
+            every=5,
+            settings=SMALL_NET,
+        ).path
         for scheme, bonus in (("rolling", 0.1), ("static", 0.0), ("random", 0.05), ("full", 0.15))
         for seed in range(5)
     ]
     page = tmp_path / "page.html"
-    write_page(page_data(paths, details=False), page)
+    write_page(page_data(paths), page)  # with coverage and partitions
     assert page.stat().st_size < 5_000_000
     browser.open(page)
+    assert len(browser.all("#coverage select option")) == 4
+    assert browser.all("#data canvas")
     seconds = (
         browser.run(
             "const [t] = performance.getEntriesByType('navigation'); return t.loadEventEnd || 1e9"

@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
+import submodel
+from submodel.algorithm.holdings import unpack_units
 from submodel.errors import SubmodelError
 from submodel.experiments.statistics import behind_best
 from submodel.report.page import page_data, page_html, write_page
@@ -41,6 +44,7 @@ def test_a_run_is_told_by_its_costs_and_scores(tmp_path: Path) -> None:
     assert run["final"]["test_accuracy"] == pytest.approx(0.8)
     assert run["final"]["capacity_accuracy.0.25"] == pytest.approx(0.4)
     assert run["phases"] == pytest.approx({"plan": 0.012, "train": 1.2, "merge": 0.12})
+    assert data["title"] == "run"  # its folder, which people know it by
     assert "80.0 %" in data["sentence"]
     assert "rolling" in data["sentence"]
     assert data["warnings"] == []
@@ -184,3 +188,33 @@ def test_nothing_in_the_data_can_end_its_element_or_run(tmp_path: Path) -> None:
     assert "connect-src &#x27;self&#x27;" in page_html(data, live_url="/data.json")
     write_page(data, tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text("utf-8") == page
+
+
+def test_a_page_is_not_written_over_a_folder(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run").path
+    with pytest.raises(SubmodelError, match="is a folder; give the file of a page"):
+        submodel.write_report(run, out=tmp_path)
+    with pytest.raises(SubmodelError, match="at least one folder"):
+        submodel.write_report(out=tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_fitted_sub_models_are_shown_with_their_scores_and_units(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    config = {"train": {"rounds": 2}, "clients": {"capacities": [1, 0.5]}}
+    submodel.train(net, submodel.digits(), config, out=tmp_path / "run")
+    opened_run = submodel.open(tmp_path / "run", model=net, data=submodel.digits())
+    (about,) = opened_run.fit("1/2", rounds=1, cut="prefix", progress=False)
+    (fit,) = data_of(tmp_path / "run")["runs"][0]["fits"]
+    assert (fit["capacity"], fit["cut"], fit["headline"]) == (0.5, "prefix", "accuracy")
+    assert fit["before"] == about["score_before"]["accuracy"]
+    assert fit["score"] == about["score"]["accuracy"]
+    assert fit["global_score"] == about["global_score"]["accuracy"]
+    assert fit["bytes"] == about["bytes_down"] + about["bytes_up"]
+    ((axis, size),) = fit["sizes"].items()
+    kept_units = np.flatnonzero(unpack_units(fit["units"][axis], size))
+    assert (size, kept_units.tolist()) == (8, [0, 1, 2, 3])
+    (tmp_path / "run/fit/capacity-0.5/fit.json").write_text("{}", "utf-8")
+    data = data_of(tmp_path / "run")
+    assert data["runs"][0]["fits"] == []
+    assert any("fit.json: damaged" in warning for warning in data["warnings"])

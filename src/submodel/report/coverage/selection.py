@@ -59,27 +59,30 @@ class Extent:
 
 
 def choose_rounds(rounds: Sequence[int], most: int, seed: int) -> list[int]:
-    """At most so many of these rounds: one of each stretch, drawn, as every k-th could be in step
-    with what a scheme repeats.
+    """At most so many of these rounds: the first, the last, and one of each stretch between them,
+    drawn, as every k-th could be in step with what a scheme repeats.
 
     Args:
         rounds: their numbers, ascending.
-        most: how many may be chosen.
+        most: how many may be chosen, at least 2.
         seed: of the run: the same rounds are chosen each time.
 
     >>> choose_rounds(range(1, 5), 4, seed=0)
     [1, 2, 3, 4]
-    >>> len(choose_rounds(range(1, 1001), 150, seed=0))
-    150
+    >>> chosen = choose_rounds(range(1, 1001), 150, seed=0)
+    >>> len(chosen), chosen[0], chosen[-1]
+    (150, 1, 1000)
     """
     if len(rounds) <= most:
         return list(rounds)
-    bounds = [k * len(rounds) // most for k in range(most + 1)]
+    first, *between, last = rounds
+    stretches = most - 2
+    bounds = [*(k * len(between) // stretches for k in range(stretches)), len(between)]
     places = [
-        int(generator(seed, "rounds shown", k).integers(first, end))
-        for k, (first, end) in enumerate(pairwise(bounds))
+        int(generator(seed, "rounds shown", k).integers(start, end))
+        for k, (start, end) in enumerate(pairwise(bounds))
     ]
-    return [rounds[place] for place in places]
+    return [first, *(between[place] for place in places), last]
 
 
 def capacity_levels(

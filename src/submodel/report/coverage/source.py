@@ -66,7 +66,9 @@ class HoldingsSource:
             round_: its number, from 1.
         """
         holdings = self.records.get(round_)
-        if holdings is not None and (holdings.cuts or holdings.weights):
+        if self.cuts_weights:
+            return holdings is not None and bool(holdings.weights)
+        if holdings is not None and holdings.cuts:
             return True
         is_planned = holdings is not None or self.config.engine.name != "flower"
         return is_planned and self._can_draw(round_)
@@ -118,7 +120,7 @@ class HoldingsSource:
         """Whether the cuts of a round follow from the seed and who took part."""
         finishing = finishing_round(self.config)
         is_finishing = finishing is not None and round_ > finishing
-        return not (self.cuts_weights or is_finishing or sends_masks(self._scheme))
+        return not (is_finishing or sends_masks(self._scheme))
 
     @cached_property
     def _axes(self) -> Axes:
@@ -149,9 +151,12 @@ def source_of(path: str | Path) -> HoldingsSource:
     """
     folder = RunFolder(Path(path))
     config = folder.config()
-    records, lines = read_holdings(folder.holdings_file), folder.metrics()
+    rounds_planned = config.train.rounds  # what is told of a later round is damage
+    records = {n: r for n, r in read_holdings(folder.holdings_file).items() if n <= rounds_planned}
     absent = {
-        line["round"]: frozenset({**line["refused"], **line.get("missing", {})}) for line in lines
+        line["round"]: frozenset({**line["refused"], **line.get("missing", {})})
+        for line in folder.metrics()
+        if line["round"] <= rounds_planned
     }
     rounds_done = max([0, *records, *absent])
     outline = read_model_outline(folder.outline_file)
@@ -177,9 +182,13 @@ def _fits(holdings: Holdings, outline: ModelOutline) -> bool:
                 unpack_units(text, outline.axes[axis])
     except (KeyError, ValueError):
         return False
+    holders = {client for cut in holdings.cuts for client in cut.clients}
+    if holdings.cuts and not {taker.client for taker in holdings.takers} <= holders:
+        return False
     capacities = {taker.capacity for taker in holdings.takers}
-    is_counted = holdings.weights.keys() <= capacities
-    return is_counted and all(len(counts) == tensors for counts in holdings.weights.values())
+    if holdings.weights and holdings.weights.keys() != capacities:
+        return False
+    return all(len(counts) == tensors for counts in holdings.weights.values())
 
 
 def _mask(units: NDArray[np.int64], size: int) -> NDArray[np.bool_]:

@@ -33,7 +33,8 @@ def notes_of(
         )
     if shown_rounds < known_rounds:
         notes.append(
-            f"{shown_rounds} of {known_rounds} rounds are shown, one drawn from each stretch."
+            f"{shown_rounds} of {known_rounds} rounds are shown: the first, the last, and one "
+            "drawn from each stretch between them."
         )
     if source.cuts_weights:
         notes.append(

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from submodel.errors import plain
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics
-from submodel.runs.outline import RunOutline, read_outline
+from submodel.runs.outline import RunOutline, is_line, read_outline
 
 _MOST_AT_ONCE, _MOST_ROSTER, _MOST_LOG = 2**26, 2**26, 2**16  # bytes
 _MOST_WARNINGS = 3
@@ -57,7 +57,7 @@ class GrowingLines:
         for text in texts:
             with suppress(ValueError):
                 line = from_json(text)
-                if isinstance(line, dict) and isinstance(line.get("round"), int):
+                if is_line(line):
                     self._by_round[line["round"]] = line
 
 

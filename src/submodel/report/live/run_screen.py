@@ -197,7 +197,8 @@ def _troubles(lines: Sequence[Metrics], kind: str) -> str:
 
 def _devices_of(view: RunView, running: bool) -> str:
     if not view.devices:
-        return ""
+        is_waiting = running and view.outline.text("engine.name") == "flower"
+        return "none has said yet who it is" if is_waiting else ""
     if not running:
         return f"{len(view.devices)} known"
     away = [device for device in view.devices if not device.is_present]

@@ -66,6 +66,18 @@ def state_of(sight: RunView | ExperimentOutline | None) -> str:
     return sight.outline.phase if isinstance(sight, RunView) else sight.phase
 
 
+def look_once(path: Path) -> RunView | ExperimentOutline:
+    """How a run or an experiment stands; raises `SubmodelError` where there is neither.
+
+    Args:
+        path: its folder.
+    """
+    sight = Lookout(path).look()
+    if sight is None:
+        raise SubmodelError(f"{plain(path, 200)}: neither a run nor an experiment")
+    return sight
+
+
 def show_once(path: Path, console: Console) -> None:
     """Show how a run or an experiment stands.
 
@@ -73,11 +85,7 @@ def show_once(path: Path, console: Console) -> None:
         path: its folder.
         console: where.
     """
-    lookout = Lookout(path)
-    sight = lookout.look()
-    if sight is None:
-        raise SubmodelError(f"{plain(path, 200)}: neither a run nor an experiment")
-    console.print(lookout.screen(sight, console))
+    console.print(Lookout(path).screen(look_once(path), console))
 
 
 def watch(path: Path, console: Console, pause: float = PAUSE) -> None:

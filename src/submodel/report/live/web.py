@@ -31,6 +31,8 @@ _MOST_CONNECTIONS = 16
 _PATIENCE = 5.0  # seconds that a client may be silent
 _LONGEST = 15.0  # seconds that a request may take in all
 _LEAST_AGE, _REST = 1.0, 4.0  # seconds that data is good for; and times what reading it took
+_LEAST_DETAILS_AGE, _DETAILS_REST = 10.0, 20.0  # of what takes longer: who held what, who has what
+_DETAILS = ("coverage", "partitions")
 _HEADERS = {
     "Cache-Control": "no-cache",
     "Connection": "close",
@@ -55,21 +57,23 @@ class LiveData:
 
     Args:
         path: the folder of a run or an experiment.
-        read: from folders to the data of a page.
+        read: from a folder to the data of a page, with or without what takes longer.
         clock: seconds.
     """
 
     def __init__(
         self,
         path: Path,
-        read: Callable[[Path], dict[str, Any]] | None = None,
+        read: Callable[[Path, bool], dict[str, Any]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path, self._clock = path, clock
-        self._read = read or (lambda folder: page_data([folder], details=False))
+        self._read = read or (lambda folder, details: page_data([folder], details=details))
         self._guard = threading.Lock()
         self._data: dict[str, Any] | None = None
         self._body, self._good_until = b"", -1.0
+        self._details: dict[str, Any] = dict.fromkeys(_DETAILS)
+        self._details_are_of, self._details_good_until = "", -1.0
 
     def current(self) -> tuple[dict[str, Any] | None, bytes]:
         """The data and its JSON; None: there is nothing yet. Many may ask, one reads."""
@@ -77,14 +81,29 @@ class LiveData:
             begin = self._clock()
             if begin >= self._good_until:
                 try:
-                    self._data = self._read(self._path)
-                    text = json.dumps(self._data, separators=(",", ":"), allow_nan=False)
-                    self._body = text.encode()
+                    self._data = self._read_all(begin)
+                    self._body = _json(self._data).encode()
                 except (SubmodelError, OSError):
                     pass  # it has not begun, or is being written: what there was stays
                 end = self._clock()
                 self._good_until = end + max(_LEAST_AGE, _REST * (end - begin))
             return self._data, self._body
+
+    def _read_all(self, begin: float) -> dict[str, Any]:
+        """The data; what takes longer is read less often, and only where something is new."""
+        data = self._read(self._path, False)
+        text = _json(data)
+        if text != self._details_are_of and begin >= self._details_good_until:
+            data = self._read(self._path, True)
+            self._details = {name: data[name] for name in _DETAILS}
+            end = self._clock()
+            self._details_are_of = text
+            self._details_good_until = end + max(_LEAST_DETAILS_AGE, _DETAILS_REST * (end - begin))
+        return {**data, **self._details}
+
+
+def _json(data: dict[str, Any]) -> str:
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
 class _ShortRequest:

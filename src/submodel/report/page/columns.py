@@ -23,7 +23,8 @@ def pack_column(values: Sequence[float]) -> PackedColumn:
     >>> pack_column([1.0, 2.0]), pack_column([3, 3])
     ('AACAPwAAAEA=', 3.0)
     """
-    table = np.asarray(values, "<f4")
+    with np.errstate(over="ignore"):  # what is too large for them is infinite, and not drawn
+        table = np.asarray(values, "<f4")
     if len(table) and math.isfinite(table[0]) and bool((table == table[0]).all()):
         return float(table[0])
     return base64.b64encode(table.tobytes()).decode("ascii")
@@ -69,9 +70,12 @@ def finite(value: object) -> float | None:
     Args:
         value: whatever a file held.
 
-    >>> finite(2), finite(math.nan), finite("7")
-    (2, None, None)
+    >>> finite(2), finite(math.nan), finite("7"), finite(10**400)
+    (2, None, None, None)
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value if math.isfinite(value) else None
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:  # a whole number that no float can hold
+        return None

@@ -16,7 +16,7 @@ from submodel.files import write_text
 from submodel.presentation.palette import LINES, LINES_ON_DARK
 
 _SCRIPTS = ("vendor/echarts.min.js", "base.js", "curves.js", "standing.js", "coverage.js",
-            "details.js", "study.js", "page.js")  # fmt: skip
+            "fitted.js", "details.js", "study.js", "live.js", "page.js")  # fmt: skip
 _STYLES = ("page.css", "print.css")
 
 

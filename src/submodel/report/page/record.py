@@ -64,7 +64,7 @@ def _from_record(record: VariantRecord, run: SeedRun, title: str) -> PageRun:
         seed=run.seed,
         rounds=rounds,
         planned_rounds=rounds,
-        is_finished=True,
+        state="finished",
         settings=settings,
         toml=toml,
         model_sha256=run.model_sha256[:64],

@@ -12,10 +12,12 @@ from submodel.config.meaning import meaning
 from submodel.config.plain import shorten
 from submodel.errors import SubmodelError, plain
 from submodel.report.page.columns import finite, pack_table
+from submodel.report.page.fitted import read_fits
 from submodel.report.page.types import PageRun, Trouble
 from submodel.runs.folder import RunFolder
 from submodel.runs.full_scores import read_full_scores
 from submodel.runs.metrics import Metrics, flat
+from submodel.runs.outline import RunOutline, read_outline
 
 _SCORES = ("test_", "held_out_", "train_eval_", "capacity_", "client_accuracy.", "client_loss.")
 _EVERY = ("train_loss", "coverage.units", "coverage.weights", "clients", "refused", "missing")
@@ -32,12 +34,15 @@ def read_run(path: Path, title: str = "") -> PageRun:
     """
     folder = RunFolder(path)
     config, history = folder.config(), folder.metrics()
-    warnings = _warnings(folder, config, history)
+    outline = read_outline(path)
+    warnings = _warnings(folder, outline, history)
     try:
         summary = folder.summary() or {}
     except SubmodelError as error:
         summary = {}
         warnings.append(plain(error))
+    fits, damage = read_fits(folder, str(summary.get("model_sha256", "")))
+    warnings += damage
     rows = [flat(line) for line in history]
     scored_rows = _scored_rows(rows)
     sums = {key: sum(finite(line.get(key)) or 0.0 for line in history)
@@ -49,7 +54,7 @@ def read_run(path: Path, title: str = "") -> PageRun:
         seed=config.seed,
         rounds=int(history[-1]["round"]) if history else 0,
         planned_rounds=config.train.rounds,
-        is_finished=folder.finished(),
+        state=outline.phase,
         settings=spelt_settings(config),
         toml=to_toml(config),
         model_sha256=str(summary.get("model_sha256", ""))[:64],
@@ -61,6 +66,7 @@ def read_run(path: Path, title: str = "") -> PageRun:
         troubles=_troubles(history),
         warnings=warnings,
         title=title,
+        fits=fits,
     )
 
 
@@ -164,13 +170,14 @@ def _troubles(history: Sequence[Metrics]) -> list[Trouble]:
     return sorted(troubles, key=lambda trouble: -trouble.count)[:_MOST_TROUBLES]
 
 
-def _warnings(folder: RunFolder, config: Config, history: Sequence[Metrics]) -> list[str]:
+def _warnings(folder: RunFolder, outline: RunOutline, history: Sequence[Metrics]) -> list[str]:
+    """What a reader should know of a run: that it is under way, stopped, failed or damaged."""
     warnings = []
-    rounds = history[-1]["round"] if history else 0
-    if not history:
-        warnings.append("no round is done yet")
-    elif rounds < config.train.rounds:
-        warnings.append(f"not finished: round {rounds} of {config.train.rounds}")
+    if outline.phase != "finished":
+        rounds = history[-1]["round"] if history else 0
+        extent = f"round {rounds} of {outline.rounds_planned}" if rounds else "no round is done yet"
+        reason = f" ({outline.reason})" if outline.reason else ""
+        warnings.append(f"{outline.phase}: {extent}{reason}")
     if damage := folder.describe_damage():
         warnings.append(f"metrics.jsonl: {plain(damage)}")
     if folder.stopped_file.is_file():

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from submodel.report.page.columns import PackedColumn
+from submodel.report.page.fitted import PageFit
 
 PackedTable = Mapping[str, PackedColumn | int]
 """Columns by name, and ``rows``, how many they have."""
@@ -32,7 +33,7 @@ class PageRun:
     seed: int
     rounds: int
     planned_rounds: int
-    is_finished: bool
+    state: str  # running, stopped, finished, failed
     settings: Mapping[str, str]  # every key of the configuration, spelt
     toml: str
     model_sha256: str
@@ -44,6 +45,7 @@ class PageRun:
     troubles: Sequence[Trouble] = ()
     warnings: Sequence[str] = ()
     title: str = ""  # of the group, where a comparison has one for it
+    fits: Sequence[PageFit] = ()  # what `submodel fit` made of the result
 
 
 @dataclass(frozen=True)

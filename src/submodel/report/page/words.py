@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from submodel.experiments.statistics import HOLDS
 from submodel.experiments.wording import number
@@ -43,7 +45,8 @@ def title_of(contents: Contents, groups: Sequence[PageGroup]) -> str:
         return ", ".join(study.name for study in contents.studies)
     if len(groups) == 1:
         first = contents.runs[0]
-        return first.settings.get("name") or first.name
+        is_alone = len(contents.runs) == 1 and not re.fullmatch(r"seed-\d+", Path(first.path).name)
+        return first.name if is_alone else first.settings.get("name") or first.name
     data = _common(contents.runs, "data.name")
     return f"{len(groups)} ways to train" + (f" on {data}" if data else "")
 
@@ -69,8 +72,22 @@ def _value(key: str, values: Sequence[float]) -> str:
 
 def _subject(runs: Sequence[PageRun]) -> str:
     model, data = _common(runs, "model.name"), _common(runs, "data.name")
-    subject = f"A {model}" if model else "A model"
+    subject = with_article(model) if model else "A model"
     return subject + (f" on {data}" if data else "")
+
+
+def with_article(name: str) -> str:
+    """A name after "A" or "An", as it is spoken: one without vowels is spelt out.
+
+    Args:
+        name: of a model.
+
+    >>> with_article("mlp"), with_article("cnn"), with_article("resnet18")
+    ('An mlp', 'A cnn', 'A resnet18')
+    """
+    is_spelt_out = not set(name.lower()) & set("aeiouy")
+    letters = "aefhilmnorsx" if is_spelt_out else "aeio"
+    return f"{'An' if name[0].lower() in letters else 'A'} {name}"
 
 
 def _how(runs: Sequence[PageRun]) -> str:
@@ -94,7 +111,7 @@ def _of_groups(runs: Sequence[PageRun], groups: Sequence[PageGroup], by: Sequenc
     seeds = {len({runs[place].seed for place in group.runs}) for group in groups}
     least, most = min(seeds), max(seeds)
     count = f"{most}" if least == most else f"{least} to {most}"
-    text = f"{len(groups)} ways to train {_subject(runs).replace('A ', 'a ', 1)}"
+    text = f"{len(groups)} ways to train {_subject(runs).replace('A', 'a', 1)}"
     text += f", each with {count} seed{'s' if most > 1 else ''}"
     standing = next((s for key in HEADLINES for s in by if s.measure == key), None)
     if standing is None:

@@ -70,7 +70,16 @@ def _capacities(one: Series, score: str) -> list[str]:
     """Their names in a row, from the largest to the smallest."""
     prefix = f"capacity_{score}."
     keys = {key for rows in one.runs for row in rows for key in row if key.startswith(prefix)}
-    return sorted((key.removeprefix(prefix) for key in keys), key=float, reverse=True)
+    names = [name for key in keys if _is_capacity(name := key.removeprefix(prefix))]
+    return sorted(names, key=float, reverse=True)
+
+
+def _is_capacity(name: str) -> bool:
+    """Whether a file's word is a share, as "0.25"; it may hold any."""
+    try:
+        return 0 < float(name) <= 1
+    except ValueError:
+        return False
 
 
 def _fraction(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from submodel.presentation.figures import new_figure
 from submodel.presentation.palette import LINES, shade
 from submodel.presentation.style import with_style
 from submodel.presentation.ticks import even_ticks
-from submodel.report.plots.series import Series
+from submodel.report.plots.series import Series, is_drawable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +59,12 @@ def phases(series: Sequence[Series], width: float) -> Figure:
 def _mean_seconds(one: Series) -> dict[str, float]:
     rows: list[Mapping[str, Any]] = [row for run in one.runs for row in run]
     names = dict.fromkeys(key for row in rows for key in row if key.startswith(_PREFIX))
-    return {key.removeprefix(_PREFIX): fmean(row.get(key, 0.0) for row in rows) for key in names}
+    return {key.removeprefix(_PREFIX): fmean(_seconds(row, key) for row in rows) for key in names}
+
+
+def _seconds(row: Mapping[str, Any], key: str) -> float:
+    value = row.get(key, 0.0)
+    return value if is_drawable(value) and math.isfinite(value) else 0.0
 
 
 def _part(bar: Mapping[str, float], phase: str, large: Sequence[str]) -> float:

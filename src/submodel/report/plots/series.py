@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 from submodel.errors import SubmodelError
 from submodel.presentation.bands import Curve
 from submodel.presentation.labels import short_label
 from submodel.runs.metrics import Metrics, flat
+from submodel.runs.outline import is_number
 
 Rounds = Sequence[Mapping[str, Any]]
 """The rows of one run: a line of its metrics each, flat, and what it had cost until then."""
 _ELSEWHERE = ("name", "seed", "data.source", "data.path")
 _SECTIONS_ELSEWHERE = ("engine.", "devices.", "train.checkpoint", "train.trackers")
 _UNSET = "null"
+_LARGEST = 1e100  # beyond that, matplotlib cannot place it
 WayKey = tuple[tuple[str, str], ...]
 """The keys of a configuration that change what is learned, and their values."""
 
@@ -38,12 +41,14 @@ class Series:
         """
         curves: list[Curve] = []
         for rows in self.runs:
-            scored_rows = [row for row in rows if cost in row and measure in row]
+            scored_rows = [
+                row for row in rows if is_drawable(row.get(cost)) and is_drawable(row.get(measure))
+            ]
             if not scored_rows:
                 name = f"{self.label}: " if self.label else ""
                 missing = measure if any(cost in row for row in rows) else cost
                 raise SubmodelError(f"{name}no round of a run has {missing!r}")
-            pairs = [(row[cost], row[measure]) for row in scored_rows]
+            pairs = [(float(row[cost]), float(row[measure])) for row in scored_rows]
             curves.append(([x for x, _ in pairs], [y for _, y in pairs]))
         return curves
 
@@ -62,6 +67,15 @@ class Series:
             measure: As test_accuracy, bytes or round.
         """
         return [float(values[-1]) for _, values in self.curves("round", measure)]
+
+
+def is_drawable(value: object) -> bool:
+    """Whether it is a number, and not one so large that nothing can be drawn beside it.
+
+    Args:
+        value: Of a row.
+    """
+    return is_number(value) and not _LARGEST < abs(cast(float, value)) < math.inf
 
 
 def rows_of_run(history: Sequence[Metrics]) -> list[dict[str, Any]]:

@@ -164,7 +164,8 @@ const choice = (label, choices, current, change) => {
   return select;
 };
 
-// a table whose headings sort it; cells are texts, or {text, value, node}
+// a table whose headings sort it, also when it is drawn anew; cells are texts, or {text, value, node}
+const sortings = new Map();
 const dataTable = (caption, headings, rows, attributes = () => ({})) => {
   const body = el("tbody");
   const key = (cell) => (cell !== null && typeof cell === "object" ? cell.value ?? cell.text : cell);
@@ -176,23 +177,27 @@ const dataTable = (caption, headings, rows, attributes = () => ({})) => {
     return tr;
   }));
   const given = rows.map((cells, place) => ({ cells, place }));
+  const sort = (c, down) => {
+    sortings.set(caption, { label: headings[c].label, down });
+    cells.forEach((other) => other.removeAttribute("aria-sort"));
+    cells[c].setAttribute("aria-sort", down ? "descending" : "ascending");
+    const sign = down ? -1 : 1;
+    fill([...given].sort((a, b) => {
+      const [x, y] = [key(a.cells[c]), key(b.cells[c])];
+      const [noX, noY] = [x === null || x === undefined || x === "", y === null || y === undefined || y === ""];
+      if (noX || noY) return noX - noY;
+      return sign * (typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }));
+    }));
+  };
   const cells = headings.map((heading, c) => {
-    const th = el("th", { scope: "col", class: heading.number ? "right" : "" },
-      el("button", { type: "button", onclick: () => {
-        const down = th.getAttribute("aria-sort") === "ascending" || (!th.hasAttribute("aria-sort") && heading.number);
-        cells.forEach((other) => other.removeAttribute("aria-sort"));
-        th.setAttribute("aria-sort", down ? "descending" : "ascending");
-        const sign = down ? -1 : 1;
-        fill([...given].sort((a, b) => {
-          const [x, y] = [key(a.cells[c]), key(b.cells[c])];
-          const [noX, noY] = [x === null || x === undefined || x === "", y === null || y === undefined || y === ""];
-          if (noX || noY) return noX - noY;
-          return sign * (typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }));
-        }));
-      } }, heading.label));
+    const th = el("th", { scope: "col", class: heading.number ? "right" : "" }, el("button", { type: "button", onclick: () =>
+      sort(c, th.getAttribute("aria-sort") === "ascending" || (!th.hasAttribute("aria-sort") && Boolean(heading.number))) }, heading.label));
     return th;
   });
   fill(given);
+  const before = sortings.get(caption);
+  const place = before ? headings.findIndex((heading) => heading.label === before.label) : -1;
+  if (place >= 0) sort(place, before.down);
   return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption },
     el("table", { class: "data" }, el("thead", {}, el("tr", {}, cells)), body));
 };
@@ -202,7 +207,7 @@ const pill = (verdict) => {
   const kind = { holds: "good", yes: "good", "yes, faster": "good", "does not hold": "bad", no: "bad", best: "best" }[plain] || "";
   return el("span", { class: `pill ${kind}` }, verdict);
 };
-const SHORT = { standing: "Standing", capacity: "Capacity", coverage: "Coverage", data: "Data", time: "Time", troubles: "Refused", differences: "Differences", repeat: "Repeat" };
+const SHORT = { standing: "Standing", capacity: "Capacity", coverage: "Coverage", data: "Data", time: "Time", troubles: "Refused", differences: "Differences", repeat: "Repeat", fitted: "Fitted" };
 const section = (id, title, about, ...children) =>
   el("section", { id, "data-short": SHORT[id.split("-")[0]] || title, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title),
     about ? el("p", { class: "about" }, about) : null, ...children);

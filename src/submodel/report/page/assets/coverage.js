@@ -46,12 +46,14 @@ const coverageSection = (data, state) => {
   };
   show();
   const select = list.length > 1 ? el("div", { class: "controls" }, el("label", {}, "Of ", choice("Way", list.map((one, i) => [String(i), one.title]), String(view.place), (value) => { view.place = Number(value); show(); }))) : null;
-  return section("coverage", "Who trained what", "Every axis of the model, unit by unit: how many clients held a unit in a round. Move through the rounds, and see below what one client of a capacity held.", select, box);
+  const few = list.length < data.groups.length ? ` It is shown of ${list.length} of the ${data.groups.length} ways.` : "";
+  return section("coverage", "Who trained what", `Every axis of the model, unit by unit: how many clients held a unit in a round. Move through the rounds, and see below what one client of a capacity held.${few}`, select, box);
 };
 
 const coverageView = (coverage, view) => {
   const { rounds, capacities, axes } = coverage;
-  view.round = Math.min(view.round ?? rounds.length - 1, rounds.length - 1);
+  const nearest = () => rounds.reduce((best, round, i) => (Math.abs(round.number - view.number) < Math.abs(rounds[best].number - view.number) ? i : best), 0);
+  view.round = view.number === null ? rounds.length - 1 : nearest();  // the last, until somebody chooses another
   if (view.level !== null && view.level >= capacities.length) view.level = null;
   let most = 0;
   const redrawMaps = [];
@@ -108,7 +110,11 @@ const coverageView = (coverage, view) => {
     scale.replaceChildren("0", el("i"), `${digits(most)} clients; the strip to the right: the mean so far`);
     tell();
   };
-  slider.addEventListener("input", () => { view.round = Number(slider.value); tell(); });
+  slider.addEventListener("input", () => {
+    view.round = Number(slider.value);
+    view.number = view.round === rounds.length - 1 ? null : rounds[view.round].number;
+    tell();
+  });
   const levels = { all: "all", ...Object.fromEntries(capacities.map((capacity, i) => [`c${i}`, share(capacity)])) };
   const controls = el("div", { class: "controls" }, el("span", { class: "muted" }, "Clients of capacity"), segments("Capacity of clients", levels, view.level === null ? "all" : `c${view.level}`, (value) => {
     view.level = value === "all" ? null : Number(value.slice(1));

@@ -62,28 +62,29 @@ const labelShifts = (lines, [low, high], height) => {
 // lines: [{name, place, band, dash}]
 const lineOption = (lines, { x, form, log, labels, title, height }) => {
   const narrow = innerWidth < 640;
-  const longest = Math.max(0, ...lines.map((line) => Math.min(line.name.length, 26)));
-  const direct = labels && lines.length <= 8 && lines.length > 1 && (!narrow || longest < 6);
+  const loud = lines.filter((line) => !line.quiet);
+  const longest = Math.max(0, ...loud.map((line) => Math.min(line.name.length, 26)));
+  const direct = labels && loud.length <= 8 && lines.length > 1 && (!narrow || longest < 6);
   const ends = lines.flatMap((line) => [...(line.band.low || line.band.mean), ...(line.band.high || line.band.mean)]).filter((v) => !log || v > 0);
   const [least, most] = [Math.min(...ends), Math.max(...ends)];
   const pad = (most - least) * 0.05 || Math.abs(most) * 0.05 || 1;
   const bound = form === "percent" ? [Math.max(0, least - pad), Math.min(1, most + pad)] : [least >= 0 ? Math.max(0, least - pad) : least - pad, most + pad];
-  const shifts = log ? new Map() : labelShifts(lines, bound, height - 78);
+  const shifts = log ? new Map() : labelShifts(loud, bound, height - 78);
   const series = lines.flatMap((line) => {
     const { band } = line;
-    const ink = css(line.colour || colour(line.place));
+    const ink = css(line.quiet ? "--faint" : line.colour || colour(line.place));
     const points = band.x.map((place, i) => [place, band.mean[i]]);
     const curve = {
-      type: "line", name: line.name, id: `line-${line.name}-${line.place}`, data: points, color: ink, z: 3,
-      showSymbol: points.length <= 12, symbol: "circle", symbolSize: 5, sampling: "lttb",
-      lineStyle: { width: 2, type: line.dash || stroke(line.place) },
-      emphasis: { focus: "series", lineStyle: { width: 3 } },
+      type: "line", name: line.name, id: `line-${line.name}-${line.place}`, data: points, color: ink, z: line.quiet ? 2 : 3,
+      showSymbol: points.length <= 12 && !line.quiet, symbol: "circle", symbolSize: 5, sampling: "lttb",
+      lineStyle: line.quiet ? { width: 1, opacity: 0.55 } : { width: 2, type: line.dash || stroke(line.place) },
+      emphasis: { focus: "series", lineStyle: { width: 3, opacity: 1, color: css(line.colour || colour(line.place)) } },
       blur: { lineStyle: { opacity: 0.15 } },
-      endLabel: direct
+      endLabel: direct && !line.quiet
         ? { show: true, formatter: () => line.name, color: ink, fontSize: 12, fontWeight: 600, distance: 8, width: 190, overflow: "truncate", offset: [0, shifts.get(line) || 0] }
         : { show: false },
     };
-    if (!band.low || band.x.length < 2) return [curve];
+    if (!band.low || band.x.length < 2 || line.quiet) return [curve];
     const outline = [...band.x.map((place, i) => [place, band.high[i]]), ...band.x.map((place, i) => [place, band.low[i]]).reverse()];
     const area = {
       type: "custom", name: line.name, silent: true, z: 1, clip: true, tooltip: { show: false },
@@ -96,7 +97,7 @@ const lineOption = (lines, { x, form, log, labels, title, height }) => {
   return {
     grid: { left: narrow ? 46 : 58, right: direct ? Math.min(205, 24 + 6.8 * longest) : 18, top: 34, bottom: 44 },
     xAxis: { type: "value", min: 0, max: "dataMax", name: AXES[x].title, nameLocation: "middle", nameGap: 28, ...axisStyle(),
-      splitLine: { show: false }, splitNumber: narrow ? 4 : 7,
+      splitLine: { show: false }, splitNumber: narrow ? 4 : 7, minInterval: x === "round" ? 1 : undefined,
       axisLabel: { ...axisStyle().axisLabel, formatter: AXES[x].write, showMaxLabel: true, alignMaxLabel: "right" } },
     yAxis: { type: log ? "log" : "value", min: log ? undefined : bound[0], max: log ? undefined : bound[1], scale: true,
       name: title, nameLocation: "end", nameGap: 14, ...axisStyle(), axisLine: { show: false },
@@ -119,6 +120,7 @@ const lineOption = (lines, { x, form, log, labels, title, height }) => {
   };
 };
 
+const MOST_LOUD = 6;
 const curvesSection = (data, state) => {
   const measures = new Map(data.measures.map((measure) => [measure.key, measure]));
   if (!measures.size) return null;
@@ -134,8 +136,18 @@ const curvesSection = (data, state) => {
     const band = bandOf(curves);
     return band ? [{ name: group.label, place, band }] : [];
   });
+  // of many ways, all but the best stand back
+  const withQuiet = (all) => {
+    const standing = data.standings.find((one) => one.measure === state.measure) || headline(data);
+    if (state.seeds || all.length <= MOST_LOUD + 2 || !standing) return all;
+    const better = measures.get(standing.measure)?.better === "less" ? 1 : -1;
+    const means = new Map(standing.rows.map((row) => [row.group, row.mean]));
+    const order = [...all].sort((a, b) => better * ((means.get(a.place) ?? Infinity * better) - (means.get(b.place) ?? Infinity * better)));
+    const best = new Set(order.slice(0, MOST_LOUD));
+    return all.map((line) => ({ ...line, quiet: !best.has(line) }));
+  };
   const chart = new Chart("Curves of every way to train", () =>
-    lineOption(lines(), { x: state.x, form: current().form, log: state.log, labels: !state.seeds, title: current().label, height: chart.node.clientHeight }));
+    lineOption(withQuiet(lines()), { x: state.x, form: current().form, log: state.log, labels: !state.seeds, title: current().label, height: chart.node.clientHeight }));
   chart.node.id = "curves-chart";
   const offers = Object.entries(AXES).filter(([key]) => data.runs.some((run) => column(run.scores, key) || column(run.every, key)));
   if (!offers.some(([key]) => key === state.x)) state.x = "round";
@@ -159,7 +171,9 @@ const curvesSection = (data, state) => {
     if (!chart.instance) return;
     chart.instance.dispatchAction(place === null ? { type: "downplay" } : { type: "highlight", seriesName: data.groups[place].label });
   };
-  const about = several ? "Lines are means over seeds, bands reach from the least to the most." : null;
+  const words = [several ? "Lines are means over seeds, bands reach from the least to the most." : "",
+    data.groups.length > MOST_LOUD + 2 ? `Of more than ${MOST_LOUD + 2} ways the best ${MOST_LOUD} are coloured; hide or filter ways to see others so.` : ""];
+  const about = words.filter(Boolean).join(" ") || null;
   return section("curves", "Curves", about, controls, chart.node, data.groups.length > 1 ? legend(data, state) : null);
 };
 

@@ -113,19 +113,20 @@ const tableSections = (data) => data.tables.map((table, i) => {
   return section(`table-${i}`, table.title, null, dataTable(table.title, table.headings.map((label, c) => ({ label, number: numeric[c] })), rows), table.note ? el("p", { class: "note" }, table.note) : null);
 });
 
-const repeatSection = (data) => {
+const repeatSection = (data, state) => {
   if (!data.runs.length) return null;
   const panel = el("div");
   const show = (place) => {
-    const run = data.runs[place];
+    state.run = Math.min(place, data.runs.length - 1);
+    const run = data.runs[state.run];
     const facts = [["run", run.path || run.name], ["seed", String(run.seed)], ["rounds", run.rounds === run.planned_rounds ? `${run.rounds}` : `${run.rounds} of ${run.planned_rounds}`], ["model sha256", run.model_sha256 || "not finished"]];
     panel.replaceChildren(
       el("dl", { class: "facts" }, facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, el("code", {}, value))])),
       el("p", { class: "note" }, "Keep the configuration as config.toml, and train:"), copyable("submodel train config.toml"),
       el("details", {}, el("summary", {}, "config.toml"), copyable(run.toml)));
   };
-  show(0);
-  const select = data.runs.length > 1 ? el("div", { class: "controls" }, el("label", {}, "Run ", choice("Run", data.runs.map((run, place) => [String(place), `${run.path || run.name}, seed ${run.seed}`]), "0", (place) => show(Number(place))))) : null;
+  show(state.run);
+  const select = data.runs.length > 1 ? el("div", { class: "controls" }, el("label", {}, "Run ", choice("Run", data.runs.map((run, place) => [String(place), `${run.path || run.name}, seed ${run.seed}`]), String(state.run), (place) => show(Number(place))))) : null;
   const versions = Object.entries(data.versions).map(([name, version]) => `${name} ${version}`).join(", ");
   return section("repeat", "How to repeat it", `The same configuration and seed give the same model, byte for byte, with the same versions on the same kind of machine. This page was written with ${versions}.`, data.commands.map(copyable), select, panel);
 };

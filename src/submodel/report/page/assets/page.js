@@ -1,6 +1,6 @@
 // The page as a whole: its sections, its colours, printing, and newer data while a run goes on.
 
-const state = { measure: null, x: "round", log: false, seeds: false, hidden: new Set(), filter: "", capacityGroup: 0, coverage: { place: 0, round: null, level: null, cut: null, all: false }, onChange: [],
+const state = { measure: null, x: "round", log: false, seeds: false, hidden: new Set(), filter: "", capacityGroup: 0, run: 0, coverage: { place: 0, round: null, number: null, level: null, cut: null, all: false }, onChange: [],
   changed() { this.onChange.forEach((tell) => tell()); } };
 let current = null;
 
@@ -11,14 +11,15 @@ const render = (data) => {
     el("ul", {}, data.warnings.slice(0, 12).map((text) => el("li", {}, text)), data.warnings.length > 12 ? el("li", {}, `and ${data.warnings.length - 12} more`) : null)) : null;
   const lead = el("div", { class: "lead" }, el("h1", {}, data.title), el("p", { id: "sentence" }, data.sentence.replaceAll(" %", "\u00a0%")),
     data.words.length ? el("p", { class: "words" }, data.words.join("; ")) : null, numbersList(data), warnings);
-  const sections = [curvesSection(data, state), standingSection(data, state), capacitySection(data, state), coverageSection(data, state), ...tableSections(data), ...studySections(data),
-    partitionSection(data), timeSection(data, state), troubleSection(data), differenceSection(data), repeatSection(data)].filter(Boolean);
+  const sections = [curvesSection(data, state), standingSection(data, state), capacitySection(data, state), fittedSection(data), coverageSection(data, state), ...tableSections(data), ...studySections(data),
+    partitionSection(data), timeSection(data, state), troubleSection(data), differenceSection(data), repeatSection(data, state)].filter(Boolean);
   const main = document.getElementById("main");
-  const height = scrollY;
+  const returnToPlace = rememberPlace();
   main.replaceChildren(lead, ...sections);
-  scrollTo(0, height);
+  returnToPlace();
   document.getElementById("contents").replaceChildren(...sections.map((node) => el("a", { href: `#${node.id}` }, node.dataset.short.split(":")[0])));
-  document.getElementById("footer").replaceChildren(el("p", {}, `Written by submodel ${data.versions.submodel}. Everything on this page is in this file; nothing is fetched.`));
+  document.getElementById("footer").replaceChildren(el("p", {}, `Written by submodel ${data.versions.submodel}. ${LIVE ? "It follows the runs as long as they are watched." : "Everything on this page is in this file; nothing is fetched."}`));
+  if (LIVE) tellStates(data);
 };
 
 // draw newer data: what a live page calls, and whoever has some
@@ -63,17 +64,7 @@ addEventListener("afterprint", () => {
   charts.forEach((chart) => { chart.resize(); chart.draw(); });
 });
 
-const live = document.body.dataset.liveUrl || window.SUBMODEL_LIVE_URL;
-let latest = document.getElementById("page-data").textContent;
-const ask = async () => {
-  try {
-    const text = await (await fetch(live, { cache: "no-cache" })).text();
-    if (text !== latest) update(JSON.parse(text));
-    latest = text;
-  } catch { /* the server may be busy, or gone; what is shown stays */ }
-  setTimeout(ask, 2000);
-};
-
-update(JSON.parse(latest));
+const given = document.getElementById("page-data").textContent;
+update(JSON.parse(given));
 window.submodelPage = { update };
-if (live) setTimeout(ask, 2000);
+if (LIVE) follow(given, update);

@@ -48,7 +48,8 @@ const studyChart = (study) => {
   };
   const at = (row, suffix = "") => row[place.get(state.y + suffix)];
   const chart = new Chart(`Chart of ${study.title}`, () => {
-    const shown = lines();
+    const isDrawn = (row) => !state.log || (row[place.get(state.x)] > 0 && at(row) > 0);
+    const shown = lines().map((line) => ({ ...line, rows: line.rows.filter(isDrawn) }));
     const kind = state.log ? "log" : "value";
     return {
       grid: { left: 62, right: 18, top: 34, bottom: 44 },
@@ -61,7 +62,7 @@ const studyChart = (study) => {
         return tip(`${line.name}, ${state.x} ${p.value[0]}`, [[line.place, state.y, digits(p.value[1], 4)], [null, "95 % interval", `${digits(at(row, " low"), 3)} – ${digits(at(row, " high"), 3)}`], ...exact]);
       } },
       series: shown.flatMap((line) => [{ type: "line", id: `line-${line.place}`, name: line.name, color: css(colour(line.place)), symbol: "circle", symbolSize: 7, lineStyle: { width: 2, type: stroke(line.place) }, emphasis: { focus: "series" },
-        data: line.rows.map((row) => [row[place.get(state.x)], at(row)]).filter((p) => !state.log || (p[0] > 0 && p[1] > 0)) },
+        data: line.rows.map((row) => [row[place.get(state.x)], at(row)]) },
       { type: "custom", silent: true, name: line.name, data: line.rows.map((row) => [row[place.get(state.x)], at(row, " low"), at(row, " high")]), tooltip: { show: false }, encode: { x: 0, y: [1, 2] },
         renderItem: (_, api) => {
           if (state.log && !(api.value(1) > 0)) return null;
