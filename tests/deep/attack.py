@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from submodel.errors import SubmodelError
-from tests.deep.readers import READERS, Reader
+from tests.deep.reader import Reader
+from tests.deep.readers import READERS
 
 _SLOW = 1.0  # seconds of processor time; others may keep the machine busy
 _HANGS = 60  # seconds

@@ -9,8 +9,8 @@ import os
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -59,28 +59,10 @@ from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
 from submodel.runs.loop import RunFolder
 from tests.deep import mutate, text
-from tests.deep.mutate import Mutation
+from tests.deep.pages import PAGE_READERS
+from tests.deep.reader import Reader
 from tests.model.zoo import transformer
 
-
-@dataclass(frozen=True)
-class Reader:
-    """How bytes are read: ``file`` is where they are put first, in a folder that is there."""
-
-    read: Callable[[Path], object]
-    file: str
-    seeds: Callable[[], tuple[bytes, ...]]
-    mutation: Mutation
-    before: Callable[[Path], None] = lambda _: None
-    memory: int = 400_000_000  # bytes by which the process may grow, mutations included
-
-    def case(self, name: str, number: int) -> bytes:
-        """The bytes of one case."""
-        rng = mutate.draws(name, number)
-        return mutate.spliced(rng, _seeds(self.seeds), self.mutation)
-
-
-_seeds = cache(lambda make: make())
 CONFIG = parse(
     {
         "model": {"name": "cnn", "width": 2},
@@ -528,7 +510,12 @@ READERS = {
         _checkpoint, f"{CHECKPOINT}optimisers.safetensors", _optimisers, mutate.safetensors, _run
     ),
     "metrics": Reader(
-        _metrics, "metrics.jsonl", lambda: ((_line(1) + _line(2)).encode(),), mutate.text, _run
+        _metrics,
+        "metrics.jsonl",
+        lambda: ((_line(1) + _line(2)).encode(),),
+        mutate.text,
+        _run,
+        takes_what_it_can=True,
     ),
     "summary": Reader(_summary, "summary.json", _summaries, mutate.text, _run),
     "record": Reader(_compared, "static.json", lambda: (_record(),), mutate.text, _records_beside),
@@ -558,4 +545,5 @@ READERS = {
     "csv rows": Reader(text.read_rows, "rows.csv", text.csv_rows, mutate.text),
     "plan": Reader(_plan, "plan.json", _plans, mutate.text, memory=300_000_000),
     "axes": Reader(_read_axes, "axes.json", _axes, mutate.text),
+    **PAGE_READERS,
 }
