@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from submodel.cli import main
-from tests.support.browser import NO_BROWSER
+from tests.support.browser import NO_BROWSER, Browser, start_browser
 from tests.support.doctests import DoctestFilter
 from tests.support.durations import SHARED, Recorder, arrange, measured, shared_key
 
@@ -99,3 +99,15 @@ def house(tmp_path: Path) -> Iterator[House]:
         yield house
     finally:
         house.close()
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One for all tests of a process; they are skipped where there is none."""
+    driver = start_browser(tmp_path_factory.mktemp("browser"))
+    if driver is None:
+        pytest.skip(NO_BROWSER)
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 
 import submodel
 from tests.docs.blocks import ROOT, TUTORIAL
+from tests.support.browser import Browser
 
 SITE = (ROOT / "mkdocs.yml").read_text("utf-8")
 
@@ -30,3 +33,28 @@ def test_nothing_is_fetched_from_elsewhere() -> None:
     assert "font: false" in SITE
     assert "allow_inspection: false" in SITE  # nor is the code imported
     assert "https://" not in SITE
+
+
+def test_search_has_a_worker_where_the_site_is_opened_as_files(
+    tmp_path: Path, browser: Browser
+) -> None:
+    """Browsers give files no workers; the one that mkdocs.yml names stands in for them."""
+    (script,) = re.findall(r"polyfills: \[(assets/[\w.-]+)\]", SITE)
+    shutil.copy(ROOT / "docs" / script, tmp_path / "polyfill.js")
+    (tmp_path / "worker.js").write_text(
+        'importScripts("part.js").then(() => addEventListener("message", (event) => '
+        "postMessage(event.data + part)));",
+        "utf-8",
+    )
+    (tmp_path / "part.js").write_text("window.part = 1;", "utf-8")
+    page = tmp_path / "index.html"
+    page.write_text(
+        '<!doctype html><body><p id="sentence"></p><script src="polyfill.js"></script><script>'
+        'const worker = new Worker("worker.js");'
+        'worker.addEventListener("message", (event) => { document.title = event.data; });'
+        "const ask = () => { worker.postMessage(20); setTimeout(ask, 50); }; ask();</script>",
+        "utf-8",
+    )
+    browser.open(page)
+    browser.wait("return document.title === '21'")
+    assert browser.problems() == []
