@@ -54,6 +54,7 @@ TRIED_WAYS: dict[str, tuple[str, Sections]] = {
         "dropout, layers drawn independently",
         {"scheme": {"name": "random", "sampling": "fixed", "alignment": "independent"}},
     ),
+    "rolling-rate-0.05": ("rolling, rate 0.05", merge_sections(_ROLLING, _rate(0.05))),
     "rolling-rate-0.1": ("rolling, rate 0.1", merge_sections(_ROLLING, _rate(0.1))),
     "static-rate-0.1": ("static, rate 0.1", merge_sections(_STATIC, _rate(0.1))),
     "full": ("full (capacity 1)", merge_sections(_FULL, _at(1.0))),

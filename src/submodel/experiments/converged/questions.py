@@ -178,6 +178,27 @@ QUESTIONS: dict[str, OpenQuestion] = {
             ),
         ),
         OpenQuestion(
+            "wide",
+            "(b) again: rolling - static in a net twice as wide",
+            _contrasts(("cifar-wide",), [("rolling", "static")], _SIZES),
+            "FedRolex and FIARSE, width 64: +11.3, +5.3",
+        ),
+        OpenQuestion(
+            "habits",
+            "(b) again: rolling - static by the habits of published code, at convergence",
+            [
+                *_contrasts(
+                    _CIFAR,
+                    [("rolling", "static")],
+                    (BY_TEST_BATCH, f"accuracy{AT_ROUND}200", f"accuracy{AT_ROUND}500"),
+                ),
+                Contrast("cifar-low", "rolling-rate-0.05", "static"),
+            ],
+            "published code scores with the statistics of test batches, and has one learning rate "
+            "for all; here 0.05, which static takes by itself",
+            guides_choice=False,
+        ),
+        OpenQuestion(
             "factors",
             "where published gaps may come from: one factor at a time",
             [

@@ -121,6 +121,7 @@ def _smallest(smallest: float) -> Setting:
 
 CIFAR_SECONDS = 0.7
 FASHION_SECONDS = 0.08
+WIDE_SECONDS = 1.0
 SETTINGS: dict[str, Setting] = {
     "cifar-low": Setting(
         "CIFAR-10, L = 5",
@@ -172,6 +173,14 @@ SETTINGS: dict[str, Setting] = {
         seconds=CIFAR_SECONDS / 4,
         deviation=0.0241,
         capacities=(1 / 4, 1 / 8),
+    ),
+    "cifar-wide": Setting(
+        "CIFAR-10, L = 5, width 16",
+        merge_sections(_cifar("low", *PAPER_CAPACITIES), {"model": {"width": 16}}),
+        _CIFAR_COURSE,
+        seeds=3,
+        seconds=WIDE_SECONDS,
+        deviation=0.0229,
     ),
     "factors": Setting(
         "CIFAR-10, L = 5, width 4, 100 images a client",
