@@ -53,6 +53,10 @@ MEASURES: dict[str, Callable[[Line], float]] = {
     "worst quarter": lambda line: line["client_accuracy.worst_quarter"],
 }
 SMALLER_IS_BETTER = ("loss", "train loss", "loss gap", "accuracy gap")
+COMPARISON_FILE = "comparison.json"
+"""Beside the records of a comparison: what it compares."""
+RATES_ENDING = ".rates.json"
+"""How the names of tables of learning rates end."""
 _LARGEST = 1 << 27  # bytes of a record
 
 
@@ -158,6 +162,17 @@ class VariantRecord:
 
 
 _RECORD = TypeAdapter(VariantRecord)
+
+
+def record_files(folder: Path) -> list[Path]:
+    """The files of a folder that may be records; those that lie beside them by their names are not.
+
+    Args:
+        folder: of a comparison or a reproduction; it need not be there.
+    """
+    beside = (COMPARISON_FILE, f"*{RATES_ENDING}", ".*")
+    files = sorted(folder.glob("*.json"))
+    return [file for file in files if not any(file.match(pattern) for pattern in beside)]
 
 
 def _evaluated_lines(history: Sequence[Metrics]) -> list[Line]:

@@ -15,6 +15,7 @@ from torch import nn
 import submodel
 from submodel.algorithm.holdings import unpack_units
 from submodel.errors import SubmodelError
+from submodel.experiments.converged.questions import QUESTIONS
 from submodel.experiments.statistics import behind_best
 from submodel.report.page import page_data, page_html, write_page
 from submodel.report.page.columns import MOST_POINTS
@@ -104,6 +105,32 @@ def test_the_recorded_results_of_the_project_have_pages() -> None:
     assert len(data["groups"]) == len(list((RESULTS / "small").glob("*.json")))
     assert any(row[-1] == "holds" for table in data["tables"] for row in table["rows"])
     assert len(data_of(RESULTS / "compare-rounds")["groups"]) == 22
+    converged = data_of(RESULTS / "converged")  # tables of learning rates lie beside the records
+    assert QUESTIONS["static"].title in [table["title"] for table in converged["tables"]]
+    assert "CIFAR-10, L = 5: rolling" in [group["label"] for group in converged["groups"]]
+
+
+def test_ways_that_were_tested_on_different_data_are_not_compared(tmp_path: Path) -> None:
+    schemes, names = ("rolling", "static"), ("digits", "mnist")
+    paths = [
+        make_run(tmp_path / f"{data}-{scheme}", settings={
+            "scheme": {"name": scheme}, "data": {"name": data}}).path
+        for data in names
+        for scheme in schemes
+    ]  # fmt: skip
+    data = data_of(*paths)
+    standings = [s for s in data["standings"] if s["measure"] == "test_accuracy"]
+    assert [(s["data"], s["best"]) for s in standings] == [("digits", 0), ("mnist", 2)]
+    assert [[row["group"] for row in s["rows"]] for s in standings] == [[0, 1], [2, 3]]
+    assert all(f"Best by test accuracy on {name}: " in data["sentence"] for name in names)
+    together = data_of(*paths[:2])
+    assert {s["data"] for s in together["standings"]} == {""}
+
+
+def test_what_is_said_of_many_runs_is_said_once(tmp_path: Path) -> None:
+    paths = [make_run(tmp_path / f"{seed}", seed, finished_rounds=5).path for seed in range(6)]
+    (warning,) = data_of(*paths)["warnings"]
+    assert "and 3 more runs: stopped: round 5 of 12" in warning
 
 
 def test_a_study_is_told_by_its_verdicts(tmp_path: Path) -> None:

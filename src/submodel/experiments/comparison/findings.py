@@ -11,11 +11,10 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from submodel.errors import SubmodelError
-from submodel.experiments.records import VariantRecord
+from submodel.experiments.records import COMPARISON_FILE, VariantRecord
 from submodel.experiments.statistics import Judgement, behind_best, spread
 from submodel.files import UnreadableError, read_typed
 
-_FILE = "comparison.json"
 _LARGEST = 1 << 24  # bytes of it
 
 
@@ -90,12 +89,12 @@ class Findings:
             way.record.write(folder / f"{way.record.slug}.json")
         entries = [_Entry(way.text, way.title, way.record.slug) for way in self.ways]
         index = _Index(self.command, self.budget, entries)
-        (folder / _FILE).write_text(json.dumps(asdict(index), indent=1) + "\n", "utf-8")
+        (folder / COMPARISON_FILE).write_text(json.dumps(asdict(index), indent=1) + "\n", "utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Findings:
         """What `write` wrote."""
-        path = folder / _FILE
+        path = folder / COMPARISON_FILE
         try:
             index = read_typed(_INDEX, path, _LARGEST)
         except UnreadableError as error:

@@ -16,6 +16,7 @@ from submodel.errors import SubmodelError
 from submodel.experiments.converged.course import SCORE
 from submodel.experiments.effort import sum_known
 from submodel.experiments.jobs import Job
+from submodel.experiments.records import RATES_ENDING
 from submodel.files import UnreadableError, read_typed, write_text
 
 TUNING_SEED = 1000
@@ -85,7 +86,7 @@ class RateTable:
 
     def write(self, folder: Path) -> None:
         """Keep it beside the records."""
-        path = folder / f"{self.slug}.rates.json"
+        path = folder / f"{self.slug}{RATES_ENDING}"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(asdict(self), indent=1) + "\n")
 
@@ -108,7 +109,7 @@ def is_extended(rates: Sequence[float], grid: Sequence[float]) -> bool:
 
 def read_rates(folder: Path, slug: str) -> RateTable | None:
     """The table that was kept of a name; None where there is none."""
-    path = folder / f"{slug}.rates.json"
+    path = folder / f"{slug}{RATES_ENDING}"
     if not path.is_file():
         return None
     try:

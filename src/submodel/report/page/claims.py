@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 
 from submodel.experiments.converged.agenda import read_available
 from submodel.experiments.converged.questions import QUESTIONS
 from submodel.experiments.converged.report import ANSWER_HEADINGS, answer_rows
+from submodel.experiments.converged.settings import SETTINGS
 from submodel.experiments.paper.plans import EXPERIMENTS
 from submodel.experiments.paper.report import PAPER_CLAIM_HEADINGS, claim_rows
 from submodel.experiments.paper.variants import DATASETS, Scale, Split, Variant
@@ -19,17 +21,29 @@ _DATASETS = tuple(dict.fromkeys(name for names in DATASETS.values() for name in 
 
 
 def variant_titles(records: Mapping[str, VariantRecord]) -> dict[str, str]:
-    """What the variants of the paper that were recorded are called, by their slugs.
+    """What the recorded variants of the paper and ways of questions are called, by their slugs.
 
     Args:
         records: by slug.
     """
     variants = {v.slug: v for name in EXPERIMENTS for v in _variants(name) if v.slug in records}
     has_several = len({variant.dataset for variant in variants.values()}) > 1
-    return {
+    titles = {
         slug: f"{f'{v.dataset}, ' if has_several else ''}{v.heterogeneity}: {v.title}"
         for slug, v in variants.items()
     }
+    return titles | _candidate_titles()
+
+
+def _candidate_titles() -> dict[str, str]:
+    """Of the ways of all questions, and of their runs at one capacity."""
+    titles = {}
+    for candidate in (c for question in QUESTIONS.values() for c in question.candidates):
+        title = f"{SETTINGS[candidate.setting].title}: {candidate.title}"
+        titles[candidate.slug] = title
+        for capacity, slug in candidate.members.items():
+            titles[slug] = f"{title}, {Fraction(capacity)}"
+    return titles
 
 
 def claim_tables(folder: Path, records: Mapping[str, VariantRecord]) -> list[PageTable]:

@@ -8,14 +8,12 @@ from pathlib import Path
 
 from submodel.errors import SubmodelError
 from submodel.experiments.comparison.findings import Findings
-from submodel.experiments.records import VariantRecord
+from submodel.experiments.records import COMPARISON_FILE, VariantRecord, record_files
 from submodel.report.page.claims import claim_tables, variant_titles
 from submodel.report.page.record import runs_of_record
 from submodel.report.page.run import read_run
 from submodel.report.page.study import read_study, study_files
 from submodel.report.page.types import PageRun, PageStudy, PageTable
-
-_INDEX = "comparison.json"
 
 
 @dataclass
@@ -49,10 +47,10 @@ def _read(path: Path, contents: Contents) -> None:
         return
     for folder in (path, path / "records"):
         runs = folder.parent / "runs" if folder.name == "records" else None
-        if (folder / _INDEX).is_file():
+        if (folder / COMPARISON_FILE).is_file():
             _read_comparison(folder, runs, contents)
             return
-        if files := [f for f in _records(folder) if f.name != _INDEX]:
+        if files := _records(folder):
             _read_reproduction(folder, files, runs, contents)
             return
     if files := study_files(path):
@@ -68,11 +66,8 @@ def _read(path: Path, contents: Contents) -> None:
 
 
 def _records(folder: Path) -> list[Path]:
-    return [
-        file
-        for file in sorted(folder.glob("*.json"))
-        if '"slug"' in _beginning(file) and not file.name.startswith(".")
-    ]
+    """Those of a folder that say so themselves: studies write JSON, too."""
+    return [file for file in record_files(folder) if '"slug"' in _beginning(file)]
 
 
 def _beginning(file: Path) -> str:

@@ -22,6 +22,7 @@ from submodel.runs.folder import RunFolder
 
 _FORMAT = 1
 _MOST_PARTITIONS = 4
+_MOST_NAMES = 3  # of runs, in a warning
 _PACKAGES = ("submodel", "torch", "numpy")
 
 
@@ -75,17 +76,30 @@ def _partitions(runs: Sequence[PageRun]) -> list[PagePartition]:
 
 def _warnings(contents: Contents) -> list[str]:
     """What a reader should know before anything else."""
-    warnings = []
+    warnings, names_by_text = [], dict[str, list[str]]()
     seen_runs: dict[tuple[object, ...], str] = {}
     for run in contents.runs:
         name = run.path or run.name
-        warnings += [f"{name}: {text}" for text in run.warnings]
+        for text in run.warnings:
+            names_by_text.setdefault(text, []).append(name)
         same = (run.title, *sorted((k, v) for k, v in run.settings.items() if k != "name"))
         first = seen_runs.setdefault(same, name)
         if first != name:
             warnings.append(f"{name}: the same configuration and seed as {first}")
+    warnings += [_names(names) + f": {text}" for text, names in names_by_text.items()]
     for study in contents.studies:
         warnings += [
             f"{study.name}: trials disagree with exact values: {f}" for f in study.failures
         ]
     return warnings
+
+
+def _names(names: Sequence[str]) -> str:
+    """Those of runs of which the same is said: the first ones, and how many others.
+
+    >>> _names(["a", "b"]), _names(["a", "b", "c", "d", "e"])
+    ('a, b', 'a, b, c and 2 more runs')
+    """
+    if len(names) <= _MOST_NAMES + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:_MOST_NAMES])} and {len(names) - _MOST_NAMES} more runs"

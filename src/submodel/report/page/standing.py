@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from submodel.experiments.statistics import Judgement, behind_best, confidence, spread
 from submodel.experiments.wording import how_to_read
@@ -17,25 +17,42 @@ _CAUTION = " The best was chosen by these same runs, which flatters it."
 def standings(runs: Sequence[PageRun], groups: Sequence[PageGroup]) -> list[Standing]:
     """The groups by every measure that all of them have and of which more or less is better.
 
+    Groups that were tested on different data are not compared: each data set has its own.
+
     Args:
         runs: all of a page.
         groups: of these.
     """
-    shared_keys = [
+    places_by_data: dict[str, list[int]] = {}
+    for place, group in enumerate(groups):
+        data = runs[group.runs[0]].settings.get("data.name", "")
+        places_by_data.setdefault(data, []).append(place)
+    is_one = len(places_by_data) == 1
+    return [
+        _standing(key, "" if is_one else data, runs, {place: groups[place] for place in places})
+        for data, places in places_by_data.items()
+        if is_one or len(places) > 1
+        for key in _shared_keys([runs[r] for place in places for r in groups[place].runs])
+    ]
+
+
+def _shared_keys(runs: Sequence[PageRun]) -> list[str]:
+    return [
         key
-        for key in (runs[0].final if runs else {})
+        for key in runs[0].final
         if better_of(key)
         and not key.startswith(CAPACITY_PARTS)
         and all(run.final.get(key) is not None for run in runs)
     ]
-    return [_standing(key, runs, groups) for key in shared_keys]
 
 
-def _standing(key: str, runs: Sequence[PageRun], groups: Sequence[PageGroup]) -> Standing:
+def _standing(
+    key: str, data: str, runs: Sequence[PageRun], groups: Mapping[int, PageGroup]
+) -> Standing:
     sign = -1.0 if better_of(key) == "less" else 1.0
     by_seed = {
         str(place): {runs[r].seed: sign * (runs[r].final[key] or 0.0) for r in group.runs}
-        for place, group in enumerate(groups)
+        for place, group in groups.items()
     }
     seeds = min(len(scores) for scores in by_seed.values())
     note, judgements = "", dict[str, Judgement]()
@@ -46,12 +63,12 @@ def _standing(key: str, runs: Sequence[PageRun], groups: Sequence[PageGroup]) ->
             note += _CAUTION
     except MissingExtraError as error:  # the numbers are shown all the same
         note = f"Nothing was tested: {error}."
-    best = next((place for place in by_seed if place not in judgements), "0")
+    best = next(place for place in by_seed if place not in judgements)
     rows = [
-        _row(place, [sign * v for v in scores.values()], judgements.get(str(place)), sign)
-        for place, scores in enumerate(by_seed.values())
+        _row(int(place), [sign * v for v in scores.values()], judgements.get(place), sign)
+        for place, scores in by_seed.items()
     ]
-    return Standing(key, int(best), rows, note)
+    return Standing(key, data, int(best), rows, note)
 
 
 def _row(place: int, values: list[float], judgement: Judgement | None, sign: float) -> StandingRow:

@@ -84,9 +84,10 @@ class StandingRow:
 
 @dataclass(frozen=True)
 class Standing:
-    """All groups by one measure, the paired tests against the best, and how to read them."""
+    """Groups by one measure, the paired tests against the best, and how to read them."""
 
     measure: str
+    data: str  # whose test part they share; empty where all of a page do
     best: int
     rows: Sequence[StandingRow]
     note: str

@@ -113,23 +113,30 @@ def _of_groups(runs: Sequence[PageRun], groups: Sequence[PageGroup], by: Sequenc
     count = f"{most}" if least == most else f"{least} to {most}"
     text = f"{len(groups)} ways to train {_subject(runs).replace('A', 'a', 1)}"
     text += f", each with {count} seed{'s' if most > 1 else ''}"
-    standing = next((s for key in HEADLINES for s in by if s.measure == key), None)
-    if standing is None:
+    standings = [s for key in HEADLINES for s in by if s.measure == key]
+    if not standings:
         return f"{text}. They have no score in common yet."
+    firsts = [s for s in standings if s.measure == standings[0].measure]
+    return ". ".join([text, *(_best_of(runs, groups, standing) for standing in firsts)]) + "."
+
+
+def _best_of(runs: Sequence[PageRun], groups: Sequence[PageGroup], standing: Standing) -> str:
+    """Which way is the best of those that were tested on the same data, and how sure that is."""
     best = groups[standing.best]
     values = [runs[place].final[standing.measure] or 0.0 for place in best.runs]
-    text += f". Best by {label_of(standing.measure)}: {best.label}, "
+    on = f" on {standing.data}" if standing.data else ""
+    text = f"Best by {label_of(standing.measure)}{on}: {best.label}, "
     text += _value(standing.measure, values)
     tests = [row for row in standing.rows if row.p is not None]
     if not tests:
-        return f"{text}; too few seeds to tell differences from chance."
+        return f"{text}; too few seeds to tell differences from chance"
     behind = sum(row.verdict == HOLDS for row in tests)
-    others = len(groups) - 1
+    others = len(standing.rows) - 1
     which = "the other" if others == 1 else f"{behind} of the {others} others"
     if others == 1 and not behind:
-        return f"{text}; that the other is behind is not shown by a paired test."
+        return f"{text}; that the other is behind is not shown by a paired test"
     verb = "are" if behind != 1 else "is"
-    return f"{text}; {which} {verb} behind by a paired test."
+    return f"{text}; {which} {verb} behind by a paired test"
 
 
 def _of_studies(studies: Sequence[PageStudy]) -> str:

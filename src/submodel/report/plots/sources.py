@@ -10,13 +10,13 @@ from typing import Any
 from submodel.config.plain import MOST_BYTES
 from submodel.errors import SubmodelError
 from submodel.experiments.comparison.findings import Findings
-from submodel.experiments.records import VariantRecord
+from submodel.experiments.records import COMPARISON_FILE, VariantRecord, record_files
 from submodel.files import UnreadableError, read_text
 from submodel.presentation.labels import short_label
 from submodel.report.plots.series import Rounds, Series, WayKey, labels_of, rows_of_run, way_of
 from submodel.runs.folder import RunFolder
 
-_RECORDS, _INDEX = "records", "comparison.json"
+_RECORDS = "records"
 
 
 def read_series(paths: Sequence[Path]) -> list[Series]:
@@ -48,7 +48,7 @@ def read_series(paths: Sequence[Path]) -> list[Series]:
 
 def _index_of(path: Path) -> Path | None:
     """The file that lists the ways of a comparison."""
-    places = (path / _INDEX, path / _RECORDS / _INDEX)
+    places = (path / COMPARISON_FILE, path / _RECORDS / COMPARISON_FILE)
     return next((place for place in places if place.is_file()), None)
 
 
@@ -59,7 +59,7 @@ def _records_of(path: Path) -> list[Path]:
     if (path / "config.toml").is_file():
         return []
     folder = path / _RECORDS if (path / _RECORDS).is_dir() else path
-    return sorted(folder.glob("*.json"))
+    return record_files(folder)
 
 
 def _runs_of(path: Path) -> list[RunFolder]:

@@ -138,10 +138,10 @@ const curvesSection = (data, state) => {
   });
   // of many ways, all but the best stand back
   const withQuiet = (all) => {
-    const standing = data.standings.find((one) => one.measure === state.measure) || headline(data);
-    if (state.seeds || all.length <= MOST_LOUD + 2 || !standing) return all;
-    const better = measures.get(standing.measure)?.better === "less" ? 1 : -1;
-    const means = new Map(standing.rows.map((row) => [row.group, row.mean]));
+    const standings = standingsBy(data, state.measure);
+    if (state.seeds || all.length <= MOST_LOUD + 2 || !standings.length) return all;
+    const better = measures.get(standings[0].measure)?.better === "less" ? 1 : -1;
+    const means = new Map(standings.flatMap((standing) => standing.rows.map((row) => [row.group, row.mean])));
     const order = [...all].sort((a, b) => better * ((means.get(a.place) ?? Infinity * better) - (means.get(b.place) ?? Infinity * better)));
     const best = new Set(order.slice(0, MOST_LOUD));
     return all.map((line) => ({ ...line, quiet: !best.has(line) }));

@@ -4,6 +4,12 @@ const state = { measure: null, x: "round", log: false, seeds: false, hidden: new
   changed() { this.onChange.forEach((tell) => tell()); } };
 let current = null;
 
+// ways that were tested on different data share no chart until somebody asks for that
+const chooseData = (data) => {
+  const names = [...new Set(data.standings.map((standing) => standing.data))];
+  if (current === null && names.length > 1) state.filter = `data.name=${names[0]}`;
+};
+
 const render = (data) => {
   charts.forEach((chart) => chart.close());
   state.onChange = [];
@@ -25,6 +31,7 @@ const render = (data) => {
 // draw newer data: what a live page calls, and whoever has some
 const update = (data) => {
   for (const part of ["partitions", "coverage"]) if (data[part] === null && current) data[part] = current[part];
+  chooseData(data);
   current = data;
   render(data);
 };

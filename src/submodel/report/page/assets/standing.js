@@ -4,7 +4,12 @@ const bytesOf = (run) => run.totals.bytes ?? (isNumber(run.totals.bytes_down) ? 
 const numbersOf = (values) => values.filter(isNumber);
 const meanOf = (values) => (numbersOf(values).length ? mean(numbersOf(values)) : null);
 
-const headline = (data) => data.standings.find((s) => s.measure === "test_accuracy") || data.standings[0];
+// by one measure, a standing for every data set: ways that were tested on different data are not compared
+const headlineKey = (data) => (data.standings.find((s) => s.measure === "test_accuracy") || data.standings[0])?.measure;
+const standingsBy = (data, measure) => {
+  const some = data.standings.filter((s) => s.measure === measure);
+  return some.length ? some : data.standings.filter((s) => s.measure === headlineKey(data));
+};
 const formOf = (data, key) => data.measures.find((measure) => measure.key === key)?.form || "number";
 
 const numbersList = (data) => {
@@ -13,12 +18,14 @@ const numbersList = (data) => {
   const add = (label, value, small) => items.push(el("div", {}, el("dt", {}, label),
     el("dd", { class: value.length > 14 ? "long" : "" }, value, small ? el("small", {}, ` ${small}`) : null)));
   const each = groups.length > 1 || runs.length > 1 ? "a run" : "";
-  if (groups.length > 1 && headline(data)) {
-    const standing = headline(data);
-    const form = formOf(data, standing.measure);
-    const row = standing.rows[standing.best];
-    add(`best ${standing.label}`, written(row.mean, form), row.deviation ? `± ${signed(row.deviation, form).slice(1)}` : "");
-    add("best way", groups[standing.best].label);
+  if (groups.length > 1 && data.standings.length) {
+    for (const standing of standingsBy(data, headlineKey(data))) {
+      const form = formOf(data, standing.measure);
+      const row = standing.rows.find((one) => one.group === standing.best);
+      const on = standing.data ? `, ${standing.data}` : "";
+      add(`best ${standing.label}${on}`, written(row.mean, form), row.deviation ? `± ${signed(row.deviation, form).slice(1)}` : "");
+      add(`best way${on}`, groups[standing.best].label);
+    }
     add("ways × runs", `${groups.length}`, `${runs.length} runs`);
   } else {
     const shown = data.standings.slice().sort((a, b) => (b.measure === "test_accuracy") - (a.measure === "test_accuracy"));
@@ -64,10 +71,12 @@ const forest = (row, scale) => {
 const standingSection = (data, state) => {
   const { groups, runs } = data;
   if (groups.length < 2) return null;
+  const several = new Set(data.standings.map((standing) => standing.data)).size > 1;
   const box = el("div");
   const draw = () => {
-    const standing = data.standings.find((s) => s.measure === state.measure) || headline(data);
-    box.replaceChildren(standing ? table(standing) : costs());
+    const shown = standingsBy(data, state.measure).filter((standing) => standing.rows.some((r) => isShown(data, state, r.group)));
+    const tables = shown.flatMap((standing) => [standing.data ? el("h3", {}, standing.data) : null, table(standing)]);
+    box.replaceChildren(...(tables.length ? tables.filter(Boolean) : [costs()]));
   };
   const of = (place, value) => meanOf(groups[place].runs.map((run) => value(runs[run])));
   const nameCell = (place) => ({ value: groups[place].label, node: el("button", { type: "button", class: "name",
@@ -77,7 +86,9 @@ const standingSection = (data, state) => {
     { label: "FLOPs", number: true }, { label: "time", number: true }];
   const costCells = (place) => {
     const [rounds, bytes, flops, seconds] = [(r) => r.rounds, bytesOf, (r) => r.totals.flops, (r) => r.totals.seconds].map((f) => of(place, f));
-    return [groups[place].runs.length, { value: rounds, text: isNumber(rounds) ? digits(rounds, 5) : "–" }, { value: bytes, text: amount(bytes, "B") },
+    const counts = groups[place].runs.map((run) => runs[run].rounds).filter(isNumber);
+    const [least, most] = [Math.min(...counts), Math.max(...counts)];
+    return [groups[place].runs.length, { value: rounds, text: !counts.length ? "–" : least === most ? `${least}` : `${least}–${most}` }, { value: bytes, text: amount(bytes, "B") },
       { value: flops, text: amount(flops) }, { value: seconds, text: duration(seconds) }];
   };
   const row = (place) => ({ class: `pick ${isShown(data, state, place) ? "" : "off"}`, onclick: () => toggle(data, state, place),
@@ -103,11 +114,11 @@ const standingSection = (data, state) => {
       { value: r.verdict, node: pill(r.verdict) },
       ...costCells(r.group)]);
     const places = order.map((r) => r.group);
-    return el("div", {}, dataTable("How ways to train stand", headings, cells, (place) => row(places[place])), el("p", { class: "note" }, standing.note));
+    return el("div", {}, dataTable(`How ways to train stand${standing.data ? ` on ${standing.data}` : ""}`, headings, cells, (place) => row(places[place])), el("p", { class: "note" }, standing.note));
   };
   state.onChange.push(draw);
   draw();
-  return section("standing", "How they stand", "After the last evaluated round, by the measure chosen above. Choose a row to show or hide its curve.", box);
+  return section("standing", "How they stand", `After the last evaluated round, by the measure chosen above. Choose a row to show or hide its curve.${several ? " Ways that were tested on different data are not compared; the filter above chooses data." : ""}`, box);
 };
 
 // ---- scores by capacity
