@@ -73,6 +73,12 @@ def test_misfits_are_reported_together() -> None:
     assert len(caught.value.problems) == 2
 
 
+def test_a_file_may_be_named_by_its_text(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("seed = 3\n", "utf-8")
+    assert read(str(tmp_path / "mine.toml")) == read(tmp_path / "mine.toml")
+    assert read(str(tmp_path / "mine.toml")).seed == 3
+
+
 def test_the_resolved_config_reads_back_as_itself(tmp_path: Path) -> None:
     config = parse({"clients": {"capacities": ["1/16", 1]}, "local": {"steps": 3}})
     assert config.clients.capacities == [0.0625, 1]

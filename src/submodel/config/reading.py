@@ -68,15 +68,18 @@ def override(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-def read(path: Path | None, settings: Sequence[str] = (), of_run: bool = False) -> Config:
-    """The configuration of a file (None: all defaults) with settings put in.
+def read(path: str | Path | None, settings: Sequence[str] = (), of_run: bool = False) -> Config:
+    """The configuration of a file with settings put in.
 
-    ``of_run``: the file is a run's, perhaps of an earlier version, which wrote all keys of all
-    components; those that mean nothing, also with another component set, are left out.
+    Args:
+        path: of the file; None: all defaults.
+        settings: as on the command line, ``KEY=VALUE``.
+        of_run: the file is a run's, perhaps of an earlier version, which wrote all keys of all
+            components; those that mean nothing, also with another component set, are left out.
     """
     where = "" if path is None else f"{path}: "
     try:
-        values = {} if path is None else read_toml(read_text(path, MOST_BYTES))
+        values = {} if path is None else read_toml(read_text(Path(path), MOST_BYTES))
         if of_run:
             values = without_unused(override(values, settings))
         return parse(override(values, settings))

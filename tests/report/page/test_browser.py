@@ -51,6 +51,24 @@ def test_a_page_draws_itself_and_asks_for_nothing(name: str, pages: Path, browse
     assert [url for url in browser.requests() if not url.startswith(own_words)] == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "command"),
+    [
+        ({}, "submodel train config.toml"),
+        ({"engine": {"name": "flower"}}, "submodel serve config.toml"),
+        ({"data": {"name": "own"}}, 'submodel.config.read("config.toml")'),
+    ],
+    ids=["here", "over devices", "from Python"],
+)
+def test_a_page_says_how_its_run_is_repeated(
+    settings: dict[str, Any], command: str, tmp_path: Path, browser: Browser
+) -> None:
+    run = make_run(tmp_path / "run", settings=settings)
+    write_page(page_data([run.path], details=False), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    assert command in browser.text("#repeat")
+
+
 def test_the_axis_and_the_measure_can_be_chosen(pages: Path, browser: Browser) -> None:
     browser.open(pages / "run.html")
     titles = []

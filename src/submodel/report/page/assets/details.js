@@ -113,6 +113,15 @@ const tableSections = (data) => data.tables.map((table, i) => {
   return section(`table-${i}`, table.title, null, dataTable(table.title, table.headings.map((label, c) => ({ label, number: numeric[c] })), rows), table.note ? el("p", { class: "note" }, table.note) : null);
 });
 
+// by what a run can be trained again: a command, devices, or the Python program that gave model or data
+const repeatCommand = (run) => {
+  if (run.settings["model.name"] === "own" || run.settings["data.name"] === "own") {
+    return ["Its model or data came from Python. With the same, and with the configuration as config.toml:", "submodel.train(model, data, submodel.config.read(\"config.toml\"), out=\"runs/again\")"];
+  }
+  if (run.settings["engine.name"] === "flower") return ["It was trained over devices. Keep the configuration as config.toml, and let devices join:", "submodel serve config.toml"];
+  return ["Keep the configuration as config.toml, and train:", "submodel train config.toml"];
+};
+
 const repeatSection = (data, state) => {
   if (!data.runs.length) return null;
   const panel = el("div");
@@ -120,9 +129,10 @@ const repeatSection = (data, state) => {
     state.run = Math.min(place, data.runs.length - 1);
     const run = data.runs[state.run];
     const facts = [["run", run.path || run.name], ["seed", String(run.seed)], ["rounds", run.rounds === run.planned_rounds ? `${run.rounds}` : `${run.rounds} of ${run.planned_rounds}`], ["model sha256", run.model_sha256 || "not finished"]];
+    const [words, command] = repeatCommand(run);
     panel.replaceChildren(
       el("dl", { class: "facts" }, facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, el("code", {}, value))])),
-      el("p", { class: "note" }, "Keep the configuration as config.toml, and train:"), copyable("submodel train config.toml"),
+      el("p", { class: "note" }, words), copyable(command),
       el("details", {}, el("summary", {}, "config.toml"), copyable(run.toml)));
   };
   show(state.run);
