@@ -23,7 +23,7 @@ CLAIM_HEADINGS = (
 )
 NOT_RUN = "not run yet"
 _BY_SIZE = ("accuracy", "mean over sizes", "smallest size")
-_BY_SIZE_ASKED = ("static", "exclusive", "smallest", "table3")
+_BY_SIZE_ASKED = ("static", "exclusive", "smallest", "table3", "wide")
 """Questions that are answered by all of these; others by the first of them."""
 _BESIDE = ("loss gap", "accuracy gap", BY_TEST_BATCH)
 _ROLLING_STATIC, _ROLLING_RANDOM = ("rolling", "static"), ("rolling", "random")

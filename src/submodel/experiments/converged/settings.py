@@ -121,7 +121,7 @@ def _smallest(smallest: float) -> Setting:
 
 CIFAR_SECONDS = 0.7
 FASHION_SECONDS = 0.08
-WIDE_SECONDS = 1.0
+WIDE_SECONDS = 0.95
 SETTINGS: dict[str, Setting] = {
     "cifar-low": Setting(
         "CIFAR-10, L = 5",
