@@ -139,7 +139,7 @@ def _draw_claim(plot: Plot, claim: ContrastClaim, row: int) -> None:
         plot.hlines(row, 100 * low, 100 * high, color=colour, linewidth=1.4)
     plot.plot([100 * mean], [row], "o", color=colour, markersize=4)
     result = " ".join(claim.row()[-4:-2]).replace(" points", "")
-    plot.text(1.01, row, result, transform=plot.get_yaxis_transform(), va="center", size=SMALL_TEXT)
+    plot.text(1.03, row, result, transform=plot.get_yaxis_transform(), va="center", size=SMALL_TEXT)
     for source, words in claim.published_figures.items():
         values = published_differences(words)
         (marks,) = plot.plot(values, [row] * len(values), linestyle="", marker=_MARKS[source])

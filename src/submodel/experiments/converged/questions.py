@@ -187,12 +187,12 @@ QUESTIONS: dict[str, OpenQuestion] = {
             "habits",
             "(b) again: rolling - static by the habits of published code, at convergence",
             [
+                Contrast("cifar-low", "rolling-rate-0.05", "static"),
                 *_contrasts(
                     _CIFAR,
                     [("rolling", "static")],
                     (BY_TEST_BATCH, f"accuracy{AT_ROUND}200", f"accuracy{AT_ROUND}500"),
                 ),
-                Contrast("cifar-low", "rolling-rate-0.05", "static"),
             ],
             "published code scores with the statistics of test batches, and has one learning rate "
             "for all; here 0.05, which static takes by itself",
