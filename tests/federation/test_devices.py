@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 import tracemalloc
 from collections.abc import Callable, Collection
@@ -347,6 +348,103 @@ def test_who_says_during_a_round_who_it_is_is_heard_before_that_is_over() -> Non
     post.forgets = True
     assert len(list(engine.run([task]))) == 1  # meanwhile, the second says who it is
     assert chosen(setup) == [0, 1]
+
+
+class Leaving(Neighbours):
+    """A node that is gone is reported so, as Flower does it; ``away`` is not seen by `present`."""
+
+    away: int | None = None
+
+    def replies(self, tickets: Collection[str]) -> list[Reply]:
+        gone = [t for t in tickets if self.sent[int(t) - 1][0] == self.away]
+        found = super().replies([t for t in tickets if t not in gone])
+        return [*found, *(Reply(t, b"", "the device is gone", is_gone=True) for t in gone)]
+
+
+def test_a_device_that_was_away_for_less_than_a_round_is_asked_at_once() -> None:
+    """It crashed, and was started again before anybody looked who is there."""
+    post, clock = Leaving(parts(2)), Clock()
+    node = 2**63 + 17
+    roster = roster_over(post, clock)
+    assert roster.wait(2) == [0, 1]
+    post.away = node
+    roster.note_failure(1, "no answer in 4 s", silent=True)
+    clock.now = 2.0
+    roster.listen()
+    assert not roster.entry(1).present
+    post.away = None
+    assert roster.wait(1) == [0, 1]
+    assert clock.now == 2.0
+
+
+class Slow(Neighbours):
+    """One node trains for so many looks; who it is, it says at once."""
+
+    def __init__(self, means: dict[int, Means], node: int, looks: float) -> None:
+        super().__init__(means)
+        self.node, self.looks, self._looks = node, looks, dict[str, int]()
+
+    def replies(self, tickets: Collection[str]) -> list[Reply]:
+        def is_ready(ticket: str) -> bool:
+            node, kind, _ = self.sent[int(ticket) - 1]
+            self._looks[ticket] = self._looks.get(ticket, 0) + 1
+            return node != self.node or kind == "report" or self._looks[ticket] > self.looks
+
+        return super().replies([ticket for ticket in tickets if is_ready(ticket)])
+
+
+QUORUM: dict[str, Any] = {
+    "clients": {"count": 3, "per_round": 3},
+    "devices": {"least": 3, "deadline": 100, "quorum": 0.6},
+}
+
+
+def test_a_quorum_passes_over_the_slowest_device_at_most_twice_in_a_row() -> None:
+    config, slowest = config_of(**QUORUM), max(parts(3))
+    _, reports = rounds_over(config, Slow(parts(3), slowest, looks=3), rounds=7)
+    assert [report.clients for report in reports] == [2, 2, 3, 2, 2, 3, 2]
+    for report in reports:
+        assert report.missing.keys() == ({"2"} if report.clients == 2 else set())
+
+
+def test_one_that_is_waited_for_and_does_not_answer_costs_a_deadline_and_then_its_turn() -> None:
+    config = config_of(**{**QUORUM, "devices": {**QUORUM["devices"], "deadline": 0.3}})
+    _, reports = rounds_over(config, Slow(parts(3), max(parts(3)), looks=math.inf), rounds=5)
+    is_early = ["when enough had answered" in report.missing["2"] for report in reports]
+    assert is_early == [True, True, False, True, True]
+
+
+def test_who_was_passed_over_is_known_to_a_resumed_run(tmp_path: Path) -> None:
+    config, file = config_of(**QUORUM), tmp_path / "devices.json"
+    missing = []
+    for _ in range(3):
+        post = Slow(parts(3), max(parts(3)), looks=3)
+        setup, engine = over(config, post, file)
+        costs = CostModel(setup.module, setup.clients.dataset.example)
+        missing.append(list(step(setup, initial_state(setup), engine, costs)[1].missing))
+    assert missing == [["2"], ["2"], []]
+
+
+def test_answers_that_are_there_at_the_deadline_count_however_long_another_took() -> None:
+    """To look for answers may take time: a device that holds that up harms itself alone."""
+    config = config_of(clients={"count": 2, "per_round": 2}, devices={"least": 2, "deadline": 9})
+    clock, (liar, honest) = Clock(), sorted(parts(2))
+
+    class Held(Neighbours):
+        def replies(self, tickets: Collection[str]) -> list[Reply]:
+            kinds = {self.sent[int(t) - 1][1]: t for t in tickets}
+            nodes = {self.sent[int(t) - 1][0]: t for t in tickets}
+            if "train" not in kinds or liar not in nodes:
+                return super().replies(tickets)
+            clock.now += 10.0
+            return [Reply(nodes[liar], b"", "its answer was lost")]
+
+    post = Held(parts(2))
+    setup, engine = over(config, post, clock=clock)
+    costs = CostModel(setup.module, setup.clients.dataset.example)
+    _, report = step(setup, initial_state(setup), engine, costs)
+    assert (report.clients, report.missing) == (1, {"0": "its answer was lost"})
+    assert [node for node, kind, _ in post.sent if kind == "train"].count(honest) == 1
 
 
 def test_who_comes_back_is_asked_again_what_it_has_and_holds() -> None:

@@ -66,6 +66,9 @@ class Neighbours:
                 found.append(Reply(ticket, answer))
         return found
 
+    def forget(self, tickets: Collection[str]) -> None:
+        """What a node says late is not kept here."""
+
     def honest(self, node: int, kind: MessageKind, payload: bytes) -> bytes:
         parcel = Parcel.from_bytes(payload)
         device = Device(parcel.head, self.means[node], base=self.bases.get(node))

@@ -1,4 +1,8 @@
-"""The engine over devices: a round closes at its deadline, or when enough have answered."""
+"""The engine over devices: a round closes at its deadline, or when enough have answered.
+
+A device that rounds have closed without too often is overdue: the next round that asks it closes
+early only with its answer. So a quorum passes no device over for ever, however slow it is.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,8 @@ from submodel.federation.wire import (
     update_limits,
 )
 from submodel.model.travel import EVERYTHING, Travel
+
+_PASSED_OVER = 2  # rounds in a row that may close without a device before it is overdue
 
 
 @dataclass(frozen=True)
@@ -96,9 +102,11 @@ class DeviceEngine:
         open_tasks, unreachable_tasks = self._send(tasks, kind)
         yield from ((task, Failure(task.assignment, why)) for task, why in unreachable_tasks)
         enough = math.ceil(self._config.quorum * (len(open_tasks) + len(unreachable_tasks)))
+        overdue = {t for t, task in open_tasks.items() if self._is_overdue(task)}
         end, answers = self._clock() + self._config.deadline, 0
-        pauses = growing_pauses()
-        while open_tasks and answers < enough and self._clock() < end:
+        pauses, is_over = growing_pauses(), False
+        while open_tasks and not is_over and (answers < enough or overdue & open_tasks.keys()):
+            is_over = self._clock() >= end  # one last look: to read answers takes time, too
             replies = self._post.replies(list(open_tasks))
             for reply in replies:
                 open_task = open_tasks.pop(reply.ticket)
@@ -110,12 +118,21 @@ class DeviceEngine:
                 pauses = growing_pauses()
             else:
                 time.sleep(max(0.0, min(next(pauses), end - self._clock())))
+        self._post.forget(open_tasks)
         for open_task in open_tasks.values():
-            is_early = self._clock() < end
             seconds = self._clock() - open_task.sent_at
-            reason = f"no answer in {seconds:.0f} s" + (", when enough had answered" * is_early)
-            self._roster.note_failure(open_task.task.assignment.client, reason, silent=True)
+            reason = f"no answer in {seconds:.0f} s" + (
+                ", when enough had answered" * (not is_over)
+            )
+            self._roster.note_failure(
+                open_task.task.assignment.client, reason, silent=True, is_passed_over=not is_over
+            )
             yield open_task.task, Failure(open_task.task.assignment, reason)
+
+    def _is_overdue(self, open_task: _OpenTask) -> bool:
+        """Whether the round is not to close early without this answer."""
+        entry = self._roster.entry(open_task.task.assignment.client)
+        return entry.passed_over >= _PASSED_OVER
 
     def _send(
         self, tasks: Iterable[Task], kind: MessageKind

@@ -17,6 +17,7 @@ class Reply:
     ticket: str
     payload: bytes
     problem: str = ""
+    is_gone: bool = False  # the problem is that the node has left
 
 
 def growing_pauses(first: float = 0.02, longest: float = 0.5) -> Iterator[float]:
@@ -55,5 +56,9 @@ class Post(Protocol):
         ...
 
     def replies(self, tickets: Collection[str]) -> Sequence[Reply]:
-        """The answers that have come so far, each once."""
+        """The answers that have come whole so far, each once; none waits for another."""
+        ...
+
+    def forget(self, tickets: Collection[str]) -> None:
+        """Drop what has come of answers that are of no use any more."""
         ...

@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class Entry:
     report: Report
     answered: int = 0
     missed: int = 0
+    passed_over: int = 0  # of these, the last ones in a row that a quorum closed without it
     last_seen: float = 0.0  # seconds since 1970
     present: bool = True
     last_problem: str = ""
@@ -107,27 +108,34 @@ class Roster:
     def note_answer(self, client: int) -> None:
         """The client's device answered."""
         entry, now = self._entries[client], time.time()
-        self._set(replace(entry, answered=entry.answered + 1, last_seen=now, last_problem=""))
+        entry = replace(entry, answered=entry.answered + 1, passed_over=0, last_problem="")
+        self._set(replace(entry, last_seen=now))
 
-    def note_failure(self, client: int, reason: str, silent: bool) -> None:
-        """It did not, or badly; a ``silent`` one gets no work before it says that it is there."""
+    def note_failure(
+        self, client: int, reason: str, silent: bool, is_passed_over: bool = False
+    ) -> None:
+        """It did not, or badly; a ``silent`` one gets no work before it says that it is there.
+
+        ``is_passed_over``: the round closed before its deadline, so this is no fault of the device.
+        """
         entry = self._entries[client]
-        self._set(replace(entry, missed=entry.missed + 1, last_problem=plain(reason)))
+        passed_over = entry.passed_over + 1 if is_passed_over else 0
+        entry = replace(entry, missed=entry.missed + 1, passed_over=passed_over)
+        self._set(replace(entry, last_problem=plain(reason)))
         if silent:
             self._ask(entry.node, is_awaited=False)
 
     def _look(self) -> None:
         """See who is there, ask who they are, read what they say."""
         present, now = set(self._post.present()), self._clock()
-        for entry in list(self._entries.values()):
-            if entry.present and entry.node not in present:
-                self._set(replace(entry, present=False))
+        self._leave({entry.node for entry in self._entries.values()} - present)
         self._hear()
         for ticket, question in list(self._open.items()):
-            if question.node not in present:
-                del self._open[ticket]
-            elif now > question.expires:
-                del self._open[ticket]
+            if question.node in present and now <= question.expires:
+                continue
+            del self._open[ticket]
+            self._post.forget([ticket])
+            if question.node in present:
                 self._turn_away(question.node, f"it did not say in {_PATIENCE:g} s who it is")
         self._turned_away = {n: why for n, why in self._turned_away.items() if n in present}
         known_nodes = {e.node for e in self._entries.values() if e.present}
@@ -149,7 +157,12 @@ class Roster:
         self._heard_at = self._clock()
         for reply in self._post.replies(list(self._open)) if self._open else ():
             question = self._open.pop(reply.ticket, None)
-            if question is not None:
+            if question is None:
+                continue
+            if reply.is_gone:  # it may be back before the next look at who is there
+                self._turned_away.pop(question.node, None)
+                self._leave({question.node})
+            else:
                 self._read(question.node, reply.payload, reply.problem)
 
     def _ask(self, node: int, is_awaited: bool) -> None:
@@ -174,6 +187,12 @@ class Roster:
             self._turned_away.pop(node, None)
         except SubmodelError as error:
             self._turn_away(node, plain(error))
+
+    def _leave(self, nodes: Collection[int]) -> None:
+        """Nodes have left: a device that returns is asked who it is, like a newcomer."""
+        for entry in list(self._entries.values()):
+            if entry.present and entry.node in nodes:
+                self._set(replace(entry, present=False))
 
     def _turn_away(self, node: int, why: str) -> None:
         """No work for a node, until it is asked again and answers."""

@@ -51,7 +51,7 @@ class Node:
     """A device as the SuperLink knows it.
 
     The status is ``registered`` (never seen), ``online`` or ``offline``. A device that crashed is
-    online until two heartbeats, a minute, are missing; that is then when it was last seen.
+    online until two heartbeats, half a minute, are missing; that is then when it was last seen.
     """
 
     id: int

@@ -22,6 +22,7 @@ _HERE = Path(__file__).parent
 _FLOWERS = "flower-superexec"
 _FIRST, _LAST, _GROWTH = 0.25, 3.0, 1.4  # seconds between looks for a message
 _ANSWER = 0.1  # seconds between looks for an app's answer
+_HEARTBEAT = 15  # seconds; Flower's 30 list a device that died, and refuse its return, for a minute
 _LOOKS, _PAUSE = 20, 0.05  # at what is left below us; a dying process may still start one
 
 _is_ending = threading.Event()
@@ -127,9 +128,14 @@ def run_flower() -> None:
         importlib.import_module("flwr.superlink.main")  # once for both processes
         run = runpy.run_path(str(_HERE / "guard.py"))["run_superlink"]
     else:
+        from flwr.supercore import heartbeat
+        from flwr.supernode import fleet_http_connection as connection
         from flwr.supernode import start_client_internal as supernode
         from flwr.supernode.cli import flower_supernode as run
 
+        for names in (vars(heartbeat), vars(connection)):  # another version may not have it
+            if "HEARTBEAT_DEFAULT_INTERVAL" in names:
+                names["HEARTBEAT_DEFAULT_INTERVAL"] = _HEARTBEAT
         names = vars(supernode)
         if names.get("time") is time:
             names["time"] = Pauses()

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from submodel.config import read
 from submodel.errors import ConfigError, SubmodelError
-from submodel.federation.flower.messages import GridPost, wait_no_longer
+from submodel.federation.flower.grid import GridPost
 from submodel.federation.server import over_devices
 from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import Tell
@@ -74,7 +74,6 @@ def _train(folder: RunFolder, grid: Grid) -> None:
                 "round %d of %d: %s", line["round"], config.train.rounds, describe_scores(line)
             )
 
-    wait_no_longer(config.devices.deadline)
     training = Training(config, prepare(config), takes_module=True)
     training = over_devices(training, GridPost(grid), folder.devices_file)
     run_rounds(training, folder, [Tell(tell)], resume=True)

@@ -18,8 +18,13 @@ from submodel.federation.flower.process import Child
 
 _POLL = 0.2
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_REFUSED_PAUSE = 5.0  # seconds at most, after which a key that was refused is shown again
 _KEY = re.compile(r"[A-Za-z0-9_-]+")
 _JOIN_LINE = re.compile(r"SuperNode ID: (\d+)")
+_REFUSED_KEY = (
+    "the server refused this device's key: it is not registered there, or the device "
+    "crashed and still counts as online (then it is accepted after about half a minute)"
+)
 _FORGOTTEN_DEVICE = "the server does not know this device any more"
 _REFUSED_SIGNATURE = "the server did not accept this device's signature"
 _OUR_LINE = re.compile(r"^submodel: (.*)$", re.MULTILINE)  # what launcher.py says
@@ -122,10 +127,7 @@ class Supernode:
 def explain_exit(output: str, returncode: int | None) -> str:
     """The reason for the end of a SuperNode, from its log and exit status."""
     if "[code: 2004]" in output:
-        return (
-            "the server refused this device's key: it is not registered there, or the device "
-            "crashed and still counts as online (then it is accepted after about a minute)"
-        )
+        return _REFUSED_KEY
     if "[code: 2001]" in output:
         return "the server asks for a key, and this device has none"
     if refusal := re.search(r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.*)", output):
@@ -163,6 +165,8 @@ def keep_running(
             node.stop()
             if time.monotonic() - start > _LONGEST_PAUSE:  # it had worked
                 pause = _FIRST_PAUSE
+            if reason == _REFUSED_KEY:
+                pause = min(pause, _REFUSED_PAUSE)
             on_event(f"{reason}; trying again in {pause:g} s")
             end = time.monotonic() + pause
             while time.monotonic() < end and not should_stop():

@@ -1,0 +1,153 @@
+"""Our messages over a Flower grid, as the server sends and fetches them.
+
+A device announces an answer, then sends its parts, and Flower's grid waits for the parts of one
+answer after another. So a device that dies in between, or announces what it never sends, would keep
+the answers of the others from a round until it is over. Here an answer is fetched as far as it has
+come, at every look, and is there when all of it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from flwr.app import Message
+from flwr.common.constant import ErrorCode
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    inflate_object_from_contents,
+    pull_objects,
+)
+from flwr.superlink.grid import HttpGrid
+
+from submodel.errors import plain
+from submodel.federation.flower.messages import TYPES, payload_of, to_records
+from submodel.federation.post import MessageKind, Reply
+
+_log = logging.getLogger(__name__)
+_LATER = 5.0  # seconds by which Flower's patience outlasts ours: the deadline is told by us
+_GONE = int(ErrorCode.NODE_UNAVAILABLE)
+_REASONS = {
+    1: "its app could not be loaded",
+    2: "its app failed",
+    3: "the message was lost, or not answered in time",
+    4: "its answer was lost",
+    _GONE: "the device is gone",
+    7: "it does not trust the app",
+    8: "its app was killed",
+}
+
+
+@dataclass
+class _Announced:
+    """An answer that a device has begun to send."""
+
+    message_id: str
+    parts: list[str]
+    contents: dict[str, bytes] = field(default_factory=dict)  # of the parts that have come
+    is_lost: bool = False  # Flower has dropped a part
+
+
+class GridPost:
+    """Carries our messages over a Flower grid."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._announced: dict[str, _Announced] = {}  # by the ticket that it answers
+
+    def present(self) -> Collection[int]:
+        """The nodes that Flower lists; one that died is listed until two heartbeats are missing."""
+        return set(self._grid.get_node_ids())
+
+    def send(
+        self, node: int, kind: MessageKind, payload: bytes, seconds: float, topic: str
+    ) -> str | None:
+        """Push one message; soon after its time Flower neither delivers nor answers it."""
+        lives = seconds + _LATER
+        message = Message(to_records(payload), node, TYPES[kind], ttl=lives, group_id=topic)
+        tickets = list(self._grid.push_messages([message]))
+        return tickets[0] or None if tickets else None
+
+    def replies(self, tickets: Collection[str]) -> list[Reply]:
+        """Answers by the message that they reply to: errors come from nodes of other numbers."""
+        if isinstance(self._grid, HttpGrid):
+            return list(self._whole_answers(self._grid, tickets))
+        messages = self._grid.pull_messages(list(tickets))  # of a simulation: they come whole
+        answers = ((message.metadata.reply_to_message_id, message) for message in messages)
+        return [_reply(ticket, message) for ticket, message in answers if ticket in tickets]
+
+    def forget(self, tickets: Collection[str]) -> None:
+        """Drop the parts that have come."""
+        for ticket in tickets:
+            self._announced.pop(ticket, None)
+
+    def _whole_answers(self, grid: HttpGrid, tickets: Collection[str]) -> Iterator[Reply]:
+        if silent := [ticket for ticket in tickets if ticket not in self._announced]:
+            request = PullAppMessagesRequest(message_ids=silent)
+            found = grid._runtime_client.PullMessages(request)
+            for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+                parts = [part.object_id for part in iterate_object_tree(tree)]
+                answer = _Announced(proto.metadata.message_id, parts)
+                self._announced[proto.metadata.reply_to_message_id] = answer
+        for ticket in tickets:
+            if ticket not in self._announced:
+                continue
+            answer = self._announced[ticket]
+            is_whole = _fetch(grid, answer)
+            if is_whole or answer.is_lost:
+                del self._announced[ticket]
+                lost = Reply(ticket, b"", _REASONS[4])
+                yield _put_together(ticket, answer) if is_whole else lost
+
+
+def _fetch(grid: HttpGrid, answer: _Announced) -> bool:
+    """Fetch the parts of an answer that have come since the last time; whether all are there."""
+    client, run_id = grid._runtime_client, grid.run.run_id
+    fetch_part = make_pull_object_fn_protobuf(client.PullObject, grid.node, run_id)
+
+    def fetch(part: str) -> bytes:
+        if part not in answer.contents:
+            try:
+                answer.contents[part] = fetch_part(part)
+            except ObjectPullError:
+                answer.is_lost = True
+                raise
+        return answer.contents[part]
+
+    try:
+        pull_objects(answer.parts, fetch, max_tries_per_object=1)
+    except ObjectPullError:
+        return False
+    client.ConfirmMessageReceived(
+        ConfirmMessageReceivedRequest(
+            node=grid.node, run_id=run_id, message_object_id=answer.message_id
+        )
+    )
+    return True
+
+
+def _put_together(ticket: str, answer: _Announced) -> Reply:
+    """The answer of parts that are all there; they are a device's, and may be anything."""
+    try:
+        message = inflate_object_from_contents(answer.message_id, answer.contents)
+        if not isinstance(message, Message):
+            raise TypeError(f"it is a {type(message).__name__}")
+        return _reply(ticket, message)
+    except Exception as error:  # whatever Flower meets in them
+        _log.warning("an answer is no message of Flower's: %s", plain(error))
+        return Reply(ticket, b"", "its answer is no message of Flower's")
+
+
+def _reply(ticket: str, message: Message) -> Reply:
+    if not message.has_error():
+        return Reply(ticket, payload_of(message))
+    code, lines = message.error.code, (message.error.reason or "").strip().splitlines()
+    reason = _REASONS.get(code, f"error {code}")
+    why = f"{reason} ({plain(lines[-1])})" if lines else reason
+    return Reply(ticket, b"", why, is_gone=code == _GONE)
