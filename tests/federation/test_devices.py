@@ -447,6 +447,51 @@ def test_answers_that_are_there_at_the_deadline_count_however_long_another_took(
     assert [node for node, kind, _ in post.sent if kind == "train"].count(honest) == 1
 
 
+def test_a_round_names_the_devices_that_it_asked_and_no_others() -> None:
+    """Not those that measured for an evaluation alone, nor those of a try that came to nothing."""
+    config = config_of(
+        model={"name": "preresnet18", "width": 2},
+        clients={"per_round": 2},
+        train={"rounds": 3, "evaluate_every": 1, "evaluate_capacities": False},
+        devices={"least": 1, "tries": 2},
+    )
+    post, clients = Neighbours(parts()), {node: c for c, node in enumerate(sorted(parts()))}
+    setup, engine = over(config, post)
+    assert chosen(setup, 1) == [1, 3]
+
+    def lie_once(node: int) -> Callable[[MessageKind, bytes], bytes]:
+        def answer(kind: MessageKind, payload: bytes) -> bytes:
+            spoiled = spoiled_by(_shape)(post, node)(kind, payload)
+            if kind == "train":
+                del post.spoil[node]
+            if clients[node] == 3:
+                del post.means[node]  # it leaves, and is not asked when the round is tried again
+            return spoiled if kind == "train" else post.honest(node, kind, payload)
+
+        return answer
+
+    def spoil_the_second(line: dict[str, Any]) -> None:
+        if line["round"] == 1:
+            post.spoil = {node: lie_once(node) for node in clients if clients[node] in (1, 3)}
+
+    training = Training(config, setup, engine, checkpoint_every=1)
+    _, history = run_rounds(training, callbacks=[Tell(spoil_the_second)])
+    asked: list[tuple[int, set[str]]] = []
+    for node, kind, payload in post.sent:
+        if kind != "train":
+            continue
+        round_ = Parcel.from_bytes(payload).head["assignment"]["round"] + 1
+        if not asked or asked[-1][0] != round_ or len(asked[-1][1]) == 2:
+            asked.append((round_, set()))
+        asked[-1][1].add(str(clients[node]))
+    assert [round_ for round_, _ in asked] == [1, 2, 2, 3]
+    for line in history:
+        last = [them for round_, them in asked if round_ == line["round"]][-1]
+        absent = {**line.get("missing", {}), **line["refused"]}
+        assert {*line["devices"], *absent} == last
+        assert line["clients"] == len(last) - len(absent)
+
+
 def test_who_comes_back_is_asked_again_what_it_has_and_holds() -> None:
     post, clock = Neighbours(parts(2)), Clock()
     node = 2**63 + 17

@@ -119,15 +119,12 @@ class DeviceEngine:
             else:
                 time.sleep(max(0.0, min(next(pauses), end - self._clock())))
         self._post.forget(open_tasks)
+        is_early = not is_over
         for open_task in open_tasks.values():
-            seconds = self._clock() - open_task.sent_at
-            reason = f"no answer in {seconds:.0f} s" + (
-                ", when enough had answered" * (not is_over)
-            )
-            self._roster.note_failure(
-                open_task.task.assignment.client, reason, silent=True, is_passed_over=not is_over
-            )
-            yield open_task.task, Failure(open_task.task.assignment, reason)
+            assignment, seconds = open_task.task.assignment, self._clock() - open_task.sent_at
+            reason = f"no answer in {seconds:.0f} s" + (", when enough had answered" * is_early)
+            self._roster.note_failure(assignment.client, reason, True, is_passed_over=is_early)
+            yield open_task.task, Failure(assignment, reason)
 
     def _is_overdue(self, open_task: _OpenTask) -> bool:
         """Whether the round is not to close early without this answer."""

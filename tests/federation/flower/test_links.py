@@ -481,6 +481,20 @@ def test_the_pauses_grow_and_begin_anew_after_it_has_worked(
     assert node.stops == 10
 
 
+def test_a_key_that_was_refused_is_shown_again_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that crashed is let in when it no longer counts as online, not half a minute on."""
+    node = FakeNode(tmp_path, [0.0] * 7)
+    refusal = explain_exit("[code: 2004]", 1)
+    monkeypatch.setattr(supernode, "time", node)
+    monkeypatch.setattr(node, "exit_reason", lambda: refusal)
+    events: list[str] = []
+    keep_running(node, events.append, lambda: not node.lives)
+    pauses = [event.removeprefix(f"{refusal}; trying again in ") for event in events]
+    assert pauses == ["1 s", "2 s", "4 s", "5 s", "5 s", "5 s"]
+
+
 def test_a_device_tells_once_that_the_server_is_lost_and_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
