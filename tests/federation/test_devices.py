@@ -377,6 +377,51 @@ def test_a_device_that_was_away_for_less_than_a_round_is_asked_at_once() -> None
     assert clock.now == 2.0
 
 
+def test_a_device_that_takes_another_part_is_not_asked_twice() -> None:
+    post, clock = Neighbours(parts(1)), Clock()
+    roster = roster_over(post, clock)
+    assert roster.wait(1) == [0]
+    post.means[2**63] = Means(OwnData(part=1))  # started again, before anybody looked
+    roster.note_failure(0, "no answer in 4 s", silent=True)
+    assert roster.wait(1) == [1]
+    assert not roster.entry(0).present
+
+
+def test_a_device_that_comes_and_goes_without_a_word_holds_up_one_round() -> None:
+    post, clock = Neighbours(parts(2)), Clock()
+    node = 2**63 + 17
+    roster = roster_over(post, clock)
+    silent = post.means.pop(node)
+    assert roster.wait(1) == [0]
+    post.mute.add(node)
+
+    def leave_soon(tickets: Collection[str]) -> list[Reply]:
+        clock.now += 25.0
+        if clock.now == 50.0:
+            post.means.pop(node)
+        return Neighbours.replies(post, tickets)
+
+    post.replies = leave_soon  # type: ignore[method-assign]
+    post.means[node] = silent
+    assert roster.wait(1) == [0]
+    assert (waited := clock.now) >= 50.0
+    post.means[node] = silent
+    assert roster.wait(1) == [0]
+    assert clock.now == waited
+    post.mute.clear()
+    assert roster.wait(2) == [0, 1]
+
+
+def test_a_silent_device_is_asked_once_who_it_is_however_much_it_owed() -> None:
+    post = Neighbours(parts(2))
+    roster, node = roster_over(post, Clock()), 2**63 + 17
+    assert roster.wait(2) == [0, 1]
+    post.mute.add(node)
+    for _ in range(3):  # statistics of three models
+        roster.note_failure(1, "no answer in 40 s", silent=True)
+    assert asked(post, node) == 2  # at the beginning, and now
+
+
 class Slow(Neighbours):
     """One node trains for so many looks; who it is, it says at once."""
 

@@ -176,7 +176,9 @@ class DevicesSection(Section):
     least: Count = Field(1, description="devices that must be there for a round to begin")
     deadline: Positive = Field(600.0, description="seconds that a device has to answer in")
     quorum: Capacity = Field(
-        1.0, description="the share of a round's devices whose answers close it before the deadline"
+        1.0,
+        description="the share of a round's devices whose answers close it before the deadline; a "
+        "device that two rounds in a row closed without is waited for in its next",
     )
     tries: Count = Field(
         3, description="how often a round is tried that nobody answers, before the run stops"

@@ -123,7 +123,10 @@ class DeviceEngine:
         for open_task in open_tasks.values():
             assignment, seconds = open_task.task.assignment, self._clock() - open_task.sent_at
             reason = f"no answer in {seconds:.0f} s" + (", when enough had answered" * is_early)
-            self._roster.note_failure(assignment.client, reason, True, is_passed_over=is_early)
+            entry, passed_over = self._roster.entry(assignment.client), None
+            if kind == "train":  # who is waited for to the deadline in vain has had its turn
+                passed_over = entry.passed_over + 1 if is_early else 0
+            self._roster.note_failure(assignment.client, reason, True, passed_over)
             yield open_task.task, Failure(assignment, reason)
 
     def _is_overdue(self, open_task: _OpenTask) -> bool:

@@ -74,6 +74,7 @@ class Roster:
         self._file, self._clock = file, clock
         self._open: dict[str, _Question] = {}
         self._turned_away: dict[int, tuple[float, str]] = {}  # node -> since when, why
+        self._unheard: set[int] = set()  # nodes that were waited for and did not say who they are
         self._heard_at = -math.inf
         self._entries: dict[int, Entry] = {}  # by client
         self._restore()
@@ -112,17 +113,17 @@ class Roster:
         self._set(replace(entry, last_seen=now))
 
     def note_failure(
-        self, client: int, reason: str, silent: bool, is_passed_over: bool = False
+        self, client: int, reason: str, silent: bool, passed_over: int | None = None
     ) -> None:
         """It did not, or badly; a ``silent`` one gets no work before it says that it is there.
 
-        ``is_passed_over``: the round closed before its deadline, so this is no fault of the device.
+        ``passed_over``: how many rounds in a row have now closed early without it; None: as before.
         """
         entry = self._entries[client]
-        passed_over = entry.passed_over + 1 if is_passed_over else 0
+        passed_over = entry.passed_over if passed_over is None else passed_over
         entry = replace(entry, missed=entry.missed + 1, passed_over=passed_over)
         self._set(replace(entry, last_problem=plain(reason)))
-        if silent:
+        if silent and all(question.node != entry.node for question in self._open.values()):
             self._ask(entry.node, is_awaited=False)
 
     def _look(self) -> None:
@@ -135,6 +136,7 @@ class Roster:
                 continue
             del self._open[ticket]
             self._post.forget([ticket])
+            self._note_unheard(question)
             if question.node in present:
                 self._turn_away(question.node, f"it did not say in {_PATIENCE:g} s who it is")
         self._turned_away = {n: why for n, why in self._turned_away.items() if n in present}
@@ -142,7 +144,7 @@ class Roster:
         asked_nodes = {question.node for question in self._open.values()}
         recent_nodes = {n for n, (since, _) in self._turned_away.items() if now - since < _AGAIN}
         for node in sorted(present - known_nodes - asked_nodes - recent_nodes):
-            self._ask(node, is_awaited=node not in self._turned_away)
+            self._ask(node, is_awaited=node not in {*self._turned_away, *self._unheard})
 
     def listen(self) -> None:
         """Hear, while a round runs, who has said who it is.
@@ -161,6 +163,7 @@ class Roster:
                 continue
             if reply.is_gone:  # it may be back before the next look at who is there
                 self._turned_away.pop(question.node, None)
+                self._note_unheard(question)
                 self._leave({question.node})
             else:
                 self._read(question.node, reply.payload, reply.problem)
@@ -174,6 +177,7 @@ class Roster:
 
     def _read(self, node: int, payload: bytes, problem: str) -> None:
         """Enter a device, or turn it away and say why."""
+        self._unheard.discard(node)
         try:
             if problem:
                 raise SubmodelError(problem)
@@ -188,10 +192,15 @@ class Roster:
         except SubmodelError as error:
             self._turn_away(node, plain(error))
 
-    def _leave(self, nodes: Collection[int]) -> None:
-        """Nodes have left: a device that returns is asked who it is, like a newcomer."""
+    def _note_unheard(self, question: _Question) -> None:
+        """A round waited in vain: the next does not, or one device could hold up all rounds."""
+        if question.is_awaited:
+            self._unheard.add(question.node)
+
+    def _leave(self, nodes: Collection[int], client: int | None = None) -> None:
+        """Nodes have left, or are ``client`` now; one that returns is asked who it is."""
         for entry in list(self._entries.values()):
-            if entry.present and entry.node in nodes:
+            if entry.present and entry.node in nodes and entry.client != client:
                 self._set(replace(entry, present=False))
 
     def _turn_away(self, node: int, why: str) -> None:
@@ -210,6 +219,7 @@ class Roster:
         if old is None or old.node != node or not old.present:
             _log.info("client %d is %s, capacity %s, %d examples", client, report.name,
                       report.capacity, report.examples)  # fmt: skip
+        self._leave({node}, client)  # if it played another part before, it does so no more
         self._set(replace(new, present=True, last_seen=time.time()))
 
     def _number(self, node: int, report: Report) -> int:
