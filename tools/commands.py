@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-import click
 import typer
+from typer.core import TyperGroup, TyperOption
 
 from submodel.cli.base import command_line
 from submodel.cli.help import Lesson, Overview, read_lesson
@@ -15,7 +16,7 @@ def page() -> str:
     """All commands, in the order of `submodel --help`."""
     application = typer.main.get_command(command_line)
     assert isinstance(application, Overview)
-    context = click.Context(application, info_name="submodel")
+    context = typer.Context(application, info_name="submodel")
     parts = []
     for panel, commands in application.panels().items():
         parts.append(f"## {panel}")
@@ -24,9 +25,9 @@ def page() -> str:
     return "\n\n".join(parts)
 
 
-def _sections(command: click.Command, name: str, parent: click.Context) -> Iterator[str]:
-    context = click.Context(command, parent=parent, info_name=name.split()[-1])
-    if isinstance(command, click.Group):
+def _sections(command: Any, name: str, parent: typer.Context) -> Iterator[str]:
+    context = typer.Context(command, parent=parent, info_name=name.split()[-1])
+    if isinstance(command, TyperGroup):
         for inner_name, inner in command.commands.items():
             yield from _sections(inner, f"{name} {inner_name}", context)
         return
@@ -41,10 +42,10 @@ def _sections(command: click.Command, name: str, parent: click.Context) -> Itera
         yield _keys(lesson)
 
 
-def _parameters(command: click.Command, context: click.Context) -> str:
+def _parameters(command: Any, context: typer.Context) -> str:
     rows = ["| | default | |", "| --- | --- | --- |"]
     for parameter in command.params:
-        if isinstance(parameter, click.Option):
+        if isinstance(parameter, TyperOption):
             title = " ".join([", ".join(parameter.opts), _metavar(parameter, context)]).strip()
         else:
             title = parameter.make_metavar(context)
@@ -53,11 +54,11 @@ def _parameters(command: click.Command, context: click.Context) -> str:
     return "\n".join(rows)
 
 
-def _metavar(option: click.Option, context: click.Context) -> str:
+def _metavar(option: TyperOption, context: typer.Context) -> str:
     return "" if option.is_flag else option.make_metavar(context)
 
 
-def _default(parameter: click.Parameter) -> str:
+def _default(parameter: Any) -> str:
     if parameter.required:
         return "needed"
     default = getattr(parameter.default, "value", parameter.default)

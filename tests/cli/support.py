@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-import click
 import typer
+from typer.core import TyperGroup
 
 from submodel.cli.base import command_line
 
 
-def all_commands() -> dict[str, click.Command]:
+def all_commands() -> dict[str, Any]:
     """Every command by what is typed for it."""
     return dict(_commands(typer.main.get_command(command_line), ""))
 
 
-def _commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
-    if not isinstance(command, click.Group):
+def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(command, TyperGroup):
         yield name, command
         return
     for inner_name, inner in command.commands.items():

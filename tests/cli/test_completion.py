@@ -38,6 +38,7 @@ CASES = {
     "a key with one value": (["train", "--set", "train.rou"], ["train.rounds=200"]),
     "keys": (["train", "--set", "server.be"], ["server.beta1=", "server.beta2="]),
     "a value": (["train", "--set", "scheme.name", "=", "rol"], ["rolling"]),
+    "a quoted value": (["train", "--set", "'scheme.name=rol"], ["rolling"]),
     "values": (["train", "--set", "model.name", "=", "pre"], ["preresnet18", "preresnet34"]),
     "a key of one scheme": (["cost", "--set", "scheme.wind"], ["scheme.windows="]),
     "a model": (["inspect", "gp"], ["gpt"]),
@@ -66,14 +67,14 @@ def test_bash_is_offered_what_can_follow(
         (tmp_path / "runs" / name / "config.toml").touch()
     (tmp_path / "my.toml").touch()
     words, offers = CASES[case]
-    monkeypatch.setenv("COMP_WORDS", " ".join(["submodel", *words]))
+    monkeypatch.setenv("COMP_WORDS", "\n".join(["submodel", *words]))
     monkeypatch.setenv("COMP_CWORD", str(len(words)))
     _run("complete_bash", tmp_path, monkeypatch)
     assert sorted(capsys.readouterr().out.split()) == offers
 
 
 def test_it_takes_a_moment_and_no_pytorch(tmp_path: Path) -> None:
-    variables = {"COMP_WORDS": "submodel train --set scheme.na", "COMP_CWORD": "3"}
+    variables = {"COMP_WORDS": "submodel\ntrain\n--set\nscheme.na", "COMP_CWORD": "3"}
     environment = os.environ | variables | {"_SUBMODEL_COMPLETE": "complete_bash"}
     before = os.times()
     result = subprocess.run(

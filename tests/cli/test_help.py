@@ -6,9 +6,9 @@ import shlex
 import subprocess
 from pathlib import Path
 
-import click
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from submodel.cli.base import command_line
 from submodel.cli.help import first_sentence, read_lesson
@@ -88,7 +88,7 @@ def test_a_mistyped_command_is_answered_with_the_nearest(
 
 def test_panels_hold_every_command_once() -> None:
     group = typer.main.get_command(command_line)
-    assert isinstance(group, click.Group)
+    assert isinstance(group, TyperGroup)
     panels = [getattr(command, "rich_help_panel", None) for command in group.commands.values()]
     assert all(isinstance(panel, str) for panel in panels)
     assert panels == sorted(panels, key=panels.index)  # those of a panel stand together

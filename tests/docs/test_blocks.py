@@ -9,9 +9,9 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from submodel.cli.base import command_line
 from submodel.config import parse, read
@@ -124,11 +124,12 @@ def test_a_command_is_one(words: list[str]) -> None:
 
 
 def _parse_command(words: list[str]) -> None:
-    """Let Click read the words as it does for the command, without calling it."""
-    command, rest = typer.main.get_command(command_line), list(words)
-    while isinstance(command, click.Group):
+    """Let Typer read the words as it does for the command, without calling it."""
+    command: Any = typer.main.get_command(command_line)
+    rest = list(words)
+    while isinstance(command, TyperGroup):
         name = rest.pop(0)
-        inner = command.get_command(click.Context(command), name)
+        inner = command.get_command(typer.Context(command), name)
         assert inner is not None, f"submodel has no command {name!r}"
         command = inner
     given = command.make_context(command.name, rest).params

@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TypedDict
-
-from click.shell_completion import CompletionItem
-from typer._completion_classes import BashComplete
 
 Offers = list[tuple[str, str]]
 """What can be completed to, and what that is."""
@@ -145,27 +145,33 @@ def _folders(base: Path) -> list[Path]:
         return []
 
 
-class BashWords(BashComplete):
-    """Bash takes ``KEY=VALUE`` and ``a:b`` for several words; here they are put together again."""
-
-    def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before, and the one that is not complete."""
-        words, last = super().get_completion_args()
-        whole_words: list[str] = []
-        for word in (*words, last):
-            if whole_words and (word[:1] in _BREAKS or whole_words[-1][-1:] in _BREAKS) and word:
-                whole_words[-1] += word
-            elif not word and whole_words and whole_words[-1][-1:] in _BREAKS:
-                continue
-            else:
-                whole_words.append(word)
-        return whole_words[:-1], whole_words[-1]
-
-    def format_completion(self, item: CompletionItem) -> str:
-        """What comes after the last break of the word: only that is replaced."""
-        _, incomplete = self.get_completion_args()
-        whole, before = str(item.value), re.match(r".*[=:]", incomplete)
-        return whole[before.end() :] if before else whole
-
-
 _BREAKS = ("=", ":")
+
+
+@contextmanager
+def whole_bash_words() -> Iterator[None]:
+    """Complete ``KEY=VALUE`` and ``a:b`` in Bash, which splits both into several words.
+
+    The words are joined before Typer reads them, and of what it prints only the part after the
+    last break stays: Bash replaces no more than that. Other shells and commands are left alone.
+    """
+    if os.environ.get("_SUBMODEL_COMPLETE") != "complete_bash":
+        yield
+        return
+    words = os.environ["COMP_WORDS"].split("\n")[: int(os.environ["COMP_CWORD"]) + 1]
+    whole_words: list[str] = []
+    for word in words:
+        if whole_words and (word[:1] in _BREAKS or whole_words[-1][-1:] in _BREAKS):
+            whole_words[-1] += word
+        else:
+            whole_words.append(word)
+    os.environ["COMP_WORDS"] = "\n".join(whole_words)
+    os.environ["COMP_CWORD"] = str(len(whole_words) - 1)
+    kept = re.match(r"[\"']?(.*[=:])?", whole_words[-1])
+    offers = io.StringIO()
+    try:
+        with redirect_stdout(offers):
+            yield
+    finally:
+        for offer in offers.getvalue().splitlines():
+            print(offer.removeprefix((kept and kept[1]) or ""))

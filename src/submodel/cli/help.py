@@ -12,12 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import click
 import typer
-from click.shell_completion import add_completion_class
 from typer.core import TyperCommand, TyperGroup
 
-from submodel.cli.completion import BashWords
+from submodel.cli.completion import whole_bash_words
 
 _SECTION = re.compile(r"^(Examples|JSON):$", re.MULTILINE)
 
@@ -67,7 +65,7 @@ def read_lesson(command: Callable[..., Any]) -> Lesson:
 class TaughtCommand(TyperCommand):
     """A command whose help ends with examples and the keys of its JSON."""
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print it."""
         from rich.console import Console
         from rich.panel import Panel
@@ -107,13 +105,11 @@ def offer_command(
 class CommandGroup(TyperGroup):
     """Commands under one name; a mistyped one is answered with the nearest."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is meant."""
         try:
             return super().resolve_command(ctx, args)
-        except click.UsageError as error:
+        except Exception as error:  # a UsageError, which Typer has from Click or from itself
             if hasattr(error, "possibilities"):  # Click 8.4 would suggest them once more
                 error.possibilities = None
             raise
@@ -124,10 +120,10 @@ class Overview(CommandGroup):
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         """Run a command, or complete one."""
-        add_completion_class(BashWords, BashWords.name)  # in the place of Typer's
-        return super().main(*arguments, **options)
+        with whole_bash_words():
+            return super().main(*arguments, **options)
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Print it."""
         from rich.console import Console
         from rich.table import Table
@@ -147,19 +143,19 @@ class Overview(CommandGroup):
         console.print(f"\nOptions: {', '.join(options)}")
         console.print("'submodel COMMAND --help' has the options of a command, and examples.")
 
-    def panels(self) -> dict[str, dict[str, click.Command]]:
+    def panels(self) -> dict[str, dict[str, Any]]:
         """The commands by what people do."""
-        panels: dict[str, dict[str, click.Command]] = {}
+        panels: dict[str, dict[str, Any]] = {}
         for name, command in self.commands.items():
             panel = getattr(command, "rich_help_panel", None) or "Others"
             panels.setdefault(panel, {})[name] = command
         return panels
 
 
-def first_sentence(command: click.Command) -> str:
+def first_sentence(command: Any) -> str:
     """What a command does, in a line.
 
     Args:
-        command: any.
+        command: a `TyperCommand` or a `TyperGroup`.
     """
     return (command.help or "").split("\n\n")[0]
