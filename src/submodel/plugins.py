@@ -18,7 +18,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from inspect import getattr_static
@@ -251,6 +252,9 @@ def _is_dotted(path: str) -> bool:
 def find(path: str, key: str, entry: str = "") -> Callable[..., Any]:
     """What ``package.module:name`` names; modules of the working folder count too.
 
+    That folder is searched after all installed packages, and only while a path that is neither
+    ours nor an entry point's is imported: its files never stand in for what others import.
+
     Args:
         path: the path.
         key: where the configuration names it, for errors.
@@ -258,14 +262,14 @@ def find(path: str, key: str, entry: str = "") -> Callable[..., Any]:
     """
     spelling = entry or path
     module_name, _, name = path.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    is_installed = entry or module_name.partition(".")[0] == __name__.partition(".")[0]
     try:
-        target: object = importlib.import_module(module_name)
+        with nullcontext() if is_installed else _working_folder():
+            target: object = importlib.import_module(module_name)
     except ImportError as error:
+        hint = _hidden_by(module_name)
         raise ConfigError(
-            [f"{key}: {spelling!r}: cannot import {module_name!r}: {error}"]
+            [f"{key}: {spelling!r}: cannot import {module_name!r}: {error}{hint}"]
         ) from None
     except SubmodelError:  # an extra that is not installed, say: it has said what to do
         raise
@@ -274,8 +278,34 @@ def find(path: str, key: str, entry: str = "") -> Callable[..., Any]:
         raise ConfigError([f"{key}: {spelling!r}: {module_name!r} fails: {reason}"]) from error
     for part in name.split("."):
         if not hasattr(target, part):
-            raise ConfigError([f"{key}: {spelling!r}: {module_name!r} has no {part!r}"])
+            hint = _hidden_by(module_name)
+            raise ConfigError([f"{key}: {spelling!r}: {module_name!r} has no {part!r}{hint}"])
         target = getattr(target, part)
     if not callable(target):
         raise ConfigError([f"{key}: {spelling!r} is a {type(target).__name__}, not a factory"])
     return target
+
+
+@contextmanager
+def _working_folder() -> Iterator[None]:
+    """Let imports find modules of the working folder, after all others."""
+    here = str(Path.cwd())
+    if here in sys.path:
+        yield
+        return
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the imported code has taken it away
+            sys.path.remove(here)
+
+
+def _hidden_by(module_name: str) -> str:
+    """Which installed module hides a file of the working folder, and what to do, in brackets."""
+    top = module_name.partition(".")[0]
+    found = getattr(sys.modules.get(top), "__file__", None) or "built into Python"
+    own = next((path for path in (Path(f"{top}.py"), Path(top)) if path.exists()), None)
+    if own is None or top not in sys.modules or Path(found).is_relative_to(Path.cwd()):
+        return ""
+    return f" ({top!r} is {found}; rename {own} of the working folder)"

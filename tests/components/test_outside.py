@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from submodel.runs.checkpoint import model_sha256
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
+from submodel.schemes.registry import SCHEMES
 from tests.support.commands import Command
 
 OUTSIDE = Path(__file__).parent / "outside"
@@ -528,3 +530,25 @@ def test_a_component_without_problems_is_made() -> None:
 )
 def test_one_that_says_it_wrongly_is_told_how(kind: str, name: str, reason: str) -> None:
     assert started(KINDS[kind], name).problems == (f"{kind}: {name!r}: {reason}",)
+
+
+def test_files_of_the_working_folder_stand_in_for_no_package(here: Path) -> None:
+    """A user's files may be called like packages, also in the processes of a run."""
+    for name in ("sklearn", "matplotlib", "datasets", "typer"):
+        (here / f"{name}.py").write_text('raise RuntimeError("not the package")\n')
+    settings = ["scheme.name=a_scheme:Last", "scheme.spare=0", "train.rounds=1", "model.name=mlp"]
+    words = ["train", *(f"--set={text}" for text in settings), "--out=run", "--processes=2"]
+    code = "from submodel.cli import main; main()"
+    command = [sys.executable, "-P", "-c", code, *words]  # as the installed script has its path
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (here / "run/curves.png").is_file()
+
+
+def test_the_working_folder_counts_only_while_a_path_is_imported(here: Path) -> None:
+    path = list(sys.path)
+    assert SCHEMES.find("a_scheme:Last").name
+    assert sys.path == path
+    (here / "json.py").write_text("class Mine: ...\n")
+    with pytest.raises(ConfigError, match=r"^scheme\.name: .* rename json\.py"):
+        SCHEMES.find("json:Mine")

@@ -107,7 +107,7 @@ class Followers:
                 follower: Follower = _nursery().start(arguments, variables, theirs, output)
             else:
                 follower = subprocess.Popen(
-                    [sys.executable, "-m", "submodel", *arguments],
+                    [sys.executable, "-P", "-m", "submodel", *arguments],
                     env=variables,
                     stdin=theirs,
                     stdout=output,
@@ -131,7 +131,7 @@ class _NurseryLink:
         self._core_seconds: dict[int, float] = {}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.nursery", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", f"{__package__}.nursery", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 process_group=0,  # Ctrl-C is not for it

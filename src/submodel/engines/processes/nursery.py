@@ -93,7 +93,6 @@ class _Nursery:
             if value is not None:
                 os.environ[name] = value
         os.chdir(folder)
-        sys.path[0] = folder  # as `python -m` has it
 
 
 def _load() -> None:
