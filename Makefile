@@ -8,7 +8,7 @@ DOCS := .venv-docs
 # Whatever the shell says, bytecode is kept: all processes that tests start would compile the same again.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg PYTHONDONTWRITEBYTECODE=
 
-.PHONY: train test browser test-quick test-deep test-faults test-simulation lint lint-quick graph gallery results docs clean
+.PHONY: train test browser test-quick test-deep test-faults test-simulation test-wheel lint lint-quick graph gallery results docs clean
 
 train: $(VENV)/.ready
 	$(BIN)/submodel train
@@ -42,6 +42,10 @@ test-deep: $(VENV)/.ready
 # Real processes on loopback that are killed, stopped and lied to: a quarter of an hour.
 test-faults: $(VENV)/.ready
 	$(TEST_ENV) $(BIN)/pytest tests/faults -m faults -v --durations=0
+
+# The wheel as `pip install` of today makes it, without constraints: several minutes, and a network.
+test-wheel:
+	PYTHON=$(PYTHON) tools/test_wheel.sh
 
 lint: lint-quick
 	$(BIN)/mypy

@@ -1,15 +1,27 @@
-"""The plain installation, which is a device's: what it does without, and what it says then."""
+"""The plain installation, which is a device's: what it does without, and what it says then.
+
+Every import of the source is declared, and the wheel holds what the command needs to start.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
+import os
+import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+ROOT = Path(__file__).parent.parent
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "mlflow": "mlflow-skinny"}
+"""Those whose name is not that of what is imported."""
 
 HEAVY = ("scipy", "sklearn", "matplotlib")
 COMMANDS = f"""
@@ -74,3 +86,74 @@ def test_a_device_needs_none_of_what_only_servers_have(tmp_path: Path, pictures:
     assert not (tmp_path / "run/curves.png").exists()
     assert "curves:" not in done.stdout
     assert not (tmp_path / "compared/runs").exists()  # told before anything runs
+
+
+Imported = tuple[str, str]
+"""What is imported, and the extra that the place may need: empty for none, "*" for any."""
+
+
+def _imports(tree: ast.AST, extra: str) -> Iterator[Imported]:
+    """All imports below a node. In a function the user may have asked for an extra."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from ((name.name, extra) for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module or "", extra
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
+            yield from ((str(a.value), extra) for a in node.args if isinstance(a, ast.Constant))
+        inner = extra
+        if isinstance(node, ast.With):
+            asked = re.match(r"needs_extra\('(\w+)'", ast.unparse(node.items[0]))
+            inner = asked[1] if asked else extra
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
+            isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        ):
+            inner = extra or "*"
+        yield from _imports(node, inner)
+
+
+def test_every_import_is_declared() -> None:
+    """Of the project, or of the extra that its place needs; not of another distribution's needs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = {name: _names(needs) for name, needs in project["optional-dependencies"].items()}
+    always = _names(project["dependencies"])
+    offered = {"": set(), **extras}
+    offered["*"] = set().union(*(extras[name] for name in extras.keys() - {"dev", "docs"}))
+    undeclared = []
+    for path in sorted((ROOT / "src/submodel").rglob("*.py")):
+        place = path.relative_to(ROOT / "src/submodel").as_posix()
+        extra = "flower" if place.startswith("federation/flower/") else ""
+        for module, needed in _imports(ast.parse(path.read_text("utf-8")), extra):
+            top = module.partition(".")[0]
+            name = DISTRIBUTIONS.get(top, top).replace("_", "-")
+            ours = top in sys.stdlib_module_names or top == "submodel"
+            if not ours and name not in always | offered[needed]:
+                undeclared.append(f"{place}: {module} ({needed or 'without an extra'})")
+    assert undeclared == []
+
+
+def _names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[^\w-]", text)[0] for text in requirements}
+
+
+def _python(words: list[str], folder: Path, **variables: str) -> str:
+    command = [sys.executable, *words]
+    environment = os.environ | variables
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_wheel_starts(tmp_path: Path) -> None:
+    """It is built without a network, and finds the packages of this environment."""
+    build = f"import hatchling.build; hatchling.build.build_wheel({str(tmp_path)!r})"
+    _python(["-c", build], ROOT)
+    (wheel,) = tmp_path.glob("*.whl")
+    site = str(tmp_path / "site")
+    quick = ["--quiet", "--no-compile", "--disable-pip-version-check", "--no-deps", "--no-index"]
+    _python(["-m", "pip", "install", *quick, "--target", site, str(wheel)], tmp_path)
+    code = "import submodel; from submodel.cli import main; print(submodel.__file__); main()"
+    for words, expected in ((["--help"], "Usage: submodel"), (["config"], "[model]")):
+        said = _python(["-c", code, *words], tmp_path, PYTHONPATH=site)
+        assert said.startswith(site)
+        assert expected in said
