@@ -109,6 +109,7 @@ REFUSED = {
     ),
     "no such section": ("random:servr.lr=1", "way 'random:servr.lr=1': servr: no such key"),
     "no value": ("random:sampling", "'sampling' is not key=value"),
+    "no such path": ("rolling,nowhere.at:All", "scheme.name: 'nowhere.at:All': cannot import"),
     "no scheme": ("rolling,,static", "way '': begins with no scheme's name"),
     "set twice": ("random:sampling=fixed:scheme.sampling=fixed", "scheme.sampling is set twice"),
     "another scheme": ("random:name=static", "the scheme's name stands first, here 'random'"),
@@ -444,6 +445,36 @@ def test_records_redraw_the_same_page_without_training(
     assert "there is one way alone" in (tmp_path / "comparison.md").read_text()
     assert command(monkeypatch, "rolling", *redraw) == 2
     assert "way 'rolling' has no record there" in capsys.readouterr().err
+
+
+def test_a_scheme_of_ones_own_is_named_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file in the working folder; settings may follow, as of any scheme."""
+    outside = Path(__file__).parents[1] / "components/outside/a_scheme.py"
+    shutil.copy(outside, tmp_path / "mine.py")
+    monkeypatch.chdir(tmp_path)
+    settings = [word for text in [*SETTINGS, "train.rounds=1"] for word in ("--set", text)]
+    ways = "rolling,mine:Last:spare=0:local.lr=0.1"
+    assert command(monkeypatch, ways, *settings, "--seeds", "1", "--out", "out") == 0
+    findings = Findings.read(Path("out/records"))
+    assert [way.text for way in findings.ways] == ways.split(",")
+    config = read(Path("out/runs") / findings.ways[1].record.slug / "seed-0/config.toml")
+    assert (config.scheme.name, config.local.lr) == ("mine:Last", 0.1)
+
+
+def test_records_that_are_only_told_write_nothing(
+    done: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside records may lie other records, with a page of their own."""
+    shutil.copytree(done.out / "records", tmp_path / "records")
+    (tmp_path / "comparison.md").write_text("another's page")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    assert command(monkeypatch, "--records", "records", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["page"] is None
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "comparison.md").read_text() == "another's page"
 
 
 def test_records_of_something_else_are_refused(tmp_path: Path, done: Done) -> None:

@@ -27,7 +27,8 @@ def compare_command(
         typer.Argument(
             metavar="WAY[,WAY...]",
             help="As rolling,random:sampling=fixed,rolling:merge.rule=fill_in: schemes with what "
-            "else they set; exclusive: every width by those who can hold it.",
+            "else they set; mine:Mine: a class of mine.py; exclusive: every width by those who can "
+            "hold it.",
             autocompletion=completion.ways,
         ),
     ] = None,
@@ -56,7 +57,10 @@ def compare_command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where everything goes.")] = None,
     records: Annotated[
-        Path | None, typer.Option(help="Redraw from this folder of records; trains nothing.")
+        Path | None,
+        typer.Option(
+            help="Tell again what these records say; trains nothing, and writes only to --out."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -73,7 +77,7 @@ def compare_command(
         command, budget, seeds: what was compared, and under which budget
         ways: each with its rounds by seed, bytes and FLOPs (means over seeds), accuracy and loss
             by seed, and behind, how it stands to the best; null of the best
-        page: the page with the table and the figure
+        page: the page with the table and the figure; null of --records without --out
     """
     from submodel.experiments.comparison import report
     from submodel.experiments.comparison.findings import Findings
@@ -86,7 +90,8 @@ def compare_command(
         findings = Findings.read(records)
         if ways is not None:
             findings = findings.only([way.text for way in parse_ways(ways)])
-        _show(findings, report.write_comparison(findings, out or records.parent), as_json)
+        folder = None if out is None else make_folder(out)
+        _show(findings, folder and report.write_comparison(findings, folder), as_json)
         return
     if ways is None:
         raise ConfigError(["give the ways to compare, as rolling,static,random"])
@@ -129,7 +134,7 @@ def compare_command(
     _show(findings, report.write_comparison(findings, folder), as_json)
 
 
-def _show(findings: Findings, page: Path, as_json: bool) -> None:
+def _show(findings: Findings, page: Path | None, as_json: bool) -> None:
     from submodel.experiments.comparison import report
 
     if as_json:
@@ -137,4 +142,5 @@ def _show(findings: Findings, page: Path, as_json: bool) -> None:
         return
     console.print(report.comparison_table(findings))
     console.print(report.remarks(findings))
-    print(page)
+    if page is not None:
+        print(page)

@@ -1,7 +1,8 @@
 """Ways to train, as people write them: a scheme's name and settings that differ from the others'.
 
 ``rolling``, ``random:sampling=fixed``, ``rolling:merge.rule=fill_in:local.lr=0.05``: a key without
-a dot belongs to ``scheme``, any other is a key of the configuration.
+a dot belongs to ``scheme``, any other is a key of the configuration. A scheme of one's own is named
+by its path, ``package.module:Name``, and settings follow as of any other: ``mine:Mine:depth=3``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 
 from submodel.config import Config
 from submodel.errors import ConfigError
+from submodel.experiments.converged.candidates import EXCLUSIVE
+from submodel.schemes.registry import SCHEMES
 
 COMMON = ("data", "train", "clients.count")
 """What no way may change: who has which examples, what is scored and when, how long it takes."""
@@ -95,6 +98,8 @@ def parse_ways(text: str | Sequence[str]) -> list[Way]:
 
     >>> [way.slug for way in parse_ways("random:sampling=fixed,full:clients.capacities=[1]")]
     ['random-sampling-fixed', 'full-clients.capacities-1']
+    >>> parse_ways("mine:Mine:depth=3")[0].overrides
+    ['scheme.name=mine:Mine', 'scheme.depth=3']
     """
     texts = split_unquoted(text, ",") if isinstance(text, str) else list(text)
     ways: list[Way] = []
@@ -113,10 +118,11 @@ def parse_ways(text: str | Sequence[str]) -> list[Way]:
 
 def _way(text: str, earlier_slugs: set[str]) -> Way:
     scheme, *rest = split_unquoted(text, ":")
-    if not re.fullmatch(r"\w+", scheme):
-        raise ConfigError(
-            [f"way {text!r}: begins with no scheme's name, as rolling:order=shuffled"]
-        )
+    if rest and "=" not in rest[0] and not SCHEMES.knows(scheme) and scheme != EXCLUSIVE:
+        scheme = f"{scheme}:{rest.pop(0)}"
+    if not re.fullmatch(r"\w+|[\w.]+:[\w.]+", scheme):
+        example = "as rolling:order=shuffled, or package.module:Name"
+        raise ConfigError([f"way {text!r}: begins with no scheme's name, {example}"])
     settings: dict[str, str] = {}
     problems = []
     for part in rest:
