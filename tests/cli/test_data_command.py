@@ -25,4 +25,16 @@ def test_a_column_of_a_table_is_who_has_its_rows(tmp_path: Path, submodel: Comma
     assert result.returncode == 0, result.stderr
     assert "over 3 clients" in result.stdout
     assert "labels per client: least 2, median 2, most 2" in result.stdout
-    assert (tmp_path / "partition.png").is_file()
+
+
+def test_only_a_picture_that_is_asked_for_is_drawn(tmp_path: Path, submodel: Command) -> None:
+    for words, written in (([], []), (["--json"], []), (["--out", "who.png"], ["who.png"])):
+        result = submodel("data", "digits", *words, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert sorted(path.name for path in tmp_path.iterdir()) == written
+    assert "picture: who.png" in result.stdout
+    (tmp_path / "table.csv").write_text("size,price\n" + "1,2.5\n3,4.5\n" * 40)
+    words = ["csv:table.csv", "--set=data.target=price", "--clients=2", "--out=prices.png"]
+    refused = submodel("data", *words, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--out: " in refused.stderr

@@ -617,7 +617,6 @@ def test_the_command_takes_the_data_of_a_config_file(tmp_path: Path, submodel: C
     result = submodel("data", "c.toml", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "2 classes with 3 training examples each: cat, dog" in result.stdout
-    assert (tmp_path / "partition.png").is_file()
     direct = submodel(
         "data", f"folder:{path}", "--partition", "iid", "--clients", "3", cwd=tmp_path
     )

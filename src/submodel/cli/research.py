@@ -39,9 +39,9 @@ def data_command(
         int | None, typer.Option(help="Short for data.labels_per_client.")
     ] = None,
     alpha: Annotated[float | None, typer.Option(help="Short for data.alpha.")] = None,
-    out: Annotated[Path, typer.Option(help="Where to draw clients by labels.")] = Path(
-        "partition.png"
-    ),
+    out: Annotated[
+        Path | None, typer.Option(help="Draw clients by labels into this file, as who.png.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fetch a dataset, describe it, and show who would have what.
@@ -56,7 +56,7 @@ def data_command(
         partition, clients: who has what, and how many they are
         examples_per_client: of each client, the first 1,000
         labels_per_client: of each of them, its examples by label; null without classes
-        picture: clients by labels; null without classes
+        picture: the file of --out; null without it
     """
     from submodel.config import read
     from submodel.data.held_out import hold_out
@@ -76,9 +76,10 @@ def data_command(
         "data.labels_per_client": labels_per_client,
         "data.alpha": alpha,
     }
-    if out.is_dir():
-        raise ConfigError([f"--out: {out} is a folder; give the file of a picture"])
-    format_of(out)
+    if out is not None:
+        if out.is_dir():
+            raise ConfigError([f"--out: {out} is a folder; give the file of a picture"])
+        format_of(out)
     file = Path(name) if name.endswith(".toml") else None
     overrides = [] if file else [f"data.name={_quote(name)}"]
     overrides += [
@@ -90,6 +91,8 @@ def data_command(
     dataset = hold_out(load_data(config), config.data.held_out, config.seed)
     config = settle_clients(config, None if dataset.owners is None else len(dataset.owners))
     split = split_data(config, dataset)
+    if out is not None and dataset.classes is None:
+        raise ConfigError([f"--out: {config.data.name} has no classes to draw; leave it out"])
     count = min(config.clients.client_count, MOST_CLIENTS)
     of = "" if count == config.clients.client_count else f", of which the first {count:,} are shown"
     title = (
@@ -98,8 +101,9 @@ def data_command(
     counts = None
     if dataset.classes is not None:
         counts = words.label_counts(split, dataset.train.y.numpy(), dataset.classes, count)
-        width = SINGLE if dataset.classes <= MOST_NAMES else DOUBLE
-        save_figure(partition_figure(Shares(title, counts), width), out, dpi=300)
+        if out is not None:
+            width = SINGLE if dataset.classes <= MOST_NAMES else DOUBLE
+            save_figure(partition_figure(Shares(title, counts), width), out, dpi=300)
     if as_json:
         content = words.plain_data(dataset, split, counts, count)
         print_json(
@@ -108,7 +112,7 @@ def data_command(
                 **content,
                 "partition": config.data.partition,
                 "clients": config.clients.client_count,
-                "picture": None if counts is None else out,
+                "picture": out,
             }
         )
         return
@@ -119,7 +123,8 @@ def data_command(
         print(f"  {words.describe_sizes(split, count)}")
         return
     print("\n".join(f"  {line}" for line in words.describe_partition(counts)))
-    print(f"picture: {out}")
+    if out is not None:
+        print(f"picture: {out}")
 
 
 def _quote(text: str) -> str:
