@@ -175,7 +175,7 @@ def _cell(values: Sequence[float]) -> str:
     if len(values) < 2:
         return f"{mean:.1f}"
     low, high = confidence(values)
-    return f"{mean:.1f} ± {50 * (high - low):.1f}"
+    return f"{mean:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def _difference(first: Mapping[int, Record], second: Mapping[int, Record], capacity: str) -> str:

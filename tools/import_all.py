@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 
 import submodel
+from submodel.errors import SubmodelError
 
 missing: Counter[str] = Counter()
 imported = 0
@@ -21,6 +22,8 @@ for module in pkgutil.walk_packages(submodel.__path__, "submodel.", onerror=lamb
         importlib.import_module(module.name)
     except ModuleNotFoundError as error:
         missing[(error.name or "").partition(".")[0]] += 1
+    except SubmodelError:  # names the extra
+        missing["an extra"] += 1
     else:
         imported += 1
 missing_text = ", ".join(f"{count} need {name}" for name, count in missing.most_common())

@@ -13,7 +13,7 @@ failed=0
 fresh() { # INTERPRETER REQUIREMENT...: a new environment in $work/venv
   rm -rf "$work/venv" "$work/home" && mkdir "$work/home"
   "$1" -m venv "$work/venv"
-  [ $# = 1 ] || "$work/venv/bin/pip" install --quiet --disable-pip-version-check "${@:2}"
+  "$work/venv/bin/pip" install --quiet --disable-pip-version-check "${@:2}"
 }
 
 try() { # WORD...: the command, as its user would run it; a traceback fails too
@@ -47,21 +47,24 @@ for extra in "" "[server]" "[flower]"; do
 done
 
 for version in 3.12 3.13; do
-  other=$(command -v "python$version" || ls -d ~/.pyenv/versions/"$version".*/bin/python 2>/dev/null | tail -n 1) || true
-  if ! "${other:-false}" --version >/dev/null 2>&1; then
+  other=
+  for candidate in "python$version" ~/.pyenv/versions/"$version".*/bin/python; do # a shim may stand for none
+    if "$candidate" --version >/dev/null 2>&1; then other=$candidate; fi
+  done
+  if [ -z "$other" ]; then
     echo "== Python $version is not here: not tried"
     continue
   fi
   echo "== $("$other" --version), pip install submodel, without PyTorch"
-  fresh "$other"
+  "$other" -c 'import sys, tomllib; needs = tomllib.load(open(sys.argv[1], "rb"))["project"]["dependencies"]; \
+print(*[need for need in needs if not need.startswith("torch")], sep="\n")' "$root/pyproject.toml" >"$work/needs"
+  fresh "$other" -r "$work/needs"
   "$work/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "$wheel"
-  "$work/venv/bin/python" -c 'import importlib.metadata as m; \
-print(*[r for r in m.requires("submodel") if "extra ==" not in r and not r.startswith("torch")], sep="\n")' >"$work/needs"
-  "$work/venv/bin/pip" install --quiet --disable-pip-version-check -r "$work/needs"
   "$work/venv/bin/python" -W error "$root/tools/import_all.py" || failed=1
   try --help
   try config
-  try config --json
+  try config --json --set scheme.name=rolling
+  mkdir "$work/home/runs"
   try runs
 done
 [ $failed = 0 ] && echo "the wheel works"

@@ -314,7 +314,7 @@ def made_up(accuracies: dict[str, list[float]]) -> Findings:
 def test_the_table_says_what_each_way_took_and_reached() -> None:
     findings = made_up({"static": [0.5, 0.7], "full": [0.8, 0.8]})
     static, full = rows(findings)
-    assert static[:5] == ["static", "2 to 3", "4", "2.5", "60.0 % ± 14.1"]
+    assert static[:5] == ["static", "2 to 3", "4 GB", "2.5 T", "60.0 % ± 14.1"]
     assert full[:1] + full[4:] == ["full", "80.0 % ± 0.0", "0.2000 ± 0.0000", "", "", "", "best"]
     assert static[6:] == ["-20.0 points ± 14.1", "", "", "no verdict: 2 of 3 seeds"]
     static, full = rows(made_up({"static": [0.5, 0.6, 0.7], "full": [0.8, 0.8, 0.8]}))

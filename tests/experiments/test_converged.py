@@ -298,7 +298,7 @@ def test_measures_of_a_question_are_judged_apart_and_may_be_read_at_an_earlier_r
     (_, late), (_, early) = report.judge_question(question, results)
     assert list(late.differences) == pytest.approx([0.1] * 3)
     assert list(early.differences) == pytest.approx([-0.1] * 3)
-    assert (late.verdict, early.verdict) == ("holds", "does not hold")
+    assert (late.verdict, early.verdict) == ("holds", "reversed")
 
 
 def test_a_rate_at_the_edge_of_its_grid_is_said_to_be() -> None:

@@ -74,7 +74,7 @@ def test_verdicts_are_of_all_that_is_looked_at_together() -> None:
     assert (alone.verdict, four[0].verdict, four[3].verdict) == ("holds", "holds", "holds")
     assert four[0].interval == alone.interval  # of its own
     assert judge([near] * 6)[0].verdict == "undecided"
-    assert judge([[-d for d in clear]])[0].verdict == "does not hold"
+    assert judge([[-d for d in clear]])[0].verdict == "reversed"
     assert judge([[0.0, 0.0, 0.0]])[0].verdict == "no difference"
     assert judge([[0.1, 0.1, 0.1]])[0].verdict == "holds"
     assert judge([]) == []

@@ -39,7 +39,7 @@ def test_what_rows_share_stands_below_and_what_differs_is_named() -> None:
     assert [str(column.header) for column in table.columns] == ["setting", "R", "error"]
     assert list(table.columns[0].cells) == [
         "random", "random *", "random", "rolling, share = 0.6, K = 10"]  # fmt: skip
-    assert next(iter(table.columns[2].cells)) == "2 ± 1.1 (2.125)"
+    assert next(iter(table.columns[2].cells)) == "2 [0.8684, 3.132] (2.125)"
     for words in ("p = 0.5", "seed = 0", "bound = 7", "K = 5"):
         assert words in str(table.caption)
 

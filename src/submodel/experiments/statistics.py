@@ -17,7 +17,7 @@ LEVEL = 0.05
 """A corrected p-value below it counts as a difference."""
 LEAST_SEEDS = 3
 """A verdict needs as many."""
-HOLDS, FAILS, UNDECIDED, EQUAL = "holds", "does not hold", "undecided", "no difference"
+HOLDS, REVERSED, UNDECIDED, EQUAL = "holds", "reversed", "undecided", "no difference"
 _ROUND_OFF = 1e-12  # differences of fractions that agree but for their last bits
 
 
@@ -122,7 +122,7 @@ def _judge_by_test(differences: Sequence[float], p: float) -> Judgement:
     if all(abs(difference) < _ROUND_OFF for difference in differences):
         verdict = EQUAL
     elif p < LEVEL:
-        verdict = HOLDS if spread(differences)[0] > 0 else FAILS
+        verdict = HOLDS if spread(differences)[0] > 0 else REVERSED
     else:
         verdict = UNDECIDED
     return Judgement(differences, confidence(differences), p, verdict)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from submodel.experiments.statistics import LEAST_SEEDS, LEVEL, Judgement, least_ratio, spread
 
+PLUS_MINUS = "± is the standard deviation over seeds."
+"""What follows the sign in every table and text; intervals stand in square brackets."""
 JUDGEMENT_HEADINGS = ("95 % interval", "p (Holm)")
 """The headings of what `describe_judgement` says."""
 _PERCENT = ("accuracy", "train accuracy", "accuracy gap", "held-out accuracy", "mean over sizes",
@@ -13,7 +15,7 @@ _PERCENT = ("accuracy", "train accuracy", "accuracy gap", "held-out accuracy", "
 
 
 def number(measure: str, values: Sequence[float], sign: bool = False) -> str:
-    """Mean and spread, as people read them.
+    """Mean and, of several seeds, ± standard deviation.
 
     Args:
         measure: What was measured: accuracies are shown in percent.
@@ -85,19 +87,21 @@ def how_to_read(seeds: int, tests: int) -> str:
         tests: How many of its differences were judged.
 
     >>> how_to_read(2, 5)
-    'Nothing was tested: 2 seeds are fewer than 3, too few to tell from chance.'
+    'Nothing was tested: 2 seeds are fewer than 3, too few to tell from chance. ± is the ...'
     """
+    last = f" {PLUS_MINUS}" if seeds > 1 else ""
     if tests == 0:
-        return "Nothing was tested: there is one way alone."
+        return f"Nothing was tested: there is one way alone.{last}"
     if seeds < LEAST_SEEDS:
-        count = "one seed is" if seeds == 1 else f"{seeds} seeds are"
-        return f"Nothing was tested: {count} fewer than {LEAST_SEEDS}, too few to tell from chance."
+        few = "one seed is" if seeds == 1 else f"{seeds} seeds are"
+        why = f"{few} fewer than {LEAST_SEEDS}, too few to tell from chance"
+        return f"Nothing was tested: {why}.{last}"
     several = "tests" if tests > 1 else "test"
     return (
         f"'holds': a paired t-test over the {seeds} seeds finds p < {LEVEL:g}, corrected for "
-        f"{tests} {several} (Holm); 'does not hold': it finds so of the opposite. With few seeds "
+        f"{tests} {several} (Holm); 'reversed': it finds so of the opposite. With few seeds "
         f"it has little power: here nothing counts before one of the differences is "
         f"{least_ratio(seeds, tests):.1f} times its own standard deviation over seeds, and "
         "'undecided' does not mean equal. An interval is that of the mean difference, each by "
-        "itself, not corrected."
+        f"itself, not corrected.{last}"
     )

@@ -120,13 +120,14 @@ def _all_names(lines: Iterable[Mapping[str, str]]) -> list[str]:
 
 
 def _measure_cells(row: ResultRow) -> dict[str, str]:
-    """The mean, half of the interval, and the exact value in brackets."""
+    """The mean, its interval, and the exact value."""
     cells = {}
     for name, measure in row.measures.items():
-        half = (measure.high - measure.low) / 2
-        cells[name] = format_number(measure.mean) + (f" ± {half:.2g}" if half else "")
-        if measure.exact is not None and half:
-            cells[name] += f" ({format_number(measure.exact)})"
+        cells[name] = format_number(measure.mean)
+        if measure.high > measure.low:
+            cells[name] += f" [{format_number(measure.low)}, {format_number(measure.high)}]"
+            if measure.exact is not None:
+                cells[name] += f" ({format_number(measure.exact)})"
     return cells
 
 
@@ -151,7 +152,7 @@ def _caption(shared: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
         parts.append("all rows: " + ", ".join(_name_all(shared)))
     if usual_words := _name_all(usual):
         parts.append("where nothing else is said: " + ", ".join(usual_words))
-    parts.append("± is half of the 95 % interval, exact values are in brackets")
+    parts.append("95 % intervals are in [ ], exact values in ( )")
     return "; ".join(parts)
 
 

@@ -14,7 +14,7 @@ from submodel.experiments.advice.evidence import (
 )
 from submodel.experiments.advice.fleet import GOAL_MEASURES, Case
 from submodel.experiments.advice.nearness import Nearness, nearness_of
-from submodel.experiments.statistics import FAILS, HOLDS, Judgement, spread
+from submodel.experiments.statistics import HOLDS, REVERSED, Judgement, spread
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Finding:
     @property
     def winner(self) -> str | None:
         """The way that is better beyond chance; None: neither."""
-        sides = {HOLDS: self.contrast.better, FAILS: self.contrast.worse}
+        sides = {HOLDS: self.contrast.better, REVERSED: self.contrast.worse}
         return sides.get(self.judgement.verdict)
 
     @property

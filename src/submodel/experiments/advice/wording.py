@@ -13,7 +13,7 @@ from submodel.experiments.advice.nearness import mean_capacity
 from submodel.experiments.advice.recommend import Advice, Finding, settings_for
 from submodel.experiments.budgets import BudgetKind
 from submodel.experiments.statistics import spread
-from submodel.experiments.wording import JUDGEMENT_HEADINGS, describe_judgement, number
+from submodel.experiments.wording import JUDGEMENT_HEADINGS, PLUS_MINUS, describe_judgement, number
 from submodel.presentation.tables import text_table
 
 _GOALS = {
@@ -184,6 +184,7 @@ def evidence_table(title: str, findings: Sequence[Finding]) -> Table:
         ]
         for finding in findings
     ]
+    title = f"{title} ({PLUS_MINUS.rstrip('.')})"
     return text_table(title, _HEADINGS, rows, words=("setting", "ways", "verdict"))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from submodel.amounts import si
 from submodel.experiments.comparison.drawing import draw_comparison
 from submodel.experiments.comparison.findings import Findings, WayRecord
 from submodel.experiments.statistics import Judgement, spread
@@ -18,7 +19,7 @@ from submodel.presentation.notebook import bold_cell, card, cell, grid_of_cells,
 from submodel.presentation.tables import markdown_table, text_table
 
 _HEADINGS = (
-    *("way", "rounds", "GB (down + up)", "TFLOPs", "test accuracy", "test loss"),
+    *("way", "rounds", "traffic (down + up)", "FLOPs", "test accuracy", "test loss"),
     *("difference to the best", *JUDGEMENT_HEADINGS, "behind the best"),
 )
 _BAR_CELLS = 60  # of a bar in a notebook
@@ -36,8 +37,8 @@ def _row(way: WayRecord, judgement: Judgement | None) -> list[str]:
     return [
         way.title,
         f"{least}" if least == most else f"{least} to {most}",
-        f"{way.cost('bytes') / 1e9:.3g}",
-        f"{way.cost('flops') / 1e12:.3g}",
+        si(way.cost("bytes"), "B"),
+        si(way.cost("flops")),
         *scores,
         *(["", "", "", "best"] if judgement is None else _behind(judgement)),
     ]
@@ -133,7 +134,7 @@ def write_comparison(findings: Findings, folder: Path) -> Path:
         "",
         remarks(findings),
         "",
-        "Means ± standard deviations over seeds, after the last round of each way. In the figure, "
+        "Scores are means over seeds, after the last round of each way. In the figure, "
         "lines and dots are means, bands and bars go from the least to the most, and curves go as "
         "far as all seeds went. The same seed means the same data at the same clients, and the "
         "same sampling and initial model unless a way sets them itself.",

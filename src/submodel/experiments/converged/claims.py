@@ -12,7 +12,7 @@ from submodel.experiments.converged.remarks import CandidateRecords
 from submodel.experiments.converged.report import base_measure, judge_question
 from submodel.experiments.converged.settings import SETTINGS
 from submodel.experiments.records import BY_TEST_BATCH
-from submodel.experiments.statistics import EQUAL, FAILS, HOLDS, UNDECIDED, Judgement, spread
+from submodel.experiments.statistics import EQUAL, HOLDS, REVERSED, UNDECIDED, Judgement, spread
 from submodel.experiments.wording import counted, describe_judgement, number
 
 CITED_SOURCES = ("paper", "FedRolex", "FIARSE", "FedLASE")
@@ -145,14 +145,14 @@ def words_of_state(rows: Sequence[Sequence[str]]) -> str:
         rows: of claims.
 
     >>> words_of_state([["a", "not run yet", "", "", ""], ["b", "+1.0 points", "", "3", "holds"]])
-    'Of 2 contrasts 1 holds, 0 do not hold, 0 are undecided, 0 lack seeds, and 1 has not been run.'
+    'Of 2 contrasts 1 holds, 0 are reversed, 0 are undecided, 0 lack seeds, and 1 has not been run.'
     """
     verdicts = Counter(NOT_RUN if row[-4] == NOT_RUN else row[-1] for row in rows)
-    known_verdicts = (HOLDS, FAILS, UNDECIDED, EQUAL, NOT_RUN)
+    known_verdicts = (HOLDS, REVERSED, UNDECIDED, EQUAL, NOT_RUN)
     few = sum(count for verdict, count in verdicts.items() if verdict not in known_verdicts)
     return (
         f"Of {len(rows)} contrasts {counted(verdicts[HOLDS], 'holds', 'hold')}, "
-        f"{counted(verdicts[FAILS], 'does not hold', 'do not hold')}, "
+        f"{counted(verdicts[REVERSED], 'is reversed', 'are reversed')}, "
         f"{counted(verdicts[UNDECIDED] + verdicts[EQUAL], 'is undecided', 'are undecided')}, "
         f"{counted(few, 'lacks seeds', 'lack seeds')}, and "
         f"{counted(verdicts[NOT_RUN], 'has not been run', 'have not been run')}."

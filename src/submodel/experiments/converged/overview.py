@@ -16,7 +16,7 @@ from submodel.experiments.converged.claims import (
 )
 from submodel.experiments.converged.report import base_measure
 from submodel.experiments.converged.settings import SETTINGS
-from submodel.experiments.statistics import FAILS, HOLDS, spread
+from submodel.experiments.statistics import HOLDS, REVERSED, spread
 from submodel.presentation.figures import new_figure, save_figure
 from submodel.presentation.palette import FRAME, GROUND, INK, LINES
 from submodel.presentation.style import DOUBLE, SMALL_TEXT, with_style
@@ -30,7 +30,7 @@ _ROW, _BELOW = 0.152, 0.75  # inches: of a line of text, and for the scale and w
 _MARK = 3.4  # points
 _LINEAR = 5  # points of accuracy to either side of none
 _TICKS = (2, 5, 15, 40)
-_COLOURS = {HOLDS: LINES[0], FAILS: LINES[1]}
+_COLOURS = {HOLDS: LINES[0], REVERSED: LINES[1]}
 _MARKS = dict(zip(CITED_SOURCES, ("v", "D", "s", "^"), strict=True))
 
 

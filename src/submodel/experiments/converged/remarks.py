@@ -10,7 +10,7 @@ from submodel.experiments.converged.rates import RateTable
 from submodel.experiments.converged.settings import SETTINGS
 from submodel.experiments.records import VariantRecord
 from submodel.experiments.statistics import LEAST_SEEDS, LEVEL, Judgement
-from submodel.experiments.wording import counted
+from submodel.experiments.wording import PLUS_MINUS, counted
 
 CandidateRecords = Mapping[Candidate, VariantRecord]
 """What came out, by candidate."""
@@ -72,9 +72,9 @@ def reading_words(judgements: Sequence[Judgement]) -> str:
     return (
         f"'holds': a paired t-test over the seeds that both ways have "
         f"({' or '.join(map(str, counts))}) finds p < {LEVEL:g}, corrected for all contrasts of "
-        "the same measure here (Holm); 'does not hold': it finds so of the opposite; 'undecided' "
+        "the same measure here (Holm); 'reversed': it finds so of the opposite; 'undecided' "
         "does not mean equal. An interval is that of the mean difference, each by itself, not "
-        "corrected."
+        f"corrected. {PLUS_MINUS}"
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from submodel.amounts import si
 from submodel.experiments.converged.candidates import Candidate
 from submodel.experiments.converged.equal_loss import differences_at_equal_loss
 from submodel.experiments.converged.questions import AT_ROUND, EQUAL_LOSS, Contrast, OpenQuestion
@@ -42,7 +43,7 @@ ANSWER_HEADINGS = (
     *(*JUDGEMENT_HEADINGS, "verdict"),
 )
 _RESULT_HEADINGS = (
-    *("setting", "way", "rounds", "flat", "GB", "TFLOPs", "test accuracy", "train accuracy"),
+    *("setting", "way", "rounds", "flat", "traffic", "FLOPs", "test accuracy", "train accuracy"),
     *("mean over sizes", "smallest size", "worst quarter"),
 )
 
@@ -150,8 +151,8 @@ def _result_row(candidate: Candidate, record: VariantRecord) -> list[str]:
     rounds = [int(r) for r in record.final("round").values()]
     flat_count = sum(run.is_flat is True for run in record.runs)
     costs = [
-        f"{sum(record.final(cost).values()) / len(rounds) / scale:.3g}"
-        for cost, scale in (("bytes", 1e9), ("flops", 1e12))
+        si(sum(record.final(cost).values()) / len(rounds), unit)
+        for cost, unit in (("bytes", "B"), ("flops", ""))
     ]
     measures = ("accuracy", "train accuracy", "mean over sizes", "smallest size", "worst quarter")
     return [

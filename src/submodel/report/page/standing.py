@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from submodel.experiments.statistics import Judgement, behind_best, confidence, spread
-from submodel.experiments.wording import how_to_read
+from submodel.experiments.wording import PLUS_MINUS, how_to_read
 from submodel.extras import MissingExtraError
 from submodel.report.page.measures import CAPACITY_PARTS, better_of
 from submodel.report.page.types import PageGroup, PageRun, Standing, StandingRow
@@ -62,7 +62,7 @@ def _standing(
         if any(judgement.p is not None for judgement in judgements.values()):
             note += _CAUTION
     except MissingExtraError as error:  # the numbers are shown all the same
-        note = f"Nothing was tested: {error}."
+        note = f"Nothing was tested: {error}. {PLUS_MINUS}"
     best = next(place for place in by_seed if place not in judgements)
     rows = [
         _row(int(place), [sign * v for v in scores.values()], judgements.get(place), sign)

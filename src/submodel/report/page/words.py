@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from submodel.experiments.statistics import HOLDS
-from submodel.experiments.wording import number
+from submodel.experiments.wording import PLUS_MINUS, number
 from submodel.report.page.folders import Contents
 from submodel.report.page.measures import form_of, label_of
 from submodel.report.page.study import verdict_counts
@@ -63,7 +63,8 @@ def _of_group(runs: Sequence[PageRun], group: PageGroup) -> str:
     key = next((k for k in HEADLINES if all(run.final.get(k) is not None for run in runs)), None)
     if key is None:
         return f"{text}. It has not been evaluated yet."
-    return f"{text}. It reached {label_of(key)} {_value(key, [r.final[key] or 0.0 for r in runs])}."
+    value = _value(key, [run.final[key] or 0.0 for run in runs])
+    return f"{text}. It reached {label_of(key)} {value}." + (f" {PLUS_MINUS}" if seeds > 1 else "")
 
 
 def _value(key: str, values: Sequence[float]) -> str:

@@ -204,7 +204,7 @@ const dataTable = (caption, headings, rows, attributes = () => ({})) => {
 
 const pill = (verdict) => {
   const plain = verdict.replace(/ \*$/, "");
-  const kind = { holds: "good", yes: "good", "yes, faster": "good", "does not hold": "bad", no: "bad", best: "best" }[plain] || "";
+  const kind = { holds: "good", yes: "good", "yes, faster": "good", reversed: "bad", no: "bad", best: "best" }[plain] || "";
   return el("span", { class: `pill ${kind}` }, verdict);
 };
 const SHORT = { standing: "Standing", capacity: "Capacity", coverage: "Coverage", data: "Data", time: "Time", troubles: "Refused", differences: "Differences", repeat: "Repeat", fitted: "Fitted" };

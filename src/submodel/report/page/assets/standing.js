@@ -23,7 +23,7 @@ const numbersList = (data) => {
       const form = formOf(data, standing.measure);
       const row = standing.rows.find((one) => one.group === standing.best);
       const on = standing.data ? `, ${standing.data}` : "";
-      add(`best ${standing.label}${on}`, written(row.mean, form), row.deviation ? `± ${signed(row.deviation, form).slice(1)}` : "");
+      add(`best ${standing.label}${on}`, written(row.mean, form), row.deviation ? `± ${signed(row.deviation, form).slice(1)} (standard deviation over seeds)` : "");
       add(`best way${on}`, groups[standing.best].label);
     }
     add("ways × runs", `${groups.length}`, `${runs.length} runs`);
@@ -32,7 +32,7 @@ const numbersList = (data) => {
     for (const standing of shown.filter((s) => s.measure.startsWith("test_")).slice(0, 3)) {
       const form = formOf(data, standing.measure);
       const row = standing.rows[0];
-      add(standing.label, written(row.mean, form), row.deviation ? `± ${signed(row.deviation, form).slice(1)}` : "");
+      add(standing.label, written(row.mean, form), row.deviation ? `± ${signed(row.deviation, form).slice(1)} (standard deviation over seeds)` : "");
     }
     const sizes = capacityKeys(data);
     if (sizes.length > 1) {
