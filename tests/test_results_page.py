@@ -58,7 +58,9 @@ def test_records_that_arrive_fill_their_rows_and_no_others(tmp_path: Path) -> No
     row = "| rolling beats static | Fashion-MNIST, L = 5 | accuracy |  |  |  |  | +10.0 points | "
     assert f"{row}[+7.5, +12.5] | 3 of 10 | holds so far |" in parts["claims"]
     assert "Fashion-MNIST, L = 5: rolling 3 of 10, static 3 of 10." in parts["questions"]
-    assert " contrasts 0 hold, 0 are reversed, 0 are undecided, 3 lack seeds, and" in parts["claims"]
+    assert (
+        " contrasts 0 hold, 0 are reversed, 0 are undecided, 3 lack seeds, and" in parts["claims"]
+    )
     assert (
         before["claims"].count(NOT_RUN) - parts["claims"].count(NOT_RUN) == 3
     )  # by three measures

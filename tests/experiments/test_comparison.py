@@ -332,6 +332,7 @@ def test_the_page_has_the_figure_and_says_how_sure_it_is(seeds: int, tmp_path: P
     assert "`a command`" in text
     assert ("little power" in text) == (seeds == 3)
     assert ("Nothing was tested" in text) == (seeds < 3)
+    assert ("± is the standard deviation over seeds" in text) == (seeds > 1)
 
 
 def test_curves_are_averaged_where_all_seeds_have_been() -> None:
