@@ -654,3 +654,21 @@ def test_trying_a_model_leaves_it_as_it_was() -> None:
     assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
     assert model.training
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"clients": {"count": 20_000, "per_round": 16_385}}, "clients.per_round: 16,385"),
+        ({"clients": {"count": 100_000, "per_round": 0.2}}, "clients.per_round: 20,000"),
+        ({"clients": {"count": 20_000}, "train": {"output_step": 50.0}}, "train.output_step: "),
+    ],
+)
+def test_more_clients_than_a_round_can_merge_are_refused_before_training(
+    sections: dict[str, Any], key: str
+) -> None:
+    trained = []
+    with pytest.raises(SubmodelError, match=key) as error:
+        submodel.train(net(), own(), config(PLAIN, sections), on_round=trained.append)
+    assert "16,384" in str(error.value)
+    assert not trained

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from submodel.algorithm.merge import HasSums
+from submodel.algorithm.merge import LARGEST_WEIGHT_SUM, HasSums
 from submodel.algorithm.server import Plain
 from submodel.algorithm.types import Setup
 from submodel.config import AxesSection, Config
@@ -18,6 +18,27 @@ from submodel.prepare.fit import cross_entropy_options
 from submodel.schemes import Adapts, HasCells, role
 from submodel.schemes.random.independent import Alignment
 from submodel.tasks.loss import Loss
+
+
+def round_problems(config: Config) -> list[str]:
+    """More clients than one round can merge exactly: sums of more terms would be rounded.
+
+    Args:
+        config: with the number of clients that the data names, if it does.
+    """
+    clients, most = config.clients, int(LARGEST_WEIGHT_SUM)
+    problems = []
+    if clients.sample_size > most:
+        problems.append(
+            f"clients.per_round: {clients.sample_size:,} clients are more than a round can merge, "
+            f"{most:,}; sample fewer in more rounds"
+        )
+    if config.train.output_step is not None and clients.client_count > most:
+        problems.append(
+            f"train.output_step: is one of all {clients.client_count:,} clients at once, and a "
+            f"round can merge {most:,}; leave it out"
+        )
+    return problems
 
 
 def unused_problems(config: Config) -> list[str]:

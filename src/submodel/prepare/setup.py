@@ -44,6 +44,7 @@ from submodel.prepare.settings import (
     finish_problems,
     product_problems,
     rank_problems,
+    round_problems,
     target_problems,
     unused_problems,
 )
@@ -102,6 +103,8 @@ def prepare(
     data, loss = apply_task(task, source), task.loss
     is_plain = data.classes is not None and not cross_entropy_options(loss, data)
     config = settle(config, None if data.owners is None else len(data.owners), is_plain)
+    if problems := round_problems(config):
+        raise ConfigError(problems)
     built_in = None
     if module is None:
         is_empty = findings is not None and findings.is_empty

@@ -1,6 +1,11 @@
 """Putting the pieces together: guards, the exact accumulator, the merge rules."""
 
-from submodel.algorithm.merge.accumulator import Accumulator, coverage, exact_weight
+from submodel.algorithm.merge.accumulator import (
+    LARGEST_WEIGHT_SUM,
+    Accumulator,
+    coverage,
+    exact_weight,
+)
 from submodel.algorithm.merge.guards import LARGEST_VALUE, unsound
 from submodel.algorithm.merge.rules import (
     FILL_IN,
