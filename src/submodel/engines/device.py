@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from submodel.data import Examples
-from submodel.model.inputs import map_inputs
+from submodel.model.inputs import columns, map_inputs
 
 
 def own_device(name: str) -> torch.device:
@@ -56,3 +56,38 @@ def move(tensor: Tensor, device: torch.device, copy: bool = False) -> Tensor:
 def move_examples(examples: Examples, device: torch.device) -> Examples:
     """Inputs and targets, to the device."""
     return Examples(map_inputs(lambda t: move(t, device), examples.x), move(examples.y, device))
+
+
+def place_examples(examples: Examples, device: torch.device) -> Examples:
+    """Examples on the device, if its memory has room for them; else where they are.
+
+    Batches of examples that stay go to the device one by one (`take_batch`).
+    """
+    if device.type != "cuda":
+        return move_examples(examples, device)
+    tensors = [*columns(examples.x).values(), examples.y]
+    size = sum(t.numel() * t.element_size() for t in tensors if t.device.type != "cuda")
+    free, _ = torch.cuda.mem_get_info(device)
+    return move_examples(examples, device) if fits_beside(size, free) else examples
+
+
+def fits_beside(size: int, free: int) -> bool:
+    """Whether data may be kept on a device: it leaves half of the free memory to training.
+
+    Args:
+        size: of the data, in bytes.
+        free: bytes of the device's memory that are free.
+
+    >>> fits_beside(4 << 30, 8 << 30), fits_beside(5 << 30, 8 << 30)
+    (True, False)
+    """
+    return 2 * size <= free
+
+
+def take_batch(tensor: Tensor, rows: Tensor, device: torch.device) -> Tensor:
+    """Some rows of a tensor, taken where it is, on the device.
+
+    >>> take_batch(torch.eye(3), torch.tensor([2]), torch.device("meta")).device
+    device(type='meta')
+    """
+    return move(tensor.index_select(0, rows), device)

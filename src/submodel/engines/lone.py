@@ -21,6 +21,7 @@ from submodel.errors import DataError
 from submodel.local.work import LocalWork, batch_length, batches_per_pass
 from submodel.model.build import build_module
 from submodel.model.inputs import Inputs, call, map_inputs, take_rows
+from submodel.model.seeding import seeded
 from submodel.schemes.roles import step_rule
 
 _MOST_CLIENTS = 10_000
@@ -64,7 +65,7 @@ def refusal(module: nn.Module, example: Inputs) -> str | None:
         example = map_inputs(lambda tensor: tensor.to("meta"), example)
     two = map_inputs(lambda tensor: torch.cat([tensor, tensor])[:2], example)
     outputs = []
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with torch.no_grad(), seeded(None), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for batch in (two, take_rows(two, slice(1))):
             inside.clear()

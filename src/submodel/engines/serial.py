@@ -10,7 +10,7 @@ from torch import nn
 
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup, Task, Update
-from submodel.engines.device import move, move_examples
+from submodel.engines.device import move, place_examples
 from submodel.engines.estimate import Estimate
 from submodel.engines.lone import explain_lone_batches
 from submodel.local.training import Step, plain_step, train_module
@@ -18,7 +18,7 @@ from submodel.local.work import batches
 from submodel.model.build import build_module, fill_local, load, load_local, tensors_of, to_device
 from submodel.model.cut import Cut
 from submodel.model.norm import set_rate
-from submodel.model.seeding import seed_torch
+from submodel.model.seeding import default_generators, seeded
 from submodel.randomness import key
 from submodel.schemes.protocols import Client
 from submodel.schemes.unbiased.factors import scaled_step
@@ -60,7 +60,7 @@ class SerialEngine:
     def _train(self, task: Task) -> Update:
         setup, where = self._setup, task.assignment
         client_examples = setup.clients.examples(where.client)
-        examples = move_examples(client_examples, self._device)
+        examples = place_examples(client_examples, self._device)
         client_loss = setup.loss
         if task.classes is not None and setup.clients.dataset.classes is not None:
             present = torch.from_numpy(task.classes).to(self._device)
@@ -89,8 +89,8 @@ class SerialEngine:
         if task.scales:
             factors = {name: factor.to(self._device) for name, factor in task.scales.items()}
             step = scaled_step(step, module, factors)
-        with torch.random.fork_rng(devices=[]):  # dropout and the like draw from this task's key
-            seed_torch(key(setup.seed, "torch", where.round, where.client) % 2**63)
+        seed = key(setup.seed, "torch", where.round, where.client) % 2**63
+        with seeded(seed, default_generators(self._device)):  # dropout draws from the task's key
             order = batches(len(examples), task.work, setup.seed, where.round, where.client)
             with explain_lone_batches(setup, [task]):
                 augment = setup.augment.of_client(where.round, where.client)

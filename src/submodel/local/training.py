@@ -16,7 +16,7 @@ from submodel.local.optimisers import Gradients
 from submodel.local.precision import Precision
 from submodel.local.slots import name_slots, restore_slots
 from submodel.local.work import LocalWork, count_steps
-from submodel.model.inputs import Inputs, call, first_column, split_rows
+from submodel.model.inputs import Inputs, call, first_column, map_inputs, split_rows
 from submodel.tasks.counting import CountingLoss, LossBook
 from submodel.tasks.loss import Loss
 
@@ -133,10 +133,13 @@ def train_module(
     if earlier is not None:
         slots = restore_slots(work.optimiser, slots, by_name, earlier)
     total_steps = count_steps(len(examples), work)
+    device = parameters[0].device if parameters else examples.y.device
     book = LossBook()
     steps = examples_used = 0
     for positions in order:
         batch = examples.take(torch.from_numpy(positions).to(examples.y.device))
+        if batch.y.device != device:  # there is too much of them to be kept there
+            batch = Examples(map_inputs(lambda t: t.to(device), batch.x), batch.y.to(device))
         x = batch.x if augment is None else augment(first_column(batch.x), steps)
         value, gradients = step(steps, x, batch.y)
         count = len(positions) if loss.last is None else loss.last

@@ -18,6 +18,7 @@ from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import UnitCut
 from submodel.model.inputs import Inputs
 from submodel.model.meta import Shapes
+from submodel.model.seeding import seeded
 from submodel.model.travel import travel_of
 
 
@@ -152,7 +153,11 @@ def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
         return tensor
 
     module.train()
-    with Shapes(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with (
+        seeded(None),
+        Shapes(),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+    ):
         result = run(module, inputs)
     total = sum(bytes_by_storage.values())
     del result

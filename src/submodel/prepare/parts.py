@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from submodel.config import Config
@@ -13,7 +12,7 @@ from submodel.data.sources import SourceContext
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes
 from submodel.model.registry import MODELS
-from submodel.model.seeding import seed_torch
+from submodel.model.seeding import seeded
 from submodel.model.zoo import ModelContext, add_adapters, factorised
 from submodel.model.zoo.adapters import DEFAULT_RANK
 from submodel.prepare.axes import selection_sizes
@@ -55,8 +54,7 @@ def partition_context(config: Config, data: Dataset) -> PartitionContext:
 
 def make_module(config: Config, context: ModelContext) -> nn.Module:
     """The configured model for such data, initialised from the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        seed_torch(key(config.seed, "initialise") % 2**63)
+    with seeded(key(config.seed, "initialise") % 2**63):
         return MODELS.find(config.model.name).make(config.model, context)
 
 
@@ -67,8 +65,7 @@ def as_low_rank(config: Config, module: nn.Module) -> nn.Module:
         return factorised(module, choice.rank_share)
     if choice.adapters is None:
         return module
-    with torch.random.fork_rng(devices=[]):
-        seed_torch(key(config.seed, "adapters") % 2**63)
+    with seeded(key(config.seed, "adapters") % 2**63):
         return add_adapters(
             module,
             choice.adapter_rank or DEFAULT_RANK,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from submodel.config import Config
@@ -11,7 +10,7 @@ from submodel.model.axes import trace
 from submodel.model.build import build_module, load, tensors_of
 from submodel.model.cut import gather
 from submodel.model.inputs import Inputs
-from submodel.model.seeding import seed_torch
+from submodel.model.seeding import seeded
 from submodel.randomness import key
 from submodel.schemes.base import Draw
 from submodel.schemes.draw import draw_units
@@ -48,8 +47,7 @@ def take_share(config: Config, module: nn.Module, example: Inputs) -> nn.Module:
     small = build_module(module, cut)
     load(small, gather(cut, tensors_of(module)))
     if config.model.weights is None:
-        with torch.random.fork_rng(devices=[]):
-            seed_torch(key(config.seed, "initialise") % 2**63)
+        with seeded(key(config.seed, "initialise") % 2**63):
             for layer in small.modules():
                 if callable(reset := getattr(layer, "reset_parameters", None)):
                     reset()

@@ -20,6 +20,7 @@ from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, trace
 from submodel.model.cost import CostModel
+from submodel.model.seeding import seeded
 from submodel.prepare.findings import ModelFindings
 from submodel.prepare.setup import prepare
 from submodel.schemes import Scheme
@@ -36,8 +37,7 @@ _SECTIONS: dict[str, dict[str, Any]] = {
 
 @lru_cache(maxsize=1)
 def _net() -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         return nn.Sequential(
             nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
             nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 8),

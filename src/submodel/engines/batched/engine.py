@@ -30,7 +30,7 @@ from submodel.engines.batched.schedule import StackedClient, Turn, schedule
 from submodel.engines.batched.stack import Share, Stack
 from submodel.engines.batched.vmap import MappedForward
 from submodel.engines.batched.wide import WideForward
-from submodel.engines.device import move, move_examples
+from submodel.engines.device import move, move_examples, place_examples, take_batch
 from submodel.engines.estimate import NATIVE_COSTS, TORCH_COSTS, Estimate
 from submodel.engines.lone import explain_lone_batches
 from submodel.engines.native.forward import NativeForward
@@ -42,7 +42,7 @@ from submodel.local.training import forward_context
 from submodel.local.work import batches_per_pass, count_steps
 from submodel.model.build import build_module, sharing, tensors_of, to_device
 from submodel.model.cut import WHOLE, Cut
-from submodel.model.inputs import Inputs, first_column, map_inputs, take_rows
+from submodel.model.inputs import Inputs, first_column, map_inputs
 from submodel.model.norm import has_scaler, set_rate
 from submodel.schemes.roles import step_rule
 from submodel.tasks.counting import LossBook
@@ -89,8 +89,8 @@ class BatchedEngine:
         self._tensors = {n: t.to("meta") for n, t in tensors_of(setup.module).items()}
         self._name = type(setup.module).__name__
         self._has_scaler = has_scaler(setup.module)
-        self._examples = move_examples(setup.clients.dataset.train, self._device)
-        self._example = take_rows(self._examples.x, slice(2))
+        self._examples = place_examples(setup.clients.dataset.train, self._device)
+        self._example = move_examples(self._examples.take(slice(2)), self._device).x
         self._mapped_shapes: dict[object, MappedForward] = {}
         self._refusal: str | None = None  # why the module cannot be stacked at all
         self._wide = self._make_wide()
@@ -252,11 +252,11 @@ class BatchedEngine:
 
     def _batch(self, turn: Turn, tasks: Sequence[Task]) -> tuple[Inputs, Tensor]:
         """Inputs and targets of shape (batch, clients, ...), augmented as each client's are."""
-        rows = move(torch.from_numpy(turn.positions), self._device)
+        rows = move(torch.from_numpy(turn.positions), self._examples.y.device)
         clients = turn.stop - turn.start
 
         def batch(tensor: Tensor) -> Tensor:
-            return tensor.index_select(0, rows).view(-1, clients, *tensor.shape[1:])
+            return take_batch(tensor, rows, self._device).view(-1, clients, *tensor.shape[1:])
 
         x = map_inputs(batch, self._examples.x)
         if augment := self._setup.augment:

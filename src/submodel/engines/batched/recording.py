@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
 from submodel.model.axes.keep import DispatchMode
+from submodel.model.seeding import seeded
 
 READ = torch.ops.aten._local_scalar_dense.default
 """The operator by which code asks for a value."""
@@ -85,7 +86,7 @@ def record(compute: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) ->
     ['aten.add.Tensor']
     """
     recorder = _Recorder(inputs)
-    with torch.random.fork_rng(devices=[]):
+    with seeded(None):
         before = torch.random.get_rng_state()
         with _NoHiddenReads(), recorder:
             results = list(compute())

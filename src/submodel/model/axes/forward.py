@@ -15,7 +15,7 @@ from submodel.model.axes.failure import ForwardError, explain
 from submodel.model.axes.keep import preserve
 from submodel.model.inputs import Inputs, arguments
 from submodel.model.norm import StaticBatchNorm
-from submodel.model.seeding import seed_torch
+from submodel.model.seeding import seed_torch, seeded
 
 SEED = 0
 """Forwards that draw random numbers draw the same ones each time."""
@@ -66,7 +66,7 @@ def isolate(module: nn.Module, ours: bool = False) -> Iterator[None]:
         if not ours:
             stack.enter_context(preserve(module))
         stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.random.fork_rng(devices=_devices(module)))
+        stack.enter_context(seeded(None))
         if recurrent:
             stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
             torch._C._set_mkldnn_enabled(False)
@@ -76,12 +76,6 @@ def isolate(module: nn.Module, ours: bool = False) -> Iterator[None]:
             layer.training = isinstance(layer, StaticBatchNorm)
             layer._compiled_call_impl = None  # compiled layers hide what they compute
         yield
-
-
-def _devices(module: nn.Module) -> list[int]:
-    """The accelerators whose random state a forward may use."""
-    devices = {p.device for p in module.parameters() if p.device.type == "cuda"}
-    return sorted(d.index or 0 for d in devices)
 
 
 def outputs_of(result: Any, outputs: Callable[[Any], Any] | None) -> list[Tensor]:

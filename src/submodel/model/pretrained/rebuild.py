@@ -20,6 +20,7 @@ from submodel.model.pretrained.config_values import (
 )
 from submodel.model.pretrained.rotary import rotary_changes
 from submodel.model.pretrained.scales import differing_scales, ways_to_fold
+from submodel.model.seeding import seeded
 from submodel.model.zoo.hugging_face import only_errors
 
 _TOLERANCE = 1e-6
@@ -115,7 +116,7 @@ def _empty(small: nn.Module, values: Mapping[str, Any], changes: Changes) -> nn.
 
 
 def _fill_model(small: nn.Module, values: Mapping[str, Any]) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
+    with seeded(None):
         model = _make(small, values)
     model.to(next(small.parameters()).dtype)
     model.load_state_dict(small.state_dict())
