@@ -133,6 +133,7 @@ def train(
     metrics: Mapping[str, Metric] = MappingProxyType({}),
     out: str | Path | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     on_round: OnRound = lambda _: None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
@@ -154,6 +155,7 @@ def train(
             model wherever the others are; a number that is not finite is written as None.
         out: the run's folder, which is made; without it nothing is written.
         resume: go on with the run in ``out``.
+        overwrite: replace the run that ``out`` holds, unless it is being trained.
         on_round: called with the metrics of every round.
         callbacks: told of every round, before and after; one that fails ends the run, which
             ``resume`` goes on with.
@@ -167,7 +169,9 @@ def train(
     2
     """
     _check_additions(callbacks, metrics)
-    full_config = _complete_config(_check_arguments(config, out, resume, on_round), data, clients)
+    full_config = _complete_config(
+        _check_arguments(config, out, resume, overwrite, on_round), data, clients
+    )
     material = Material(model, data, axes, loss, outputs, clients, metrics)
     progress_bars = [Progress(Console(stderr=True))] if progress else []
     watchers = [*progress_bars, Tell(on_round), *map(CallbackGuard, callbacks)]
@@ -181,7 +185,7 @@ def train(
                 folder.config()  # or it is no run
             else:
                 check_engine(full_config, training.setup)
-                folder.create(full_config)
+                folder.create(full_config, overwrite)
             with folder.lock():
                 state, history = run_rounds(training, folder, watchers, resume=resume)
         return Result(training.model(state), history, training, state)
@@ -222,7 +226,11 @@ def _set_keys(config: Config) -> set[str]:
 
 
 def _check_arguments(
-    config: Config | Mapping[str, Any] | None, out: object, resume: bool, on_round: object
+    config: Config | Mapping[str, Any] | None,
+    out: object,
+    resume: bool,
+    overwrite: bool,
+    on_round: object,
 ) -> Config:
     """The configuration, if it is one, and if a run in this process can follow it all."""
     if config is not None and not isinstance(config, Config | Mapping):
@@ -244,6 +252,9 @@ def _check_arguments(
         problems.append(f"out: {out!r} is not the path of a folder")
     if resume and out is None:
         problems.append("resume: goes with out, the folder of the run to go on with")
+    if overwrite and (out is None or resume):
+        reason = "goes with out, the run to replace" if out is None else "resume goes on with it"
+        problems.append(f"overwrite: {reason}")
     if problems:
         raise ConfigError(problems)
     full_config = config if isinstance(config, Config) else parse(config or {})

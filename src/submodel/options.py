@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast, get_args
 
 from pydantic import (
     BaseModel,
@@ -37,7 +37,8 @@ Capacity = Annotated[float, BeforeValidator(fraction), Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
 Positive = Annotated[float, Field(gt=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
-PathText = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, Path) else v)]
+_IS_PATH = object()
+PathText = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, Path) else v), _IS_PATH]
 
 
 class Section(BaseModel):
@@ -141,6 +142,15 @@ def _compose_class(base: type[Any], parts: tuple[type[Section], ...]) -> type[An
         section.model_rebuild(force=True)
     kind: type[Any] = section
     return kind
+
+
+def is_path_key(section: type[Section], key: str) -> bool:
+    """Whether a key of a section holds the path of a file or folder."""
+    field = section.model_fields[key]
+    parts = get_args(field.annotation)
+    return any(
+        _IS_PATH in (*field.metadata, *getattr(p, "__metadata__", ())) for p in (None, *parts)
+    )
 
 
 def is_composed(section: type[Section]) -> bool:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from submodel.algorithm.clients import Model
+from submodel.algorithm.clients import Model, PartitionedClients
 from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.lending import lent_module, load_cut
 from submodel.algorithm.scaling import scale_model
@@ -36,6 +36,7 @@ from submodel.model.norm import (
     in_order,
     moments,
     needs_calibration,
+    pool_moments,
     set_by_batch,
     set_statistics,
 )
@@ -206,11 +207,28 @@ def capacity_models(setup: Setup, state: State) -> dict[float, Model]:
     return models
 
 
-def measure_moments(setup: Setup, models: Sequence[Model]) -> list[Tensor | None]:
-    """What clients on their own devices measure for the static norms of some models, all at once.
+def measure_moments(
+    setup: Setup,
+    models: Sequence[Model],
+    device: torch.device | str = "cpu",
+    spread: Spread = in_order,
+) -> list[Tensor | None]:
+    """What the static norms of some models see of the clients' data: a row of `moments` for each.
 
-    None where there is nothing to measure, or nobody to ask.
+    Clients on their own devices are asked all at once. None where the setup evaluates by other
+    statistics, or has none.
     """
     if setup.statistics.source != "clients" or not needs_calibration(setup.module):
         return [None for _ in models]
-    return setup.clients.moments(models)
+    if not isinstance(setup.clients, PartitionedClients):
+        return setup.clients.moments(models)
+    return [_local_moments(setup, model, device, spread) for model in models]
+
+
+def _local_moments(
+    setup: Setup, model: Model, device: torch.device | str, spread: Spread
+) -> Tensor:
+    """The same for one model, of data that is here."""
+    with lent_module(setup.module, *model, device) as module:
+        set_by_batch(module, False)
+        return pool_moments(module, moments_of(module, _statistics_inputs(setup), spread))

@@ -61,6 +61,9 @@ RunPath = Annotated[
         metavar="RUN", help="The folder of a run.", autocompletion=completion.run_folders
     ),
 ]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace the run that --out holds, unless it is running.")
+]
 AsJson = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON object; all else goes to the error output."),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from submodel.cli.base import AsJson, ConfigFile, SetOptions, talk
+from submodel.cli.base import AsJson, ConfigFile, Force, SetOptions, talk
 from submodel.cli.json_output import print_json
 from submodel.errors import ConfigError, SubmodelError
 
@@ -50,6 +50,7 @@ def serve_command(
     insecure: Annotated[
         bool, typer.Option(help="Neither encrypt nor check keys; on loopback only.")
     ] = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Train over real devices: start a server for them, or use one.
@@ -73,6 +74,8 @@ def serve_command(
     full_config = read(config, [*(settings or []), "engine.name=flower"])
     if problems := problems_over_devices(full_config):
         raise ConfigError(problems)
+    if force and out is None:
+        raise ConfigError(["--force: goes with --out, the run to replace"])
     if superlink is not None:
         if (ca is None) != insecure:
             raise ConfigError(["--superlink: give its --ca, or --insecure"])
@@ -83,7 +86,7 @@ def serve_command(
         place = ServingPlace(host or "0.0.0.0", port, str(federation.resolve()))
     folder = RunFolder(out) if out else new_folder(full_config.name)
     prepare(full_config)  # what does not fit is said before anything starts
-    folder.create(full_config)
+    folder.create(full_config, force)
     place.save(folder)
     follow(full_config, folder, place, as_json)
 

@@ -60,7 +60,7 @@ def show_command(run: RunPath, as_json: AsJson = False) -> None:
     if summary is None or not past_run.finished:
         last_round = history[-1]["round"] if history else 0
         console.print(
-            f"round {last_round} of {config.train.rounds}; 'submodel resume {run}' goes on"
+            f"round {last_round} of {config.train.rounds}; {folder.how_to_resume()} goes on"
         )
     else:
         console.print(f"finished; model sha256 {summary['model_sha256']}")
@@ -158,7 +158,7 @@ def export_command(
         format: how
         capacity: of the model in it
         fitted: whether submodel fit trained it for itself
-        test: the loss and every metric of it on the test part
+        test: the loss and every metric of it on the test part; null where the data is not here
     """
     from submodel.report.fitting import advice_of_export
     from submodel.runs.open import Run
@@ -166,13 +166,16 @@ def export_command(
     share = parse_capacity(capacity)
     past_run = Run(run)  # or it is no run, and nothing is made in it
     path, score = past_run.export(share, kind.value, None if out is None else make_folder(out))
-    is_fitted = past_run.fitted_model(share) is not None
+    is_fitted = past_run.is_fitted(share)
     if as_json:
         content = {"file": path, "format": kind.value, "capacity": share, "fitted": is_fitted}
-        print_json({**content, "test": score.entries()})
+        print_json({**content, "test": None if score is None else score.entries()})
+        return
+    fit_note = ", fitted" if is_fitted else ""
+    if score is None:
+        print(f"{path}: capacity {share:g}{fit_note}, not scored, as the data is not here")
         return
     accuracy = "" if score.accuracy is None else f"test accuracy {score.accuracy:.1%}, "
-    fit_note = ", fitted" if is_fitted else ""
     print(f"{path}: capacity {share:g}{fit_note}, {accuracy}test loss {score.loss:.4f}")
     if share < 1 and (advice := advice_of_export(past_run, share, score, is_fitted)):
         print(advice)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from submodel.cli import completion, devices
-from submodel.cli.base import AsJson, ConfigFile, RunPath, SetOptions, talk
+from submodel.cli.base import AsJson, ConfigFile, Force, RunPath, SetOptions, talk
 from submodel.cli.json_output import print_json
 from submodel.engines.processes.launch import launch, saying_it_once
 from submodel.errors import ConfigError
@@ -21,14 +21,29 @@ if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
     from submodel.config import Config
     from submodel.engines.processes.group import ProcessGroup
     from submodel.runs.folder import RunFolder
+    from submodel.runs.open import Run
     from submodel.runs.training import Training
 
 
 _MOST_PER_CORE = 16  # processes: each takes hundreds of megabytes
 
 
-def _train(config: Config, folder: RunFolder, resume: bool, as_json: bool) -> None:
-    """Train in the folder, show progress, end with the result."""
+def _train(
+    config: Config,
+    folder: RunFolder,
+    as_json: bool,
+    past_run: Run | None = None,
+    force: bool = False,
+) -> None:
+    """Train in the folder, show progress, end with the result.
+
+    Args:
+        config: of the run.
+        folder: of the run.
+        as_json: print the result so.
+        past_run: the run that goes on; None: it begins.
+        force: replace the run that the folder holds.
+    """
     from submodel.engines.processes.group import ProcessGroup, in_process_group
     from submodel.heap import give_back
     from submodel.prepare.engine import check_engine
@@ -39,8 +54,11 @@ def _train(config: Config, folder: RunFolder, resume: bool, as_json: bool) -> No
     from submodel.runs.training import Training
 
     _refuse_devices(config)
-    with saying_it_once():
-        setup = prepare(config, findings=passed_findings(), say=_say_preparing)
+    resume = past_run is not None
+    there = folder.locate(config) if resume else config
+    where = contextlib.nullcontext() if past_run is None else past_run.telling_where(there)
+    with saying_it_once(), where:
+        setup = prepare(there, findings=passed_findings(), say=_say_preparing)
     config = choose_engine(config, setup, has_begun=resume)
     check_engine(config, setup)
     training = Training(config, setup, takes_module=True)
@@ -58,7 +76,7 @@ def _train(config: Config, folder: RunFolder, resume: bool, as_json: bool) -> No
         if group is not None and group.rank > 0:
             run_rounds(training, group=group)
         else:
-            _train_and_show(training, folder, resume, group, as_json)
+            _train_and_show(training, folder, resume, group, as_json, force)
     except Interruption as stop:
         with contextlib.suppress(OSError):  # the terminal may be gone
             talk(as_json).print(
@@ -141,6 +159,7 @@ def _train_and_show(
     resume: bool,
     group: ProcessGroup | None,
     as_json: bool,
+    force: bool,
 ) -> None:
     from submodel.report.plain import plain_end
     from submodel.report.tables import cost_rows, cost_table
@@ -149,7 +168,7 @@ def _train_and_show(
 
     config, setup, console = training.config, training.setup, talk(as_json)
     if not resume:
-        folder.create(config)
+        folder.create(config, force)
     what = _describe(training, 1 if group is None else group.size)
     console.print(f"{'resuming' if resume else 'training'} {folder.path}: {what}")
     with folder.lock():
@@ -185,6 +204,7 @@ def train_command(
         bool,
         typer.Option("--dry-run", help="Say what it would take, after a few seconds of trials."),
     ] = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model through sub-models.
@@ -196,6 +216,7 @@ def train_command(
         submodel train
         submodel train examples/mnist.toml --set train.rounds=50
         submodel train --set scheme.name=static --out runs/static --json
+        submodel train --out runs/static --force
         submodel train examples/mnist.toml --dry-run
     JSON:
         run: the run's folder
@@ -217,20 +238,25 @@ def train_command(
         overrides.append(f"engine.processes={processes}")
     full_config = read(config, overrides)
     folder = RunFolder(out) if out else new_folder(full_config.name)
+    if force and (out is None or dry_run):
+        reason = "a dry run writes nothing" if dry_run else "goes with --out, the run to replace"
+        raise ConfigError([f"--force: {reason}"])
     if dry_run:
         _dry_run(full_config, folder, as_json)
     else:
-        _train(full_config, folder, resume=False, as_json=as_json)
+        _train(full_config, folder, as_json, force=force)
 
 
 def resume_command(run: RunPath, settings: SetOptions = None, as_json: AsJson = False) -> None:
     """Go on with a run that was stopped or killed, or extend one.
 
-    What was stopped ends with the same bytes as if it had not been.
+    What was stopped ends with the same bytes as if it had not been. Data that lies elsewhere now is
+    named with --set, also for a finished run; its content must be the same.
 
     Examples:
         submodel resume runs/digits
         submodel resume runs/digits --set train.rounds=300
+        submodel resume runs/table --set data.name=csv:/new/place.csv
     JSON:
         run: the run's folder
         summary: what it came to, as of submodel train
@@ -238,14 +264,21 @@ def resume_command(run: RunPath, settings: SetOptions = None, as_json: AsJson = 
     """
     from submodel.config import read
     from submodel.config.meaning import differences
+    from submodel.config.places import PLACE_KEYS, paths_in
     from submodel.report.plain import plain_end
     from submodel.runs.open import Run
 
     past_run = Run(run)
     folder = past_run.folder
     config = past_run.with_changes(read(folder.config_file, settings or [], of_run=True))
-    has_changes = bool(differences(past_run.config, config))
-    if past_run.finished and not has_changes:
+    changes = differences(past_run.config, config)
+    has_changes = bool(changes)
+    if past_run.finished and changes.keys() <= set(PLACE_KEYS):
+        if has_changes:
+            past_run.move(config)
+            talk(as_json).print(
+                f"{run}: the same data, found at {', '.join(map(str, paths_in(config).values()))}"
+            )
         talk(as_json).print(f"{run} is finished; 'submodel show {run}' shows it")
         if as_json:
             print_json(plain_end(folder))
@@ -260,4 +293,4 @@ def resume_command(run: RunPath, settings: SetOptions = None, as_json: AsJson = 
         devices.follow(config, folder, place, as_json)
         return
     past_run.need_material()
-    _train(config, folder, resume=True, as_json=as_json)
+    _train(config, folder, as_json, past_run)

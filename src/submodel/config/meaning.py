@@ -11,6 +11,7 @@ import hashlib
 import json
 
 from submodel.config.config import Config
+from submodel.config.places import PLACE_KEYS, paths_in
 from submodel.config.plain import shorten
 from submodel.local.registry import SCHEDULES
 from submodel.options import Section
@@ -24,7 +25,7 @@ CHANGEABLE = (
     "train.trackers",
     *(f"engine.{key}" for key in ("name", "processes", "threads", "device", "batching", "kernels")),
     *(f"devices.{key}" for key in ("least", "deadline", "quorum", "tries")),
-    *("data.source", "data.path"),  # what is found there is compared, wherever it is
+    *("data.source", "data.path", "data.test_path", "model.weights"),  # the content is compared
 )
 """What may change when a run goes on: nothing here shapes the rounds behind it."""
 RATE_KEYS = ("local.schedule", "local.milestones", "local.decay")
@@ -110,6 +111,8 @@ def _reason(key: str, then: Config, now: Config, rounds_behind: int) -> str:
     if key in RATE_KEYS:
         same_rates = _rates(then, rounds_behind) == _rates(now, rounds_behind)
         return "" if same_rates else "it changes the learning rates of rounds so far"
+    if key in PLACE_KEYS and key in paths_in(then) and key in paths_in(now):
+        return ""  # what is found there is compared
     if key not in CHANGEABLE:
         return "it shapes every round"
     if key == "train.rounds":

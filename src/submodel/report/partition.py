@@ -8,10 +8,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from submodel.config import Config
+from submodel.config.places import paths_in
 from submodel.data import Dataset, Partition
+from submodel.data.held_out import hold_out
+from submodel.errors import DataError
 from submodel.model.inputs import first_column
+from submodel.prepare.parts import load_data
+from submodel.runs.data_record import read_record
+from submodel.runs.folder import RunFolder
+from submodel.runs.subject import data_differences
 
 _MOST_NAMES = 20
+
+
+def data_of_run(folder: RunFolder, config: Config) -> Dataset:
+    """The data of a run, wherever it is now; raises `DataError` where the content is another.
+
+    Args:
+        folder: of the run.
+        config: its configuration.
+    """
+    there = folder.locate(config)
+    data = hold_out(load_data(there), config.data.held_out, config.seed)
+    record = read_record(folder) if paths_in(there) else None
+    if record is not None and (problems := data_differences(record.subject, data)):
+        raise DataError("\n".join([f"{folder.path}: its data is another now", *problems]))
+    return data
 
 
 def label_counts(

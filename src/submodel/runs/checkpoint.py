@@ -168,13 +168,22 @@ def latest(
         for old in damage:
             shutil.rmtree(old, ignore_errors=True)  # its round will be saved again
         return state, list(damage.values())
-    raise CheckpointError("\n".join([f"{folder}: no usable checkpoint", *damage.values()]))
+    again = "put a whole one back, or begin again: submodel train --force, or overwrite=True"
+    raise CheckpointError("\n".join([f"{folder}: no usable checkpoint", *damage.values(), again]))
 
 
-def check_subject(folder: Path, subject: Fingerprints) -> None:
-    """Raise `CheckpointError` where the newest checkpoint is of another model or other data."""
+def check_subject(folder: Path, subject: Fingerprints, kept: Fingerprints | None = None) -> None:
+    """Raise `CheckpointError` where a run is of another model or other data.
+
+    Args:
+        folder: of the checkpoints; the newest is asked.
+        subject: what is here now.
+        kept: what the run's record says, where no checkpoint is left.
+    """
     for path in checkpoint_folders(folder)[:1]:
         _check_subject(path, _meta(path), subject)
+        return
+    _check_subject(folder.parent, {"subject": kept}, subject)
 
 
 def _check_subject(path: Path, meta: Mapping[str, Any], subject: Fingerprints) -> None:

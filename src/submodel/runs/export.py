@@ -45,7 +45,7 @@ def trained_state(folder: RunFolder, training: Training) -> State:
     """The final model of a finished run, checked against the model of its configuration."""
     summary = folder.summary()
     if summary is None:
-        raise SubmodelError(f"{folder.path}: not finished; 'submodel resume {folder.path}' first")
+        raise SubmodelError(f"{folder.path}: not finished; {folder.how_to_resume()} first")
     try:
         tensors = load_file(folder.model_file)
         like = rank_by_place(training.config, training.setup, initial_state(training.setup))
@@ -60,8 +60,12 @@ def trained_state(folder: RunFolder, training: Training) -> State:
 
 
 def trained_module(
-    training: Training, state: State, capacity: float, fitted_model: FittedModel | None = None
-) -> tuple[nn.Module, Score, dict[str, Any]]:
+    training: Training,
+    state: State,
+    capacity: float,
+    fitted_model: FittedModel | None = None,
+    is_scored: bool = True,
+) -> tuple[nn.Module, Score | None, dict[str, Any]]:
     """The sub-model of a capacity in torch's own layers, its test score, and what it is.
 
     Args:
@@ -69,6 +73,7 @@ def trained_module(
         state: the trained global model.
         capacity: the share of every axis.
         fitted_model: the sub-model that was trained for itself, if one was.
+        is_scored: whether the test part is here.
     """
     config, setup = training.config, training.setup
     if fitted_model is None:
@@ -78,12 +83,12 @@ def trained_module(
     else:
         cut = fitted_model.cut
         module = assemble_module(setup, fitted_model.tensors, cut)
-    test_score = score(module, setup.clients.dataset.test, setup)
+    test_score = score(module, setup.clients.dataset.test, setup) if is_scored else None
     about: dict[str, Any] = {
         "run": config.name,
         "capacity": capacity,
         "scheme": config.scheme.name,
-        "score": test_score.entries(),
+        "score": None if test_score is None else test_score.entries(),
         "inputs": list(setup.clients.dataset.inputs),
         "units": {a: k.tolist() for a, k in cut.units.items()} if isinstance(cut, UnitCut) else {},
         "config": config.model_dump(exclude_none=True),
@@ -103,7 +108,8 @@ def export(
     kind: Format,
     out: Path,
     fitted_model: FittedModel | None = None,
-) -> tuple[Path, Score]:
+    is_scored: bool = True,
+) -> tuple[Path, Score | None]:
     """Write the model of a run; returns the file and its measured test score.
 
     Args:
@@ -113,8 +119,9 @@ def export(
         kind: of the files.
         out: the folder that they go to.
         fitted_model: the sub-model that was trained for itself, if one was.
+        is_scored: whether the test part is here.
     """
-    module, test_score, about = trained_module(training, state, capacity, fitted_model)
+    module, test_score, about = trained_module(training, state, capacity, fitted_model, is_scored)
     example = take_rows(training.setup.clients.dataset.test.x, slice(2))
     out.mkdir(parents=True, exist_ok=True)
     if kind == "safetensors":

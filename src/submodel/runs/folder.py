@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -15,12 +15,16 @@ from typing_extensions import TypedDict
 
 from submodel.config import Config, keep_comments, read, to_toml
 from submodel.config.meaning import differences
+from submodel.config.places import PLACE_KEYS, located, paths_in
 from submodel.config.plain import MOST_BYTES
 from submodel.errors import SubmodelError
 from submodel.files import JsonNumber, UnreadableError, flush, read_text, read_typed, write_text
 from submodel.runs.metrics import Lines, Metrics, describe_damage
 
-_MOST_SUMMARY = 2**20  # bytes
+_MOST_SUMMARY, _LONGEST_PATH = 2**20, 2**16  # bytes
+_MORE_FILES = ("fit", "export", "report.html", "metrics.csv", "tensorboard", "mlflow", "wandb",
+               ".flower", "superlink.db")  # fmt: skip
+"""What commands, trackers and a server add to a run's folder."""
 
 
 class _Summary(TypedDict):
@@ -48,6 +52,9 @@ class RunFolder:
         self.outline_file = path / "layers.json"  # the shape of the model
         self.damaged_metrics_file = path / "metrics.damaged.jsonl"  # as they were found
         self.checkpoints = path / "checkpoints"
+        self.begun_in_file = path / "begun-in.txt"  # the working folder: relative paths are from it
+        self.record_file = path / "data.json"  # what is known of the data, but for the examples
+        self.norms_file = path / "norms.safetensors"  # statistics of static norms of the result
         self.model_file = path / "model.safetensors"
         self.memory_file = path / "memory.safetensors"  # of schemes and server steps that have one
         self.summary_file = path / "summary.json"
@@ -60,18 +67,73 @@ class RunFolder:
         self.serving_file = path / "serving.json"  # where it is served
         self.link_log_file = path / "superlink.log"
 
-    def create(self, config: Config) -> None:
-        """Begin a run: refuses a folder that holds anything."""
+    def create(self, config: Config, overwrite: bool = False) -> None:
+        """Begin a run: refuses a folder that holds anything.
+
+        Args:
+            config: of the run.
+            overwrite: replace the run that the folder holds; files of other kinds stay there.
+        """
         try:
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-                hint = f": continue it with 'submodel resume {self.path}'"
-                raise SubmodelError(
-                    f"{self.path} exists already{hint if self.config_file.exists() else ''}"
-                )
+                self._make_way(overwrite)
             self.path.mkdir(parents=True, exist_ok=True)
+            write_text(self.begun_in_file, f"{Path.cwd()}\n")
             write_text(self.config_file, to_toml(config))
         except OSError as error:
             raise SubmodelError(f"{self.path}: cannot be made: {error.strerror}") from None
+
+    def _make_way(self, overwrite: bool) -> None:
+        """Remove the run that the folder holds, or raise `SubmodelError`."""
+        if not self._is_run():
+            refused = ": it is not a run, so nothing in it is replaced" if overwrite else ""
+            raise SubmodelError(f"{self.path} exists already{refused}")
+        if not overwrite:
+            raise SubmodelError(
+                f"{self.path} exists already: continue it with {self.how_to_resume()}, or replace "
+                "it with --force (in Python: overwrite=True)"
+            )
+        files = [value for value in vars(self).values() if value != self.path]
+        others = [self.path / name for name in _MORE_FILES]
+        with self.lock():
+            for file in (*files, *others):
+                if file.is_dir() and not file.is_symlink():
+                    shutil.rmtree(file)
+                else:
+                    file.unlink(missing_ok=True)
+
+    def _is_run(self) -> bool:
+        """Whether the folder holds a run; a config.toml alone may be anything's."""
+        signs = (self.begun_in_file, self.metrics_file, self.summary_file, self.checkpoints)
+        return self.config_file.is_file() and any(sign.exists() for sign in signs)
+
+    def how_to_resume(self) -> str:
+        """What goes on with the run: a command, or Python where model or data came from there."""
+        try:
+            config = self.config()
+        except SubmodelError:
+            return f"'submodel resume {self.path}'"
+        needs = [
+            f"{name}={name}" for name in ("model", "data") if getattr(config, name).name == "own"
+        ]
+        if not needs:
+            return f"'submodel resume {self.path}'"
+        return f"submodel.open({str(self.path)!r}, {', '.join(needs)}).resume() in Python"
+
+    def locate(self, config: Config) -> Config:
+        """The run's configuration with its paths as they are found from the present folder.
+
+        Args:
+            config: its own, or the one that it goes on with; that is what is kept.
+        """
+        begun_in = None
+        with suppress(UnreadableError):
+            begun_in = Path(read_text(self.begun_in_file, _LONGEST_PATH).strip())
+        config = located(config, begun_in)
+        weights = paths_in(config).get("model.weights")
+        if weights is not None and not weights.exists() and any(self.checkpoints.glob("round-*")):
+            config = config.model_copy(update={"model": config.model.with_values(weights=None)})
+        return config
 
     def config(self) -> Config:
         """The resolved configuration that the run began with."""
@@ -86,11 +148,12 @@ class RunFolder:
             config: What it goes on with. Comments that somebody wrote into the file stay there.
         """
         try:
-            is_changed = bool(differences(self.config(), config))
+            changes = set(differences(self.config(), config))
         except SubmodelError:  # damaged, but a checkpoint says that it belongs to this one
-            is_changed = True
-        if is_changed:  # in this order: a kill in between leaves an unfinished run
-            self.summary_file.unlink(missing_ok=True)
+            changes = {"name"}
+        if changes:  # in this order: a kill in between leaves an unfinished run
+            if changes - set(PLACE_KEYS):
+                self.summary_file.unlink(missing_ok=True)
             try:
                 users_text = read_text(self.config_file, MOST_BYTES)
             except UnreadableError:
@@ -115,7 +178,7 @@ class RunFolder:
         """The summary of a finished run; raises `SubmodelError` where it is damaged."""
         if not self.summary_file.is_file():
             return None
-        again = f"'submodel resume {self.path}' writes it again"
+        again = f"{self.how_to_resume()} writes it again"
         try:
             summary: Metrics = read_typed(_SUMMARY, self.summary_file, _MOST_SUMMARY)
         except UnreadableError as error:

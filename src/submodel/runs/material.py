@@ -43,8 +43,13 @@ class Material:
     clients: Any = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
-    def training(self, config: Config) -> Training:
-        """What is trained by a configuration; raises `ConfigError` where it does not fit."""
+    def training(self, config: Config, located: Config | None = None) -> Training:
+        """What is trained by a configuration; raises `ConfigError` where it does not fit.
+
+        Args:
+            config: what the run keeps.
+            located: the same, with paths as they are found now; None: as they are.
+        """
         check_kinds(self.model, self.data, self.loss or functional.cross_entropy)
         model, partition = self.model, None
         if self.outputs is not None:
@@ -64,6 +69,6 @@ class Material:
                         f"in clients=, {len(partition.lists)}"
                     ]
                 )
-        setup = prepare(config, model, self.data, self.axes, self.loss, partition)
+        setup = prepare(located or config, model, self.data, self.axes, self.loss, partition)
         metrics = dict(self.metrics)
         return Training(config, setup, metrics=metrics, takes_module=self.model is None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,16 +19,18 @@ from submodel.algorithm.types import State
 from submodel.amounts import parse_capacity
 from submodel.config import Config, parse, to_toml
 from submodel.config.meaning import CHANGEABLE, RATE_KEYS, differences, refusals
+from submodel.config.places import PLACE_KEYS, made_absolute, paths_in
 from submodel.config.plain import read_toml
 from submodel.config.reading import without_unused
 from submodel.data import Dataset
-from submodel.errors import ConfigError, SubmodelError
+from submodel.errors import CheckpointError, ConfigError, DataError, SubmodelError
 from submodel.model.axes import Axes, Dimension
+from submodel.model.norm import needs_calibration
 from submodel.prepare.selection import Selector
 from submodel.runs import checkpoint
 from submodel.runs.callbacks import Callback, CallbackGuard
 from submodel.runs.callbacks.progress import Progress
-from submodel.runs.checkpoint import model_sha256
+from submodel.runs.data_record import read_norms, read_record, setup_of_record
 from submodel.runs.export import Format, export, trained_state
 from submodel.runs.fitting.fit import fit_submodels
 from submodel.runs.fitting.store import FitFolder, FittedModel
@@ -35,11 +39,14 @@ from submodel.runs.full_scores import read_full_scores, score_in_full
 from submodel.runs.generation import generate
 from submodel.runs.loop import run_rounds
 from submodel.runs.material import Material
-from submodel.runs.metrics import Metrics, flat
+from submodel.runs.metrics import Lines, Metrics, flat
 from submodel.runs.notebook import run_html
 from submodel.runs.subject import subject_of
 from submodel.runs.training import Metric, Training
 from submodel.tasks.loss import Loss
+
+_log = logging.getLogger(__name__)
+_PLACES = set(PLACE_KEYS)
 
 
 class Run:
@@ -56,6 +63,7 @@ class Run:
     def __init__(self, path: str | Path, material: Material | None = None) -> None:
         self.folder = RunFolder(Path(path))
         self._material = material or Material()
+        self._lines: tuple[object, Lines] = (None, Lines([], []))
         self._check(self.config)
 
     def __repr__(self) -> str:
@@ -74,8 +82,18 @@ class Run:
 
     @property
     def history(self) -> list[Metrics]:
-        """The lines of ``metrics.jsonl``, one for every completed round."""
-        return self.folder.metrics()
+        """The lines of ``metrics.jsonl``, one for every completed round.
+
+        They are read once, and again when the file has changed.
+        """
+        try:
+            status = self.folder.metrics_file.stat()
+            version = status.st_ino, status.st_size, status.st_mtime_ns
+        except OSError:
+            version = None
+        if version is None or self._lines[0] != version:
+            self._lines = version, Lines.read(self.folder.metrics_file)
+        return list(self._lines[1].entries)
 
     @property
     def metrics(self) -> list[Metrics]:
@@ -95,7 +113,7 @@ class Run:
     @property
     def model(self) -> nn.Module:
         """The trained global model, ready to use."""
-        return self._training.model(self._state)
+        return self._model_training.model(self._state)
 
     def submodel(self, capacity: float | str) -> nn.Module:
         """The trained sub-model of a capacity, ready to use: the fitted one, if there is one.
@@ -103,10 +121,10 @@ class Run:
         Args:
             capacity: the share of every axis, as 0.25 or "1/4".
         """
-        share, state = parse_capacity(capacity), self._state
-        if (fitted_model := self.fitted_model(share)) is None:
-            return self._training.model(state, share)
-        return self._training.assemble(fitted_model.tensors, fitted_model.cut)
+        share, state, training = parse_capacity(capacity), self._state, self._model_training
+        if (fitted_model := self._fitted_model(share, state)) is None:
+            return training.model(state, share)
+        return training.assemble(fitted_model.tensors, fitted_model.cut)
 
     def fit(
         self,
@@ -149,10 +167,25 @@ class Run:
         Args:
             capacity: the share of every axis, as 0.25 or "1/4".
         """
-        state, folder = self._state, FitFolder(self.folder.path, parse_capacity(capacity))
+        return self._fitted_model(parse_capacity(capacity), self._state)
+
+    def _fitted_model(self, share: float, state: State) -> FittedModel | None:
+        """The same, of a state that was read, and so has the hash of the summary."""
+        folder = FitFolder(self.folder.path, share)
         if not folder.result_file.is_file():
             return None
-        return folder.load(self._training.setup, state.tensors, model_sha256(state.tensors))
+        sha256 = (self.summary or {})["model_sha256"]
+        return folder.load(self._model_training.setup, state.tensors, sha256)
+
+    def is_fitted(self, capacity: float | str) -> bool:
+        """Whether `fit` trained the sub-model of a capacity.
+
+        Args:
+            capacity: the share of every axis, as 0.25 or "1/4".
+        """
+        folder = FitFolder(self.folder.path, parse_capacity(capacity))
+        sha256 = (self.summary or {}).get("model_sha256", "")
+        return folder.result(sha256) is not None
 
     def client_scores(self, model: ScoredModel = "submodel") -> list[Metrics]:
         """How every client fares with the trained model: a row each, ready for pandas.
@@ -194,10 +227,11 @@ class Run:
         capacity: float | str = 1.0,
         format: Format = "safetensors",  # noqa: A002 - what the command calls it
         out: str | Path | None = None,
-    ) -> tuple[Path, Score]:
+    ) -> tuple[Path, Score | None]:
         """Write the trained model, or the sub-model of a capacity, for use elsewhere.
 
-        A sub-model that `fit` trained is taken, if there is one.
+        A sub-model that `fit` trained is taken, if there is one. The run's data is needed for the
+        score alone.
 
         Args:
             capacity: the share of every axis, as 0.25 or "1/4".
@@ -206,12 +240,20 @@ class Run:
             out: the folder to write to; by default ``export/capacity-...`` in the run's own.
 
         Returns:
-            The file, and the test score of the model in it.
+            The file, and the test score of the model in it; None where the data is not here.
         """
         share = parse_capacity(capacity)
         target = Path(out or self.folder.path / "export" / f"capacity-{share:g}")
-        fitted_model = self.fitted_model(share)
-        return export(self._training, self._state, share, format, target, fitted_model)
+        state, training, is_scored = self._state, self._model_training, True
+        try:
+            training = self._training
+        except (ConfigError, DataError, CheckpointError) as error:
+            if read_record(self.folder) is None:
+                raise
+            _log.warning("the exported model is not scored: %s", error)
+            is_scored = False
+        fitted_model = self._fitted_model(share, state)
+        return export(training, state, share, format, target, fitted_model, is_scored)
 
     def generate(
         self,
@@ -234,7 +276,7 @@ class Run:
         Returns:
             The prompt and what follows it.
         """
-        data = self._training.setup.clients.dataset
+        data = self._model_training.setup.clients.dataset
         return generate(self.submodel(capacity), data, prompt, tokens, temperature, seed)
 
     def resume(
@@ -248,12 +290,15 @@ class Run:
 
         Args:
             config: what changes, by section, as ``{"train": {"rounds": 300}}``; None stands for
-                what a key is by default.
+                what a key is by default. Data that lies elsewhere now, also of a finished run:
+                ``{"data": {"name": "csv:/new/place.csv"}}``; the content must be the same.
             callbacks: told of every round, as in `submodel.train`.
             progress: show how it goes on the error output.
         """
         next_config = self.with_changes(config or {})
-        if self.finished and not differences(self.config, next_config):
+        if self.finished and (changes := differences(self.config, next_config).keys()) <= _PLACES:
+            if changes:
+                self.move(next_config)
             return self
         name = next_config.engine.name
         if name in ("torchrun", "flower") or getattr(next_config.engine, "processes", None):
@@ -266,7 +311,7 @@ class Run:
         self.need_material()
         progress_bars = [Progress(Console(stderr=True))] if progress else []
         with torch.inference_mode(False), torch.enable_grad():
-            training = self._material.training(next_config)
+            training = self._prepare(next_config)
             with self.folder.lock():
                 run_rounds(
                     training,
@@ -275,6 +320,7 @@ class Run:
                     resume=True,
                 )
         self.__dict__.pop("_training", None)
+        self.__dict__.pop("_recorded", None)
         return self
 
     def with_changes(self, config: Config | Mapping[str, Any]) -> Config:
@@ -286,6 +332,7 @@ class Run:
         if not isinstance(config, Config):
             values = without_unused(_laid_over(read_toml(to_toml(self.config)), config))
             config = parse(_laid_over(values, config))
+        config = made_absolute(config, self.config)
         rounds_behind = checkpoint.saved_round(self.folder.checkpoints)
         if problems := refusals(self.config, config, rounds_behind):
             hint = (
@@ -295,9 +342,54 @@ class Run:
             raise ConfigError([*problems, hint])
         return config
 
-    def need_material(self) -> None:
-        """Raise `ConfigError` where a model or data of the user's own is missing."""
-        material = {"model": self._material.model, "data": self._material.data}
+    def move(self, config: Config) -> None:
+        """Note where the data of the run is now, if it is the same data.
+
+        Args:
+            config: the run's, with other paths.
+        """
+        self.need_material()
+        training = self._prepare(config)
+        record = read_record(self.folder)
+        kept = None if record is None else record.subject
+        checkpoint.check_subject(self.folder.checkpoints, subject_of(training), kept)
+        with self.folder.lock():
+            self.folder.go_on_as(config)
+        self.__dict__.pop("_training", None)
+
+    @contextmanager
+    def telling_where(self, config: Config) -> Iterator[None]:
+        """Errors in here say how a run is told where its data is now."""
+        try:
+            yield
+        except (ConfigError, DataError) as error:
+            keys = [key for key, path in paths_in(config).items() if not path.exists()]
+            if not keys:
+                raise
+            section, key = keys[0].split(".")
+            kind = getattr(config, section).name.partition(":")[0]
+            prefix = {"data.name": f"{kind}:", "data.tokens": "file:"}.get(keys[0], "")
+            hint = (
+                f"if it is somewhere else now: 'submodel resume {self.folder.path} --set "
+                f"{keys[0]}={prefix}PATH' (in Python: submodel.open({str(self.folder.path)!r})"
+                f".resume({{{section!r}: {{{key!r}: '{prefix}PATH'}}}})), also of a finished run"
+            )
+            raise ConfigError([str(error), hint]) from None
+
+    def _prepare(self, config: Config) -> Training:
+        """What is trained by a configuration of the run."""
+        there = self.folder.locate(config)
+        with self.telling_where(there), torch.inference_mode(False), torch.enable_grad():
+            return self._material.training(config, there)
+
+    def need_material(self, data: bool = True) -> None:
+        """Raise `ConfigError` where a model or data of the user's own is missing.
+
+        Args:
+            data: whether data is needed.
+        """
+        material = {"model": self._material.model}
+        material |= {"data": self._material.data} if data else {}
         missing = [
             f"{section}=..."
             for section, value in material.items()
@@ -315,18 +407,43 @@ class Run:
     @cached_property
     def _training(self) -> Training:
         self.need_material()
-        with torch.inference_mode(False), torch.enable_grad():
-            training = self._material.training(self.config)
-        if self._material.model is not None:
-            checkpoint.check_subject(self.folder.checkpoints, subject_of(training))
+        training, config = self._prepare(self.config), self.config
+        if "own" in (config.model.name, config.data.name) or paths_in(config):
+            record = read_record(self.folder)
+            kept = None if record is None else record.subject
+            checkpoint.check_subject(self.folder.checkpoints, subject_of(training), kept)
         return training
+
+    @property
+    def _model_training(self) -> Training:
+        """What makes the model: of the run's record where that is enough, else of its data."""
+        if "_training" in vars(self) or self._material.data is not None:
+            return self._training
+        if (recorded := self._recorded) is None:
+            return self._training
+        if needs_calibration(recorded.setup.module):  # the record has some capacities alone
+            with suppress(ConfigError, DataError, CheckpointError):
+                return self._training
+        return recorded
+
+    @cached_property
+    def _recorded(self) -> Training | None:
+        """The training of the record that the folder has of its data; None: it is not enough."""
+        if (record := read_record(self.folder)) is None:
+            return None
+        self.need_material(data=False)
+        given, norms, config = self._material, read_norms(self.folder), self.config
+        with torch.inference_mode(False), torch.enable_grad():
+            setup = setup_of_record(config, record, norms, given.model, given.outputs, given.loss)
+        return Training(config, setup)
 
     @property
     def _state(self) -> State:
         if self.folder.summary() is None:
-            path = self.folder.path
-            raise SubmodelError(f"{path}: not finished; 'submodel resume {path}' first")
-        return trained_state(self.folder, self._training)
+            raise SubmodelError(
+                f"{self.folder.path}: not finished; {self.folder.how_to_resume()} first"
+            )
+        return trained_state(self.folder, self._model_training)
 
     def _check(self, config: Config) -> None:
         """Raise where model and data are given to a run that has its own."""
@@ -352,8 +469,9 @@ def open(  # noqa: A001 - submodel.open
 ) -> Run:
     """Open a run by its folder: its configuration, metrics and summary, its model, going on.
 
-    A run that `submodel.train` began with a module and data of your own needs them again, as they
-    were given then, for its ``model``, ``submodel``, ``export`` and ``resume``.
+    A run that `submodel.train` began with a module and data of your own needs the module again, as
+    it was given then, for its ``model``, ``submodel`` and ``export``, and the data as well for
+    ``resume``, ``score`` and ``fit``.
 
     Args:
         path: the run's folder.

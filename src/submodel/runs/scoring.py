@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
+from torch import Tensor
+
 from submodel.algorithm.client_scores import ClientScore, ScoredModel, score_clients, worst_quarter
 from submodel.algorithm.evaluation import (
     capacity_models,
@@ -17,14 +19,23 @@ from submodel.algorithm.evaluation import (
 from submodel.algorithm.execution import Group
 from submodel.algorithm.types import State
 from submodel.errors import CallbackError
-from submodel.model.cut import WHOLE
+from submodel.model.cut import WHOLE, cut_digest
 from submodel.runs.metrics import Metrics
 from submodel.runs.training import Training
 from submodel.tasks.base import LOSS
 
 
-def scores(training: Training, state: State, group: Group) -> Metrics:
-    """Loss and metrics by part and by capacity, as configured, and the user's own metrics."""
+def scores(
+    training: Training, state: State, group: Group, norms: dict[str, Tensor] | None = None
+) -> Metrics:
+    """Loss and metrics by part and by capacity, as configured, and the user's own metrics.
+
+    Args:
+        training: what is trained.
+        state: what is scored.
+        group: the processes that share the work.
+        norms: takes the statistics of static norms, by the digest of the model's cut.
+    """
     setup, settings, device = (
         training.scored_setup_at(state),
         training.config.train,
@@ -37,7 +48,11 @@ def scores(training: Training, state: State, group: Group) -> Metrics:
     if data.held_out is not None:
         parts["held_out"] = data.held_out
     small = capacity_models(setup, state) if settings.evaluate_capacities else {}
-    rows = measure_moments(setup, [(state.tensors, WHOLE), *small.values()])
+    models = [(state.tensors, WHOLE), *small.values()]
+    rows = measure_moments(setup, models, device, group.spread)
+    if norms is not None:
+        keys = [cut_digest(cut) for _, cut in models]
+        norms |= {k: row for k, row in zip(keys, rows, strict=True) if k and row is not None}
     part_scores = evaluate_parts(
         setup, state, list(parts.values()), device=device, spread=group.spread, rows=rows[0]
     )

@@ -6,8 +6,10 @@ import logging
 
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import State
+from submodel.errors import CheckpointError
 from submodel.model.build import can_release
 from submodel.runs import checkpoint
+from submodel.runs.data_record import DataRecord, write_record
 from submodel.runs.finishing import rank_by_place
 from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import keep_holdings
@@ -16,6 +18,18 @@ from submodel.runs.subject import Fingerprints
 from submodel.runs.training import Training
 
 _log = logging.getLogger(__name__)
+
+
+def _check_untrained(folder: RunFolder) -> None:
+    """Raise `CheckpointError` where a run without checkpoints has rounds that would be lost."""
+    rounds = max(folder.rounds(), (folder.summary() or {}).get("rounds", 0))
+    if rounds:
+        raise CheckpointError(
+            f"{folder.path}: {rounds} rounds are done, and no checkpoint is left to go on from: "
+            f"put {folder.checkpoints} back, or begin again: 'submodel train "
+            f"{folder.config_file} --out {folder.path} --force' (in Python: submodel.train(..., "
+            f"out={str(folder.path)!r}, overwrite=True))"
+        )
 
 
 def start(
@@ -35,7 +49,13 @@ def start(
     state = rank_by_place(config, setup, initial_state(setup, take=take, follows=follows))
     if folder is None:
         return state, []
-    if resume and checkpoint.checkpoint_folders(folder.checkpoints):
+    has_checkpoint = bool(checkpoint.checkpoint_folders(folder.checkpoints))
+    if resume and not has_checkpoint:
+        _check_untrained(folder)
+        if config.engine.name != "flower":  # a server always goes on, also with a new run
+            _log.warning("%s: stopped before its first checkpoint: begins at round 1", folder.path)
+    write_record(folder, DataRecord.of(training, subject))
+    if resume and has_checkpoint:
         state, problems = checkpoint.latest(folder.checkpoints, config, state, subject, into=True)
         for problem in problems:
             _log.warning("passed over %s", problem)

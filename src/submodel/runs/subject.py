@@ -27,8 +27,9 @@ from submodel.runs.training import Training
 Fingerprints = Mapping[str, str]
 """Fingerprints by what they are of, each a text for people, those of values with a hash."""
 _PIECE = 2**24  # values to hash at a time, where they are not contiguous in memory
+_OWNERS = "named clients"
 _MOST_LAYERS, _MOST_SHOWN = 2000, 8
-_HASH = " sha256:"
+_HASH, _SHOWN = " sha256:", 12
 
 
 def subject_of(training: Training) -> Fingerprints:
@@ -59,18 +60,33 @@ def describe_differences(then: Fingerprints, now: Fingerprints) -> list[str]:
     ['loss: cross_entropy then, nll_loss now']
     """
     problems = []
+    if _OWNERS not in then:
+        now = {name: text for name, text in now.items() if name != _OWNERS}  # of an earlier version
     for name in {**then, **now}:
         old, new = then.get(name, "none"), now.get(name, "none")
         if old == new:
             continue
-        if old.partition(_HASH)[0] == new.partition(_HASH)[0]:
-            problems.append(f"{name}: {old.partition(_HASH)[0]} as then, but not the same ones")
+        (old, _, old_hash), (new, _, new_hash) = old.partition(_HASH), new.partition(_HASH)
+        if old == new:
+            hashes = f"sha256 {old_hash[:_SHOWN]} then, {new_hash[:_SHOWN]} now"
+            problems.append(f"{name}: {old} as then, but not the same ones ({hashes})")
         else:
-            old, new = (shorten(text.partition(_HASH)[0]) for text in (old, new))
-            problems.append(f"{name}: {old} then, {new} now")
+            problems.append(f"{name}: {shorten(old)} then, {shorten(new)} now")
     if more := problems[_MOST_SHOWN:]:
         problems[_MOST_SHOWN:] = [f"and {len(more)} more"]
     return problems
+
+
+def data_differences(then: Fingerprints, data: Dataset) -> list[str]:
+    """What of some data is not as it was in a run: `describe_differences` of its inputs.
+
+    Args:
+        then: the fingerprints of the run.
+        data: its data, as far as it is the same; a task may have other targets.
+    """
+    now = _of_data(data, ("train", "test"))
+    names = [name for name in now if " inputs" in name and then.get(name)]
+    return describe_differences({n: then[n] for n in names}, {n: now[n] for n in names})
 
 
 def hash_of(tensor: Tensor) -> str:
@@ -97,7 +113,10 @@ def _pieces(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _of_data(data: Dataset, parts: tuple[str, ...]) -> dict[str, str]:
-    fingerprints = {"classes": str(data.classes)}
+    fingerprints = {"classes": str(data.classes), _OWNERS: "none"}
+    if (owners := data.owners) is not None and "train" in parts:
+        digest = hashlib.sha256("\n".join(owners.names).encode() + owners.train.tobytes())
+        fingerprints[_OWNERS] = f"{len(owners)}{_HASH}{digest.hexdigest()}"
     for name in parts:
         part = getattr(data, name)
         fingerprints |= {

@@ -19,6 +19,7 @@ from submodel.algorithm.merge.rules import (
 __all__ = [
     "FILL_IN",
     "LARGEST_VALUE",
+    "LARGEST_WEIGHT_SUM",
     "SELECTIVE",
     "Accumulator",
     "HasSums",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from submodel.algorithm.merge.terms import chunk_slices, exact_terms
-from submodel.model.cut import CoordinateCut, Cut, PlannedCut, Tensors
+from submodel.model.cut import CoordinateCut, Cut, PlannedCut, Tensors, cut_digest
 
 _SUM_BYTES = 16  # bytes of a value's two sums in float64
 
@@ -156,8 +155,7 @@ class Holding:
     @property
     def digest(self) -> str | None:
         """Equal in all processes for the same cut; None if that is not known."""
-        key = self.cut.same_key
-        return None if isinstance(key, int) else hashlib.sha256(repr(key).encode()).hexdigest()
+        return cut_digest(self.cut)
 
     def rows_between(self, name: str, start: int, stop: int) -> tuple[Cut, slice | Tensor] | None:
         """What is held of some rows of a tensor, as a cut of those, and which rows of one's own."""

@@ -74,7 +74,7 @@ def _train(folder: RunFolder, grid: Grid) -> None:
                 "round %d of %d: %s", line["round"], config.train.rounds, describe_scores(line)
             )
 
-    training = Training(config, prepare(config), takes_module=True)
+    training = Training(config, prepare(folder.locate(config)), takes_module=True)
     training = over_devices(training, GridPost(grid), folder.devices_file)
     run_rounds(training, folder, [Tell(tell)], resume=True)
 

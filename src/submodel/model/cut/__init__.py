@@ -5,7 +5,15 @@ A *unit* cut keeps whole units of every axis, so the client's tensors are really
 Both are immutable and know nothing of schemes, engines or rounds.
 """
 
-from submodel.model.cut.base import COORDINATES, Cut, Granularity, Plan, Tensors, count_values
+from submodel.model.cut.base import (
+    COORDINATES,
+    Cut,
+    Granularity,
+    Plan,
+    Tensors,
+    count_values,
+    cut_digest,
+)
 from submodel.model.cut.coordinates import WHOLE, CoordinateCut
 from submodel.model.cut.flat import FlatLayout, is_plain, small_layout
 from submodel.model.cut.gather import CutSource, LastCut, copy_part, gather, lay_out
@@ -27,6 +35,7 @@ __all__ = [
     "UnitCut",
     "copy_part",
     "count_values",
+    "cut_digest",
     "from_runs",
     "gather",
     "is_plain",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal, Protocol
 
@@ -63,6 +64,12 @@ class Cut(Protocol):
     def same_key(self) -> Hashable:
         """Equal for cuts that are known to hold the same."""
         ...
+
+
+def cut_digest(cut: Cut) -> str | None:
+    """A hash of what a cut holds, equal in all processes; None if that is not known."""
+    key = cut.same_key
+    return None if isinstance(key, int) else hashlib.sha256(repr(key).encode()).hexdigest()
 
 
 def count_values(cut: Cut, whole: Tensors) -> int:

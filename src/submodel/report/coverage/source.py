@@ -166,7 +166,7 @@ def source_of(path: str | Path) -> HoldingsSource:
                 f"{folder.path}: it has no layers.json, and its model or data were given in "
                 "Python; going on with it by resume() writes the file"
             )
-        setup = Material().training(config).setup
+        setup = Material().training(config, folder.locate(config)).setup
         layers = describe_layers(setup.module, setup.axes, setup.clients.dataset.example)
         outline = ModelOutline(setup.axes.cut_by_capacity, layers)
     fitting_records = {n: entry for n, entry in records.items() if _fits(entry, outline)}

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from submodel.config import Config
 from submodel.data import Dataset, Partition
 from submodel.data.cache import cache_folder
-from submodel.data.held_out import hold_out
 from submodel.errors import SubmodelError, plain
 from submodel.prepare.objective import settle_clients
-from submodel.prepare.parts import load_data, split_data
+from submodel.prepare.parts import split_data
 from submodel.report.page.columns import pack_column
 from submodel.report.page.types import PagePartition
-from submodel.report.partition import describe_partition, describe_sizes, label_counts
+from submodel.report.partition import data_of_run, describe_partition, describe_sizes, label_counts
+from submodel.runs.folder import RunFolder
 
 _MOST_CLIENTS, _MOST_LABELS = 400, 100  # rows and columns of a picture
 _BINS = 5  # of targets that are numbers
@@ -26,18 +26,19 @@ _LOCAL = ("digits", "csv", "parquet", "text", "folder")
 _CACHE_NAMES = ("cifar10", "cifar100", "mnist", "fashion-mnist", "shakespeare")
 
 
-def partition_of(config: Config, runs: Sequence[int]) -> PagePartition:
+def partition_of(folder: RunFolder, runs: Sequence[int]) -> PagePartition:
     """Who has what; where the data is not at hand, that is said.
 
     Args:
-        config: of a run.
+        folder: of a run.
         runs: the places of all runs with such data and clients.
     """
+    config = folder.config()
     title = f"{config.data.name}, partition {config.data.partition}"
-    if reason := out_of_reach(config):
+    if reason := out_of_reach(folder.locate(config)):
         return PagePartition(title, runs, [f"Not shown: {reason}."], 0, [])
     try:
-        data = hold_out(load_data(config), config.data.held_out, config.seed)
+        data = data_of_run(folder, config)
         config = settle_clients(config, None if data.owners is None else len(data.owners))
         return _describe(config, data, split_data(config, data), title, runs)
     except (SubmodelError, OSError) as error:

@@ -71,7 +71,7 @@ def _partitions(runs: Sequence[PageRun]) -> list[PagePartition]:
         if run.path:
             places.setdefault(tuple(data_settings), []).append(place)
     shown_places = list(places.values())[:_MOST_PARTITIONS]
-    return [partition_of(RunFolder(Path(runs[p[0]].path)).config(), p) for p in shown_places]
+    return [partition_of(RunFolder(Path(runs[p[0]].path)), p) for p in shown_places]
 
 
 def _warnings(contents: Contents) -> list[str]:

@@ -43,13 +43,13 @@ def read_partition(paths: Sequence[Path]) -> Shares:
     """
     if len(paths) != 1:
         raise SubmodelError(f"partition: shows one run, not {len(paths)}")
-    from submodel.data.held_out import hold_out
     from submodel.prepare.objective import settle_clients
-    from submodel.prepare.parts import load_data, split_data
-    from submodel.report.partition import label_counts
+    from submodel.prepare.parts import split_data
+    from submodel.report.partition import data_of_run, label_counts
 
-    config = RunFolder(paths[0]).config()
-    dataset = hold_out(load_data(config), config.data.held_out, config.seed)
+    folder = RunFolder(paths[0])
+    config = folder.config()
+    dataset = data_of_run(folder, config)
     config = settle_clients(config, None if dataset.owners is None else len(dataset.owners))
     if dataset.classes is None:
         raise SubmodelError(f"{paths[0]}: its data has no labels to tell clients apart by")

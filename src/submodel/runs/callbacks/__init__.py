@@ -42,7 +42,7 @@ def callbacks_of(
     members: list[Callback] = []
     if isinstance(training.engine, KeepsBooks):
         members.append(DeviceBooks(training.engine))
-    members.append(Evaluate(group))
+    members.append(Evaluate(group, folder))
     if folder is not None:
         members.append(MetricsFile(folder))
         members.append(HoldingsFile(folder))
