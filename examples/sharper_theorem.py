@@ -159,7 +159,8 @@ for name, masking in LOGISTIC_MASKS.items():
         errors = np.square(away).sum(1) / (eta * STEPS)
         half = 1.96 * errors.std() / math.sqrt(len(errors))
         print(f"{name}, eta = {eta:g}: E||w - w*||^2 / (eta K) = {errors.mean():.4f} "
-              f"+- {half:.4f}, limit {settling.settled_error(STEPS):.4f}")  # fmt: skip
+              f"(half of the 95 % interval: {half:.4f}), "
+              f"limit {settling.settled_error(STEPS):.4f}")  # fmt: skip
 
 # %% [markdown]
 # The figure: the constant of the rate, rates without noise, and the residual with its bounds.
