@@ -138,12 +138,18 @@ def test_what_is_missing_or_another_run_s_is_said(
     path, _ = finished
     bare = package.open(path)
     for use in (lambda: bare.model, lambda: bare.submodel(1), bare.export):
-        with pytest.raises(ConfigError, match=r"submodel\.open\(.*model=\.\.\., data=\.\.\.\)"):
+        with pytest.raises(ConfigError, match=r"submodel\.open\(.*model=\.\.\.\)"):
             use()
     assert "submodel.open(" in submodel("export", path).stderr
     assert "finished; model sha256" in submodel("show", path).stdout
-    with pytest.raises(ConfigError, match="data="):
+    with pytest.raises(CheckpointError, match="outputs: logits then, none now"):
         _ = package.open(path, model=Pair()).model
+    without_data = package.open(path, model=Pair(), outputs=logits)
+    assert isinstance(without_data.model, Pair)
+    with pytest.raises(ConfigError, match=r"model=\.\.\., data=\.\.\."):
+        package.open(path).resume({"train": {"rounds": 9}})
+    with pytest.raises(ConfigError, match="data="):
+        without_data.resume({"train": {"rounds": 9}})
     with pytest.raises(ConfigError, match="seed: 0 then, 1 now"):
         bare.resume({"seed": 1})
     others = [*material()["clients"][:-1], np.arange(3)]

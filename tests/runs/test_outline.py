@@ -37,6 +37,7 @@ def test_a_run_in_all_its_states(tmp_path: Path) -> None:
     folder.failed_file.unlink()
     folder.path.joinpath("config.toml").unlink()
     folder.metrics_file.unlink()
+    folder.begun_in_file.unlink()
     folder.path.joinpath(".lock").unlink()
     write_run(path, [evaluated(4, 0.5)], is_finished=True)
     assert (read_outline(path).phase, read_outline(path).traffic) == ("finished", 6000)

@@ -102,7 +102,7 @@ def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
     from submodel.prepare.engine import check_engine
     from submodel.prepare.processes import choose_engine
     from submodel.prepare.setup import prepare
-    from submodel.report.forecast import forecast_tables, plain_forecast
+    from submodel.report.forecast import evaluation_advice, forecast_tables, plain_forecast
     from submodel.report.tables import cost_rows
     from submodel.runs.forecast import forecast
     from submodel.runs.training import Training
@@ -123,6 +123,8 @@ def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
     console.print(f"nothing is trained: {_describe(training, processes)}")
     for table in forecast_tables(result, rows):
         console.print(table)
+    if advice := evaluation_advice(result):
+        console.print(advice, soft_wrap=True)
     if config.train.finish is not None:
         console.print("train.finish: its rounds are counted as the others, and take longer")
 
@@ -223,8 +225,9 @@ def train_command(
         summary: what it came to: rounds, scores of the test part, bytes, FLOPs, seconds, the hash
             of the model
         curves: the picture of its curves; null without matplotlib
-        seconds, rounds, processes, phases, quantities, trial_seconds, capacities: with --dry-run,
-            and nothing of the above: time by phase, memory, traffic, disk, and what sub-models cost
+        seconds, seconds_alone, rounds, processes, phases, quantities, trial_seconds, core_share,
+            evaluation_keys, capacities: with --dry-run, and nothing of the above: time by phase,
+            also with cores of its own, memory, traffic, disk, and what sub-models cost
     """
     from submodel.config import read
     from submodel.runs.folder import RunFolder, new_folder

@@ -13,6 +13,8 @@ from submodel.presentation.tables import text_table
 from submodel.report.tables import cost_table
 from submodel.runs.forecast import Forecast
 
+_BUSY = 0.8  # of a core: who has less shares it
+
 
 def forecast_tables(result: Forecast, rows: Sequence[Mapping[str, float]]) -> list[Table]:
     """Time by phase, bytes, and what each capacity costs.
@@ -25,6 +27,9 @@ def forecast_tables(result: Forecast, rows: Sequence[Mapping[str, float]]) -> li
     times.append(
         ["all", duration(result.seconds), f"an estimate, by {result.trial_seconds:.1f} s of trials"]
     )
+    if result.core_share < _BUSY:
+        had = f"the trials had {result.core_share:.0%} of a core: other programs compute here, too"
+        times.append(["all, with cores of its own", duration(result.seconds_alone), had])
     sizes = result.quantities
     per_round = sum(row.clients_per_round * (row.bytes_down + row.bytes_up)
                     for row in sizes.by_capacity)  # fmt: skip
@@ -55,6 +60,18 @@ def forecast_tables(result: Forecast, rows: Sequence[Mapping[str, float]]) -> li
     ]
 
 
+def evaluation_advice(result: Forecast) -> str:
+    """What makes a run shorter of which evaluations are a large part; empty of another.
+
+    Args:
+        result: the forecast.
+    """
+    if not result.evaluation_keys:
+        return ""
+    keys = ", ".join(result.evaluation_keys)
+    return f"evaluation is {result.evaluation_share:.0%} of the time; it is shorter by {keys}"
+
+
 def plain_forecast(result: Forecast, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """All of it, as plain values.
 
@@ -62,4 +79,5 @@ def plain_forecast(result: Forecast, rows: Sequence[Mapping[str, float]]) -> dic
         result: the forecast.
         rows: of `cost_rows`.
     """
-    return {"seconds": result.seconds, **asdict(result), "capacities": list(rows)}
+    seconds = {"seconds": result.seconds, "seconds_alone": result.seconds_alone}
+    return {**seconds, **asdict(result), "capacities": list(rows)}

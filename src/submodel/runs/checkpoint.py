@@ -37,6 +37,7 @@ from submodel.runs.tensor_file import fill_tensors, write_tensors
 
 __all__ = [
     "DamagedError",
+    "check_fingerprints",
     "check_subject",
     "checkpoint_folders",
     "fingerprint",
@@ -141,7 +142,7 @@ def read_checkpoint(
         slots = _load_slots(path / _SLOTS, like.tensors)
         if model_sha256(slots) != meta["optimisers_sha256"]:
             raise DamagedError(f"{path}: damaged ({_SLOTS} does not match its hash)")
-    _check_subject(path, meta, subject or {})
+    check_fingerprints(path, meta.get("subject"), subject or {})
     return State(meta["round"], tensors, memory, slots)
 
 
@@ -181,14 +182,20 @@ def check_subject(folder: Path, subject: Fingerprints, kept: Fingerprints | None
         kept: what the run's record says, where no checkpoint is left.
     """
     for path in checkpoint_folders(folder)[:1]:
-        _check_subject(path, _meta(path), subject)
+        check_fingerprints(path, _meta(path).get("subject"), subject)
         return
-    _check_subject(folder.parent, {"subject": kept}, subject)
+    check_fingerprints(folder.parent, kept, subject)
 
 
-def _check_subject(path: Path, meta: Mapping[str, Any], subject: Fingerprints) -> None:
-    then = meta.get("subject")
-    if then and subject and (problems := describe_differences(then, subject)):
+def check_fingerprints(path: Path, then: Fingerprints | None, now: Fingerprints) -> None:
+    """Raise `CheckpointError` where fingerprints differ, with what does.
+
+    Args:
+        path: whose they are.
+        then: those that were kept; None or empty: nothing is known.
+        now: those of what is here.
+    """
+    if then and now and (problems := describe_differences(then, now)):
         raise CheckpointError(
             "\n".join([f"{path}: belongs to a run with another model or other data", *problems])
         )

@@ -41,7 +41,7 @@ from submodel.runs.loop import run_rounds
 from submodel.runs.material import Material
 from submodel.runs.metrics import Lines, Metrics, flat
 from submodel.runs.notebook import run_html
-from submodel.runs.subject import subject_of
+from submodel.runs.subject import model_part, subject_of
 from submodel.runs.training import Metric, Training
 from submodel.tasks.loss import Loss
 
@@ -359,7 +359,11 @@ class Run:
 
     @contextmanager
     def telling_where(self, config: Config) -> Iterator[None]:
-        """Errors in here say how a run is told where its data is now."""
+        """Errors in here say how a run is told where its data is now.
+
+        Args:
+            config: of the run, with its paths as they are looked for.
+        """
         try:
             yield
         except (ConfigError, DataError) as error:
@@ -435,7 +439,11 @@ class Run:
         given, norms, config = self._material, read_norms(self.folder), self.config
         with torch.inference_mode(False), torch.enable_grad():
             setup = setup_of_record(config, record, norms, given.model, given.outputs, given.loss)
-        return Training(config, setup)
+        training = Training(config, setup)
+        if given.model is not None:
+            then, now = (model_part(part) for part in (record.subject, subject_of(training)))
+            checkpoint.check_fingerprints(self.folder.path, then, now)
+        return training
 
     @property
     def _state(self) -> State:

@@ -77,6 +77,12 @@ def describe_differences(then: Fingerprints, now: Fingerprints) -> list[str]:
     return problems
 
 
+def model_part(fingerprints: Fingerprints) -> Fingerprints:
+    """Those of the model alone, not of data and clients."""
+    data = ("train ", "test ", "classes", "clients", _OWNERS)
+    return {name: text for name, text in fingerprints.items() if not name.startswith(data)}
+
+
 def data_differences(then: Fingerprints, data: Dataset) -> list[str]:
     """What of some data is not as it was in a run: `describe_differences` of its inputs.
 

@@ -58,6 +58,29 @@ def time_evaluation(training: Training, state: State, patience: float) -> tuple[
     return min(trials), how, True
 
 
+def evaluation_keys(training: Training) -> list[str]:
+    """The keys that make the evaluations of a run shorter, with what they are now.
+
+    Args:
+        training: what is to be trained.
+    """
+    setup, settings = training.setup, training.config.train
+    data = setup.clients.dataset
+    keys = [f"train.evaluate_every (now {settings.evaluate_every})"]
+    if _calibrates(setup):
+        count = len(some(data.train, setup.statistics.examples, setup.seed))
+        keys.append(f"train.statistics_examples (for norms; now {count:,} training examples)")
+    if settings.evaluate_train:
+        count = len(some(data.train, settings.evaluate_train_examples, setup.seed))
+        keys.append(f"train.evaluate_train_examples (now {count:,})")
+    if settings.evaluate_clients != "no":
+        keys.append(f"train.evaluate_clients (now {settings.evaluate_clients})")
+    if settings.evaluate_capacities and any(c < 1 for c in setup.population.capacities):
+        count = len(set(setup.population.capacities))
+        keys.append(f"train.evaluate_capacities (now true: {count} capacities)")
+    return [*keys, f"data.test_examples (now {len(data.test):,})"]
+
+
 def _calibrates(setup: Setup) -> bool:
     """Whether static norms take their statistics from the clients' data first."""
     return setup.statistics.source == "clients" and needs_calibration(setup.module)

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,7 +22,7 @@ from submodel.heap import give_back, large_blocks_apart
 from submodel.model.build import can_release
 from submodel.runs import checkpoint
 from submodel.runs.callbacks.curves import draw_curves
-from submodel.runs.forecast.evaluation_time import time_evaluation
+from submodel.runs.forecast.evaluation_time import evaluation_keys, time_evaluation
 from submodel.runs.forecast.quantities import (
     Quantities,
     bytes_once,
@@ -39,6 +39,7 @@ from submodel.runs.training import Training
 
 _SCORES = {"test_loss": 1.0, "test_accuracy": 0.5}
 _NAMES = {"gather": "gathering", "merge": "merging"}
+_EVALUATION, _MUCH = "evaluation", 0.25  # its part of a run from which on it is worth a word
 _OTHERS = "planning and the rest"
 _MOST_SAVED = 1 << 26  # bytes that are written to see how long that takes
 
@@ -62,6 +63,8 @@ class Forecast:
         phases: where the time goes, in the order of a run.
         quantities: memory, traffic, disk.
         trial_seconds: how long it took to find out.
+        core_share: what the trials had of a core: less than 1 where other programs compute too.
+        evaluation_keys: what makes evaluations shorter, where they are much of the run.
     """
 
     rounds: int
@@ -69,11 +72,24 @@ class Forecast:
     phases: Sequence[Phase]
     quantities: Quantities
     trial_seconds: float
+    core_share: float
+    evaluation_keys: Sequence[str] = ()
 
     @property
     def seconds(self) -> float:
         """From the command to its end."""
         return sum(phase.seconds for phase in self.phases)
+
+    @property
+    def seconds_alone(self) -> float:
+        """The same, if the run had the cores that it computes on for itself."""
+        return self.seconds * self.core_share
+
+    @property
+    def evaluation_share(self) -> float:
+        """The part of the time that evaluations take."""
+        parts = [phase.seconds for phase in self.phases if phase.name == _EVALUATION]
+        return sum(parts) / max(self.seconds, 1e-9)
 
 
 def forecast(
@@ -100,12 +116,14 @@ def forecast(
     with large_blocks_apart():
         take = training.takes_module and can_release(setup.module)
         state = initial_state(setup, take=take)
+    share = CoreShare()
     say("trying a round")
     plans = plans_of(training)
     times = time_rounds(training, state, plans[0], patience)
     del state  # a large model is there once
     say("trying an evaluation")
     evaluation, evaluation_how, is_tried = time_evaluation(training, times.state, patience)
+    core_share = share.since_start() if training.device.type == "cpu" else 1.0
     evaluations = _due(rounds, training.config.train.evaluate_every)
     saves = _due(rounds, training.checkpoint_every or training.config.train.checkpoint_every) + 1
     say("trying a checkpoint")
@@ -125,7 +143,7 @@ def forecast(
             for name, seconds in _by_name(times.seconds).items()
         ),
         Phase(
-            "evaluation",
+            _EVALUATION,
             evaluations * evaluation / processes,
             f"{evaluations} x {evaluation:.3g} s, {evaluation_how}{together}",
         ),
@@ -146,7 +164,23 @@ def forecast(
         memory,
         memory_how,
     )
-    return Forecast(rounds, processes, phases, quantities, time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+    result = Forecast(rounds, processes, phases, quantities, seconds, core_share)
+    if result.evaluation_share < _MUCH:
+        return result
+    return replace(result, evaluation_keys=evaluation_keys(training))
+
+
+class CoreShare:
+    """What this thread gets of a core, from here on: its processor time by the clock's."""
+
+    def __init__(self) -> None:
+        self._clock, self._processor = time.perf_counter(), time.thread_time()
+
+    def since_start(self) -> float:
+        """The share, at most 1; a thread that waits for others of its own has less as well."""
+        clock = time.perf_counter() - self._clock
+        return min(1.0, (time.thread_time() - self._processor) / max(clock, 1e-9))
 
 
 def _by_name(seconds: Mapping[str, float]) -> dict[str, float]:
