@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,17 @@ from submodel.algorithm.types import Assignment
 from submodel.config import parse
 from submodel.engines.estimate import Estimate
 from submodel.prepare.setup import prepare
-from submodel.runs.forecast import Forecast, forecast
+from submodel.report.forecast import evaluation_advice, forecast_tables
+from submodel.runs.forecast import Forecast, Phase, Quantities, forecast
+from submodel.runs.forecast.evaluation_time import evaluation_keys
+from submodel.runs.forecast.forecast import CoreShare
 from submodel.runs.forecast.round_times import RoundTimes, plans_of
 from submodel.runs.forecast.sample import SampleGroup
 from submodel.runs.loop import RunFolder
 from submodel.runs.training import Training
 from tests.support.runs import SMALL, run
+
+QUANTITIES = Quantities([], 0, 0, 0, 0, 0, 0, "")
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +83,35 @@ def test_batches_that_are_left_out_are_counted_as_the_others() -> None:
     assert group.batches_left_out == 4
     assert 0.04 <= group.seconds_left_out < 0.4
     assert len(group.share([Bundle([Assignment(0, n, 1.0)]) for n in range(3)])) == 1
+
+
+def test_a_dry_run_says_what_share_of_a_core_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([10.0, 10.5])  # of the processor, while the clock goes on by 2
+    monkeypatch.setattr(time, "thread_time", lambda: next(times))
+    clock = iter([100.0, 102.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    share = CoreShare()
+    assert share.since_start() == 0.25
+    monkeypatch.undo()
+    alone = Forecast(1, 1, [Phase("training", 8.0, "")], QUANTITIES, 1.0, 0.25)
+    assert (alone.seconds, alone.seconds_alone) == (8.0, 2.0)
+    phases, *_ = forecast_tables(alone, [])
+    assert "25% of a core" in "".join(map(str, phases.columns[2].cells))
+    quiet = replace(alone, core_share=0.97)
+    phases, *_ = forecast_tables(quiet, [])
+    assert "of a core" not in "".join(map(str, phases.columns[2].cells))
+
+
+def test_a_dry_run_names_the_keys_that_shorten_evaluation() -> None:
+    config = parse(SMALL)
+    keys = evaluation_keys(Training(config, prepare(config)))
+    assert keys[0] == f"train.evaluate_every (now {config.train.evaluate_every})"
+    phases = [Phase("training", 3.0, ""), Phase("evaluation", 2.0, "")]
+    much = Forecast(1, 1, phases, QUANTITIES, 1.0, 1.0, keys)
+    advice = evaluation_advice(much)
+    assert advice.startswith("evaluation is 40% of the time")
+    for name in (key.partition(" ")[0] for key in keys):
+        section, key = name.split(".")
+        assert key in type(getattr(config, section)).model_fields  # keys that there are
+        assert name in advice
+    assert evaluation_advice(replace(much, evaluation_keys=())) == ""
