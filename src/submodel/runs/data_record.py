@@ -111,7 +111,7 @@ class DataRecord:
             TensorKind.of(data.train.y),
             data.classes,
             None if data.owners is None else len(data.owners),
-            context_of(data),
+            _context(training.config, data),
             selection is not None and selection.outputs is logits_of,
             axes if from_json(axes) == setup.axes else None,
             data.about,
@@ -134,11 +134,14 @@ class DataRecord:
 _RECORD = TypeAdapter(DataRecord)
 
 
+def _context(config: Config, data: Dataset) -> ModelContext:
+    """What the model is made for; one of the user's own is made for what it is made for."""
+    return ModelContext(data.inputs, 1) if config.model.name == "own" else context_of(data)
+
+
 def write_record(folder: RunFolder, record: DataRecord) -> None:
-    """Keep the record, if it is not there."""
-    text = json.dumps(asdict(record)) + "\n"
-    if not folder.record_file.is_file():
-        write_text(folder.record_file, text)
+    """Keep the record."""
+    write_text(folder.record_file, json.dumps(asdict(record), default=str) + "\n")
 
 
 def read_record(folder: RunFolder) -> DataRecord | None:

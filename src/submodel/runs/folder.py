@@ -118,7 +118,10 @@ class RunFolder:
         ]
         if not needs:
             return f"'submodel resume {self.path}'"
-        return f"submodel.open({str(self.path)!r}, {', '.join(needs)}).resume() in Python"
+        return (
+            f"submodel.open({str(self.path)!r}, {', '.join(needs)}).resume() in Python (and axes, "
+            "loss, outputs, clients, if they were given then)"
+        )
 
     def locate(self, config: Config) -> Config:
         """The run's configuration with its paths as they are found from the present folder.

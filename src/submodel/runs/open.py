@@ -405,6 +405,8 @@ class Run:
                 [
                     f"{self.folder.path}: begun in Python, with what no file can hold; open it "
                     f"there: submodel.open({str(self.folder.path)!r}, {needs})"
+                    + ", whose resume() goes on with it"
+                    * data
                 ]
             )
 

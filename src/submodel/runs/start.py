@@ -54,7 +54,8 @@ def start(
         _check_untrained(folder)
         if config.engine.name != "flower":  # a server always goes on, also with a new run
             _log.warning("%s: stopped before its first checkpoint: begins at round 1", folder.path)
-    write_record(folder, DataRecord.of(training, subject))
+    if not folder.record_file.is_file():
+        write_record(folder, DataRecord.of(training, subject))
     if resume and has_checkpoint:
         state, problems = checkpoint.latest(folder.checkpoints, config, state, subject, into=True)
         for problem in problems:
