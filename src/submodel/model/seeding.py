@@ -28,8 +28,9 @@ def seeded(seed: int | None, generators: Sequence[torch.Generator] | None = None
     generators = default_generators() if generators is None else generators
     states = [generator.get_state() for generator in generators]
     try:
-        for generator in generators if seed is not None else ():
-            generator.manual_seed(seed)
+        if seed is not None:
+            for generator in generators:
+                generator.manual_seed(seed)
         yield
     finally:
         for generator, state in zip(generators, states, strict=True):
@@ -56,5 +57,5 @@ def default_generators(device: torch.device | str = "cpu") -> tuple[torch.Genera
     True
     """
     if torch.device(device).type == "cuda":
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     return (torch.default_generator, *torch.cuda.default_generators)
