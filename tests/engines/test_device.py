@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -43,7 +45,7 @@ def test_batches_of_data_that_stays_on_the_host_go_to_the_module() -> None:
     examples = Examples(torch.ones(4, 3), torch.zeros(4))
     seen = []
 
-    def step(_: int, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor | None]]:
+    def step(_: int, x: Any, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         seen.append((x.device.type, y.device.type, len(x)))
         return torch.zeros(()), [torch.zeros_like(p) for p in module.parameters()]
 

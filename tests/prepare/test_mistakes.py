@@ -667,7 +667,7 @@ def test_trying_a_model_leaves_it_as_it_was() -> None:
 def test_more_clients_than_a_round_can_merge_are_refused_before_training(
     sections: dict[str, Any], key: str
 ) -> None:
-    trained = []
+    trained: list[dict[str, Any]] = []
     with pytest.raises(SubmodelError, match=key) as error:
         submodel.train(net(), own(), config(PLAIN, sections), on_round=trained.append)
     assert "16,384" in str(error.value)

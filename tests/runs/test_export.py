@@ -53,6 +53,7 @@ def test_the_command_exports_with_the_measured_accuracy(run: RunFolder, submodel
     assert tensors["1.running_mean"].shape == (2,)
     whole = RunFolder(run.path).summary() or {}
     _, measured = Run(run.path).export(1.0, "safetensors", run.path / "export/whole")
+    assert measured is not None
     assert measured.accuracy == whole["test_accuracy"]
 
 

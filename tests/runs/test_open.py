@@ -102,6 +102,7 @@ def test_an_own_model_is_exported(finished: tuple[Path, package.Result], tmp_pat
     x = package.digits().test.x[:5]
     program: Any = torch.export.load(file).module()
     assert torch.allclose(program(x), result.submodel(0.5)(x)["logits"], atol=1e-6)
+    assert score is not None
     assert score.accuracy == result.history[-1]["capacity_accuracy"]["0.5"]
     assert run.export()[0] == path / "export/capacity-1/model.safetensors"
 

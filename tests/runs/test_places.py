@@ -110,8 +110,7 @@ def test_data_that_moved_is_named_and_compared(home: Path, submodel: Command) ->
             assert difference in refused.stderr
     assert (home / "run/config.toml").read_bytes() == before
     model = hash_of_run(home / "run")
-    place = ["--set", "data.name=csv:here.csv"]
-    told = submodel("resume", "../home/run", *place, cwd=elsewhere)
+    told = submodel("resume", "../home/run", "--set", "data.name=csv:here.csv", cwd=elsewhere)
     assert told.returncode == 0, told.stderr
     assert RunFolder(home / "run").config().data.name == f"csv:{elsewhere / 'here.csv'}"
     assert hash_of_run(home / "run") == model
@@ -162,9 +161,9 @@ def test_statistics_of_norms_are_kept_with_the_result(
     from submodel.runs.training import Training
 
     config = parse(sections)
-    folder = RunFolder(tmp_path / "run")
-    folder.create(config)
-    run_rounds(Training(config, prepare(config)), folder)
+    files = RunFolder(tmp_path / "run")
+    files.create(config)
+    run_rounds(Training(config, prepare(config)), files)
     run = package.open("run")
     x = torch.randn(3, 1, 8, 8)
     with_data = [run.submodel(capacity)(x) for capacity in (1, 0.5)]
@@ -278,8 +277,14 @@ def test_metrics_are_read_once_and_again_when_they_grow(
     assert submodel("train", *TABLE, "--out", "run", cwd=home).returncode == 0
     from submodel.runs.metrics import Lines
 
-    reads, read = [], Lines.read.__func__  # type: ignore[attr-defined]
-    monkeypatch.setattr(Lines, "read", classmethod(lambda c, p: reads.append(p) or read(c, p)))
+    reads: list[Path] = []
+    read = Lines.read
+
+    def count(path: Path) -> Lines:
+        reads.append(path)
+        return read(path)
+
+    monkeypatch.setattr(Lines, "read", count)
     run = package.open(home / "run")
     assert [len(run.metrics) for _ in range(3)] == [2, 2, 2]
     assert len(reads) == 1

@@ -118,6 +118,7 @@ def test_a_llama_in_the_middle_of_an_epoch(
     with torch.no_grad():
         torch.testing.assert_close(model(tokens).logits, ours(tokens).logits)
     assert not (path.parent / "tokenizer.json").exists()  # bytes are tokens by themselves
+    assert score is not None
     assert json.loads((path.parent / "model.json").read_text())["score"]["loss"] == score.loss
 
 

@@ -249,4 +249,5 @@ def test_exports_are_scaled(tmp_path: Path) -> None:
     assert {float(v) for v in weights.view(-1)} <= {
         float(v) for v in (2 * state.tensors["1.weight"]).view(-1)
     }
+    assert score is not None
     assert score.accuracy == history[-1]["capacity_accuracy"]["0.5"]

@@ -97,5 +97,6 @@ def _prefix(section: Section, key: str, value: object) -> str | None:
         return ""
     kind = type(section).choices.get(key)
     prefix, colon, _ = value.partition(":")
-    has_path = kind is not None and colon and prefix in kind.prefixes
-    return f"{prefix}:" if has_path and kind.offers[prefix].argument == "PATH" else None
+    if kind is None or not colon or prefix not in kind.prefixes:
+        return None
+    return f"{prefix}:" if kind.offers[prefix].argument == "PATH" else None

@@ -392,8 +392,9 @@ class Run:
         Args:
             data: whether data is needed.
         """
-        material = {"model": self._material.model}
-        material |= {"data": self._material.data} if data else {}
+        material: dict[str, object] = {"model": self._material.model}
+        if data:
+            material["data"] = self._material.data
         missing = [
             f"{section}=..."
             for section, value in material.items()

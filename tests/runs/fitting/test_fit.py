@@ -66,6 +66,7 @@ def test_a_fitted_sub_model_is_better_handed_out_and_the_global_model_stays(run:
     assert test.entries() == pytest.approx(result["score"])
     assert all(torch.equal(run.model.state_dict()[name], tensor) for name, tensor in whole.items())
     path, exported_score = run.export("1/4")
+    assert exported_score is not None
     assert exported_score.entries() == pytest.approx(result["score"])
     assert json.loads((path.parent / "model.json").read_text())["fit"]["rounds"] == 6
     assert run.fitted_model("1/2") is None
