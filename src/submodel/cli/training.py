@@ -217,8 +217,7 @@ def train_command(
     Examples:
         submodel train
         submodel train examples/mnist.toml --set train.rounds=50
-        submodel train --set scheme.name=static --out runs/static --json
-        submodel train --out runs/static --force
+        submodel train --set scheme.name=static --out runs/static --force --json
         submodel train examples/mnist.toml --dry-run
     JSON:
         run: the run's folder
