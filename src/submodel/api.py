@@ -122,8 +122,8 @@ def build(
 
 
 def train(
-    model: nn.Module,
-    data: Dataset,
+    model: nn.Module | None = None,
+    data: Any = None,
     config: Config | Mapping[str, Any] | None = None,
     *,
     axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None,
@@ -141,9 +141,12 @@ def train(
     """Train ``model`` through sub-models, as ``submodel train`` does; ``model`` is not changed.
 
     Args:
-        model: any module; what must be cut together is found by tracing it.
-        data: what `submodel.dataset` or `submodel.digits` returned.
+        model: any module; what must be cut together is found by tracing it. None: the
+            configuration's.
+        data: what `submodel.dataset` or `submodel.digits` returned, or a pair of parts, training
+            and test, as `submodel.dataset` takes them. None: the configuration's.
         config: a `submodel.Config`, or a dictionary of its sections; what is not set has defaults.
+            Where a key names a component, the class or function itself may stand there.
         axes: instead of tracing, what `submodel.trace` or `submodel.declare` returned, or a table
             for the latter.
         loss: the mean loss of a batch, from the model's outputs and the targets.
@@ -169,9 +172,8 @@ def train(
     2
     """
     _check_additions(callbacks, metrics)
-    full_config = _complete_config(
-        _check_arguments(config, out, resume, overwrite, on_round), data, clients
-    )
+    full_config = _check_arguments(config, out, resume, overwrite, on_round)
+    full_config = _complete_config(full_config, model, data, clients)
     material = Material(model, data, axes, loss, outputs, clients, metrics)
     progress_bars = [Progress(Console(stderr=True))] if progress else []
     watchers = [*progress_bars, Tell(on_round), *map(CallbackGuard, callbacks)]
@@ -191,10 +193,10 @@ def train(
         return Result(training.model(state), history, training, state)
 
 
-def _complete_config(config: Config, data: object, clients: object) -> Config:
+def _complete_config(config: Config, model: object, data: object, clients: object) -> Config:
     """The configuration of a run with own module, data and perhaps lists of clients' examples."""
     partition = PARTITIONS.find(config.data.partition).options.model_fields
-    config = as_own(config)
+    config = as_own(config, model is not None, data is not None)
     if clients is None or not isinstance(data, Dataset):
         return config
     count = len(parse_lists(clients, len(data.train)).lists)

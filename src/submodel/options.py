@@ -24,7 +24,6 @@ from pydantic import (
     create_model,
     field_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from submodel.amounts import fraction
 from submodel.errors import ConfigError
@@ -69,16 +68,16 @@ class Section(BaseModel):
     def __new__(cls, **values: Any) -> Self:  # noqa: D102 - the section with what it chooses
         return super().__new__(cls if is_composed(cls) else compose(cls, values))
 
-    @field_validator("*")
+    @field_validator("*", mode="wrap")
     @classmethod
-    def _one_of_the_choices(cls, value: Any, info: ValidationInfo) -> Any:
+    def _one_of_the_choices(
+        cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Any:
         name = info.field_name or ""
         kind = cls.choices.get(name)
-        is_unset = value is None and cls.model_fields[name].default is None
-        if kind is not None and not is_unset and not kind.knows(value):
-            choices = f"{', '.join(kind.names())} and not package.module:Name"
-            raise PydanticCustomError("not_a_choice", "is not one of {it}", {"it": choices})
-        return value
+        if kind is None or (value is None and cls.model_fields[name].default is None):
+            return handler(value)
+        return kind.check_name(value, handler)
 
 
 class ChoosingSection(Section):

@@ -1,7 +1,9 @@
 """Components: what a user may name in a configuration, of ours or of anybody's.
 
 A component is a class or a function. It is found by a name of ours, by an entry point of an
-installed package, or by its path, ``package.module:Name``. It may declare
+installed package, or by its path, ``package.module:Name``. In Python the class or function itself,
+or an object that is such a component already, may stand in the place of the name (`Kind.named`).
+A component may declare
 
 - ``Options``: the keys it adds to its section of the configuration, typed and described. A
   component without them takes keyword arguments from the key ``options`` of the section;
@@ -21,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from inspect import getattr_static
 from pathlib import Path
@@ -32,6 +35,23 @@ from submodel.errors import ConfigError, SubmodelError
 from submodel.options import FreeOptions, Section
 
 _T = TypeVar("_T")
+_GIVEN = "python:"
+_given: dict[str, object] = {}  # the latest object of every name, for names that a file holds
+
+
+class GivenName(str):
+    """The name of a component that was given in Python and has no path: ``python:Name``.
+
+    It holds the component itself, so that two of one name are not confused in a process.
+    """
+
+    target: object
+
+    def __new__(cls, name: str, target: object = None) -> GivenName:
+        """The name, with the component that it stands for."""
+        self = super().__new__(cls, name)
+        self.target = target
+        return self
 
 
 @dataclass(frozen=True)
@@ -52,10 +72,13 @@ class Component(Generic[_T]):
     name: str
     target: Callable[..., Any]
     argument: str = ""  # what follows the colon, of a name such as hf:NAME
+    is_made: bool = False  # whether the target is the thing itself, which has no keys any more
 
     @property
     def options(self) -> type[Section]:
         """The keys that it adds to its section."""
+        if self.is_made:
+            return Section
         options_class: type[Section] | None = _declaration(self.target, "Options")
         return options_class or (Section if self.kind.is_ours(self.name) else FreeOptions)
 
@@ -66,7 +89,7 @@ class Component(Generic[_T]):
             options: the section that names it, or keys of its own.
             context: what it would be made with.
         """
-        if self.kind.is_asked_later or _declaration(self.target, "problems") is None:
+        if self.is_made or self.kind.is_asked_later or _declaration(self.target, "problems") is None:
             return []
         where = f"{self.kind.key}: {self.name!r}"
         hook = getattr_static(self.target, "problems")
@@ -91,7 +114,9 @@ class Component(Generic[_T]):
             raise ConfigError(problems)
         section, _, key = self.kind.key.partition(".")
         try:
-            if _declaration(self.target, "configured") is not None:
+            if self.is_made:
+                thing = self.target
+            elif _declaration(self.target, "configured") is not None:
                 thing = self.target.configured(options, context)  # type: ignore[attr-defined]
             elif self.options is FreeOptions:
                 thing = self._call(dict(options.options), context)
@@ -117,7 +142,7 @@ class Component(Generic[_T]):
         """A class or a factory is called; a function that is the thing itself is left alone."""
         if not arguments and self.kind.is_function and inspect.isfunction(self.target):
             return self.target
-        if self.kind.with_context:
+        if self.kind.with_context and _takes_context(self.target):
             return self.target(context, **arguments)
         return self.target(**arguments)
 
@@ -134,9 +159,11 @@ class Kind(Generic[_T]):
     is_one: Callable[[object], bool] = field(default=lambda _: True)
     adapt: Callable[[Any], Any] = field(default=lambda thing: thing)  # before it is looked at
     stand_in: Callable[[Any], Any] = field(default=lambda target: target)  # of others' classes
-    with_context: bool = False  # functions without `configured` are given the context first
+    with_context: bool = False  # without `configured`: is given the context first, if it takes it
     is_function: bool = False  # whether a plain function is one, as losses are
     is_asked_later: bool = False  # for problems: the thing itself is, once it is made, as schemes
+    takes_objects: bool = True  # whether Python may give the thing itself
+    advice: Mapping[str, str] = field(default_factory=dict)  # what to use instead of other names
 
     @property
     def prefixes(self) -> list[str]:
@@ -158,8 +185,24 @@ class Kind(Generic[_T]):
                 parts.append(f"{title}: {offer.about}" if offer.about else title)
         return "; ".join([*parts, "or package.module:Name"])
 
+    def named(self, value: Any) -> Any:
+        """The name of a class, function or object that is given in Python; other values as is.
+
+        What can be imported is named by its path, so that a file can name it. Anything else is a
+        `GivenName`: a run that has one goes on only where the object is given again.
+        """
+        if isinstance(value, str):
+            return value
+        is_factory = isinstance(value, type | partial) or inspect.isroutine(value)
+        if not is_factory and not self._is_thing(value):
+            return value
+        if (path := _path_of(value)) is not None:
+            return next((name for name, o in self.offers.items() if o.path == path), path)
+        return remember(value)
+
     def knows(self, name: object) -> bool:
         """Whether this can name one; whether its code loads is found out later."""
+        name = self.named(name)
         if not isinstance(name, str):
             return False
         prefix, colon, rest = name.partition(":")
@@ -167,17 +210,33 @@ class Kind(Generic[_T]):
             return bool(rest.strip()) and (prefix in self.prefixes or _is_dotted(name))
         return (name in self.offers and name not in self.prefixes) or self._entry(name) is not None
 
-    def check_names(self, names: list[str]) -> list[str]:
+    def check_name(self, value: Any, check: Callable[[Any], Any], verb: str = "is") -> Any:
+        """The name that a value is or stands for, if it can name one; else an error for its key.
+
+        Args:
+            value: as it was given.
+            check: what its key asks of a name besides.
+            verb: how the error begins.
+        """
+        name = self.named(value)
+        checked = check(name)
+        if not self.knows(name):
+            choices = f"{', '.join(self.names())} and not package.module:Name"
+            if name in self.advice:
+                choices += f"; {self.advice[name]}"
+            raise PydanticCustomError(
+                "not_a_choice", "{verb} not one of {it}", {"verb": verb, "it": choices}
+            )
+        return name if isinstance(name, GivenName) else checked
+
+    def check_names(self, values: Any, check: Callable[[Any], Any]) -> Any:
         """Names of a list, if each can name one; else an error for the configuration."""
-        for name in names:
-            if not self.knows(name):
-                choices = f"{', '.join(self.names())} and not package.module:Name"
-                raise PydanticCustomError(
-                    "not_a_choice",
-                    "holds {name}, which is not one of {it}",
-                    {"name": repr(name), "it": choices},
-                )
-        return names
+        names = [self.named(v) for v in values] if isinstance(values, list | tuple) else values
+        checked = check(names)
+        return [
+            self.check_name(name, lambda _, c=c: c, f"holds {name!r}, which is")
+            for name, c in zip(names, checked, strict=True)
+        ]
 
     def is_ours(self, name: str) -> bool:
         """Whether the component of a name comes with this package."""
@@ -186,6 +245,20 @@ class Kind(Generic[_T]):
 
     def find(self, name: str) -> Component[_T]:
         """The component of a name; raises `ConfigError` where there is none."""
+        name = self.named(name)
+        if name.startswith(_GIVEN):
+            target = name.target if isinstance(name, GivenName) else _given.get(name)
+            if target is None:
+                raise ConfigError(
+                    [
+                        f"{self.key}: {name!r} was given in Python, and no file can hold it; the "
+                        "run goes on there alone, where it is given again: "
+                        "submodel.open(run, parts=[...]), or submodel.train(..., resume=True)"
+                    ]
+                )
+            is_made = self._is_thing(target)
+            found: Any = target if is_made else self.stand_in(target)
+            return Component(self, name, found, is_made=is_made)
         prefix = name.partition(":")[0]
         if prefix in self.prefixes:
             target = find(self.offers[prefix].path, self.key)
@@ -196,7 +269,10 @@ class Kind(Generic[_T]):
             return Component(self, name, self.stand_in(find(name, self.key)))
         if (entry := self._entry(name)) is not None:
             return Component(self, name, self.stand_in(find(entry.value, self.key, name)))
-        raise ConfigError([f"{self.key}: {name!r} is not one of {', '.join(self.names())}"])
+        advice = f"; {self.advice[name]}" if name in self.advice else ""
+        raise ConfigError(
+            [f"{self.key}: {name!r} is not one of {', '.join(self.names())}{advice}"]
+        )
 
     def argument(self, name: str) -> str:
         """What follows the colon of a name such as ``hf:NAME``; empty of any other name."""
@@ -219,6 +295,18 @@ class Kind(Generic[_T]):
         component: _T = thing
         return component
 
+    def _is_thing(self, value: object) -> bool:
+        """Whether a value given in Python is the thing itself, not what makes it."""
+        plain = str | bytes | int | float | Mapping | list | tuple | type
+        if value is None or isinstance(value, plain) or inspect.isroutine(value):
+            return False
+        if not self.takes_objects:
+            return False
+        try:
+            return self.is_one(self.adapt(value))
+        except SubmodelError:
+            return False
+
     def _entries(self) -> list[EntryPoint]:
         return list(entry_points(group=self.group))
 
@@ -234,6 +322,53 @@ def _declaration(target: object, name: str) -> Any:
             same = kind.__module__.partition(".")[0] == home
             return getattr(target, name) if same else None
     return getattr(target, name, None)
+
+
+def remember(thing: object) -> GivenName:
+    """The name of something that is given in Python; files that hold the name find it again.
+
+    >>> remember(lambda: None)
+    'python:lambda'
+    """
+    own_name = getattr(thing, "__name__", type(thing).__name__).strip("<>")
+    name = GivenName(f"{_GIVEN}{own_name}", thing)
+    _given[str(name)] = thing
+    return name
+
+
+def is_given(name: str) -> bool:
+    """Whether a name stands for something that only Python can give.
+
+    >>> is_given("python:Mine"), is_given("my_package.nets:make")
+    (True, False)
+    """
+    return name.startswith(_GIVEN)
+
+
+def _path_of(thing: Any) -> str | None:
+    """The path by which another process can import a class or function; None if there is none."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
+        return None
+    target: object = sys.modules.get(module)
+    for part in name.split("."):
+        target = getattr(target, part, None)
+    return f"{module}:{name}" if target is thing and _is_dotted(f"{module}:{name}") else None
+
+
+def _takes_context(target: Callable[..., Any]) -> bool:
+    """Whether the first argument is needed, or is the context by its name.
+
+    >>> _takes_context(lambda context=None: 0), _takes_context(lambda path="log.csv": 0)
+    (True, False)
+    """
+    try:
+        first = next(iter(inspect.signature(target).parameters.values()), None)
+    except (TypeError, ValueError):  # code that does not say
+        return True
+    if first is None or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
+        return False
+    return first.default is first.empty or first.name == "context"
 
 
 def is_path(name: str) -> bool:

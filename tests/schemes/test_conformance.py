@@ -271,7 +271,7 @@ BROKEN: dict[type[Scheme], str] = {
     Growing: "memory 'scheme/round 0' is not there all the time; `begin` names all",
     Stretching: r"memory 'scheme/rounds' changed its shape to \(1,\)",
     NoPass: "there is no output pass",
-    NoScheme: "an output pass is of type object, not a Scheme",
+    NoScheme: "an output pass is of type object, which has no select",
     OtherOutput: "the output step at capacity 1 is not that of FedAvg: 0.weight differs",
     LostClients: "client 1 is in cell 1 of 1",
     Peeking: "scheme Peeking: select asks for draw.knowledge.magnitudes without declaring it",

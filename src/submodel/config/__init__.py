@@ -22,7 +22,7 @@ from submodel.config.subject import (
     ModelSection,
     TaskSection,
 )
-from submodel.config.writing import describe, to_toml
+from submodel.config.writing import describe, given_names, to_toml
 
 __all__ = [
     "AxesSection",
@@ -39,6 +39,7 @@ __all__ = [
     "TaskSection",
     "TrainSection",
     "describe",
+    "given_names",
     "keep_comments",
     "override",
     "parse",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, WrapValidator, model_validator
 
 from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
 from submodel.config.trackers import TRACKERS
@@ -150,12 +150,9 @@ class TrainSection(Section):
         "keep: nested, the largest units first, every step at a width that is drawn, narrower ones "
         "distilled from the widest (default: none)",
     )
-    trackers: list[str] = Field([], description=f"where metrics go, too: {TRACKERS.describe()}")
-
-    @field_validator("trackers")
-    @classmethod
-    def _known_trackers(cls, names: list[str]) -> list[str]:
-        return TRACKERS.check_names(names)
+    trackers: Annotated[list[str], WrapValidator(TRACKERS.check_names)] = Field(
+        [], description=f"where metrics go, too: {TRACKERS.describe()}"
+    )
 
 
 class EngineSection(ChoosingSection):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, WrapValidator, model_validator
 
 from submodel.data.registry import AUGMENTATIONS, PARTITIONS, SOURCES
 from submodel.model.registry import MODELS
@@ -114,16 +114,11 @@ class TaskSection(ChoosingSection):
     loss: str | None = Field(
         None, description=f"another loss than the task's own: {LOSSES.describe()}"
     )
-    metrics: list[str] | None = Field(
+    metrics: Annotated[list[str], WrapValidator(METRICS.check_names)] | None = Field(
         None,
         description="what is told beside the loss, instead of what the task tells: "
         f"{METRICS.describe()}",
     )
-
-    @field_validator("metrics")
-    @classmethod
-    def _known_metrics(cls, names: list[str] | None) -> list[str] | None:
-        return None if names is None else METRICS.check_names(names)
 
 
 class DataSection(ChoosingSection):
@@ -142,16 +137,11 @@ class DataSection(ChoosingSection):
         "every class (or natural client) alike; scored beside the test part, to choose by",
     )
     partition: str = Field("auto", description=PARTITIONS.describe())
-    augment: list[str] = Field(
+    augment: Annotated[list[str], WrapValidator(AUGMENTATIONS.check_names)] = Field(
         [],
         description="what is done to the examples of training batches, at random: "
         f"{AUGMENTATIONS.describe()}",
     )
-
-    @field_validator("augment")
-    @classmethod
-    def _known_augmentations(cls, names: list[str]) -> list[str]:
-        return AUGMENTATIONS.check_names(names)
 
 
 class ClientsSection(Section):

@@ -10,6 +10,7 @@ from submodel.config.config import Config
 from submodel.config.plain import unwritable
 from submodel.errors import ConfigError
 from submodel.options import Section
+from submodel.plugins import GivenName
 
 
 def describe(config: Config) -> str:
@@ -62,4 +63,29 @@ def to_toml(config: Config) -> str:
     values = config.model_dump(exclude_none=True)
     if bad := unwritable(values):
         raise ConfigError([f"{bad} cannot be written to a file of TOML"])
-    return tomli_w.dumps(values)
+    notes = [
+        f"# {key} = {name!r}: given in Python, where no file can name it; the run goes on there "
+        "alone, where it is given again\n"
+        for key, name in given_names(values).items()
+    ]
+    return "".join([*notes, tomli_w.dumps(values)])
+
+
+def given_names(values: object, path: str = "") -> dict[str, str]:
+    """The components of a configuration that were given in Python and have no path, by key.
+
+    Args:
+        values: of the configuration, nested; or the configuration itself.
+        path: the key of the values.
+    """
+    if isinstance(values, Config):
+        values = values.model_dump()
+    if isinstance(values, GivenName):
+        return {path: str(values)}
+    if isinstance(values, list | tuple):
+        values = dict.fromkeys(values) if all(isinstance(v, str) for v in values) else {}
+        return {path: str(value) for value in values if isinstance(value, GivenName)}
+    found: dict[str, str] = {}
+    for key, value in values.items() if isinstance(values, Mapping) else ():
+        found |= given_names(value, f"{path}.{key}".lstrip("."))
+    return found

@@ -36,6 +36,7 @@ MODELS: Kind[nn.Module] = Kind(
     is_one=_is_module,
     adapt=_adapt,
     stand_in=_stand_in,
+    takes_objects=False,  # a module is given as the model itself, not as its name
     offers={
         "mlp": Offer("submodel.model.zoo.mlp:Mlp"),
         "cnn": Offer("submodel.model.zoo.cnn:Cnn"),

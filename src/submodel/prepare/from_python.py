@@ -7,10 +7,15 @@ from submodel.errors import ConfigError
 from submodel.options import Section
 
 
-def as_own(config: Config) -> Config:
+def as_own(config: Config, model: bool = True, data: bool = True) -> Config:
     """The configuration with "own" in the place of model and data.
 
     Raises `ConfigError` where it names or describes others, which would be ignored.
+
+    Args:
+        config: the configuration.
+        model: whether a model is given in Python.
+        data: whether data is.
 
     >>> from submodel.config import parse
     >>> as_own(parse({"model": {"factorised": True}})).model.name
@@ -20,16 +25,16 @@ def as_own(config: Config) -> Config:
     submodel.errors.ConfigError: model.name: 'mlp' is given, and a model in Python; leave one out
     model.width: goes with the models of a configuration, not with one that is given in Python
     """
+    kinds = {"model": "models"} if model else {}
+    kinds |= {"data": "data sources"} if data else {}
     problems = [
-        *_unused_settings("model", "models", config.model),
-        *_unused_settings("data", "data sources", config.data),
+        problem
+        for name, kind in kinds.items()
+        for problem in _unused_settings(name, kind, getattr(config, name))
     ]
     if problems:
         raise ConfigError(problems)
-    sections = {
-        "model": config.model.with_values(name="own"),
-        "data": config.data.with_values(name="own"),
-    }
+    sections = {name: getattr(config, name).with_values(name="own") for name in kinds}
     return config.model_copy(update=sections)
 
 

@@ -19,7 +19,7 @@ from submodel.prepare.axes import selection_sizes
 from submodel.prepare.settings import alignment_of, describe_targets
 from submodel.randomness import key
 from submodel.schemes import RunFacts, Scheme
-from submodel.schemes.base import SchemeContext
+from submodel.schemes.base import SchemeContext, problems_of
 from submodel.schemes.registry import SCHEMES
 
 
@@ -93,6 +93,6 @@ def make_scheme(config: Config, module: nn.Module, axes: Axes, has_labels: bool)
         is_aligned=alignment_of(config) == "residual",
         has_labels=has_labels,
     )
-    if problems := scheme.problems(facts):
+    if problems := problems_of(scheme, facts):
         raise ConfigError(problems)
     return scheme

@@ -26,6 +26,7 @@ from submodel.data import Dataset
 from submodel.errors import CheckpointError, ConfigError, DataError, SubmodelError
 from submodel.model.axes import Axes, Dimension
 from submodel.model.norm import needs_calibration
+from submodel.plugins import remember
 from submodel.prepare.selection import Selector
 from submodel.runs import checkpoint
 from submodel.runs.callbacks import Callback, CallbackGuard
@@ -477,6 +478,7 @@ def open(  # noqa: A001 - submodel.open
     outputs: Selector | None = None,
     clients: Sequence[Any] | None = None,
     metrics: Mapping[str, Metric] | None = None,
+    parts: Sequence[Any] = (),
 ) -> Run:
     """Open a run by its folder: its configuration, metrics and summary, its model, going on.
 
@@ -493,6 +495,8 @@ def open(  # noqa: A001 - submodel.open
         outputs: which of the model's outputs count, if that was given then.
         clients: who has which examples, if that was given then.
         metrics: scores of your own, to be taken when the run goes on.
+        parts: the classes, functions and objects that the configuration was given in Python under
+            no path, which ``config.toml`` calls ``python:NAME``.
 
     >>> import tempfile, submodel
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
@@ -502,6 +506,8 @@ def open(  # noqa: A001 - submodel.open
     >>> [row["round"] for row in run.metrics], run.submodel("1/4")[1]
     ([1, 2], Linear(in_features=64, out_features=2, bias=True))
     """
+    for part in parts:
+        remember(part)
     return Run(path, Material(model, data, axes, loss, outputs, clients, metrics or {}))
 
 

@@ -114,7 +114,8 @@ class Scheme(ABC):
     """The rule that draws a cut, one axis at a time: `select`, as a pure function of its arguments.
 
     What only some schemes need beyond that (a memory, cells, local steps of their own, ...) are the
-    optional protocols of `submodel.schemes.protocols`.
+    optional protocols of `submodel.schemes.protocols`. An own scheme may derive from this class, for
+    a type checker; any object with ``select`` is a scheme.
     """
 
     @abstractmethod
@@ -127,3 +128,14 @@ class Scheme(ABC):
         Each as a mistake in a configuration is told: ``key: what is given, what is allowed``.
         """
         return []
+
+
+def problems_of(scheme: Scheme, run: RunFacts) -> list[str]:
+    """Why a scheme is not defined for a run; one without ``problems`` is defined for every run.
+
+    Args:
+        scheme: any object with ``select``.
+        run: the run that it is to serve.
+    """
+    ask = getattr(scheme, "problems", None)
+    return [] if ask is None else list(ask(run))

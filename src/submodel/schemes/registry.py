@@ -13,18 +13,18 @@ GROUP = "submodel.schemes"
 """The entry-point group in which packages offer schemes."""
 
 
-def _is_scheme(candidate: object) -> bool:
-    from submodel.schemes.base import Scheme
-
-    return isinstance(candidate, Scheme)
-
+_ADVICE = {
+    "heterofl": 'HeteroFL is "static", with model.norm = "batch-static", model.scaler = true and '
+    'local.absent_labels = "zero": examples/heterofl.toml',
+}
 
 SCHEMES: Kind[Scheme] = Kind(
     noun="scheme",
     key="scheme.name",
     group=GROUP,
-    wants="a submodel.schemes.Scheme",
-    is_one=_is_scheme,
+    wants="a scheme: an object with select(axis, size, capacity, draw)",
+    is_one=lambda candidate: callable(getattr(candidate, "select", None)),
+    advice=_ADVICE,
     is_asked_later=True,
     offers={
         "full": Offer("submodel.schemes.full:Full", "everything (FedAvg)"),

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 from submodel.errors import SubmodelError
 from submodel.local.work import LocalWork
 from submodel.model.cut import Cut
-from submodel.schemes.base import Draw, Mask, RunFacts, Scheme
+from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, problems_of
 from submodel.schemes.protocols import (
     PROTOCOLS,
     HasLocalWork,
@@ -43,7 +43,7 @@ class BorrowsMasks(Scheme):
 
     def problems(self, run: RunFacts) -> list[str]:
         """What the other is not defined for."""
-        return self.masks_of.problems(run)
+        return problems_of(self.masks_of, run)
 
 
 def role(scheme: Scheme, protocol: type[_P]) -> _P | None:

@@ -13,7 +13,7 @@ __all__ = ["check_scheme"]
 
 
 def check_scheme(
-    scheme: str | Mapping[str, Any],
+    scheme: Any,
     *,
     budget: BudgetScope | None = "axis",
     whole: bool = True,
@@ -21,10 +21,10 @@ def check_scheme(
 ) -> list[str]:
     """Try a scheme on a small net with the serial engine; returns what was checked.
 
-    ``scheme`` is what stands under ``scheme`` in a configuration, a name or a table of keys; other
-    sections of one (``clients``, ``merge``, ...) adapt the small run of five clients, three per
-    round, of capacities 1, 1/2 and 1/4. Unless a granularity is named, both are tried, and one that
-    the scheme refuses is left out.
+    ``scheme`` is what stands under ``scheme`` in a configuration: a name, a table of keys, or the
+    class or object itself. Other sections of one (``clients``, ``merge``, ...) adapt the small run
+    of five clients, three per round, of capacities 1, 1/2 and 1/4. Unless a granularity is named,
+    both are tried, and one that the scheme refuses is left out.
 
     ``budget`` says what a capacity bounds: its share of every axis, on average; the shares of all
     axes in total; or, None, nothing. ``whole`` says that a client of capacity 1 holds everything
@@ -35,7 +35,7 @@ def check_scheme(
     >>> check_scheme({"name": "static", "granularity": "unit"})[:2]
     ['unit: masks have the right form', 'unit: a draw depends on its arguments alone']
     """
-    choice = {"name": scheme} if isinstance(scheme, str) else dict(scheme)
+    choice = dict(scheme) if isinstance(scheme, Mapping) else {"name": scheme}
     granularities = [choice["granularity"]] if "granularity" in choice else ["unit", "coordinate"]
     findings: list[str] = []
     refusals: list[str] = []

@@ -30,6 +30,7 @@ from submodel.schemes import (
     Static,
     role,
 )
+from submodel.schemes.base import problems_of
 from submodel.schemes.roles import output_passes
 from submodel.theory.mask_laws import BernoulliLaw, FixedSizeLaw, ListLaw, MaskLaw
 from submodel.theory.mask_schemes import CoordinateChances, MaskList
@@ -72,7 +73,7 @@ class Masking:
         """
         scheme, n = self.scheme, len(self.capacities)
         facts = RunFacts({COORDINATES: dimension}, self.capacities, n, n, "coordinate")
-        if problems := scheme.problems(facts):
+        if problems := problems_of(scheme, facts):
             raise TheoryError(f"{type(scheme).__name__}: {problems[0]}")
         return _make_law(self.mask_scheme, self.capacities, dimension)
 

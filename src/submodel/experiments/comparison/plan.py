@@ -13,7 +13,7 @@ from rich.console import Console
 
 from submodel.algorithm.types import Setup
 from submodel.amounts import si
-from submodel.config import Config, override, parse, read
+from submodel.config import Config, given_names, override, parse, read
 from submodel.errors import ConfigError, SubmodelError
 from submodel.experiments.budgets import (
     UNITS,
@@ -31,6 +31,7 @@ from submodel.experiments.paper.variants import DATASETS, Scale, Variant
 from submodel.experiments.runner import Runner
 from submodel.prepare.parts import load_data
 from submodel.prepare.setup import prepare
+from submodel.schemes.registry import SCHEMES
 
 Base = Callable[[Sequence[str]], Config]
 """What all ways have in common: from ``key.path=value`` settings to a configuration."""
@@ -181,7 +182,7 @@ def run_plan(
 
 
 def compare(
-    ways: str | Sequence[str],
+    ways: str | Sequence[Any],
     config: Config | Mapping[str, Any] | Path | str | None = None,
     *,
     out: str | Path,
@@ -194,7 +195,7 @@ def compare(
 
     Args:
         ways: schemes, and settings that go with them, as the command takes them:
-            ``"rolling,static"``, or a list.
+            ``"rolling,static"``, or a list, in which classes that can be imported may stand, too.
         config: what they share: a `submodel.Config`, a dictionary of its sections or a file.
         out: the folder for the runs, the records, a page and a figure.
         budget: what all may spend: ``rounds``, ``bytes`` or ``flops``.
@@ -211,8 +212,17 @@ def compare(
     if seeds < 1:
         raise ConfigError([f"seeds: {seeds} is less than 1"])
     kind = BudgetKind(budget)
-    parsed_ways = parse_ways(ways)
+    parsed_ways = parse_ways(ways if isinstance(ways, str) else [SCHEMES.named(w) for w in ways])
     plan = plan_comparison(parsed_ways, base_of(config), kind, parse_budget(kind, amount), seeds)
+    given = {key: name for configs in plan.configs.values() for key, name in given_names(configs[0]).items()}
+    if given:
+        raise ConfigError(
+            [
+                f"{key}: {name!r} has no path by which other processes, in which runs are compared, "
+                "can import it; put it into a module"
+                for key, name in given.items()
+            ]
+        )
     command = f"compare({', '.join(way.text for way in parsed_ways)})"
     findings = run_plan(plan, Path(out), jobs, Console(quiet=True), command)
     report.write_comparison(findings, Path(out))
