@@ -161,3 +161,9 @@ def test_clients_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
         submodel.train(made("plain"), submodel.digits(), config, clients=clients)
+
+
+def test_what_the_package_shows_is_its_own() -> None:
+    names = set(dir(submodel))
+    assert names == {*submodel.__all__, "__version__"}
+    assert all(hasattr(submodel, name) for name in names)

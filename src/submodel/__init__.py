@@ -82,4 +82,4 @@ __getattr__ = lazily(
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])

@@ -17,6 +17,7 @@ from submodel.algorithm.types import Setup, State
 from submodel.amounts import parse_capacity
 from submodel.config import Config, parse
 from submodel.data import Dataset
+from submodel.data.examples import as_dataset
 from submodel.data.partitions.lists import parse_lists
 from submodel.data.registry import PARTITIONS
 from submodel.errors import ConfigError
@@ -27,7 +28,7 @@ from submodel.model.build import build_module
 from submodel.model.build.cut_check import check_cut
 from submodel.model.build.module import Factory, Resize
 from submodel.model.cut import UnitCut
-from submodel.model.inputs import Inputs
+from submodel.model.inputs import Inputs, as_tensors
 from submodel.prepare.engine import check_engine
 from submodel.prepare.from_python import as_own
 from submodel.prepare.selection import Selector
@@ -116,7 +117,7 @@ def build(
         UnitCut(axes, units),
         factory=factory,
         resize=resize,
-        example_inputs=example_inputs,
+        example_inputs=as_tensors(example_inputs),
         outputs=outputs,
     )
 
@@ -143,8 +144,9 @@ def train(
     Args:
         model: any module; what must be cut together is found by tracing it. None: the
             configuration's.
-        data: what `submodel.dataset` or `submodel.digits` returned, or a pair of parts, training
-            and test, as `submodel.dataset` takes them. None: the configuration's.
+        data: what `submodel.dataset` or `submodel.digits` returned; a pair of parts, training and
+            test, as `submodel.dataset` takes them; or a ``datasets.DatasetDict`` with the splits
+            train and test. None: the configuration's.
         config: a `submodel.Config`, or a dictionary of its sections; what is not set has defaults.
             Where a key names a component, the class or function itself may stand there.
         axes: instead of tracing, what `submodel.trace` or `submodel.declare` returned, or a table
@@ -172,6 +174,7 @@ def train(
     2
     """
     _check_additions(callbacks, metrics)
+    data = as_dataset(data)
     full_config = _check_arguments(config, out, resume, overwrite, on_round)
     full_config = _complete_config(full_config, model, data, clients)
     material = Material(model, data, axes, loss, outputs, clients, metrics)

@@ -89,7 +89,11 @@ class Component(Generic[_T]):
             options: the section that names it, or keys of its own.
             context: what it would be made with.
         """
-        if self.is_made or self.kind.is_asked_later or _declaration(self.target, "problems") is None:
+        if (
+            self.is_made
+            or self.kind.is_asked_later
+            or _declaration(self.target, "problems") is None
+        ):
             return []
         where = f"{self.kind.key}: {self.name!r}"
         hook = getattr_static(self.target, "problems")
@@ -270,9 +274,7 @@ class Kind(Generic[_T]):
         if (entry := self._entry(name)) is not None:
             return Component(self, name, self.stand_in(find(entry.value, self.key, name)))
         advice = f"; {self.advice[name]}" if name in self.advice else ""
-        raise ConfigError(
-            [f"{self.key}: {name!r} is not one of {', '.join(self.names())}{advice}"]
-        )
+        raise ConfigError([f"{self.key}: {name!r} is not one of {', '.join(self.names())}{advice}"])
 
     def argument(self, name: str) -> str:
         """What follows the colon of a name such as ``hf:NAME``; empty of any other name."""

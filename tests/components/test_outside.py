@@ -21,6 +21,7 @@ from submodel.config import parse
 from submodel.config.config import Config
 from submodel.config.mistakes import section_class
 from submodel.config.trackers import TRACKERS
+from submodel.data.registry import AUGMENTATIONS, TOKENS
 from submodel.errors import ConfigError
 from submodel.plugins import Kind
 from submodel.prepare.setup import prepare
@@ -29,6 +30,7 @@ from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from submodel.schemes.registry import SCHEMES
+from submodel.tasks.registry import METRICS
 from tests.support.commands import Command
 
 OUTSIDE = Path(__file__).parent / "outside"
@@ -323,6 +325,32 @@ def test_it_trains_from_python_and_from_the_command_line(kind: str, submodel: Co
     assert opened.summary["model_sha256"] == run.sha256
     if kind == "tracker":
         _check_notes(Path("command"), opened.history)
+
+
+@pytest.mark.parametrize("path_leads_there", [True, False])
+@pytest.mark.parametrize("kind", [kind for kind in CASES if "," not in kind])
+def test_the_class_or_function_may_stand_for_its_path(
+    kind: str, path_leads_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[kind]
+    by_path = from_python(case.change)
+    shutil.rmtree(RUN, ignore_errors=True)
+    Path("notes.txt").unlink(missing_ok=True)
+    kinds = {**KINDS, "task.metrics": METRICS, "data.augment": AUGMENTATIONS, "data.tokens": TOKENS}
+    key = next(key for key, one in kinds.items() if one.noun == kind)
+    section, name = key.split(".")
+    value = case.change[section][name]
+    path = value[-1] if isinstance(value, list) else value
+    target = kinds[key].find(path).target
+    if not path_leads_there:
+        monkeypatch.setattr(target, "__module__", "__main__")
+    given = [*value[:-1], target] if isinstance(value, list) else target
+    run = from_python({**case.change, section: {**case.change[section], name: given}})
+    assert run.sha256 == by_path.sha256
+    case.special(run)
+    recorded = getattr(getattr(run.training.config, section), name)
+    recorded = recorded[-1] if isinstance(recorded, list) else recorded
+    assert recorded == (path if path_leads_there else f"python:{target.__name__}")
 
 
 def test_a_callback_trains_from_python(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,15 @@ def test_a_program_runs_on_any_batch_size(run: RunFolder, tmp_path: Path, capaci
     torch.testing.assert_close(program(digits().test.x), logits(run, capacity))
 
 
-@pytest.mark.filterwarnings("ignore")  # the exporter's own
-def test_onnx_runs_elsewhere(run: RunFolder, tmp_path: Path) -> None:
+def test_onnx_runs_elsewhere_and_says_nothing(
+    run: RunFolder, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     runtime: Any = importlib.import_module("onnxruntime")
-    path, _ = Run(run.path).export(0.5, "onnx", tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        path, _ = Run(run.path).export(0.5, "onnx", tmp_path)
+    assert [str(warning.message) for warning in caught] == []
+    assert capfd.readouterr() == ("", "")
     session = runtime.InferenceSession(path)
     name = session.get_inputs()[0].name
     (found,) = session.run(None, {name: digits().test.x.numpy()})

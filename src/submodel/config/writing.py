@@ -82,10 +82,10 @@ def given_names(values: object, path: str = "") -> dict[str, str]:
         values = values.model_dump()
     if isinstance(values, GivenName):
         return {path: str(values)}
-    if isinstance(values, list | tuple):
-        values = dict.fromkeys(values) if all(isinstance(v, str) for v in values) else {}
-        return {path: str(value) for value in values if isinstance(value, GivenName)}
     found: dict[str, str] = {}
+    if isinstance(values, list):
+        for value in values:
+            found |= given_names(value, path)
     for key, value in values.items() if isinstance(values, Mapping) else ():
         found |= given_names(value, f"{path}.{key}".lstrip("."))
     return found

@@ -24,12 +24,10 @@ def check_lengths(name: str, inputs: Mapping[str, Tensor], targets: Tensor) -> N
 def check_tensor(name: str, what: str, tensor: object) -> Tensor:
     """The tensor, if it holds finite numbers, one entry per example, here on the CPU."""
     if not isinstance(tensor, Tensor):
-        how = "torch.tensor(...)"
-        if type(tensor).__module__ == "numpy":
-            wide = str(getattr(tensor, "dtype", "")) == "float64"
-            how = f"torch.from_numpy(...){'.float()' if wide else ''}"
+        kind = f"{type(tensor).__name__} of {getattr(tensor, 'dtype', '')}".removesuffix(" of ")
         raise DataError(
-            f"{name} data: {what} are a {type(tensor).__name__}; give tensors, by {how}"
+            f"{name} data: {what} are a {kind}; give tensors or arrays of numbers, by "
+            "torch.tensor(...) or numpy.array(...)"
         )
     if tensor.layout is not torch.strided:
         raise DataError(f"{name} data: {what} are {tensor.layout}; give dense tensors, .to_dense()")

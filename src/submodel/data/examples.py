@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,16 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from submodel.data.checks import are_labels, count_classes
+from submodel.data.items import is_hub_part
 from submodel.data.owners import Owners
 from submodel.data.parts import read_part
 from submodel.data.table_facts import TableFacts
 from submodel.data.text.facts import TextFacts
 from submodel.errors import ConfigError, DataError
-from submodel.model.inputs import Inputs, count_rows, first_column, take_rows
+from submodel.model.inputs import Inputs, columns, count_rows, first_column, take_rows
 from submodel.randomness import generator
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Examples:
     """Inputs and targets of equal length.
 
@@ -34,6 +36,11 @@ class Examples:
 
     def __len__(self) -> int:
         return count_rows(self.x)
+
+    def __repr__(self) -> str:
+        inputs = {**columns(self.x), "targets": self.y}
+        shapes = (f"{name} {_describe(tensor)}".lstrip() for name, tensor in inputs.items())
+        return f"Examples({len(self):,}: {', '.join(shapes)})"
 
     def take(self, rows: Tensor | slice) -> Examples:
         """Some of the examples.
@@ -54,7 +61,7 @@ class About:
     deviation: tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """A training part, shared out among clients, and a test part that no client sees.
 
@@ -78,6 +85,14 @@ class Dataset:
     table: TableFacts | None = None
     held_out: Examples | None = None
 
+    def __repr__(self) -> str:
+        facts = [f"train={self.train!r}", f"test={self.test!r}", f"classes={self.classes}"]
+        if self.held_out is not None:
+            facts.append(f"held_out={self.held_out!r}")
+        if self.owners is not None:
+            facts.append(f"owners={len(self.owners)}")
+        return f"Dataset({', '.join(facts)})"
+
     @property
     def inputs(self) -> tuple[int, ...]:
         """The shape of one input, the first where there are several."""
@@ -100,18 +115,23 @@ class Dataset:
 
 
 def dataset(train: Any, test: Any) -> Dataset:
-    """A dataset from tensors, checked; one integer per example is taken as its class label.
+    """A dataset from tensors or arrays, checked; one integer per example is its class label.
 
     Args:
         train: the training part: a pair (inputs, targets), one row per example, the inputs being a
-            tensor, a tuple or a dictionary of them; a dictionary with ``labels``, as Hugging
-            Face's models take it; or a map-style torch dataset of such examples.
+            tensor or a NumPy array, a tuple or a dictionary of them; a dictionary with ``labels``,
+            as Hugging Face's models take it; a map-style torch dataset of such examples; or a
+            ``datasets.Dataset`` with a column ``label``, of images or of numbers.
         test: the test part, likewise.
 
-    >>> x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
-    >>> dataset((x, y), (x, y)).classes
-    3
+    >>> x, y = torch.randn(6, 4), np.array([0, 1, 2, 0, 1, 2])
+    >>> dataset((x, y), (x, y))
+    Dataset(train=Examples(6: float32 4, targets int64), test=Examples(6: ...), classes=3)
     """
+    if is_hub_part(train) and is_hub_part(test):
+        from submodel.data.sources.hub import read_in_memory  # which is above this file
+
+        return read_in_memory(train, test)
     (x, y), (test_x, test_y) = read_part("training", train), read_part("test", test)
     classes = None
     if are_labels(y):
@@ -123,6 +143,24 @@ def dataset(train: Any, test: Any) -> Dataset:
         classes = count_classes(y, test_y)
         y, test_y = y.long(), test_y.long()  # what losses look labels up by
     return Dataset(Examples(x, y), Examples(test_x, test_y), classes)
+
+
+def as_dataset(data: Any) -> Any:
+    """Data as `submodel.train` is given it, as a `Dataset`; what is no data is returned as it is.
+
+    Args:
+        data: a dataset; a pair of parts, training and test, as `dataset` takes them; or a
+            ``datasets.DatasetDict`` with the splits train and test.
+    """
+    if is_hub_part(data):
+        raise DataError(
+            "data: a part alone; give a training and a test part, as by train_test_split(0.2)"
+        )
+    if isinstance(data, Mapping) and data and all(map(is_hub_part, data.values())):
+        from submodel.data.sources.hub import two_parts
+
+        return dataset(*two_parts(data, "data"))
+    return dataset(*data) if isinstance(data, tuple | list) and len(data) == 2 else data
 
 
 def choose_balanced(labels: NDArray[np.int64], count: int | None, key: str) -> NDArray[np.int64]:
@@ -171,3 +209,8 @@ def limit(data: Dataset, examples: int | None, test_examples: int | None) -> Dat
         places.append(positions)
     owners = None if data.owners is None else data.owners.of_part(*places)
     return replace(data, train=parts[0], test=parts[1], owners=owners)
+
+
+def _describe(tensor: Tensor) -> str:
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return f"{kind} {' x '.join(map(str, tensor.shape[1:]))}".rstrip()

@@ -33,6 +33,17 @@ def is_item_dataset(part: object) -> bool:
     return not plain and hasattr(part, "__getitem__") and hasattr(part, "__len__")
 
 
+def is_hub_part(part: object) -> bool:
+    """Whether this is a ``datasets.Dataset`` with columns of its own, not as models take them.
+
+    Columns of the names ``labels`` and ``input_ids`` are given to the model by name, item by item.
+    """
+    columns = getattr(part, "column_names", None)
+    if type(part).__module__.partition(".")[0] != "datasets" or not isinstance(columns, list):
+        return False
+    return not {"labels", "input_ids"} & set(columns)
+
+
 def read_items(name: str, part: Any) -> Any:
     """All items of a dataset, as a pair of inputs and targets or as a dictionary of tensors.
 

@@ -1,4 +1,4 @@
-"""A part of the data as users have it: pairs, dictionaries of tensors, or a torch dataset.
+"""A part of the data as users have it: pairs, dictionaries of tensors or arrays, torch datasets.
 
 What Hugging Face's models are given is a dictionary with ``labels`` in it. Those of causal language
 models are the tokens themselves, and the models compare each with the logits of the place before;
@@ -16,7 +16,7 @@ from torch import Tensor
 from submodel.data.checks import check_lengths, check_tensor
 from submodel.data.items import is_item_dataset, read_items
 from submodel.errors import DataError
-from submodel.model.inputs import Inputs, columns, map_inputs
+from submodel.model.inputs import Inputs, as_tensors, columns, map_inputs
 
 NO_TARGET = -100
 """A target that does not count, as torch's cross-entropy and Hugging Face's models have it."""
@@ -35,16 +35,24 @@ def read_part(name: str, part: object) -> tuple[Inputs, Tensor]:
     >>> read_part("training", {"input_ids": torch.tensor([[5, 6, 7]])})[1].tolist()
     [[6, 7, -100]]
     """
-    if is_item_dataset(part):
-        part = read_items(name, part)
+    part = read_items(name, part) if is_item_dataset(part) else _of_arrays(part)
     if isinstance(part, Mapping):
         return _from_mapping(name, part)
     if isinstance(part, Tensor) or not isinstance(part, tuple | list) or len(part) != 2:
         description = f"a {type(part).__name__}"
         if isinstance(part, tuple | list):
             description += f" of {len(part)}"
-        raise DataError(f"{name} data: {description} is not a pair (inputs, targets) of tensors")
+        raise DataError(
+            f"{name} data: {description} is not a pair (inputs, targets) of tensors or arrays"
+        )
     return _checked_pair(name, part[0], part[1])
+
+
+def _of_arrays(part: object) -> object:
+    """A pair or dictionary with its arrays as tensors; examples one by one are left alone."""
+    if isinstance(part, Mapping) or (isinstance(part, tuple | list) and len(part) == 2):
+        return as_tensors(part)
+    return part
 
 
 def _checked_pair(name: str, inputs: Any, targets: Any) -> tuple[Inputs, Tensor]:

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 """One tensor, the positional arguments of a forward, or its keyword arguments."""
+
+
+def as_tensors(value: Any) -> Any:
+    """The value with every NumPy array in it, its tuples and dictionaries as a tensor.
+
+    Numbers of float64, NumPy's default, become torch's float32. An array that torch has no type
+    for stays one.
+
+    >>> as_tensors((np.ones(2), {"a": np.arange(2)}))
+    (tensor([1., 1.]), {'a': tensor([0, 1])})
+    """
+    if isinstance(value, np.ndarray):
+        array = value.astype(np.float32) if value.dtype == np.float64 else value
+        try:
+            with warnings.catch_warnings():  # an array that must not be written is not
+                warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+                return torch.from_numpy(np.ascontiguousarray(array))
+        except TypeError:
+            return value
+    if isinstance(value, Mapping):
+        return {name: as_tensors(inner) for name, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)([as_tensors(inner) for inner in value])
+    return value
 
 
 def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

@@ -10,6 +10,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -159,14 +163,32 @@ def _to_onnx(module: nn.Module, example: Inputs, path: Path) -> None:
     except ImportError:
         raise SubmodelError("ONNX export needs an extra: pip install 'submodel[onnx]'") from None
     positional, by_name, shapes = _exported_inputs(example)
-    program = torch.onnx.export(
-        module,
-        positional,
-        kwargs=by_name,
-        dynamo=True,
-        dynamic_shapes=shapes,
-        external_data=False,
-        verbose=False,
-    )
-    assert program is not None
-    program.save(path)
+    with _quiet_exporter():
+        program = torch.onnx.export(
+            module,
+            positional,
+            kwargs=by_name,
+            dynamo=True,
+            dynamic_shapes=shapes,
+            external_data=False,
+            verbose=False,
+        )
+        assert program is not None
+        program.save(path)
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Without what torch's exporter says of itself: extras that are absent, calls that are old.
+
+    What it warns of in the model is shown.
+    """
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        with warnings.catch_warnings():
+            for category in (DeprecationWarning, FutureWarning):
+                warnings.simplefilter("ignore", category)
+            yield
+    finally:
+        logger.disabled = was_disabled

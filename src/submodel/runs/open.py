@@ -23,6 +23,7 @@ from submodel.config.places import PLACE_KEYS, made_absolute, paths_in
 from submodel.config.plain import read_toml
 from submodel.config.reading import without_unused
 from submodel.data import Dataset
+from submodel.data.examples import as_dataset
 from submodel.errors import CheckpointError, ConfigError, DataError, SubmodelError
 from submodel.model.axes import Axes, Dimension
 from submodel.model.norm import needs_calibration
@@ -472,7 +473,7 @@ def open(  # noqa: A001 - submodel.open
     path: str | Path,
     *,
     model: nn.Module | None = None,
-    data: Dataset | None = None,
+    data: Any = None,
     axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None,
     loss: Loss | None = None,
     outputs: Selector | None = None,
@@ -508,7 +509,7 @@ def open(  # noqa: A001 - submodel.open
     """
     for part in parts:
         remember(part)
-    return Run(path, Material(model, data, axes, loss, outputs, clients, metrics or {}))
+    return Run(path, Material(model, as_dataset(data), axes, loss, outputs, clients, metrics or {}))
 
 
 def _laid_over(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

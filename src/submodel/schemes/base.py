@@ -114,8 +114,8 @@ class Scheme(ABC):
     """The rule that draws a cut, one axis at a time: `select`, as a pure function of its arguments.
 
     What only some schemes need beyond that (a memory, cells, local steps of their own, ...) are the
-    optional protocols of `submodel.schemes.protocols`. An own scheme may derive from this class, for
-    a type checker; any object with ``select`` is a scheme.
+    optional protocols of `submodel.schemes.protocols`. Any object with ``select`` is a scheme; one
+    that derives from this class is held to it by a type checker.
     """
 
     @abstractmethod

@@ -14,8 +14,11 @@ GROUP = "submodel.schemes"
 
 
 _ADVICE = {
-    "heterofl": 'HeteroFL is "static", with model.norm = "batch-static", model.scaler = true and '
-    'local.absent_labels = "zero": examples/heterofl.toml',
+    "heterofl": 'HeteroFL is scheme.name = "static", with model.scaler = true and '
+    'local.absent_labels = "zero": see examples/heterofl.toml',
+    "fedrolex": 'FedRolex is scheme.name = "rolling", with model.scaler = true and '
+    'local.absent_labels = "zero": see examples/fedrolex.toml',
+    "fjord": 'FjORD is scheme.name = "ordered": see examples/fjord.toml',
 }
 
 SCHEMES: Kind[Scheme] = Kind(

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from pydantic import Field
 
-from submodel.data.examples import Dataset
+from submodel.data.examples import Dataset, dataset
 from submodel.data.images import (
     Images,
     ImageSet,
@@ -113,14 +113,19 @@ def _columns(
         raise DataError(
             f"{where}: {len(images)} columns of images among {', '.join(features)}; want one"
         )
+    return images[0], _label_column(datasets, features, label, where)
+
+
+def _label_column(datasets: Any, features: Mapping[str, Any], label: str | None, where: str) -> str:
+    """Which column holds the class labels: the one that is named, or the one that looks like it."""
     labels = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     if label is not None:
         if label not in features:
             raise ConfigError([f"data.label: {label!r} is not one of {', '.join(features)}"])
-        return images[0], label
+        return label
     for name in _LABEL_COLUMNS:
         if name in features:
-            return images[0], name
+            return name
     if not labels:
         raise DataError(
             f"{where}: no class labels among the columns {', '.join(features)}; "
@@ -128,7 +133,7 @@ def _columns(
         )
     if len(labels) > 1:
         raise ConfigError([f"data.label: {where} has several; set one of {', '.join(labels)}"])
-    return images[0], labels[0]
+    return labels[0]
 
 
 def _pictures(part: Any, column: str, size: int | None, where: str) -> list[Pixels]:
@@ -171,6 +176,54 @@ def _labels(
     for numbers in labels:
         check_labels(numbers, len(names), f"{where}: {column}")
     return tuple(names), (labels[0], labels[1])
+
+
+def read_in_memory(train: Any, test: Any) -> Dataset:
+    """A training and a test part of the package ``datasets`` that a program has.
+
+    Images are normalised by the training part, as those of the hub. Of other columns, single
+    numbers stand side by side in one tensor; arrays are inputs by themselves.
+
+    Args:
+        train: the training part.
+        test: the test part.
+    """
+    package = _package()
+    train, test = train.with_format(None), test.with_format(None)
+    where, features = "data", train.features
+    if missing := set(features) ^ set(test.features):
+        raise DataError(f"{where}: only one part has the column(s) {', '.join(sorted(missing))}")
+    if any(isinstance(kind, package.Image) for kind in features.values()):
+        return SourceContext().normalise_images(_image_set(train, test, None, None, where))
+    label = _label_column(package, features, None, where)
+    if str(getattr(features[label], "dtype", "")).startswith("float"):
+        targets: Any = [_numbers(part, label, where)[:, None] for part in (train, test)]
+    else:
+        targets = _labels(train, test, label, where)[1]
+    names = [name for name in features if name != label]
+    parts = [{name: _numbers(part, name, where) for name in names} for part in (train, test)]
+    if not names:
+        raise DataError(f"{where}: no column beside {label!r} to tell it from")
+    if all(array.ndim == 1 for array in parts[0].values()):
+        inputs: list[Any] = [
+            np.stack(list(columns.values()), axis=1, dtype=np.float32) for columns in parts
+        ]
+    elif len(names) == 1:
+        inputs = [columns[names[0]] for columns in parts]
+    else:
+        inputs = list(parts)
+    return dataset((inputs[0], targets[0]), (inputs[1], targets[1]))
+
+
+def _numbers(part: Any, column: str, where: str) -> np.ndarray[Any, Any]:
+    """A column of numbers, or of arrays of one shape."""
+    array = np.asarray(part.with_format("numpy")[:][column])
+    if array.dtype.kind not in "biuf":
+        raise DataError(
+            f"{where}: column {column!r} holds neither numbers nor arrays of one shape; leave it "
+            f"out, by remove_columns({column!r}), or turn it into numbers"
+        )
+    return array
 
 
 class Hub:

@@ -214,12 +214,14 @@ def compare(
     kind = BudgetKind(budget)
     parsed_ways = parse_ways(ways if isinstance(ways, str) else [SCHEMES.named(w) for w in ways])
     plan = plan_comparison(parsed_ways, base_of(config), kind, parse_budget(kind, amount), seeds)
-    given = {key: name for configs in plan.configs.values() for key, name in given_names(configs[0]).items()}
+    given: dict[str, str] = {}
+    for configs in plan.configs.values():
+        given |= given_names(configs[0])
     if given:
         raise ConfigError(
             [
-                f"{key}: {name!r} has no path by which other processes, in which runs are compared, "
-                "can import it; put it into a module"
+                f"{key}: {name!r} has no path by which the processes of a comparison could import "
+                "it; put it into a module"
                 for key, name in given.items()
             ]
         )

@@ -38,7 +38,7 @@ from submodel.model.axes.siblings import Calls, passed_by, watch_calls
 from submodel.model.axes.source import source_line
 from submodel.model.axes.trial import LARGE_MODEL, Example
 from submodel.model.axes.verify import verify_on
-from submodel.model.inputs import Inputs
+from submodel.model.inputs import Inputs, as_tensors
 
 
 def trace(
@@ -84,6 +84,7 @@ def trace(
     >>> trace(net, torch.ones(1, 4)).sizes
     {'0': 8}
     """
+    example_inputs = as_tensors(example_inputs)
     if problems := list(_kinds(module, example_inputs, outputs)):
         raise ConfigError(problems)
     overrides = Overrides(freeze, tie, whole, cut)
