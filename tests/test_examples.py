@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from examples import gpt2_on_text, own_scheme
 from safetensors.torch import load_file
 
 from submodel.config import parse, read
+from submodel.data import dataset
+from submodel.data.examples import About
 from submodel.errors import ConfigError
 from submodel.model.travel import size_in_bytes
+from submodel.prepare.model_context import context_of
+from submodel.prepare.parts import make_module
 from submodel.prepare.setup import prepare
 from submodel.runs.folder import RunFolder
 from submodel.schemes import Draw, units_held
@@ -75,3 +81,16 @@ def test_a_model_of_one_author_is_adapted_to_others(tmp_path: Path) -> None:
     ranks = 2 * (32 + 96 + 32 + 32)  # layers x inputs and outputs of attention
     assert line["bytes_up"] % (4 * ranks) == 0
     assert line["bytes_once"] == size_in_bytes(load_file(tmp_path / "base/model.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["heterofl", "fedrolex", "fjord"])
+def test_published_settings_make_their_model_and_refuse_nothing(name: str) -> None:
+    draws, classes = torch.Generator().manual_seed(0), torch.arange(400) % 10
+    part = torch.randn(400, 3, 32, 32, generator=draws), classes  # in the place of CIFAR-10
+    about = About("drawn", tuple("abcdefghij"), (0.5,) * 3, (0.25,) * 3)
+    data = replace(dataset(part, part), about=about)
+    whole = make_module(read(EXAMPLES / f"{name}.toml", []), context_of(data))
+    assert sum(p.numel() for p in whole.parameters()) == 11_172_170  # HeteroFL's ResNet-18
+    setup = prepare(read(EXAMPLES / f"{name}.toml", ["model.width=16"]), data=data)
+    assert (setup.population.count, setup.population.per_round) == (100, 10)
+    assert max(setup.axes.sizes.values()) == 8 * 16

@@ -74,7 +74,7 @@ def test_what_is_wrong_with_a_name_or_its_options_is_said() -> None:
         "schemes_of_the_page:FromNowhere": "has no 'FromNowhere'",
         "schemes_of_this_page:FromBothEnds": "cannot import 'schemes_of_this_page'",
         "schemes_of_the_page:units_held": "cannot be made",
-        "builtins:dict": "is not a submodel.schemes.Scheme",
+        "builtins:dict": "which is not a scheme: an object with select",
     }
     for name, reason in wrong.items():
         with pytest.raises(ConfigError, match=reason):

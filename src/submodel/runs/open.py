@@ -22,7 +22,6 @@ from submodel.config.meaning import CHANGEABLE, RATE_KEYS, differences, refusals
 from submodel.config.places import PLACE_KEYS, made_absolute, paths_in
 from submodel.config.plain import read_toml
 from submodel.config.reading import without_unused
-from submodel.data import Dataset
 from submodel.data.examples import as_dataset
 from submodel.errors import CheckpointError, ConfigError, DataError, SubmodelError
 from submodel.model.axes import Axes, Dimension
