@@ -28,7 +28,7 @@ from submodel.model.build import build_module
 from submodel.model.build.cut_check import check_cut
 from submodel.model.build.module import Factory, Resize
 from submodel.model.cut import UnitCut
-from submodel.model.inputs import Inputs, as_tensors
+from submodel.model.inputs import as_tensors
 from submodel.prepare.engine import check_engine
 from submodel.prepare.from_python import as_own
 from submodel.prepare.selection import Selector
@@ -91,7 +91,7 @@ def build(
     *,
     factory: Factory | None = None,
     resize: Resize | None = None,
-    example_inputs: Inputs | None = None,
+    example_inputs: Any = None,
     outputs: Outputs | None = None,
 ) -> nn.Module:
     """The sub-model of ``model`` that holds only ``units``, as a module of its own.
@@ -102,7 +102,8 @@ def build(
         units: the positions that are kept, by axis; an axis that is not named stays whole.
         factory: makes the empty sub-model from the kept sizes by axis, instead of copying.
         resize: corrects the copy, ``resize(module, sizes)``, after all else.
-        example_inputs: run both models on them once, and compare the shapes of the outputs.
+        example_inputs: run both models on them once, and compare the shapes of the outputs; tensors
+            or NumPy arrays.
         outputs: which of the outputs count in that, as ``lambda result: result.logits``.
 
     >>> import numpy as np

@@ -36,6 +36,7 @@ from submodel.options import FreeOptions, Section
 
 _T = TypeVar("_T")
 _GIVEN = "python:"
+_PLAIN = (str, bytes, int, float, Mapping, list, tuple, type)  # values of files, and classes
 _given: dict[str, object] = {}  # the latest object of every name, for names that a file holds
 
 
@@ -236,11 +237,8 @@ class Kind(Generic[_T]):
     def check_names(self, values: Any, check: Callable[[Any], Any]) -> Any:
         """Names of a list, if each can name one; else an error for the configuration."""
         names = [self.named(v) for v in values] if isinstance(values, list | tuple) else values
-        checked = check(names)
-        return [
-            self.check_name(name, lambda _, c=c: c, f"holds {name!r}, which is")
-            for name, c in zip(names, checked, strict=True)
-        ]
+        check(names)
+        return [self.check_name(name, str, f"holds {name!r}, which is") for name in names]
 
     def is_ours(self, name: str) -> bool:
         """Whether the component of a name comes with this package."""
@@ -299,8 +297,7 @@ class Kind(Generic[_T]):
 
     def _is_thing(self, value: object) -> bool:
         """Whether a value given in Python is the thing itself, not what makes it."""
-        plain = str | bytes | int | float | Mapping | list | tuple | type
-        if value is None or isinstance(value, plain) or inspect.isroutine(value):
+        if value is None or isinstance(value, _PLAIN) or inspect.isroutine(value):
             return False
         if not self.takes_objects:
             return False

@@ -35,7 +35,8 @@ class Prefix:
     """What `static` holds, in a class that has nothing but `select`."""
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
-        return np.arange(size) < np.ceil(capacity * size)
+        mask: Mask = np.arange(size) < np.ceil(capacity * size)
+        return mask
 
 
 class Counts(submodel.Callback):
@@ -164,7 +165,7 @@ def test_model_and_data_come_from_the_configuration_where_none_are_given() -> No
 
     config = {**BASE, "model": {"name": net}, "data": {"name": submodel.digits, "examples": 60}}
     result = submodel.train(config=config, progress=False)
-    assert result.model[1].out_features == 4
+    assert result.model.get_submodule("1").weight.shape == (4, 64)
     assert len(result.setup.clients.dataset.train) == 60
 
 

@@ -173,12 +173,12 @@ MODELS: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
 }  # fmt: skip
 DATA: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
     "a name": (lambda: train(data="digits"), "'digits'", "submodel.dataset", "submodel.digits()"),
-    "a pair of pairs": (lambda: train(data=(pair(), pair())), "a tuple", "submodel.dataset"),
+    "three parts": (lambda: train(data=(pair(),) * 3), "a tuple", "submodel.dataset"),
     "a TensorDataset": (lambda: train(data=TensorDataset(*pair())), "a TensorDataset"),
-    "NumPy": (lambda: dataset((np.ones((4, 2)), np.arange(4)), pair()),
-              "training data: inputs", "ndarray", "torch.from_numpy(...).float()"),
-    "NumPy labels": (lambda: dataset(pair(), (pair()[0], np.arange(24))),
-                     "test data: targets", "torch.from_numpy(...)"),
+    "words": (lambda: dataset((np.array(["a", "b"]), np.arange(2)), pair()),
+              "training data: inputs", "ndarray of <U1", "arrays of numbers"),
+    "objects": (lambda: dataset(pair(), (pair()[0], np.array([None] * 24))),
+                "test data: targets", "ndarray of object"),
     "lists": (lambda: dataset(([[1.0]], [0]), pair()),
               "inputs are a list", "torch.tensor"),
     "no test part": (lambda: dataset(pair(), None), "test data", "pair"),
@@ -340,7 +340,7 @@ TOOLS: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
     "trace another shape": (lambda: trace(net(), torch.ones(2, 7)), "(2, 7)", "'0' (Linear)"),
     "trace two inputs": (lambda: trace(TwoInputs(), torch.ones(2, 6)), "'scale'"),
     "trace another name": (lambda: trace(net(), {"lost": torch.ones(2, 6)}), "lost", "'input'"),
-    "trace an array": (lambda: trace(net(), np.ones((2, 6))), "ndarray"),  # type: ignore[arg-type]
+    "trace words": (lambda: trace(net(), np.array(["a", "b"])), "ndarray"),
     "trace a shape": (lambda: trace(net(), (2, 6)), "torch.ones(shape)"),
     "trace nothing": (lambda: trace(net(), torch.ones(0, 6)), "no output has a value"),
     "trace whole numbers": (lambda: trace(net(), torch.ones(2, 6).long()), "x.float()"),

@@ -43,7 +43,7 @@ from submodel.model.inputs import Inputs, as_tensors
 
 def trace(
     module: nn.Module,
-    example_inputs: Inputs,
+    example_inputs: Any,
     *,
     outputs: Callable[[Any], Any] | None = None,
     classes: bool = False,
@@ -65,7 +65,8 @@ def trace(
 
     Args:
         module: the model; it is left as it was.
-        example_inputs: one tensor, a tuple of positional or a dictionary of named arguments.
+        example_inputs: one tensor, a tuple of positional or a dictionary of named arguments; NumPy
+            arrays will do.
         outputs: selects from what the forward returns the tensors whose dimensions must stay; by
             default all of them.
         classes: make the last dimension of the one output the axis `CLASSES`, which a capacity
