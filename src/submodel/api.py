@@ -190,8 +190,8 @@ def train(
             if resume:
                 folder.config()  # or it is no run
             else:
-                check_engine(full_config, training.setup)
-                folder.create(full_config, overwrite)
+                check_engine(training.config, training.setup)
+                folder.create(training.config, overwrite)
             with folder.lock():
                 state, history = run_rounds(training, folder, watchers, resume=resume)
         return Result(training.model(state), history, training, state)

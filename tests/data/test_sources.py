@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -413,9 +414,26 @@ def test_an_image_folder(tmp_path: Path) -> None:
     assert load_dataset(f"folder:{path}", size=8).train.x.shape == (8, 3, 8, 8)
 
 
+def test_a_folder_without_parts_has_a_test_share(tmp_path: Path) -> None:
+    for name, count in (("cat", 10), ("dog", 5), ("owl", 1)):
+        for number in range(count):
+            save_image(tmp_path / f"pets/{name}/{number}.png")
+    data, again = (load_dataset(f"folder:{tmp_path / 'pets'}") for _ in range(2))
+    assert np.bincount(data.train.y).tolist() == [8, 4, 1]
+    assert np.bincount(data.test.y).tolist() == [2, 1]
+    assert torch.equal(data.train.x, again.train.x)
+    half = load_dataset(f"folder:{tmp_path / 'pets'}", test_share=0.5)
+    assert np.bincount(half.train.y).tolist() == [5, 3, 1]
+    with pytest.raises(ConfigError, match=r"data\.test_share"):
+        load_dataset(f"folder:{image_folder(tmp_path / 'parts')}", test_share=0.5)
+    shutil.rmtree(tmp_path / "parts/test")
+    with pytest.raises(DataError, match="test: no such folder"):
+        load_dataset(f"folder:{tmp_path / 'parts'}")
+
+
 def test_bad_image_folders(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="train: no such folder; want train/CLASS"):
-        load_dataset(f"folder:{tmp_path}")
+    with pytest.raises(DataError, match=r"nowhere: no such folder; want train/CLASS.* or CLASS"):
+        load_dataset(f"folder:{tmp_path / 'nowhere'}")
     save_image(tmp_path / "flat/train/1.png")
     with pytest.raises(DataError, match="the images have no labels"):
         load_dataset(f"folder:{tmp_path / 'flat'}")

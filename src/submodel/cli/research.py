@@ -89,7 +89,7 @@ def data_command(
     ]
     config = read(file, [*overrides, *(settings or [])])
     dataset = hold_out(load_data(config), config.data.held_out, config.seed)
-    config = settle_clients(config, None if dataset.owners is None else len(dataset.owners))
+    config = settle_clients(config, dataset)
     split = split_data(config, dataset)
     if out is not None and dataset.classes is None:
         raise ConfigError([f"--out: {config.data.name} has no classes to draw; leave it out"])

@@ -48,6 +48,7 @@ def _train(
     from submodel.heap import give_back
     from submodel.prepare.engine import check_engine
     from submodel.prepare.findings import findings_of, pass_on, passed_findings
+    from submodel.prepare.objective import keep_clients
     from submodel.prepare.processes import choose_engine
     from submodel.prepare.setup import prepare
     from submodel.runs.loop import Interruption, run_rounds
@@ -59,7 +60,7 @@ def _train(
     where = contextlib.nullcontext() if past_run is None else past_run.telling_where(there)
     with saying_it_once(), where:
         setup = prepare(there, findings=passed_findings(), say=_say_preparing)
-    config = choose_engine(config, setup, has_begun=resume)
+    config = choose_engine(keep_clients(config, setup), setup, has_begun=resume)
     check_engine(config, setup)
     training = Training(config, setup, takes_module=True)
     together = config.engine.name == "torchrun"

@@ -148,12 +148,14 @@ class ClientsSection(Section):
     """Who takes part, and how much each can hold."""
 
     count: Count | None = Field(
-        None, description="registered clients (default: those whom the data names, or else 50)"
+        None,
+        description="registered clients (default: those whom the data names, or else 50, or as "
+        "many as leave each some examples)",
     )
     per_round: Annotated[float, Field(gt=0)] = Field(
         10,
         description="clients per round; a value below 1 is a fraction of all; the default is all "
-        "of those whom the data names, where they are fewer",
+        "of those whom the data names or allows, where they are fewer",
     )
     capacities: list[Capacity] = Field(
         [1.0, 0.5, 0.25, 0.125], min_length=1, description='shares of every axis; "1/16" will do'

@@ -54,7 +54,7 @@ SOURCES: Kind[Dataset] = Kind(
         ),
         "folder": Offer(
             "submodel.data.sources.folder:Folder",
-            "train/CLASS/*.png, test/CLASS/*.png",
+            "train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png",
             "PATH",
         ),
         "text": Offer(

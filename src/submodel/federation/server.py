@@ -145,8 +145,7 @@ def over_devices(
     """
     setup = training.setup
     data = setup.clients.dataset
-    owners = None if data.owners is None else len(data.owners)
-    config = settle(training.config, owners, is_plain=setup.absent_labels == "leave_out")
+    config = settle(training.config, data, is_plain=setup.absent_labels == "leave_out")
     problems = problems_over_devices(config)
     if problems:
         raise ConfigError(problems)

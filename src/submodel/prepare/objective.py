@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from submodel.algorithm.types import Setup
 from submodel.config import Config, parse
-from submodel.data import Dataset
+from submodel.data import Dataset, Partition
 from submodel.data.augmentations import Augmentations, AugmentContext
 from submodel.data.checks import are_labels, count_classes
+from submodel.data.partitions.labels import DEFAULT_LABELS
+from submodel.data.partitions.natural import Natural
 from submodel.data.registry import AUGMENTATIONS
 from submodel.errors import ConfigError
 from submodel.options import FreeOptions, Section
 from submodel.prepare.fit import simplify
+from submodel.prepare.parts import split_data
 from submodel.tasks.absent import AbsentLabels
 from submodel.tasks.base import TaskContext, TaskKind
 from submodel.tasks.data_task import task_for
 from submodel.tasks.loss import Loss
 from submodel.tasks.metrics import MetricContext
 from submodel.tasks.registry import LOSSES, TASKS
+
+_FEWEST_CLIENTS, _EXAMPLES_EACH = 2, 8  # where the data is too small for the default number
 
 
 def make_task(config: Config, data: Dataset, loss: Loss | None = None) -> TaskKind:
@@ -53,38 +59,98 @@ def apply_task(task: TaskKind, data: Dataset) -> Dataset:
     return replace(data, train=train, test=test, classes=classes, held_out=held_out)
 
 
-def settle(config: Config, owners: int | None, is_plain: bool) -> Config:
+def settle(config: Config, data: Dataset, is_plain: bool, split: bool = True) -> Config:
     """The configuration with what follows from the data in the place of what is left to it.
 
     Args:
         config: as it was given.
-        owners: how many clients the data names, where it does.
+        data: the examples.
         is_plain: whether targets are class labels, and the loss their cross-entropy.
+        split: whether the data is shared out, and not given as lists of examples.
     """
     sections: dict[str, Section] = {}
     if config.local.absent_labels == "auto":
         absent: AbsentLabels = "leave_out" if is_plain else "keep"
         sections["local"] = config.local.model_copy(update={"absent_labels": absent})
-    return settle_clients(config.model_copy(update=sections), owners)
+    config = config.model_copy(update=sections)
+    return settle_clients(config, data) if split else config
 
 
-def settle_clients(config: Config, owners: int | None) -> Config:
-    """The configuration with as many clients as the data names, where it is asked for them.
+def settle_clients(config: Config, data: Dataset) -> Config:
+    """The configuration with as many clients as the data names, or as its size allows.
 
     Args:
         config: as it was given; a number of clients that it has stays.
-        owners: how many clients the data names, where it does.
+        data: the examples.
     """
     natural = config.data.partition == "natural" or (
         config.data.partition == "auto" and config.data.asks_for_natural
     )
-    if owners is None or not natural or config.clients.count is not None:
+    if config.clients.count is not None:
         return config
+    if data.owners is not None and natural:
+        return _with_count(config, len(data.owners))
+    if config.engine.name == "flower":
+        return config  # devices bring data of their own
+    most = max(_FEWEST_CLIENTS, min(config.clients.client_count, len(data.train) // _EXAMPLES_EACH))
+    for count in (None, *range(most, _FEWEST_CLIENTS - 1, -1)):
+        fitting = config if count is None else _with_count(config, count)
+        try:
+            split_data(fitting, data)
+        except ConfigError as error:
+            if not all(problem.startswith("clients.count:") for problem in error.problems):
+                return config  # no number of clients would help
+        else:
+            return fitting
+    return fitting
+
+
+def _with_count(config: Config, count: int) -> Config:
+    """The configuration with a number of clients, and no more than these in a round."""
     clients = config.clients.model_dump(exclude_unset=True)
     if config.clients.per_round == type(config.clients).model_fields["per_round"].default:
-        clients["per_round"] = min(config.clients.sample_size, owners)
-    section = parse({"clients": {**clients, "count": owners}}).clients
+        clients["per_round"] = min(config.clients.sample_size, count)
+    section = parse({"clients": {**clients, "count": count}}).clients
     return config.model_copy(update={"clients": section})
+
+
+def keep_clients(config: Config, setup: Setup) -> Config:
+    """The configuration that is saved: with the number of clients where its data is small.
+
+    Args:
+        config: as it was given.
+        setup: made from it.
+    """
+    population = setup.population
+    is_natural = isinstance(getattr(setup.clients, "partition", None), Natural)
+    if config.clients.count is not None or is_natural:
+        return config
+    return (
+        config
+        if population.count == config.clients.client_count
+        else _with_count(config, population.count)
+    )
+
+
+def default_lines(given: Config, settled: Config, partition: Partition) -> list[str]:
+    """The defaults that are others than usual, as ``key = value``, as the data is small.
+
+    Args:
+        given: the configuration as it was given.
+        settled: the same after `settle`.
+        partition: who has which examples.
+    """
+    lines = []
+    if not isinstance(partition, Natural):
+        lines = [
+            f"clients.{key} = {getattr(settled.clients, key):g}"
+            for key in ("count", "per_round")
+            if getattr(settled.clients, key) != getattr(given.clients, key)
+        ]
+    labels = getattr(partition, "labels_per_client", None)
+    if labels is not None and labels < DEFAULT_LABELS and given.data.labels_per_client is None:
+        lines.append(f"data.labels_per_client = {labels}")
+    return lines
 
 
 def make_augmentations(config: Config, data: Dataset) -> Augmentations:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -35,7 +36,7 @@ from submodel.prepare.components import component_problems, partition_problems
 from submodel.prepare.findings import ModelFindings, is_large
 from submodel.prepare.fit import check_fit, check_kinds, check_model, cross_entropy_options
 from submodel.prepare.model_context import context_of
-from submodel.prepare.objective import apply_task, make_task, settle
+from submodel.prepare.objective import apply_task, default_lines, make_task, settle
 from submodel.prepare.parts import as_low_rank, load_data, make_module, make_scheme, split_data
 from submodel.prepare.selection import logits_of, returns_logits, select_outputs
 from submodel.prepare.settings import (
@@ -52,6 +53,8 @@ from submodel.prepare.share import take_share
 from submodel.prepare.trial import try_scheme
 from submodel.schemes import Scheme
 from submodel.tasks.loss import Loss
+
+_log = logging.getLogger(__name__)
 
 
 @large_blocks_apart()
@@ -102,7 +105,8 @@ def prepare(
     source = data  # who has which examples follows from it, whatever the task makes of them
     data, loss = apply_task(task, source), task.loss
     is_plain = data.classes is not None and not cross_entropy_options(loss, data)
-    config = settle(config, None if data.owners is None else len(data.owners), is_plain)
+    given = config
+    config = settle(config, source, is_plain, split=partition is None)
     if problems := round_problems(config):
         raise ConfigError(problems)
     built_in = None
@@ -166,6 +170,10 @@ def prepare(
         problems += error.problems
     if problems or partition is None or scheme is None:
         raise ConfigError(problems)
+    if findings is None and (lines := default_lines(given, config, partition)):
+        classes = "" if data.classes is None else f" of {data.classes} classes"
+        _log.warning("%s: follows from %d training examples%s, as nothing else is set",
+                     ", ".join(lines), len(data.train), classes)  # fmt: skip
     setup = assemble_setup(
         config, module, cut_axes, scheme, PartitionedClients(data, partition), task
     )

@@ -15,6 +15,7 @@ from submodel.data.partitions.lists import parse_lists
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
 from submodel.prepare.fit import check_kinds
+from submodel.prepare.objective import keep_clients
 from submodel.prepare.selection import Selector, select_outputs
 from submodel.prepare.setup import prepare
 from submodel.runs.training import Metric, Training
@@ -71,4 +72,5 @@ class Material:
                 )
         setup = prepare(located or config, model, self.data, self.axes, self.loss, partition)
         metrics = dict(self.metrics)
-        return Training(config, setup, metrics=metrics, takes_module=self.model is None)
+        config, takes_module = keep_clients(config, setup), self.model is None
+        return Training(config, setup, metrics=metrics, takes_module=takes_module)

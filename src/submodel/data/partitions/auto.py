@@ -19,7 +19,8 @@ class PartitionOfData:
         """The keys of ``labels``, none of which is set by itself: a run's file says it, too."""
 
         labels_per_client: Count | None = Field(
-            None, description="of labels: L, how many labels a client has (default: 3)"
+            None,
+            description="of labels: L, how many labels a client has (default: 3, or all if fewer)",
         )
         examples_per_client: Count | None = Field(
             None, description="let every client draw so many examples, shared with others"
@@ -38,8 +39,8 @@ class PartitionOfData:
         each = options.examples_per_client
         if context.labels is not None:
             count = options.labels_per_client
-            labels = {} if count is None else {"labels_per_client": count}
-            return ByLabel.configured(ByLabel.Options(examples_per_client=each, **labels), context)
+            keys = ByLabel.Options(labels_per_client=count, examples_per_client=each)
+            return ByLabel.configured(keys, context)
         if options.labels_per_client is not None:
             raise ConfigError(
                 ["data.labels_per_client: the targets are no class labels; leave it out"]

@@ -15,6 +15,9 @@ from submodel.errors import ConfigError
 from submodel.options import Count, Section
 from submodel.randomness import generator
 
+DEFAULT_LABELS = 3
+"""The labels of a client where nothing is set, unless the data has fewer."""
+
 
 def assign_labels(clients: int, classes: int, each: int, seed: int) -> NDArray[np.int64]:
     """Give every client exactly ``each`` different labels, every label equally often (+-1).
@@ -52,7 +55,9 @@ class ByLabel:
     class Options(Section):
         """The keys of ``labels``."""
 
-        labels_per_client: Count = Field(3, description="L, how many labels a client has")
+        labels_per_client: Count | None = Field(
+            None, description="L, how many labels a client has (default: 3, or all if fewer)"
+        )
         examples_per_client: Count | None = Field(
             None, description="let every client draw so many examples, shared with others"
         )
@@ -65,9 +70,10 @@ class ByLabel:
     @classmethod
     def configured(cls, options: Options, context: PartitionContext) -> Partition:
         """Shards of labels; raises `ConfigError` where a client would have no examples."""
-        labels, each = context.require_labels("labels"), options.labels_per_client
-        examples_per_client = options.examples_per_client
-        check_label_counts(np.bincount(labels), context.clients, each, examples_per_client)
+        labels = context.require_labels("labels")
+        counts, examples_per_client = np.bincount(labels), options.examples_per_client
+        each = options.labels_per_client or min(DEFAULT_LABELS, len(counts))
+        check_label_counts(counts, context.clients, each, examples_per_client)
         if examples_per_client is not None:
             return Draws(labels, context.total, examples_per_client, each, context.seed)
         return cls(labels, context.clients, each, context.seed)

@@ -1,8 +1,10 @@
-"""Images in folders named by their class: ``train/CLASS/*.png`` and ``test/CLASS/*.png``."""
+"""Images in folders by class: train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png alone."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -10,46 +12,79 @@ from pydantic import Field
 from submodel.data.examples import Dataset
 from submodel.data.images import Images, ImageSet, Pixels, decode, open_picture, stack_pictures
 from submodel.data.sources.base import SourceContext
-from submodel.errors import DataError
+from submodel.errors import ConfigError, DataError
 from submodel.options import Count, Section
+from submodel.randomness import generator
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
-def read_folder(path: Path, size: int | None = None) -> ImageSet:
-    """The images under ``path``; classes are numbered in the order of their names."""
-    names = classes_in(path / "train")
-    if unknown := sorted(set(classes_in(path / "test")) - set(names)):
-        raise DataError(f"{path / 'test'}: no training images of {', '.join(unknown)}")
-    pictures, labels = [], []
-    for part in (path / "train", path / "test"):
-        part_pictures: list[Pixels] = []
-        numbers: list[int] = []
-        for number, name in enumerate(names):
-            files = images_in(part / name)
-            if not files and part.name == "train":
-                raise DataError(f"{part / name}: no {', '.join(_SUFFIXES)} files")
-            part_pictures += [open_image(file, size) for file in files]
-            numbers += [number] * len(files)
-        if not part_pictures:
-            raise DataError(f"{part}: no {', '.join(_SUFFIXES)} files in its classes' folders")
-        pictures.append(part_pictures)
-        labels.append(np.asarray(numbers, dtype=np.int64))
-    pixels = stack_pictures(pictures, str(path))
-    return ImageSet(
-        Images(pixels[0], labels[0]), Images(pixels[1], labels[1]), tuple(names), "folder"
+_LAYOUTS = "want train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png alone"
+_TEST_SHARE = 0.2
+
+
+def read_folder(path: Path, size: int | None = None, test_share: float | None = None) -> ImageSet:
+    """The images under ``path``; classes are numbered in the order of their names.
+
+    Args:
+        path: holds the folders train and test, or else a folder for every class.
+        size: resize images to this square; None: leave them as they are.
+        test_share: without train and test, the share of every class that is the test part, drawn
+            once; None: a fifth.
+    """
+    parts = [path / "train", path / "test"]
+    if any(part.is_dir() for part in parts):
+        if test_share is not None:
+            raise ConfigError(
+                [f"data.test_share: {path} has the folders train and test; leave it out"]
+            )
+        files = [_labelled_files(part, classes_in(parts[0])) for part in parts]
+        if unknown := sorted(set(classes_in(parts[1])) - set(classes_in(parts[0]))):
+            raise DataError(f"{parts[1]}: no training images of {', '.join(unknown)}")
+    else:
+        parts = [path, path]
+        files = _draw_test_files(_labelled_files(path, classes_in(path)), test_share)
+    names = classes_in(parts[0])
+    if empty := sorted(set(range(len(names))) - {number for _, number in files[0]}):
+        raise DataError(f"{parts[0] / names[empty[0]]}: no {', '.join(_SUFFIXES)} files")
+    if not files[1]:
+        raise DataError(f"{parts[1]}: no {', '.join(_SUFFIXES)} files are left for a test part")
+    pictures = [[open_image(file, size) for file, _ in part] for part in files]
+    train, test = (
+        Images(pixels, np.asarray([number for _, number in part], dtype=np.int64))
+        for pixels, part in zip(stack_pictures(pictures, str(path)), files, strict=True)
     )
+    return ImageSet(train, test, tuple(names), "folder")
+
+
+def _labelled_files(part: Path, names: Sequence[str]) -> list[tuple[Path, int]]:
+    """The pictures of all classes, each with the number of its class."""
+    return [(file, place) for place, name in enumerate(names) for file in images_in(part / name)]
+
+
+def _draw_test_files(
+    files: Sequence[tuple[Path, int]], share: float | None
+) -> list[list[tuple[Path, int]]]:
+    """The training and the test part, drawn once; every class keeps a picture for training."""
+    labels = np.array([number for _, number in files], dtype=np.int64)
+    is_test = np.zeros(len(files), np.bool_)
+    for label in np.unique(labels):
+        members = generator(0, "folder", int(label)).permutation(np.flatnonzero(labels == label))
+        count = max(1, round((share or _TEST_SHARE) * len(members)))
+        is_test[members[: min(count, len(members) - 1)]] = True
+    return [
+        [file for file, tests in zip(files, is_test, strict=True) if tests == part]
+        for part in (False, True)
+    ]
 
 
 def classes_in(part: Path) -> list[str]:
     """The names of a part's classes, that is, of its folders."""
     if not part.is_dir():
-        raise DataError(f"{part}: no such folder; want train/CLASS/*.png and test/CLASS/*.png")
+        raise DataError(f"{part}: no such folder; {_LAYOUTS}")
     names = sorted(entry.name for entry in part.iterdir() if entry.is_dir())
     if not names:
-        raise DataError(
-            f"{part}: no folders in it, so the images have no labels; want one folder per class"
-        )
+        raise DataError(f"{part}: no folders in it, so the images have no labels; {_LAYOUTS}")
     return names
 
 
@@ -78,9 +113,14 @@ class Folder:
         """The keys of ``folder:PATH``."""
 
         size: Count | None = Field(None, description="resize images to this square")
+        test_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+            None,
+            description="in a folder without train and test: the share of every class, drawn "
+            f"once, that is the test part (default: {_TEST_SHARE})",
+        )
 
     @classmethod
     def configured(cls, options: Options, context: SourceContext) -> Dataset:
         """All pictures under the path."""
         path = Path(context.argument).expanduser()
-        return context.normalise_images(read_folder(path, options.size))
+        return context.normalise_images(read_folder(path, options.size, options.test_share))

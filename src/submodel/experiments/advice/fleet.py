@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from submodel.amounts import parse_capacity
+from submodel.data.partitions.labels import DEFAULT_LABELS
 from submodel.errors import ConfigError
 from submodel.experiments.budgets import BudgetKind
 
@@ -114,7 +115,7 @@ def case_of(config: Config, goal: Goal, budget: BudgetKind | None, rounds: int |
         rounds: how many there can be.
     """
     data, clients = config.data, config.clients
-    labels = data.labels_per_client if data.partition == "labels" else None
+    labels = (data.labels_per_client or DEFAULT_LABELS) if data.partition == "labels" else None
     return Case(
         fleet_shares(clients.capacities, clients.proportions),
         goal,

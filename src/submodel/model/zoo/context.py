@@ -30,7 +30,10 @@ class ModelContext:
         if len(self.inputs) != 3 or min(self.inputs[1:]) < least:
             size = f" of at least {least} x {least}" if least > 1 else ""
             raise ConfigError(
-                [f"model.name: {name!r} needs images{size}, not {tuple(self.inputs)}"]
+                [
+                    f"model.name: {name!r} needs images{size}, not {tuple(self.inputs)}; 'mlp' "
+                    "takes numbers of any shape"
+                ]
             )
         return self.inputs
 

@@ -39,7 +39,7 @@ def partition_of(folder: RunFolder, runs: Sequence[int]) -> PagePartition:
         return PagePartition(title, runs, [f"Not shown: {reason}."], 0, [])
     try:
         data = data_of_run(folder, config)
-        config = settle_clients(config, None if data.owners is None else len(data.owners))
+        config = settle_clients(config, data)
         return _describe(config, data, split_data(config, data), title, runs)
     except (SubmodelError, OSError) as error:
         return PagePartition(title, runs, [f"Not shown: {plain(error)}"], 0, [])

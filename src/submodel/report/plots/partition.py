@@ -50,7 +50,7 @@ def read_partition(paths: Sequence[Path]) -> Shares:
     folder = RunFolder(paths[0])
     config = folder.config()
     dataset = data_of_run(folder, config)
-    config = settle_clients(config, None if dataset.owners is None else len(dataset.owners))
+    config = settle_clients(config, dataset)
     if dataset.classes is None:
         raise SubmodelError(f"{paths[0]}: its data has no labels to tell clients apart by")
     count = min(config.clients.client_count, MOST_CLIENTS)
