@@ -106,9 +106,8 @@ def test_a_second_table_is_the_test_part(tmp_path: Path) -> None:
     ("rows", "keys", "reason"),
     [
         (["1,red,ann"], {"target": "price"}, "row 1 has 3 entries, not 4"),
-        ([*ROWS, "7,red,ann,"], {"target": "price"}, "row 41 of column 'price' is not a finite"),
-        ([*ROWS, "nan,red,ann,1"], {"target": "price"}, "row 41 of column 'size' is not a finite"),
-        ([*ROWS, "1,,ann,1"], {"target": "price"}, "row 41 of column 'colour' is empty"),
+        ([*ROWS, "inf,red,ann,1"], {"target": "price"}, "row 41 of column 'size' is not a finite"),
+        ([*ROWS, "7,red,ann,inf"], {"target": "price"}, "row 41 of column 'price' is not a finite"),
         ([], {"target": "cost"}, "has no column 'cost'; it has size, colour, who, price"),
         ([], {"target": "price", "client": "whom"}, "data.client: .* has no column 'whom'"),
         ([], {"target": "price", "columns": ["price"]}, "no column is left"),
@@ -120,6 +119,75 @@ def test_what_is_wrong_with_a_table_is_said(
 ) -> None:
     with pytest.raises(SubmodelError, match=reason):
         load_dataset(f"csv:{table(tmp_path, *rows)}", **keys)
+
+
+HOLES = [*ROWS[:30], ",red,ann,3", "7,,bob,4", "NaN,red,cy,5", *ROWS[30:]]
+
+
+def test_all_missing_cells_are_counted_at_once(tmp_path: Path) -> None:
+    path = table(tmp_path, *HOLES, "7,red,,6", "8,blue,ann,")
+    with pytest.raises(SubmodelError) as caught:
+        load_dataset(f"csv:{path}", target="price", client="who")
+    for words in ("'size' (2, first in row 31)", "'colour' (1, first in row 32)",
+                  "'price' (1, ", "'who' (1, ", "data.missing"):  # fmt: skip
+        assert words in str(caught.value)
+    for missing in ("mean", "category"):
+        with pytest.raises(SubmodelError, match=r"columns 'price' \(1.*'who' \(1.*'drop'"):
+            load_dataset(f"csv:{path}", target="price", client="who", missing=missing)
+    data = load_dataset(f"csv:{path}", target="price", client="who", missing="drop")
+    assert len(data.train) + len(data.test) == 40
+    assert data.owners is not None
+    assert sum(len(data.owners.positions(c)) for c in range(3)) == len(data.train)
+
+
+def test_missing_cells_are_filled_by_the_training_part(tmp_path: Path) -> None:
+    train = table(tmp_path, "1,red,a,1", "3,blue,b,2", ",red,c,3", "5,,d,4", "3,red,e,5")
+    test = table(tmp_path, ",,a,1", "100,red,b,2", name="test.csv")
+    keys: dict[str, Any] = {"target": "price", "columns": ["size", "colour"]}
+    keys |= {"test_path": str(test)}
+    data = load_dataset(f"csv:{train}", missing="mean", **keys)
+    root = np.sqrt(2)  # the deviation of 1, 3, 5, 3, whose mean is 3
+    expected = [[-root, 0, 1], [0, 1, 0], [0, 0, 1], [root, 0.25, 0.75], [0, 0, 1]]
+    assert np.asarray(data.train.x) == pytest.approx(np.array(expected), abs=1e-6)
+    assert data.test.x[0].tolist() == [0, 0.25, 0.75]
+    data = load_dataset(f"csv:{train}", missing="category", **keys)
+    # size, whether it is missing; no word, blue, red
+    assert data.train.x[2].tolist() == [0, 1, 0, 0, 1]
+    assert data.train.x[3].tolist()[1:] == [0, 1, 0, 0]
+    assert data.test.x[0].tolist() == [0, 1, 1, 0, 0]
+
+
+def test_columns_without_any_entry_are_said(tmp_path: Path) -> None:
+    rows = [f",{n % 2},{n}," for n in range(20)]
+    path = table(tmp_path, *rows)
+    for missing in ("mean", "category"):
+        with pytest.raises(SubmodelError, match="'size' has no entry"):
+            load_dataset(f"csv:{path}", target="who", columns=["size"], missing=missing)
+    with pytest.raises(SubmodelError, match="leaves no row of the training part"):
+        load_dataset(f"csv:{path}", target="who", columns=["size"], missing="drop")
+    with pytest.raises(SubmodelError, match="'price' has no entry at all"):
+        load_dataset(f"csv:{path}", target="price", columns=["colour"], missing="drop")
+
+
+@pytest.mark.parametrize("missing", ["mean", "category", "drop"])
+def test_the_run_fills_the_missing_cells_of_a_device(missing: Any, tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"target": "price", "columns": ["size", "colour"], "missing": missing}
+    path = table(tmp_path, *HOLES)
+    data = load_dataset(f"csv:{path}", test_path=str(table(tmp_path, name="test.csv")), **keys)
+    own = table(tmp_path, ",,x,1", "4,red,x,2", name="own.csv")
+    context = SourceContext(str(own), encoding=Encoding(table=data.table))
+    device = Table.configured(TableOptions(target="price", missing=missing), context)
+    assert device.inputs == data.inputs
+    filled = {"mean": [0, 14 / 42, 28 / 42], "category": [0, 1, 1, 0, 0]}
+    if missing == "drop":
+        assert len(device.train) == 1
+    else:
+        assert device.train.x[0].tolist() == pytest.approx(filled[missing])
+    with pytest.raises(SubmodelError, match="cells are missing in columns 'size'"):
+        Table.configured(TableOptions(target="price"), context)
+    if missing != "mean":
+        with pytest.raises(SubmodelError, match="how common"):
+            Table.configured(TableOptions(target="price", missing="mean"), context)
 
 
 def test_what_is_no_table_is_said(tmp_path: Path) -> None:

@@ -376,7 +376,7 @@ def refusals(folder: Path) -> dict[str, tuple[Config, str, tuple[str, ...], str]
         "no column": (table, f"csv:{folder / 'no column.csv'}", (), "no column 'colour', as"),
         "no label": (table, f"csv:{folder / 'label.csv'}", (), "eh in column 'target' is"),
         "words": (table, f"csv:{folder / 'words.csv'}", (), "words, and the run's holds"),
-        "a gap": (table, f"csv:{folder / 'gap.csv'}", (), "row 1 of column 'size'"),
+        "a gap": (table, f"csv:{folder / 'gap.csv'}", (), "'size' .1, first in row 1"),
         "other target": (table, f"csv:{folder / 'table' / 'ann.csv'}", ("data.target=price",),
                          "no column 'price'"),
         "unknown key": (table, f"csv:{folder / 'table' / 'ann.csv'}", ("data.colour=1",),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.data.table_facts import ColumnCode
+from submodel.data.table_facts import ColumnCode, Missing
 from submodel.errors import DataError
 from submodel.extras import needs_extra
 
@@ -39,24 +39,41 @@ class Column:
         finite = not self.words and bool(np.isfinite(self.values).all())
         return finite and bool((self.values == np.round(self.values)).all())
 
+    @cached_property
+    def missing(self) -> NDArray[np.bool_]:
+        """The rows without an entry: empty words, and numbers that are none."""
+        if self.words:
+            return np.char.strip(self.values.astype(str)) == ""
+        return np.isnan(self.values.astype(np.float64))
+
     def join(self, other: Column) -> Column:
         """Both, one below the other; words if either is."""
         words = self.words or other.words
-        parts = [c.values.astype(str) if words else c.values for c in (self, other)]
+        parts = [
+            np.where(c.missing, "", c.values.astype(str)) if words else c.values
+            for c in (self, other)
+        ]
         return Column(np.concatenate(parts), words)
 
-    def check_complete(self, name: str, path: Path) -> None:
-        """Raise where an entry is missing or is not finite."""
-        if self.words:
-            missing = np.flatnonzero(np.char.strip(self.values.astype(str)) == "")
-        else:
-            missing = np.flatnonzero(~np.isfinite(self.values.astype(np.float64)))
-        if missing.size:
-            entry = "is empty" if self.words else "is not a finite number"
-            raise DataError(
-                f"{path}: row {missing[0] + 1} of column {name!r} {entry}; fill it in, or leave "
-                "the row or the column out"
-            )
+    def check_finite(self, name: str, path: Path) -> None:
+        """Raise where a number is infinite."""
+        if not self.words and (wrong := np.flatnonzero(np.isinf(self.values))).size:
+            raise DataError(f"{path}: row {wrong[0] + 1} of column {name!r} is not a finite number")
+
+
+def describe_missing(columns: Mapping[str, Column]) -> str:
+    """The columns with missing cells, how many each has, and the first; empty if none has any.
+
+    >>> numbers = Column(np.array([1.0, np.nan, np.nan]), words=False)
+    >>> describe_missing({"a": numbers, "b": Column(np.array(["x", "y", "z"]), words=True)})
+    "'a' (2, first in row 2)"
+    """
+    places = {name: np.flatnonzero(column.missing) for name, column in columns.items()}
+    return ", ".join(
+        f"{name!r} ({len(rows):,}, first in row {rows[0] + 1})"
+        for name, rows in places.items()
+        if rows.size
+    )
 
 
 def read_columns(path: Path, words: Collection[str] = ()) -> dict[str, Column]:
@@ -137,7 +154,7 @@ def word_column(values: Sequence[Any]) -> Column:
 
 
 def code_columns(
-    columns: Mapping[str, Column], train: NDArray[np.int64], path: Path
+    columns: Mapping[str, Column], train: NDArray[np.int64], path: Path, missing: Missing = None
 ) -> tuple[ColumnCode, ...]:
     """How columns become numbers: standardised by the training part, words as columns of 0 and 1.
 
@@ -145,33 +162,45 @@ def code_columns(
         columns: the columns by name.
         train: the rows of the training part.
         path: where they are from, for errors.
+        missing: what stands for missing cells.
 
     >>> column = Column(np.array([1.0, 3.0, 5.0]), words=False)
     >>> code_columns({"a": column}, np.array([0, 1]), Path("t.csv"))
-    (ColumnCode(name='a', mean=2.0, deviation=1.0, words=None),)
+    (ColumnCode(name='a', mean=2.0, deviation=1.0, words=None, fill=(), marks_missing=False),)
     """
     codes = []
     for name, column in columns.items():
-        column.check_complete(name, path)
+        column.check_finite(name, path)
+        absent = column.missing[train]
+        if absent.all():
+            raise DataError(
+                f"{path}: column {name!r} has no entry in the training part; leave it out of "
+                "data.columns"
+            )
         if column.words:
-            words = np.unique(column.values[train])
+            entries = np.where(absent, "", column.values[train])
+            words, counts = np.unique(
+                entries if missing == "category" else entries[~absent], return_counts=True
+            )
             if len(words) > _MOST_WORDS:
                 raise DataError(
                     f"{path}: column {name!r} has {len(words):,} different words; leave it out of "
                     f"data.columns, or have at most {_MOST_WORDS}"
                 )
-            codes.append(ColumnCode(name, words=tuple(words.tolist())))
+            fill = tuple((counts / counts.sum()).tolist()) if missing == "mean" else ()
+            codes.append(ColumnCode(name, words=tuple(words.tolist()), fill=fill))
             continue
-        values = column.values.astype(np.float64)
-        mean, deviation = values[train].mean(), values[train].std()
-        codes.append(ColumnCode(name, float(mean), float(deviation or 1.0)))
+        values = column.values.astype(np.float64)[train][~absent]
+        mean, deviation = float(values.mean()), float(values.std()) or 1.0
+        marks = missing == "category" and bool(absent.any())
+        codes.append(ColumnCode(name, mean, deviation, marks_missing=marks))
     return tuple(codes)
 
 
 def encode_columns(
     columns: Mapping[str, Column], codes: Sequence[ColumnCode], path: Path
 ) -> NDArray[np.float32]:
-    """The columns that have a code as numbers.
+    """The columns that have a code as numbers, missing cells as their codes say.
 
     Args:
         columns: the columns by name.
@@ -185,7 +214,7 @@ def encode_columns(
     parts = []
     for code in codes:
         column = columns[code.name]
-        column.check_complete(code.name, path)
+        column.check_finite(code.name, path)
         if column.words != (code.words is not None):
             kinds = {True: "words", False: "numbers"}
             raise DataError(
@@ -197,7 +226,13 @@ def encode_columns(
                 column.values[:, None] == np.array(code.words, dtype=str)[None]
             )
             parts.append(same.astype(np.float64))
+            if code.fill:
+                parts[-1][column.missing] = code.fill
+            elif "" in code.words:
+                parts[-1][column.missing] = np.array(code.words, dtype=str) == ""
         else:
-            values = column.values.astype(np.float64)
+            values = np.where(column.missing, code.mean, column.values.astype(np.float64))
             parts.append(((values - code.mean) / code.deviation)[:, None])
+            if code.marks_missing:
+                parts.append(column.missing.astype(np.float64)[:, None])
     return np.concatenate(parts, axis=1).astype(np.float32)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Missing = Literal["mean", "category", "drop"] | None
+"""What stands for missing cells; None: they are refused."""
 
 
 @dataclass(frozen=True)
@@ -14,12 +18,16 @@ class ColumnCode:
         mean: what is taken from a number.
         deviation: what that is divided by.
         words: each a column of 0 and 1; None: the column holds numbers.
+        fill: what these columns hold where the word is missing; empty: 0, or 1 for the word "".
+        marks_missing: whether a further column of 0 and 1 says where a number is missing.
     """
 
     name: str
     mean: float = 0.0
     deviation: float = 1.0
     words: tuple[str, ...] | None = None
+    fill: tuple[float, ...] = ()
+    marks_missing: bool = False
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,10 @@ def _check_encoding(values: Any, fingerprint: str) -> Encoding:
     for code in () if table is None else (*table.columns, *filter(None, [table.target])):
         if not (math.isfinite(code.mean) and 0 < code.deviation < math.inf):
             raise WireError(f"encoding: column {plain(code.name, 60)!r} has no mean and deviation")
+        if code.fill and (
+            len(code.fill) != len(code.words or ()) or not all(0 <= f <= 1 for f in code.fill)
+        ):
+            raise WireError(f"encoding: column {plain(code.name, 60)!r} has no shares of its words")
     if encoding_fingerprint(values) != fingerprint:
         raise WireError("encoding: it is another one than the facts say")
     return Encoding(tokens=head.tokens, table=head.table)

@@ -29,6 +29,8 @@ from submodel.data.sources.hub_rows import (
     rows_as_table,
     rows_as_text,
 )
+from submodel.data.sources.table import MISSING
+from submodel.data.table_facts import Missing
 from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.options import Count, PathText, Section
 
@@ -256,6 +258,7 @@ class Hub:
         standardise: bool | None = Field(
             None, description="of a table's target of numbers (default: yes)"
         )
+        missing: Missing = Field(None, description=f"of a table: {MISSING}")
         client: str | None = Field(None, description="of text and tables: whose each row is")
         test_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
             None,

@@ -30,7 +30,7 @@ Content = Literal["images", "text", "table"]
 _KEYS: Mapping[Content, tuple[str, ...]] = {
     "images": ("label", "size"),
     "text": ("column", "tokens", "length", "least", "client", "test_share"),
-    "table": ("target", "columns", "kind", "standardise", "client", "test_share"),
+    "table": ("target", "columns", "kind", "standardise", "missing", "client", "test_share"),
 }
 
 
@@ -138,6 +138,7 @@ def rows_as_table(rows: HubRows, options: Any, encoding: Encoding | None) -> Dat
         client=options.client,
         kind=options.kind or "auto",
         standardise=options.standardise,
+        missing=options.missing,
         **({} if share is None else {"test_share": share}),
     )
     path = Path(rows.where)

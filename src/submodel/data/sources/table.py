@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,16 +13,27 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from submodel.data.columns import Column, code_columns, encode_columns, read_columns
+from submodel.data.columns import (
+    Column,
+    code_columns,
+    describe_missing,
+    encode_columns,
+    read_columns,
+)
 from submodel.data.examples import Dataset, Examples
 from submodel.data.owners import Owners, owners_of
 from submodel.data.sources.base import SourceContext
-from submodel.data.table_facts import ColumnCode, TableFacts
+from submodel.data.table_facts import ColumnCode, Missing, TableFacts
 from submodel.errors import ConfigError, DataError, plain
 from submodel.options import PathText, Section
 from submodel.randomness import generator
 
 _MOST_CLASSES = 1000
+MISSING = (
+    "of cells without an entry (default: they are refused): mean fills numbers by the training "
+    "mean, and the columns of 0 and 1 of words likewise; category makes a word of its own of "
+    "them, and for numbers the mean and a column that marks it; drop leaves such rows out"
+)
 
 
 class TableOptions(Section):
@@ -40,6 +52,7 @@ class TableOptions(Section):
         description="a target of numbers is told in standard deviations from its mean, of the "
         "training part (default: yes; mae is in its own unit either way)",
     )
+    missing: Missing = Field(None, description=MISSING)
     test_path: PathText | None = Field(None, description="a second table, the test part")
     test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.2, description="without it: the share of rows, drawn once, that are the test part"
@@ -96,14 +109,16 @@ def encode_table(rows: TableRows, options: TableOptions, path: Path) -> Dataset:
     ]
     if not names:
         raise ConfigError(["data.columns: no column is left to tell the target from"])
-    codes = code_columns({name: rows.columns[name] for name in names}, rows.train, path)
+    rows = _without_missing(rows, names, options, path)
+    features = {name: rows.columns[name] for name in names}
+    codes = code_columns(features, rows.train, path, options.missing)
     inputs = encode_columns(rows.columns, codes, path)
     targets, labels, code = _targets(rows, options, path)
     return Dataset(
         Examples(_take(inputs, rows.train), _take(targets, rows.train)),
         Examples(_take(inputs, rows.test), _take(targets, rows.test)),
         None if labels is None else len(labels),
-        owners=_owners(rows, options, path),
+        owners=_owners(rows, options),
         table=TableFacts(codes, labels, code),
     )
 
@@ -141,6 +156,9 @@ def encode_own_table(
     ]
     if problems:
         raise ConfigError(problems[:10])
+    names, every_row = [code.name for code in facts.columns], np.arange(_length(columns))
+    rows = TableRows(columns, every_row, every_row)
+    columns = _without_missing(rows, names, options, path, facts).columns
     inputs = torch.from_numpy(encode_columns(columns, facts.columns, path))
     targets = torch.from_numpy(_own_targets(columns[options.target], options.target, facts, path))
     classes = None if facts.labels is None else len(facts.labels)
@@ -151,7 +169,7 @@ def encode_own_table(
 def _own_targets(
     column: Column, name: str, facts: TableFacts, path: Path
 ) -> NDArray[np.float32] | NDArray[np.int64]:
-    column.check_complete(name, path)
+    column.check_finite(name, path)
     if column.words and not facts.has_word_labels:
         raise DataError(f"{path}: column {name!r} holds words, and the run's holds numbers")
     if facts.labels is None:
@@ -174,7 +192,7 @@ def _read_rows(path: Path, options: TableOptions) -> TableRows:
 
 def draw_test_rows(columns: dict[str, Column], share: float, path: Path) -> TableRows:
     """A table of which some rows, drawn once, are for testing."""
-    total = len(next(iter(columns.values())).values)
+    total = _length(columns)
     order = generator(0, "table").permutation(total)
     count = round(total * share)
     if not 0 < count < total:
@@ -186,10 +204,10 @@ def join_tables(
     columns: dict[str, Column], second: dict[str, Column], path: Path, other: Path
 ) -> TableRows:
     """A table, and another one for testing."""
-    total = len(next(iter(columns.values())).values)
+    total = _length(columns)
     if missing := columns.keys() - second.keys():
         raise DataError(f"{other}: no column {sorted(missing)[0]!r}, which {path} has")
-    more = len(next(iter(second.values())).values)
+    more = _length(second)
     both = {name: column.join(second[name]) for name, column in columns.items()}
     return TableRows(both, np.arange(total), np.arange(total, total + more))
 
@@ -205,6 +223,75 @@ def _check_names(path: Path, columns: dict[str, Column], options: TableOptions) 
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def _length(columns: dict[str, Column]) -> int:
+    """How many rows there are."""
+    return len(next(iter(columns.values())).values)
+
+
+def _without_missing(
+    rows: TableRows,
+    names: Sequence[str],
+    options: TableOptions,
+    path: Path,
+    facts: TableFacts | None = None,
+) -> TableRows:
+    """The table, if all its missing cells can be filled; or without the rows that have any.
+
+    Args:
+        rows: the table.
+        names: the columns that the target is told from.
+        options: name target and clients, and what stands for missing cells.
+        path: what errors call it.
+        facts: of the run, whose statistics fill a device's table; None: its own do.
+    """
+    needed = [options.target]
+    if options.client is not None and facts is None:
+        needed.append(options.client)
+    columns = {name: rows.columns[name] for name in dict.fromkeys([*names, *needed])}
+    if not describe_missing(columns):
+        return rows
+    for name in needed:
+        if columns[name].missing.all():
+            raise DataError(f"{path}: column {name!r} has no entry at all")
+    if options.missing is None:
+        raise DataError(
+            f"{path}: cells are missing in columns {describe_missing(columns)}; fill them in, "
+            "leave the columns out of data.columns, or set data.missing to 'mean', 'category' or "
+            "'drop'"
+        )
+    if options.missing == "drop":
+        complete = ~np.any([column.missing for column in columns.values()], axis=0)
+        train, test = rows.train[complete[rows.train]], rows.test[complete[rows.test]]
+        if not (train.size and test.size):
+            part = "test" if train.size else "training"
+            raise DataError(
+                f"{path}: data.missing = 'drop' leaves no row of the {part} part; cells are "
+                f"missing in columns {describe_missing(columns)}"
+            )
+        new = np.cumsum(complete) - 1  # where the rows that stay are then
+        kept_columns = {
+            name: Column(column.values[complete], column.words)
+            for name, column in rows.columns.items()
+        }
+        return TableRows(kept_columns, new[train], new[test])
+    if problem := describe_missing({name: columns[name] for name in needed}):
+        raise DataError(
+            f"{path}: cells are missing in columns {problem}, which data.missing = "
+            f"{options.missing!r} does not fill; 'drop' leaves these rows out"
+        )
+    unknown = [
+        code.name
+        for code in (() if facts is None else facts.columns)
+        if code.words is not None and not code.fill and options.missing == "mean"
+    ]
+    if problem := describe_missing({name: columns[name] for name in unknown}):
+        raise DataError(
+            f"{path}: cells are missing in columns {problem}, and the run does not say how common "
+            "their words are; set data.missing to 'category' or 'drop'"
+        )
+    return rows
 
 
 def _numbers(column: Column, code: ColumnCode | None) -> NDArray[np.float32]:
@@ -229,11 +316,11 @@ def _targets(
         code = None
         if options.standardise is not False:
             (code,) = code_columns({options.target: column}, rows.train, path)
-        column.check_complete(options.target, path)
+        column.check_finite(options.target, path)
         return _numbers(column, code), None, code
     if options.standardise is not None:
         raise ConfigError([f"data.standardise: column {options.target!r} holds labels"])
-    column.check_complete(options.target, path)
+    column.check_finite(options.target, path)
     names, labels = np.unique(column.values, return_inverse=True)
     if len(names) > _MOST_CLASSES:
         raise DataError(f"{path}: column {options.target!r} has {len(names):,} different labels")
@@ -246,11 +333,10 @@ def _targets(
     return labels.astype(np.int64).reshape(-1), tuple(names.tolist()), None
 
 
-def _owners(rows: TableRows, options: TableOptions, path: Path) -> Owners | None:
+def _owners(rows: TableRows, options: TableOptions) -> Owners | None:
     if options.client is None:
         return None
     column = rows.columns[options.client]
-    column.check_complete(options.client, path)
     names = column.values.astype(str)
     owners, _ = owners_of(names[rows.train].tolist(), names[rows.test].tolist())
     return owners
