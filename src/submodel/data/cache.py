@@ -1,4 +1,4 @@
-"""Fetched images kept as one file each, complete or not there, with a checksum.
+"""Fetched images kept as one file each, complete or not there, with a checksum; who may fetch.
 
 They are under ``$SUBMODEL_DATA``, or ``~/.cache/submodel`` without it.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,28 @@ from submodel.files import UnreadableError, parse_typed
 
 _NAMES = TypeAdapter(tuple[str, ...])
 _TENSORS = ("train.pixels", "train.labels", "test.pixels", "test.labels")
+
+_MAY_FETCH = ContextVar("may_fetch", default=True)
+
+
+@contextmanager
+def without_fetching() -> Iterator[None]:
+    """Inside, data that is not on this machine is an error: looking at a run fetches nothing."""
+    token = _MAY_FETCH.set(False)
+    try:
+        yield
+    finally:
+        _MAY_FETCH.reset(token)
+
+
+def check_may_fetch(name: str) -> None:
+    """Raise `DataError` inside of `without_fetching`; called before anything is fetched.
+
+    Args:
+        name: what would be fetched.
+    """
+    if not _MAY_FETCH.get():
+        raise DataError(f"{name} is not on this machine, and looking at a run fetches nothing")
 
 
 def cache_folder() -> Path:

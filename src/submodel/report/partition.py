@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from submodel.config import Config
 from submodel.config.places import paths_in
 from submodel.data import Dataset, Partition
+from submodel.data.cache import without_fetching
 from submodel.data.held_out import hold_out
 from submodel.errors import DataError
 from submodel.model.inputs import first_column
@@ -23,14 +24,17 @@ _MOST_NAMES = 20
 
 
 def data_of_run(folder: RunFolder, config: Config) -> Dataset:
-    """The data of a run, wherever it is now; raises `DataError` where the content is another.
+    """The data of a run, wherever it is now; nothing is fetched.
+
+    Raises `DataError` where it is not on this machine, or its content is another.
 
     Args:
         folder: of the run.
         config: its configuration.
     """
     there = folder.locate(config)
-    data = hold_out(load_data(there), config.data.held_out, config.seed)
+    with without_fetching():
+        data = hold_out(load_data(there), config.data.held_out, config.seed)
     record = read_record(folder) if paths_in(there) else None
     if record is not None and (problems := data_differences(record.subject, data)):
         raise DataError("\n".join([f"{folder.path}: its data is another now", *problems]))

@@ -17,8 +17,10 @@ from submodel.algorithm.holdings import unpack_units
 from submodel.errors import SubmodelError
 from submodel.experiments.converged.questions import QUESTIONS
 from submodel.experiments.statistics import behind_best
+from submodel.report.coverage.source import source_of
 from submodel.report.page import page_data, page_html, write_page
 from submodel.report.page.columns import MOST_POINTS
+from submodel.report.plots.partition import read_partition
 from tests.report.page.folders import make_comparison, make_run, make_study
 from tests.support.commands import Command
 
@@ -181,6 +183,30 @@ def test_who_has_what_is_computed_where_the_data_is_at_hand(tmp_path: Path) -> N
     assert counts.shape == (50, 10)
     assert counts.sum() == 1442  # the training examples of the digits
     assert partitions[1]["words"][0].startswith("Not shown: ")
+
+
+@pytest.mark.parametrize("name", ["cifar10", "mnist", "fashion-mnist", "shakespeare", "hf:a/b"])
+def test_looking_at_a_run_fetches_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though a file of the cache has a name that begins alike."""
+    monkeypatch.setenv("SUBMODEL_DATA", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    for other in ("cifar100-fine-archive", "mnist2", "fashion-mnist2", "shakespeare2"):
+        (tmp_path / f"cache/{other}.safetensors").touch()
+    commands: list[Any] = []
+    monkeypatch.setattr("shutil.which", lambda program: f"/usr/bin/{program}")
+    monkeypatch.setattr("subprocess.run", lambda command, **_: commands.append(command))
+    monkeypatch.setattr("datasets.load_dataset", lambda *names: commands.append(names))
+    monkeypatch.setattr("submodel.data.sources.mnist.component._DEBIAN_FOLDER", tmp_path / "none")
+    path = make_run(tmp_path / "run", settings={"data": {"name": name}}).path
+    data = page_data([path])  # it has no layers.json: its model would be made again, of the data
+    assert "not on this machine" in data["partitions"][0]["words"][0]
+    assert "not on this machine" in data["coverage"][0]["reason"]
+    for look in (read_partition, lambda paths: source_of(paths[0])):
+        with pytest.raises(SubmodelError, match="not on this machine"):
+            look([path])
+    assert not commands
 
 
 @pytest.mark.parametrize("name", ["nothing", "a folder", "a file"])

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 from pydantic import Field
 
+from submodel.data.cache import check_may_fetch
 from submodel.data.examples import Dataset, dataset
 from submodel.data.images import (
     Images,
@@ -63,6 +64,8 @@ def read_hub(
 
 def load_splits(name: str, path: Path | None) -> Any:
     """The splits of a dataset of the hub, or of one saved to ``path``."""
+    if path is None:
+        check_may_fetch(f"hf:{name}")
     datasets = _package()
     repository, _, configuration = name.partition(":")
     try:

