@@ -16,8 +16,10 @@ from submodel.cli.plot import ColumnWidth, FigureFormat, plot_command
 from submodel.config import parse, to_toml
 from submodel.errors import ConfigError, SubmodelError
 from submodel.presentation.style import SINGLE
+from submodel.report.grouping import spell_settings, way_of
+from submodel.report.page import page_data
 from submodel.report.plots.registry import FIGURES, find_figure
-from submodel.report.plots.series import labels_of, way_of
+from submodel.report.plots.series import labels_of
 from submodel.report.plots.sources import read_series
 
 RECORDS = Path(__file__).parents[2] / "results" / "compare-rounds"
@@ -60,14 +62,41 @@ def test_seeds_of_one_configuration_are_one_band(runs: list[Path]) -> None:
     assert series[0].finals("bytes") == [24e6, 24e6]
 
 
+def test_pages_and_figures_group_runs_alike(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the seed alone, wherever and however they were computed; a seed twice is said."""
+    sections: list[dict[str, Any]] = [
+        {"seed": 0},
+        {"seed": 1, "engine": {"name": "local", "batching": "never"}, "name": "other"},
+        {"seed": 2, "train": {"rounds": 3, "checkpoint_every": 1, "trackers": ["tensorboard"]}},
+        {"seed": 2, "engine": {"name": "torchrun", "processes": 2}},
+        {"seed": 0, "engine": {"name": "flower"}, "devices": {"transport": "half"}},
+        {"seed": 0, "engine": {"name": "flower"}},
+    ]
+    paths = [write_run(tmp_path / f"run-{n}", "rolling", 0) for n in range(len(sections))]
+    for path, section in zip(paths, sections, strict=True):
+        config = to_toml(parse({"train": {"rounds": 3}, **section}))
+        (path / "config.toml").write_text(config)
+    data = page_data(paths, details=False)
+    assert [group["runs"] for group in data["groups"]] == [[0, 1, 2, 3], [4], [5]]
+    assert [len(one.runs) for one in read_series(paths)] == [4, 1, 1]
+    (said,) = caplog.messages
+    assert said in data["warnings"]
+    assert "run-3: the same configuration and seed as" in said
+    row = data["standings"][0]["rows"][0]
+    assert row["mean"] == pytest.approx(0.5)
+
+
 def test_a_folder_of_runs_is_all_of_them(runs: list[Path]) -> None:
     assert read_series([runs[0].parent]) == read_series(runs)
 
 
 def test_labels_say_what_differs_and_nothing_else() -> None:
     sections = [{"scheme": {"name": "rolling"}, "local": {"lr": rate}} for rate in (0.1, 0.2)]
-    assert labels_of([way_of(section) for section in sections]) == ["lr 0.1", "lr 0.2"]
-    assert labels_of([way_of({})]) == [""]
+    ways = [way_of(spell_settings(section)) for section in sections]
+    assert labels_of(ways) == ["lr 0.1", "lr 0.2"]
+    assert labels_of(ways[:1]) == [""]
 
 
 @pytest.mark.parametrize("name", OF_RUNS)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from submodel.config.plain import shorten
+from submodel.report.grouping import way_of
 from submodel.report.page.types import PageGroup, PageRun
 
-_NOT_COMPARED = ("seed", "name")
 _LABELS = 4  # keys in a label; the table of differences has all
 
 
@@ -18,14 +19,14 @@ def group_runs(runs: Sequence[PageRun]) -> list[PageGroup]:
     """
     members: dict[tuple[object, ...], list[int]] = {}
     for place, run in enumerate(runs):
-        compared_settings = {k: v for k, v in run.settings.items() if k not in _NOT_COMPARED}
-        members.setdefault((run.title, *sorted(compared_settings.items())), []).append(place)
+        members.setdefault((run.title, way_of(run.settings)), []).append(place)
     firsts = [runs[places[0]] for places in members.values()]
-    keys = distinctive_keys([run.settings for run in firsts])
-    labels = _labels(firsts, keys)
+    settings = [{k: shorten(v) for k, v in way_of(run.settings)} for run in firsts]
+    keys = distinctive_keys(settings)
+    labels = _labels(firsts, settings, keys)
     return [
-        PageGroup(label, {k: first.settings[k] for k in keys if k in first.settings}, places)
-        for label, first, places in zip(labels, firsts, members.values(), strict=True)
+        PageGroup(label, {k: own[k] for k in keys if k in own}, places)
+        for label, own, places in zip(labels, settings, members.values(), strict=True)
     ]
 
 
@@ -44,7 +45,7 @@ def distinctive_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
     >>> distinctive_keys([rolling, {**rolling, "scheme.order": "y"}])
     ['scheme.order']
     """
-    keys = dict.fromkeys(key for one in settings for key in one if key not in _NOT_COMPARED)
+    keys = dict.fromkeys(key for one in settings for key in one)
     return [key for key in keys if _tells_apart(key, settings)]
 
 
@@ -61,8 +62,13 @@ def _tells_apart(key: str, settings: Sequence[Mapping[str, str]]) -> bool:
     return any(len(values) > 1 for values in by_name.values())
 
 
-def _labels(firsts: Sequence[PageRun], keys: Sequence[str]) -> list[str]:
-    labels = [run.title or _label(run.settings, keys) or run.name for run in firsts]
+def _labels(
+    firsts: Sequence[PageRun], settings: Sequence[Mapping[str, str]], keys: Sequence[str]
+) -> list[str]:
+    labels = [
+        run.title or _label(own, keys) or run.name
+        for run, own in zip(firsts, settings, strict=True)
+    ]
     return [
         label if labels.count(label) == 1 else f"{label} ({place + 1})"
         for place, label in enumerate(labels)

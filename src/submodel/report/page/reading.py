@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from submodel.errors import SubmodelError
+from submodel.report.grouping import describe_repeats, way_of
 from submodel.report.page.coverage import coverages
 from submodel.report.page.folders import Contents, read_folders
 from submodel.report.page.grouping import group_runs
@@ -76,16 +77,14 @@ def _partitions(runs: Sequence[PageRun]) -> list[PagePartition]:
 
 def _warnings(contents: Contents) -> list[str]:
     """What a reader should know before anything else."""
-    warnings, names_by_text = [], dict[str, list[str]]()
-    seen_runs: dict[tuple[object, ...], str] = {}
+    warnings, names_by_text = list[str](), dict[str, list[str]]()
     for run in contents.runs:
         name = run.path or run.name
         for text in run.warnings:
             names_by_text.setdefault(text, []).append(name)
-        same = (run.title, *sorted((k, v) for k, v in run.settings.items() if k != "name"))
-        first = seen_runs.setdefault(same, name)
-        if first != name:
-            warnings.append(f"{name}: the same configuration and seed as {first}")
+    warnings += describe_repeats(
+        (run.path or run.name, (run.title, run.seed, way_of(run.settings))) for run in contents.runs
+    )
     warnings += [_names(names) + f": {text}" for text, names in names_by_text.items()]
     for study in contents.studies:
         warnings += [

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from submodel.config import parse, to_toml
-from submodel.config.plain import shorten
 from submodel.errors import ConfigError, SubmodelError, plain
 from submodel.experiments.records import SeedRun, VariantRecord
+from submodel.report.grouping import spell_settings
 from submodel.report.page.columns import finite, pack_table
-from submodel.report.page.run import final_of, read_run, spelt_settings
+from submodel.report.page.run import final_of, read_run
 from submodel.report.page.types import PageRun
 from submodel.runs.folder import RunFolder
 
@@ -51,9 +50,9 @@ def _from_record(record: VariantRecord, run: SeedRun, title: str) -> PageRun:
     values = {**record.config, "seed": run.seed}
     try:
         config = parse(values)
-        settings, toml = spelt_settings(config), to_toml(config)
+        values, toml = config.model_dump(), to_toml(config)
     except ConfigError:  # of an earlier version
-        settings, toml = dict(_spelt(values)), json.dumps(values, indent=1)
+        toml = json.dumps(values, indent=1)
     last = run.lines[-1]
     rounds = int(last.get("round", 0))
     names = dict.fromkeys(key for line in run.lines for key in line)
@@ -65,7 +64,7 @@ def _from_record(record: VariantRecord, run: SeedRun, title: str) -> PageRun:
         rounds=rounds,
         planned_rounds=rounds,
         state="finished",
-        settings=settings,
+        settings=spell_settings(values),
         toml=toml,
         model_sha256=run.model_sha256[:64],
         every={"rows": 0},
@@ -80,12 +79,3 @@ def _from_record(record: VariantRecord, run: SeedRun, title: str) -> PageRun:
 
 def _column(lines: Sequence[dict[str, float]], name: str) -> list[float]:
     return [value if (value := finite(line.get(name))) is not None else _NAN for line in lines]
-
-
-def _spelt(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        if isinstance(value, dict) and not path:
-            yield from _spelt(value, f"{key}.")
-        elif value is not None:
-            text = json.dumps(value, sort_keys=True, default=str)
-            yield plain(path + key, 100), shorten(text).strip('"')

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from submodel.config import Config, to_toml
-from submodel.config.meaning import meaning
-from submodel.config.plain import shorten
+from submodel.config import to_toml
 from submodel.errors import SubmodelError, plain
+from submodel.report.grouping import spell_settings
 from submodel.report.page.columns import finite, pack_table
 from submodel.report.page.fitted import read_fits
 from submodel.report.page.types import PageRun, Trouble
@@ -55,7 +54,7 @@ def read_run(path: Path, title: str = "") -> PageRun:
         rounds=int(history[-1]["round"]) if history else 0,
         planned_rounds=config.train.rounds,
         state=outline.phase,
-        settings=spelt_settings(config),
+        settings=spell_settings(config.model_dump()),
         toml=to_toml(config),
         model_sha256=str(summary.get("model_sha256", ""))[:64],
         every=pack_table(_columns(rows, _every_keys(rows))),
@@ -68,16 +67,6 @@ def read_run(path: Path, title: str = "") -> PageRun:
         title=title,
         fits=fits,
     )
-
-
-def spelt_settings(config: Config) -> dict[str, str]:
-    """Every key of a configuration that has a value, each in one short spelling.
-
-    Args:
-        config: of a run.
-    """
-    return {key: shorten(value).strip('"') for key, value in meaning(config).items()
-            if value != "null"}  # fmt: skip
 
 
 def final_of(rows: Sequence[Metrics]) -> dict[str, float | None]:

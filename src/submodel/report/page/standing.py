@@ -50,10 +50,11 @@ def _standing(
     key: str, data: str, runs: Sequence[PageRun], groups: Mapping[int, PageGroup]
 ) -> Standing:
     sign = -1.0 if better_of(key) == "less" else 1.0
-    by_seed = {
-        str(place): {runs[r].seed: sign * (runs[r].final[key] or 0.0) for r in group.runs}
-        for place, group in groups.items()
-    }
+    by_seed: dict[str, dict[int, float]] = {}
+    for place, group in groups.items():
+        scores = by_seed.setdefault(str(place), {})
+        for run in (runs[r] for r in group.runs):
+            scores.setdefault(run.seed, sign * (run.final[key] or 0.0))  # the first of a seed
     seeds = min(len(scores) for scores in by_seed.values())
     note, judgements = "", dict[str, Judgement]()
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,17 +11,14 @@ from typing import Any, cast
 from submodel.errors import SubmodelError
 from submodel.presentation.bands import Curve
 from submodel.presentation.labels import short_label
+from submodel.report.grouping import WayKey
 from submodel.runs.metrics import Metrics, flat
 from submodel.runs.outline import is_number
 
 Rounds = Sequence[Mapping[str, Any]]
 """The rows of one run: a line of its metrics each, flat, and what it had cost until then."""
-_ELSEWHERE = ("name", "seed", "data.source", "data.path")
-_SECTIONS_ELSEWHERE = ("engine.", "devices.", "train.checkpoint", "train.trackers")
 _UNSET = "null"
 _LARGEST = 1e100  # beyond that, matplotlib cannot place it
-WayKey = tuple[tuple[str, str], ...]
-"""The keys of a configuration that change what is learned, and their values."""
 
 
 @dataclass(frozen=True)
@@ -98,29 +94,6 @@ def rows_of_run(history: Sequence[Metrics]) -> list[dict[str, Any]]:
     ]
 
 
-def way_of(config: Mapping[str, Any]) -> WayKey:
-    """All that makes a configuration another way to train; runs that share it differ by seed.
-
-    Args:
-        config: Of a run, as its file or its record has it.
-
-    >>> way_of({"seed": 1, "local": {"lr": 1.0}}) == way_of({"seed": 2, "local": {"lr": 1}})
-    True
-    """
-    return tuple(
-        (key, json.dumps(_plain(value)))
-        for key, value in sorted(flat(config).items())
-        if key not in _ELSEWHERE and not key.startswith(_SECTIONS_ELSEWHERE)
-    )
-
-
-def _plain(value: Any) -> Any:
-    """A value in one spelling: 10.0 is 10."""
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 def labels_of(ways: Sequence[WayKey]) -> list[str]:
     """Names for ways to train, from what differs between them; one way needs none.
 
@@ -128,7 +101,7 @@ def labels_of(ways: Sequence[WayKey]) -> list[str]:
         ways: All of them, of `way_of`.
 
     >>> schemes = ({"name": "rolling", "order": "shuffled"}, {"name": "static"})
-    >>> labels_of([way_of({"scheme": scheme}) for scheme in schemes])
+    >>> labels_of([tuple((f"scheme.{k}", v) for k, v in scheme.items()) for scheme in schemes])
     ['rolling', 'static']
     """
     tables = [dict(way) for way in ways]
@@ -145,7 +118,7 @@ def labels_of(ways: Sequence[WayKey]) -> list[str]:
 
 def _label(table: Mapping[str, str], keys: Sequence[str]) -> str:
     words = [
-        table[key].strip('"') if key == "scheme.name" else f"{key} = {table[key]}".replace('"', "")
+        table[key] if key == "scheme.name" else f"{key} = {table[key]}".replace('"', "")
         for key in keys
         if table.get(key, _UNSET) != _UNSET
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +14,12 @@ from submodel.experiments.comparison.findings import Findings
 from submodel.experiments.records import COMPARISON_FILE, VariantRecord, record_files
 from submodel.files import UnreadableError, read_text
 from submodel.presentation.labels import short_label
-from submodel.report.plots.series import Rounds, Series, WayKey, labels_of, rows_of_run, way_of
+from submodel.report.grouping import WayKey, describe_repeats, spell_settings, way_of
+from submodel.report.plots.series import Rounds, Series, labels_of, rows_of_run
 from submodel.runs.folder import RunFolder
 
 _RECORDS = "records"
+_log = logging.getLogger(__name__)
 
 
 def read_series(paths: Sequence[Path]) -> list[Series]:
@@ -27,6 +30,7 @@ def read_series(paths: Sequence[Path]) -> list[Series]:
     """
     series: list[Series] = []
     rows_by_way: dict[WayKey, list[Rounds]] = {}
+    seeds: list[tuple[str, tuple[WayKey, str | None]]] = []
     for path in paths:
         if (index := _index_of(path)) is not None:
             findings = Findings.read(index.parent)
@@ -39,8 +43,12 @@ def read_series(paths: Sequence[Path]) -> list[Series]:
             series += [Series(one.slug, [run.lines for run in one.runs]) for one in records]
         else:
             for folder in _runs_of(path):
-                way = way_of(_config(folder))
+                settings = spell_settings(_values(folder))
+                way = way_of(settings)
+                seeds.append((str(folder.path), (way, settings.get("seed"))))
                 rows_by_way.setdefault(way, []).append(_rows(folder))
+    for repeat in describe_repeats(seeds):
+        _log.warning(repeat)
     labels = labels_of(list(rows_by_way))
     both = zip(labels, rows_by_way.values(), strict=True)
     return [*series, *(Series(label, runs) for label, runs in both)]
@@ -79,7 +87,7 @@ def _rows(folder: RunFolder) -> Rounds:
     return rows
 
 
-def _config(folder: RunFolder) -> dict[str, Any]:
+def _values(folder: RunFolder) -> dict[str, Any]:
     """As it is written: reading is fast, and whose components it names need not be there."""
     try:
         return tomllib.loads(read_text(folder.config_file, MOST_BYTES))
