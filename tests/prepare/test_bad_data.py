@@ -98,7 +98,7 @@ BAD: dict[str, dict[str, Any]] = {
     "empty.csv: no rows in it": named("csv:empty.csv"),
     "head.csv: no rows in it": named("csv:head.csv"),
     "empty.txt: there is no text in it": named("text:empty.txt"),
-    "nan.csv: row 8 of column 'size' is not a finite number": named("csv:nan.csv"),
+    "nan.csv: cells are missing in columns 'size' (1, first in row 8)": named("csv:nan.csv"),
     "training data: inputs of example 3 are not finite": {
         **named("outsider_data:numbers"), "data.options": {"value": float("nan")}},
     "training data: the dataset has no items": {

@@ -37,11 +37,13 @@ class ModelFindings:
         axes: of the run.
         selects_logits: whether the module's logits are selected from what it returns.
         is_empty: whether this process needs no values.
+        metrics: the names of those that the model's outputs allow; None: all of the task.
     """
 
     axes: Axes
     selects_logits: bool
     is_empty: bool
+    metrics: tuple[str, ...] | None = None
 
     def select_outputs(self, module: nn.Module) -> nn.Module:
         """The module, so that it returns what counts."""
@@ -71,7 +73,8 @@ def findings_of(setup: Setup, config: Config) -> ModelFindings | None:
     is_plain = not config.model.factorised and config.model.adapters is None
     needs_no_values = is_plain and role(setup.scheme, HasMemory) is None
     selects_logits = selection_of(setup.module) is not None
-    return ModelFindings(setup.axes, selects_logits, needs_no_values and can_release(setup.module))
+    is_empty = needs_no_values and can_release(setup.module)
+    return ModelFindings(setup.axes, selects_logits, is_empty, tuple(setup.metrics))
 
 
 @contextmanager
@@ -90,6 +93,7 @@ def pass_on(findings: ModelFindings | None) -> Iterator[None]:
             "axes": to_json(findings.axes),
             "selects_logits": findings.selects_logits,
             "is_empty": findings.is_empty,
+            "metrics": findings.metrics,
         }
         path.write_text(json.dumps(content), encoding="utf-8")
         os.environ[_VARIABLE] = str(path)
@@ -106,4 +110,5 @@ def passed_findings() -> ModelFindings | None:
         return None
     content = json.loads(Path(path).read_text("utf-8"))
     is_empty = content["is_empty"] and int(os.environ["LOCAL_RANK"]) > 0
-    return ModelFindings(from_json(content["axes"]), content["selects_logits"], is_empty)
+    axes, metrics = from_json(content["axes"]), tuple(content["metrics"])
+    return ModelFindings(axes, content["selects_logits"], is_empty, metrics)

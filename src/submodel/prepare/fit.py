@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from submodel.tasks.counting import value_of
 from submodel.tasks.language import TokenCrossEntropy
 from submodel.tasks.logits import NO_LABEL
 from submodel.tasks.loss import Loss
+from submodel.tasks.metrics import BatchMetric
 
 _FEW = 2  # examples that a trial takes
 _ROWS = 1 << 16
@@ -144,6 +145,33 @@ def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, na
             ]
         )
     _check_extremes(module, part.x, name)
+
+
+def metric_problems(
+    module: nn.Module, examples: Examples, metrics: Mapping[str, BatchMetric], count: int = _FEW
+) -> dict[str, str]:
+    """Why metrics cannot be had from the model's outputs, by name; those that can are not named.
+
+    Args:
+        module: the model.
+        examples: of the test part.
+        metrics: all of the task.
+        count: how many examples are tried, beside the one with the largest label.
+    """
+    y, places = examples.y, [*range(min(count, len(examples)))]
+    if y.dim() == 1 and not y.is_floating_point():
+        places.append(int(y.argmax()))
+    few = examples.take(torch.tensor(places))
+    outputs = _outputs(module, few.x, "test").detach()
+    problems = {}
+    for name, metric in metrics.items():
+        try:
+            metric.sums(outputs, few.y)
+        except ConfigError as error:
+            problems[name] = error.problems[0].removeprefix("task: ")
+        except Exception as error:  # of a metric of the user's own
+            problems[name] = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    return problems
 
 
 def _outputs(module: nn.Module, x: Inputs, name: str) -> Tensor:

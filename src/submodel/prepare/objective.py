@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from torch import nn
+
+from submodel.algorithm.score import BATCH
 from submodel.algorithm.types import Setup
 from submodel.config import Config, parse
 from submodel.data import Dataset, Partition
@@ -15,15 +19,17 @@ from submodel.data.partitions.natural import Natural
 from submodel.data.registry import AUGMENTATIONS
 from submodel.errors import ConfigError
 from submodel.options import FreeOptions, Section
-from submodel.prepare.fit import simplify
+from submodel.prepare.fit import metric_problems, simplify
 from submodel.prepare.parts import split_data
 from submodel.tasks.absent import AbsentLabels
-from submodel.tasks.base import TaskContext, TaskKind
+from submodel.tasks.base import LOSS, TaskContext, TaskKind
 from submodel.tasks.data_task import task_for
 from submodel.tasks.loss import Loss
 from submodel.tasks.metrics import MetricContext
-from submodel.tasks.registry import LOSSES, TASKS
+from submodel.tasks.registry import LOSSES, METRICS, TASKS
 
+_log = logging.getLogger(__name__)
+_TRIED = 2  # examples
 _FEWEST_CLIENTS, _EXAMPLES_EACH = 2, 8  # where the data is too small for the default number
 
 
@@ -46,6 +52,36 @@ def make_task(config: Config, data: Dataset, loss: Loss | None = None) -> TaskKi
     context = TaskContext(loss, section.metrics, facts, task_for(data))
     task = TASKS.find(section.name).make(section, context)
     return replace(task, loss=simplify(task.loss, data))
+
+
+def fit_metrics(config: Config, task: TaskKind, module: nn.Module, data: Dataset) -> TaskKind:
+    """The task with the metrics that the model's outputs allow.
+
+    Of the task's own metrics others are left out, with a warning; raises `ConfigError` for those
+    that the configuration asks for.
+
+    Args:
+        config: may name metrics.
+        task: what is learned.
+        module: the model.
+        data: as the task has it.
+    """
+    asked = config.task.metrics or ()
+    count = _TRIED if all(map(METRICS.is_ours, asked)) else BATCH
+    problems = metric_problems(module, data.test, task.metrics, count)
+    if problems and config.task.metrics is not None:
+        raise ConfigError([f"task.metrics: {name!r}: {why}" for name, why in problems.items()])
+    if problems:
+        reasons = [f"{name} ({why})" for name, why in problems.items()]
+        _log.warning("metrics that are left out: %s", "; ".join(reasons))
+    return keep_metrics(task, task.metrics.keys() - problems.keys())
+
+
+def keep_metrics(task: TaskKind, names: Collection[str]) -> TaskKind:
+    """The task with these of its metrics alone; without its headline, the loss is that."""
+    metrics = {name: metric for name, metric in task.metrics.items() if name in names}
+    headline = task.headline if task.headline in metrics else LOSS
+    return replace(task, metrics=metrics, headline=headline)
 
 
 def apply_task(task: TaskKind, data: Dataset) -> Dataset:

@@ -36,7 +36,14 @@ from submodel.prepare.components import component_problems, partition_problems
 from submodel.prepare.findings import ModelFindings, is_large
 from submodel.prepare.fit import check_fit, check_kinds, check_model, cross_entropy_options
 from submodel.prepare.model_context import context_of
-from submodel.prepare.objective import apply_task, default_lines, make_task, settle
+from submodel.prepare.objective import (
+    apply_task,
+    default_lines,
+    fit_metrics,
+    keep_metrics,
+    make_task,
+    settle,
+)
 from submodel.prepare.parts import as_low_rank, load_data, make_module, make_scheme, split_data
 from submodel.prepare.selection import logits_of, returns_logits, select_outputs
 from submodel.prepare.settings import (
@@ -137,6 +144,9 @@ def prepare(
         module, built_in = take_share(config, module, data.example), None
     if findings is None:
         check_fit(module, data, loss)
+        task = fit_metrics(config, task, module, data)
+    elif findings.metrics is not None:
+        task = keep_metrics(task, findings.metrics)
     problems += target_problems(config, data, loss)
     if partition is None:
         problems += partition_problems(config, source)

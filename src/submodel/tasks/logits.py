@@ -24,7 +24,13 @@ def by_label(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """
     rows, labels = flat_logits(outputs, targets)
     counts = labels != NO_LABEL
-    return (rows, labels) if bool(counts.all()) else (rows[counts], labels[counts])
+    if not bool(counts.all()):
+        rows, labels = rows[counts], labels[counts]
+    if len(labels) and int(labels.max()) >= rows.shape[1]:
+        raise ConfigError(
+            [f"task: {rows.shape[1]} outputs are no logits for labels up to {int(labels.max())}"]
+        )
+    return rows, labels
 
 
 def flat_logits(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

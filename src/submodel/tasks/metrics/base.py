@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from submodel.errors import ConfigError
+
 MetricFunction = Callable[[Tensor, Tensor], Any]
 
 
@@ -82,6 +84,17 @@ class FunctionMetric:
 def as_metric(thing: Any) -> Any:
     """A plain function as a metric; everything else as it is."""
     return FunctionMetric(thing) if inspect.isfunction(thing) else thing
+
+
+def check_same_shape(outputs: Tensor, targets: Tensor) -> None:
+    """Raise unless there is one output for every target: torch would broadcast others."""
+    if outputs.shape != targets.shape:
+        raise ConfigError(
+            [
+                f"task: outputs of shape {tuple(outputs.shape)} are not one for each target, of "
+                f"shape {tuple(targets.shape)}"
+            ]
+        )
 
 
 def ratio(sums: Tensor) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from submodel.options import Section
-from submodel.tasks.metrics.base import MetricContext, ratio
+from submodel.tasks.metrics.base import MetricContext, check_same_shape, ratio
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class MeanAbsoluteError:
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The sum of distances, and how many there are."""
+        check_same_shape(outputs, targets)
         distance = (outputs.double() - targets.double()).abs()
         return torch.tensor([float(distance.sum()), float(distance.numel())], dtype=torch.float64)
 

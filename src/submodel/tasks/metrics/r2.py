@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from submodel.tasks.metrics.base import check_same_shape
+
 
 @dataclass(frozen=True)
 class ExplainedVariance:
@@ -22,6 +24,7 @@ class ExplainedVariance:
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Squared errors, targets, their squares, and how many there are."""
+        check_same_shape(outputs, targets)
         numbers = targets.double()
         error = (outputs.double() - numbers).square().sum()
         sums = [error, numbers.sum(), numbers.square().sum()]
