@@ -43,7 +43,8 @@ class Column:
     def missing(self) -> NDArray[np.bool_]:
         """The rows without an entry: empty words, and numbers that are none."""
         if self.words:
-            return np.char.strip(self.values.astype(str)) == ""
+            blank: NDArray[np.bool_] = np.char.strip(self.values.astype(str)) == ""
+            return blank
         return np.isnan(self.values.astype(np.float64))
 
     def join(self, other: Column) -> Column:
