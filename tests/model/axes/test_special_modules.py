@@ -159,8 +159,6 @@ def pruned(layer: nn.Linear) -> None:
 
 
 CUT: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "spectral norm by hook": (lambda: with_middle(spectral_norm), 2),
-    "spectral norm": (lambda: with_middle(parametrizations.spectral_norm), 2),
     "orthogonal": (lambda: with_middle(parametrizations.orthogonal), 1),
     "parametrised": (
         lambda: with_middle(lambda la: register_parametrization(la, "weight", Scaled(8))),
@@ -217,6 +215,21 @@ def test_weight_norm_is_cut_with_its_directions(norm: Callable[[nn.Linear], Any]
     torch.testing.assert_close(middle.weight.norm(dim=1), small.get_parameter(gains[0]).flatten())
     assert middle.weight.shape == (8, 3)
     assert middle.in_features == 3
+
+
+@old_tools
+@pytest.mark.parametrize("norm", [spectral_norm, parametrizations.spectral_norm])
+def test_a_spectral_norm_is_that_of_the_kept_part(norm: Callable[[nn.Linear], Any]) -> None:
+    """The masked model divides by what parts of the full matrix's vectors make of the part."""
+    made = with_middle(norm)
+    measured = battery(Entry("spectral norm", lambda: (with_middle(norm), (X,))))
+    assert not measured.claimed
+    kept = np.array([0, 3, 4])
+    small: Any = build_module(made, UnitCut(measured.axes, {next(iter(measured.axes.sizes)): kept}))
+    small(X)
+    part = next(p for p in made[2].parameters() if p.dim() == 2).detach()[:, kept]  # type: ignore[index]
+    wanted = part / torch.linalg.matrix_norm(part, 2)
+    torch.testing.assert_close(small[2].weight, wanted, atol=1e-3, rtol=1e-3)
 
 
 def test_declared_axes_are_built_without_an_example() -> None:

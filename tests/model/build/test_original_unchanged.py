@@ -219,8 +219,6 @@ def test_reading_a_computed_weight_leaves_no_trace() -> None:
     before = snapshot(net)
     cut = draw_units(Random("fixed"), trace(net, X), 0.5, Draw(0, 0, 0))
     small: Any = build_module(net, cut, example_inputs=X)
-    name = "middle.parametrizations.weight.0._u"
-    assert torch.equal(small.get_buffer(name), cut.part(name, net.get_buffer(name)))
     assert small.middle.out_features == 4
     assert changes(before, snapshot(net)) == []
 
@@ -229,8 +227,7 @@ def test_reading_a_computed_weight_leaves_no_trace() -> None:
     before = snapshot(grouped)
     cut = draw_units(Random("fixed"), trace(grouped, X[..., None]), 0.5, Draw(0, 0, 0))
     small = build_module(grouped, cut, example_inputs=X[..., None])
-    name = "1.parametrizations.weight.0._u"
-    assert torch.equal(small.get_buffer(name), cut.part(name, grouped.get_buffer(name)))
+    assert small[1].weight.shape == (4, 2, 1)
     assert changes(before, snapshot(grouped)) == []
 
 

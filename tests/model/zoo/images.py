@@ -329,7 +329,7 @@ ENTRIES = (
     entry("aspp", aspp, IMAGE),
     entry("gan", gan, (4, 6)),
     entry("super-resolution", super_resolution, IMAGE),
-    entry("discriminator", discriminator, IMAGE),
+    entry("discriminator", discriminator, IMAGE, mixes=True),
     entry("capsules", capsules, IMAGE, mixes=True),
     entry("global-filter", global_filter, IMAGE, mixes=True),
     entry("fourier-operator", fourier_operator, IMAGE),

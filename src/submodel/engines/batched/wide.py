@@ -152,16 +152,19 @@ class WideForward:
             return lambda _wide, _clients, x: x.flatten(1)
         if isinstance(layer, nn.Linear) and len(shape) != 2:
             raise UnstackableError("a linear layer acts on another dimension than the first")
-        names = [
-            None if (tensor := getattr(layer, name, None)) is None else self.names[id(tensor)]
-            for name in ("weight", "bias", "running_mean", "running_var")
+        if kind not in WITH_WEIGHTS and kind not in _BATCH_NORMS:
+            raise UnstackableError(f"there is no wide form of {kind.__name__}")
+        tensors = [
+            getattr(layer, n, None) for n in ("weight", "bias", "running_mean", "running_var")
         ]
+        if any(tensor is not None and id(tensor) not in self.names for tensor in tensors):
+            raise UnstackableError(f"a {kind.__name__} computes with a tensor that it does not own")
+        names = [None if tensor is None else self.names[id(tensor)] for tensor in tensors]
         if kind in WITH_WEIGHTS:
             self._pixels[str(names[0])] = math.prod(out[2:])
             return WITH_WEIGHTS[kind](layer, *names[:2])
-        if isinstance(layer, _BatchNorm) and kind in _BATCH_NORMS:
-            return wide_batch_norm(layer, names)
-        raise UnstackableError(f"there is no wide form of {kind.__name__}")
+        assert isinstance(layer, _BatchNorm)
+        return wide_batch_norm(layer, names)
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from submodel.model.axes.on_demand import ChangedValues
 from submodel.model.axes.trial import Example, Trial, distance, double
 from submodel.model.axes.verify import TOLERANCE, AxesError, complaint
 from submodel.model.build import build_module
+from submodel.model.build.tensors import settle_spectral_norms
 from submodel.model.capacity import units_held
 from submodel.model.cut import UnitCut, copy_part
 from submodel.randomness import generator
@@ -154,6 +155,7 @@ class Sub:
         original_data = [tensor.data for _, tensor in tensors]
         for name, tensor in tensors:
             tensor.data = copy_part(other, name, self.trial.values[name])
+        settle_spectral_norms(self.module)
         gap = distance(self.outputs, self._run())
         for (_, tensor), data in zip(tensors, original_data, strict=True):
             tensor.data = data

@@ -26,6 +26,7 @@ from submodel.model.build.output_check import OutputCheck
 from submodel.model.build.padding import pad_groups
 from submodel.model.build.sizes import Sizes
 from submodel.model.build.solve import narrow_values
+from submodel.model.build.tensors import settle_spectral_norms
 from submodel.model.cut import WHOLE, Cut, PlannedCut, UnitCut, copy_part, lay_out
 from submodel.model.inputs import Inputs
 
@@ -87,6 +88,9 @@ def build_module(
             if cut.axes.code_numbers is not None:
                 _refuse(misfits(small, sizes, cut.axes.code_numbers))
                 pad_groups(module, small, cut.axes.code_numbers.grouping_modules)
+    pairs = zip(small.buffers(), module.buffers(), strict=True)
+    if any(buffer.shape != whole.shape for buffer, whole in pairs):
+        settle_spectral_norms(small)
     refuse_parts(module, small)
     if example_inputs is not None:
         OutputCheck(module, example_inputs, outputs).check(small, cut)
@@ -127,6 +131,7 @@ def sharing(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
         for name, buffer in module.named_buffers()
     }
     copy = copy_module(module, parameters, buffers)
+    settle_spectral_norms(copy)
     refuse_parts(module, copy)
     return copy
 

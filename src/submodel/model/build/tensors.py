@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from submodel.model.cut import Cut, lay_out
 
@@ -71,6 +75,41 @@ def load(module: nn.Module, tensors: dict[str, Tensor]) -> None:
         for name, buffer in module.named_buffers():
             if name in tensors:
                 buffer.copy_(tensors[name])
+    settle_spectral_norms(module)
+
+
+@torch.no_grad()
+def settle_spectral_norms(module: nn.Module) -> None:
+    """Let every spectral norm of ``module`` divide by the largest singular value of its own matrix.
+
+    It multiplies its matrix by two vectors that it iterates in training. Parts of vectors, and the
+    mean of those of several clients, are not those of the matrix at hand.
+
+    >>> net = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(2, 2))
+    >>> load(net, {name: torch.ones_like(t) for name, t in tensors_of(net).items()})
+    >>> net.eval().weight.norm()
+    tensor(1., grad_fn=<LinalgVectorNormBackward0>)
+    """
+    for layer in module.modules():
+        steps: list[Callable[[], object]] = []
+        parts: list[nn.Module] = []  # each of them iterates while it is in training mode
+        if isinstance(layer, ParametrizationList):
+            steps, parts = [layer], [part for part in layer if isinstance(part, _SpectralNorm)]
+        elif hooks := [h for h in layer._forward_pre_hooks.values() if isinstance(h, SpectralNorm)]:
+            steps, parts = [partial(hook, layer, ()) for hook in hooks], [layer]
+        if not parts or any(parameter.is_meta for parameter in layer.parameters()):
+            continue
+        modes = [(part, part.training) for part in (*parts, *layer.modules())]
+        for part, _ in modes:
+            part.training = part in parts  # others may draw at random, or keep statistics
+        for step in steps * _ITERATIONS:
+            step()
+        for part, mode in modes:
+            part.training = mode
+
+
+_ITERATIONS = 15
+"""As many as torch takes for a new layer."""
 
 
 @torch.no_grad()
