@@ -57,7 +57,9 @@ def test_a_layer_that_reads_the_tensor_of_another_is_trained() -> None:
     tied: Any = made[2]
     del tied.weight
     tied.weight = made[0].bias.detach().outer(made[0].bias.detach())  # type: ignore[index, union-attr, operator]
-    BatchedEngine(setup_of(made, examples(), data={"partition": "iid"}))
+    by_weight = {"granularity": "coordinate"}
+    setup = setup_of(made, examples(), data={"partition": "iid"}, scheme=by_weight)
+    assert_equal_updates(setup, EXACT_TOLERANCE)
 
 
 @old_tools

@@ -68,6 +68,12 @@ def merge_all_updates(accumulators: Sequence[Accumulator]) -> list[dict[str, Ten
     for one, offer, memory in zip(accumulators, offers, memories, strict=True):
         one.hand_over(offer, memory, 64)
     everyones = [(offer, memory, 64) for offer, memory in zip(offers, memories, strict=True)]
-    for one in accumulators:
-        one.adopt(everyones, ThreadExchange(0, {}, Barrier(1)))
-    return [one.merge() for one in accumulators]
+    table: dict[int, Any] = {}
+    barrier = Barrier(len(accumulators))
+
+    def merge(number: int) -> dict[str, Tensor]:
+        accumulators[number].adopt(everyones, ThreadExchange(number, table, barrier))
+        return accumulators[number].merge()
+
+    with ThreadPoolExecutor(len(accumulators)) as pool:
+        return list(pool.map(merge, range(len(accumulators))))

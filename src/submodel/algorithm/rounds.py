@@ -255,7 +255,7 @@ def output_step(
     )
     tally = Tally(setup.axes, state.tensors, costs, travel=setup.travel)
     workers = Workers(engine, group, tally)
-    accumulator = Accumulator(setup.travel.of_update(state.tensors), FILL_IN)
+    accumulator = replace(setup, rule=FILL_IN).begin_sums(setup.travel.of_update(state.tensors))
     present = setup.clients.present(None)
     everyone = [
         Assignment(

@@ -65,6 +65,7 @@ class Setup:
     headline: str = "loss"  # the metric that a run is judged by
     augment: Augmentations = field(default_factory=Augmentations)  # of training batches
     keeps_slots: bool = False  # whether clients' optimisers go on where they ended
+    constants: frozenset[str] = frozenset()  # buffers that are not finite: they never come back
     scorer: Scorer = plain_scorer  # what computes a module's outputs when it is scored
 
     @property
@@ -88,7 +89,7 @@ class Setup:
     def travel(self) -> Travel:
         """Which tensors go out, and which come back."""
         by_units = self.granularity == "unit" and self.alignment == "residual"
-        return travel_of(self.module, self.axes, by_units)
+        return travel_of(self.module, self.axes, by_units, self.constants)
 
     @cached_property
     def pairs(self) -> list[FactorPair]:
@@ -98,9 +99,11 @@ class Setup:
 
     def begin_sums(self, whole: Mapping[str, Tensor]) -> Accumulator:
         """Where the updates of a round to these tensors are added up."""
+        sums = Accumulator(whole, self.rule)
         if isinstance(self.rule, HasSums):
-            return self.rule.sums(whole, self.pairs)
-        return Accumulator(whole, self.rule)
+            sums = self.rule.sums(whole, self.pairs)
+        sums.expect_statistics(whole.keys() - set(self.parameter_names))
+        return sums
 
     def weight(self, examples: int) -> float:
         """What the update of a client with so many examples counts."""

@@ -2,6 +2,8 @@
 
 Of what is not trained (``requires_grad = False``), a client needs the same in every round where no
 cut ever takes a part of it: such a *base* is sent once, before a client's first task, and kept.
+Buffers that hold a value that is not finite, as a mask of minus infinities, are no mean of anything
+and do not come back either.
 Where cuts do take parts, as of a frozen layer whose width is cut, a client holds another part in
 every round, and gets it in every round: to keep the whole would be to hold more than it can.
 """
@@ -9,6 +11,7 @@ every round, and gets it in every round: to keep the whole would be to hold more
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -69,7 +72,30 @@ def untrained_names(module: nn.Module) -> frozenset[str]:
     return frozenset(name for name, p in module.named_parameters() if not p.requires_grad)
 
 
-def travel_of(module: nn.Module, axes: Axes, by_units: bool = True) -> Travel:
+def constant_names(module: nn.Module) -> frozenset[str]:
+    """The exchanged buffers that hold a value that is not finite.
+
+    >>> import torch
+    >>> net = nn.Identity()
+    >>> net.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    >>> constant_names(net)
+    frozenset({'mask'})
+    """
+    persistent = module.state_dict().keys()
+    return frozenset(
+        name
+        for name, buffer in module.named_buffers()
+        if name in persistent and buffer.is_floating_point() and not buffer.is_meta
+        if not bool(buffer.isfinite().all())
+    )
+
+
+def travel_of(
+    module: nn.Module,
+    axes: Axes,
+    by_units: bool = True,
+    constants: AbstractSet[str] = frozenset(),
+) -> Travel:
     """What travels in a run that cuts along these axes.
 
     Args:
@@ -77,13 +103,14 @@ def travel_of(module: nn.Module, axes: Axes, by_units: bool = True) -> Travel:
         axes: of the run
         by_units: whether cuts take units of the axes, and nothing else; masks of single weights,
             or channels drawn layer by layer, leave no tensor whole
+        constants: the buffers that do not come back
 
     >>> from submodel.model.axes import declare
     >>> layer = nn.Linear(2, 1, bias=False).requires_grad_(False)
     >>> travel_of(layer, declare({}, {})).base_names
     frozenset({'weight'})
     """
-    names = untrained_names(module)
+    names = untrained_names(module) | constants
     if not by_units:
         return Travel(names)
     cut_axes = {*axes.cut_by_capacity, CLASSES} & axes.sizes.keys()

@@ -38,12 +38,14 @@ class ModelFindings:
         selects_logits: whether the module's logits are selected from what it returns.
         is_empty: whether this process needs no values.
         metrics: the names of those that the model's outputs allow; None: all of the task.
+        constants: the buffers that never come back from clients.
     """
 
     axes: Axes
     selects_logits: bool
     is_empty: bool
     metrics: tuple[str, ...] | None = None
+    constants: frozenset[str] = frozenset()
 
     def select_outputs(self, module: nn.Module) -> nn.Module:
         """The module, so that it returns what counts."""
@@ -74,7 +76,8 @@ def findings_of(setup: Setup, config: Config) -> ModelFindings | None:
     needs_no_values = is_plain and role(setup.scheme, HasMemory) is None
     selects_logits = selection_of(setup.module) is not None
     is_empty = needs_no_values and can_release(setup.module)
-    return ModelFindings(setup.axes, selects_logits, is_empty, tuple(setup.metrics))
+    metrics = tuple(setup.metrics)
+    return ModelFindings(setup.axes, selects_logits, is_empty, metrics, setup.constants)
 
 
 @contextmanager
@@ -94,6 +97,7 @@ def pass_on(findings: ModelFindings | None) -> Iterator[None]:
             "selects_logits": findings.selects_logits,
             "is_empty": findings.is_empty,
             "metrics": findings.metrics,
+            "constants": sorted(findings.constants),
         }
         path.write_text(json.dumps(content), encoding="utf-8")
         os.environ[_VARIABLE] = str(path)
@@ -111,4 +115,5 @@ def passed_findings() -> ModelFindings | None:
     content = json.loads(Path(path).read_text("utf-8"))
     is_empty = content["is_empty"] and int(os.environ["LOCAL_RANK"]) > 0
     axes, metrics = from_json(content["axes"]), tuple(content["metrics"])
-    return ModelFindings(axes, content["selects_logits"], is_empty, metrics)
+    constants = frozenset(content["constants"])
+    return ModelFindings(axes, content["selects_logits"], is_empty, metrics, constants)

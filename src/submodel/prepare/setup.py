@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from submodel.local.training import trainable_parameters
 from submodel.model.axes import Axes, Dimension
 from submodel.model.empty import without_values
 from submodel.model.inputs import first_column
+from submodel.model.travel import constant_names
 from submodel.model.weights import load_weights
 from submodel.prepare.assembly import assemble_setup
 from submodel.prepare.axes import find_axes, only_cut_ranks
@@ -187,6 +189,8 @@ def prepare(
     setup = assemble_setup(
         config, module, cut_axes, scheme, PartitionedClients(data, partition), task
     )
+    constants = constant_names(module) if findings is None else findings.constants
+    setup = replace(setup, constants=constants)
     if config.clients.least is not None and not setup.population.sample(0):
         raise ConfigError([f"clients.least: no client can hold {config.clients.least:g}"])
     if config.train.evaluate_clients != "no":

@@ -25,9 +25,10 @@ from submodel.algorithm.merge.blocks import blocks_of
 from submodel.algorithm.merge.covering import LazyMasks, count_union
 from submodel.algorithm.merge.exchange import Exchange, run_jobs
 from submodel.algorithm.merge.guards import misfit, unsound
+from submodel.algorithm.merge.large import LargeStatistics
 from submodel.algorithm.merge.one_tensor import MergePlan
 from submodel.algorithm.merge.parcels import SharedBytes
-from submodel.algorithm.merge.rules import MergeRule
+from submodel.algorithm.merge.rules import MergeRule, average
 from submodel.algorithm.merge.small import SmallTensors
 from submodel.algorithm.merge.waiting import WaitingUpdates, as_rows
 from submodel.model.cut import Cut, LastCut, Tensors
@@ -63,12 +64,28 @@ class Accumulator:
         self._have_one_cut = False  # all processes the same
         self._small = SmallTensors(whole)
         self._shapes = LastCut(lambda cut: {n: cut.shape(n, t.shape) for n, t in whole.items()})
+        self._statistics: AbstractSet[str] = frozenset()
+        self._large = LargeStatistics(whole, self._statistics)
         self.notes: dict[str, float] = {}  # what `merge` has to tell, for the round's metrics
+
+    def expect_statistics(self, names: AbstractSet[str]) -> None:
+        """Before the first update: these tensors are no weights, and bounded by another scale.
+
+        Args:
+            names: of buffers, which have the scale of the data.
+        """
+        self._statistics = names
+        self._large = LargeStatistics(self._whole, names)
 
     def refusal(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> str | None:
         """Why an update must not be merged, in words; None if it may."""
         reason = self.weight_refusal(weight) or misfit(self._shapes(cut), tensors)
-        return reason or unsound(tensors)
+        return reason or self._unsound(cut, tensors)
+
+    def _unsound(self, cut: Cut, tensors: Tensors) -> str | None:
+        """Which tensor of an update holds a value that no sane model has; None if none does."""
+        everything = self.everything
+        return unsound(tensors, self._statistics, lambda name: cut.part(name, everything[name]))
 
     def weight_refusal(self, weight: float) -> str | None:
         """Why nobody of such a weight can be added any more; None if one can."""
@@ -78,7 +95,7 @@ class Accumulator:
 
     def add(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> None:
         """Add one client's tensors, as they came back; they are kept, and must not change."""
-        self._waiting.add(cut, tensors, weight)
+        self._waiting.add(cut, self._large.take(cut, tensors, weight), weight)
 
     def join(self, exchange: Exchange) -> None:
         """From here on the sums are those of all processes; each must ask the same of them.
@@ -90,6 +107,7 @@ class Accumulator:
         exchange.add(counts)
         self._waiting.weight, self._waiting.count = float(counts[0]), int(counts[1])
         self._exchange = exchange
+        self._large.join(exchange)
         digests = [holding.digest for holding in self._waiting.holdings]
         is_alone = len(digests) == 1 and self._waiting.more is None
         everyones = exchange.gather(digests[0] if is_alone else None)
@@ -119,6 +137,7 @@ class Accumulator:
             exchange: with the other processes.
         """
         self._waiting.adopt(offers)
+        self._large.join(exchange)
         self._others = exchange
 
     @property
@@ -234,6 +253,12 @@ class Accumulator:
         others = [name for name in self._whole if name not in tensors]
         jobs = (job for name in others for job in plan.jobs(name, tensors, writes=writes))
         run_jobs(jobs, self._exchange)
+        for name, change in self._large.changes().items():
+            holder_weight = self._holder_weight(name)
+            if writes:
+                rest = tensors[name].double()
+                new = average(rest, change, holder_weight, self.weight, self._rule)
+                tensors[name].copy_(new)
         if in_place and (exchange := self._others or self._exchange) is not None:
             exchange.gather(None)  # whoever reads it from here on reads what is merged
             exchange.release()

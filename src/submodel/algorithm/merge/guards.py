@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import torch
+from torch import Tensor
 
 from submodel.model.cut import Tensors
 
@@ -31,8 +33,21 @@ def misfit(shapes: Mapping[str, Sequence[int]], tensors: Tensors) -> str | None:
     return None
 
 
-def unsound(tensors: Tensors) -> str | None:
+LARGEST_STATISTIC = 2.0**60
+"""No statistic of a sane model is larger: raw features of a billion have a variance of 2^60."""
+
+
+def unsound(
+    tensors: Tensors,
+    statistics: AbstractSet[str] = frozenset(),
+    before: Callable[[str], Tensor] | None = None,
+) -> str | None:
     """Which tensor holds a value that no sane model has, in words; None if none does.
+
+    Args:
+        tensors: what came.
+        statistics: those that are no weights, but buffers: they have the scale of the data.
+        before: the values that were sent; a tensor that still has them is not judged.
 
     >>> unsound({"w": torch.tensor([1.0, float("inf")])})
     'w holds a value that is not finite'
@@ -46,6 +61,7 @@ def unsound(tensors: Tensors) -> str | None:
         largest = max(map(abs, map(float, tensor.aminmax()))) if tensor.numel() else 0.0
         if not math.isfinite(largest):
             return f"{name} holds a value that is not finite"
-        if largest > LARGEST_VALUE:
+        most = LARGEST_STATISTIC if name in statistics else LARGEST_VALUE
+        if largest > most and (before is None or not torch.equal(before(name), tensor)):
             return f"{name} holds a value of size {largest:.3g}: training diverged"
     return None

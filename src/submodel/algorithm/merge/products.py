@@ -118,7 +118,7 @@ class ProductSums(Accumulator):
     def refusal(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> str | None:
         """Why an update must not be merged, in words; None if it may."""
         reason = self.weight_refusal(weight) or misfit(self._shapes_back(cut), tensors)
-        return reason or unsound(tensors) or unsound(self._with_products(cut, tensors))
+        return reason or self._unsound(cut, tensors) or unsound(self._products_after(cut, tensors))
 
     def add(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> None:
         """Add one client's tensors, as they came back."""
@@ -127,10 +127,14 @@ class ProductSums(Accumulator):
     def _with_products(self, cut: Cut, tensors: Tensors) -> dict[str, Tensor]:
         """An update as it is added: ranks that the client did not hold are as they were."""
         view = {name: tensor for name, tensor in tensors.items() if name not in self._factors}
-        for name, pair in self._products.items():
-            change = pair.product(tensors) - self._parts(cut)[name]
-            view[name] = self._whole[name] + change
-        return view
+        return view | self._products_after(cut, tensors)
+
+    def _products_after(self, cut: Cut, tensors: Tensors) -> dict[str, Tensor]:
+        """The products of an update alone."""
+        return {
+            name: self._whole[name] + (pair.product(tensors) - self._parts(cut)[name])
+            for name, pair in self._products.items()
+        }
 
     @property
     def everything(self) -> Tensors:

@@ -213,7 +213,8 @@ class BatchedEngine:
         for client, (mean, weight), tensors, slots in results:
             where, cut, total = client.task.assignment, client.task.cut, client.total
             example_count = sum(map(len, client.batches))
-            yield Update(where, cut, tensors, total, example_count, mean, (), weight, slots)
+            updated = self._setup.travel.of_update(tensors)
+            yield Update(where, cut, updated, total, example_count, mean, (), weight, slots)
 
     def _train_by_steps(
         self, forward: Forward, clients: Sequence[StackedClient], stack: Stack, loss: StackedLoss

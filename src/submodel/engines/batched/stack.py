@@ -219,7 +219,7 @@ class Stack:
         apart = {
             name: wide.to("cpu").contiguous().view(self._clients, *self._shapes[name])
             for name, wide in self._tensors.items()
-            if name not in self._untrained_names
+            if name not in self._untrained_names and name not in self._shared_names
         }
         for client in range(self._clients):
             yield {name: tensor[client] for name, tensor in apart.items()}
