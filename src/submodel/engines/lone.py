@@ -7,7 +7,7 @@ round; elsewhere the training that fails on one says why.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain, islice
@@ -19,6 +19,7 @@ from submodel.algorithm.types import Setup, Task
 from submodel.engines.estimate import Estimate
 from submodel.errors import DataError
 from submodel.local.work import LocalWork, batch_length, batches_per_pass
+from submodel.model.axes.failure import innermost
 from submodel.model.build import build_module
 from submodel.model.inputs import Inputs, call, map_inputs, take_rows
 from submodel.model.seeding import seeded
@@ -55,11 +56,6 @@ def refusal(module: nn.Module, example: Inputs) -> str | None:
     >>> refusal(net, torch.zeros(2, 1, 4, 4)) is None, refusal(net, torch.zeros(2, 1, 3, 3))[:31]
     (True, '1 (BatchNorm2d): Expected more ')
     """
-    inside: list[str] = []
-    for name, layer in module.named_modules():
-        label = f"{name} ({type(layer).__name__})" if name else type(layer).__name__
-        layer.register_forward_pre_hook(_entering(label, inside))
-        layer.register_forward_hook(_leaving(inside))
     module.train()
     if module_is_empty := any(p.is_meta for p in module.parameters()):
         example = map_inputs(lambda tensor: tensor.to("meta"), example)
@@ -68,29 +64,19 @@ def refusal(module: nn.Module, example: Inputs) -> str | None:
     with torch.no_grad(), seeded(None), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for batch in (two, take_rows(two, slice(1))):
-            inside.clear()
             try:
                 outputs.append(call(module, batch))
             except Exception as error:
                 if not outputs:
                     return None  # it is not for the number of examples
                 text = str(error).splitlines() or [type(error).__name__]
-                return f"{inside[-1]}: {text[0]}"
+                path, layer = innermost(module, error.__traceback__)
+                kind = type(layer).__name__
+                return f"{path} ({kind}): {text[0]}" if path else f"{kind}: {text[0]}"
     if module_is_empty or not all(isinstance(out, Tensor) for out in outputs):
         return None
     finite = [bool(torch.isfinite(out).all()) for out in outputs]
     return "its outputs are not finite" if finite == [True, False] else None
-
-
-def _entering(label: str, inside: list[str]) -> Callable[[nn.Module, object], None]:
-    return lambda _layer, _inputs: inside.append(label)
-
-
-def _leaving(inside: list[str]) -> Callable[[nn.Module, object, object], None]:
-    def leave(_layer: nn.Module, _inputs: object, _outputs: object) -> None:
-        inside.pop()
-
-    return leave
 
 
 def problems(setup: Setup, rounds: int) -> list[str]:

@@ -175,8 +175,8 @@ def _flops_by_layer(small: nn.Module, inputs: Inputs) -> dict[str, int]:
     with isolate(small, ours=True):
         counter = _Flops()
         for name, layer in small.named_modules():
-            layer.register_forward_pre_hook(partial(counter.enter, name))
-            layer.register_forward_hook(counter.leave)
+            layer.register_forward_pre_hook(partial(counter.enter, name), prepend=True)
+            layer.register_forward_hook(counter.leave, always_call=True)
         with counter:
             run(small, inputs)
         if not counter.has_nested:

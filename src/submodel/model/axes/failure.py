@@ -32,7 +32,7 @@ def explain(module: nn.Module, inputs: Any, error: Exception) -> str:
     text = f"{type(module).__name__} does not run on {_describe_inputs(inputs)}"
     if (misfit := _signature_misfit(module, positional, keywords)) is not None:
         return f"{text}: {misfit}"
-    path, layer = _innermost(module, error.__traceback__)
+    path, layer = innermost(module, error.__traceback__)
     where = f" in {path!r} ({type(layer).__name__})" if path else ""
     text += f": {type(error).__name__}{where}: {_first_line(error)}"
     tensors = [value for value in (*positional, *keywords.values()) if isinstance(value, Tensor)]
@@ -81,7 +81,7 @@ def _signature_misfit(
     return None
 
 
-def _innermost(module: nn.Module, trail: TracebackType | None) -> tuple[str, nn.Module]:
+def innermost(module: nn.Module, trail: TracebackType | None) -> tuple[str, nn.Module]:
     """The path of the layer that was running last, and the layer."""
     paths = {id(layer): path for path, layer in module.named_modules()}
     innermost = module

@@ -271,6 +271,6 @@ def watch_numbers(
             mode.running.pop()
 
         undo.callback(global_hooks.register_module_forward_pre_hook(enter).remove)
-        undo.callback(global_hooks.register_module_forward_hook(leave).remove)
+        undo.callback(global_hooks.register_module_forward_hook(leave, always_call=True).remove)
         undo.enter_context(mode)
         yield mode.log

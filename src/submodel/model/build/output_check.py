@@ -13,7 +13,7 @@ from torch import nn
 
 from submodel.errors import SubmodelError
 from submodel.model.axes import CLASSES
-from submodel.model.axes.failure import ForwardError
+from submodel.model.axes.failure import ForwardError, innermost
 from submodel.model.axes.forward import isolate, outputs_of, run
 from submodel.model.axes.keep import preserve
 from submodel.model.axes.source import failing_line
@@ -112,10 +112,12 @@ def _shapes(
             def leave(*_: object) -> None:
                 running.pop()
 
-            hooks.callback(layer.register_forward_pre_hook(enter).remove)
-            hooks.callback(layer.register_forward_hook(leave).remove)
+            hooks.callback(layer.register_forward_pre_hook(enter, prepend=True).remove)
+            hooks.callback(layer.register_forward_hook(leave, always_call=True).remove)
         try:
             result = run(module, inputs)
         except ForwardError as problem:
-            raise _FailedInsideError(running[-1] if running else "", problem) from problem.__cause__
+            cause = problem.__cause__ or problem
+            path, _ = innermost(module, cause.__traceback__)
+            raise _FailedInsideError(path, problem) from problem.__cause__
     return [tuple(tensor.shape) for tensor in outputs_of(result, outputs)]
