@@ -13,10 +13,14 @@ from torch.nn.parameter import is_lazy
 
 from submodel.data import Dataset, Examples
 from submodel.errors import ConfigError, DataError, SubmodelError
-from submodel.model.axes.failure import ForwardError
+from submodel.model.axes import Axes
+from submodel.model.axes.failure import ForwardError, innermost
 from submodel.model.axes.forward import isolate, run
 from submodel.model.axes.kinds import refuse_kinds
-from submodel.model.inputs import Inputs, columns, from_columns, take_rows
+from submodel.model.axes.source import failing_line
+from submodel.model.inputs import Inputs, call, columns, from_columns, take_rows
+from submodel.model.seeding import seed_torch
+from submodel.model.travel import constant_names
 from submodel.tasks.classification import smoothing_of
 from submodel.tasks.counting import value_of
 from submodel.tasks.language import TokenCrossEntropy
@@ -25,6 +29,7 @@ from submodel.tasks.loss import Loss
 from submodel.tasks.metrics import BatchMetric
 
 _FEW = 2  # examples that a trial takes
+_MOST = 64  # where two are too few
 _ROWS = 1 << 16
 
 
@@ -106,6 +111,11 @@ def check_model(module: nn.Module) -> None:
             )
         elif tensor.is_inference():
             problems.append(f"model: {name} was made in inference mode and cannot be trained")
+        elif name in parameters and tensor.is_complex():
+            problems.append(
+                f"model: {name} is complex, and clients' weights are averaged as real numbers; hold "
+                "torch.view_as_real of it, and use torch.view_as_complex in the forward"
+            )
         elif name in parameters and not bool(tensor.isfinite().all()):
             problems.append(f"model: {name} holds a value that is not finite")
         if problems:
@@ -119,6 +129,90 @@ def check_fit(module: nn.Module, data: Dataset, loss: Loss) -> None:
     with torch.inference_mode(False), torch.enable_grad():  # wherever it is called
         _check_part(module, data, data.train, loss, "training")
         _check_part(module, data, data.test, loss, "test")
+
+
+def check_step(
+    small: nn.Module, data: Dataset, loss: Loss, batch_size: int | None, axes: Axes
+) -> None:
+    """Raise unless a sub-model takes a training step: forward and backward, in training mode.
+
+    Code may fail there alone: a layer that evaluation never runs was not traced, so that its
+    weights are whole.
+
+    Args:
+        small: of the smallest capacity; it is not the same afterwards.
+        data: of the run.
+        loss: of the run.
+        batch_size: that of training; where two examples are too few, as many are tried.
+        axes: of the model.
+    """
+    if any(p.is_meta for p in small.parameters()) or len(data.train) < _FEW:
+        return
+    small.train()
+    constants = {name: small.get_buffer(name).clone() for name in constant_names(small)}
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.random.fork_rng(devices=[]),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        if (error := _step_error(small, data.train.take(slice(_FEW)), loss)) is not None:
+            batch = data.train.take(slice(min(batch_size or _MOST, _MOST)))
+            if _step_error(small, batch, loss) is not None:
+                raise ConfigError([_step_problem(small, error, axes)]) from error
+    for name, before in constants.items():
+        if not torch.equal(small.get_buffer(name), before):
+            raise ConfigError(
+                [
+                    f"model: {name} holds a value that is not finite, and training changes it, so "
+                    "that clients' values have no mean; let it begin with a finite value"
+                ]
+            )
+
+
+def _step_error(small: nn.Module, examples: Examples, loss: Loss) -> Exception | None:
+    seed_torch(0)
+    try:
+        outputs = call(small, examples.x)
+        if not isinstance(outputs, Tensor):
+            raise TypeError(f"its forward returns a {type(outputs).__name__}, and not a tensor")
+        value = loss(outputs, examples.y)
+        parameters = [p for p in small.parameters() if p.requires_grad]
+        torch.autograd.grad(value, parameters, allow_unused=True)
+    except SubmodelError:
+        raise
+    except Exception as error:  # whatever the model's own code raises
+        return error
+    return None
+
+
+def _step_problem(small: nn.Module, error: Exception, axes: Axes) -> str:
+    """Why a sub-model cannot be trained, and what to do about it."""
+    path, layer = innermost(small, error.__traceback__)
+    where = f" in {path!r} ({type(layer).__name__})" if path else ""
+    reason = next(iter(str(error).splitlines()), "")
+    reason = reason.partition(" Hint: ")[0].partition(". To resolve")[0]
+    text = (
+        f"model: in training mode it does not take a step: {type(error).__name__}{where}: {reason}"
+    )
+    if "use_reentrant" in reason:
+        return f"{text}; give torch.utils.checkpoint use_reentrant=False"
+    if isinstance(error, TypeError) and "forward returns" in reason:
+        return f"{text}; outputs=lambda returned: ... selects the tensor, in both modes"
+    unseen = sorted(axes.unused_tensors)
+    if unseen and "inplace operation" not in reason:
+        names = ", ".join(unseen[:4]) + (", ..." if len(unseen) > 4 else "")
+        return (
+            f"{text}; evaluation mode, in which the axes are found, never reads {names}: compute "
+            "with them in both modes (and use the result in training), or keep the axes before "
+            f"them whole, by axes.whole; there are {', '.join(axes.cut_by_capacity)}"
+        )
+    return f"{text}{_line(error)}"
+
+
+def _line(error: Exception) -> str:
+    return f", at {line}" if (line := failing_line(error)) else ""
 
 
 def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, name: str) -> None:

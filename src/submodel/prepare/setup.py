@@ -204,7 +204,7 @@ def prepare(
     if findings is None:
         say("its sub-models: built and tried")
         try_scheme(setup)
-        check_builds(module, cut_axes, scheme, config, data, built_in)
+        check_builds(module, cut_axes, scheme, config, data, loss, built_in)
     if config.engine.name != "flower" and (problems := lone.problems(setup, config.train.rounds)):
         raise ConfigError(problems)  # a device tells itself, when it knows what it has
     return setup
