@@ -22,6 +22,7 @@ from submodel.algorithm.scaling import scale_model
 from submodel.algorithm.score import (
     BATCH,
     Score,
+    lay_out_images,
     layout_of,
     present_layout,
     score,
@@ -83,9 +84,9 @@ def moments_of(module: nn.Module, x: Inputs, spread: Spread = in_order) -> Tenso
     layout_before, layout = present_layout(module), layout_of(module)
     if layout == layout_before:
         return moments(module, split_inputs(x, module), spread)
-    module.to(memory_format=layout)  # type: ignore[call-overload]
+    lay_out_images(module, layout)
     rows = moments(module, split_inputs(x, module), spread)
-    module.to(memory_format=layout_before)  # type: ignore[call-overload]
+    lay_out_images(module, layout_before)
     return rows
 
 

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from submodel.algorithm.score import layout_of
+from submodel.algorithm.score import lay_out_images, layout_of
 from submodel.model.build import build_module, load, load_local, sharing, to_device
 from submodel.model.cut import WHOLE, Cut, gather
 from submodel.model.pool import quicken_pools
@@ -81,7 +81,7 @@ def lent_module(
     small = shelf.pop(key, None)  # nobody else is lent it meanwhile
     if small is None:
         small = share_cut(module, tensors, cut, device).eval()
-        small.to(memory_format=layout_of(small))  # type: ignore[call-overload]
+        lay_out_images(small, layout_of(small))
         quicken_pools(small)
     else:
         load(small, _parts(tensors, cut, device))

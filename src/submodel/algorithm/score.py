@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from submodel.algorithm.types import Setup
 from submodel.data import Examples
@@ -45,6 +46,19 @@ def layout_of(module: nn.Module) -> torch.memory_format:
     convs = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
     wide = convs and min(layer.out_channels for layer in convs) >= _FEW_CHANNELS
     return torch.channels_last if wide else present_layout(module)
+
+
+def lay_out_images(module: nn.Module, layout: torch.memory_format) -> None:
+    """Let convolutions hold their weights in this order; other code may view its own as they are.
+
+    >>> lay_out_images(net := nn.Conv2d(2, 2, 2), torch.channels_last)
+    >>> _is_channels_last(net.weight)
+    True
+    """
+    for layer in module.modules():
+        for parameter in layer.parameters(recurse=False) if isinstance(layer, _ConvNd) else ():
+            if parameter.dim() == 4:
+                parameter.data = parameter.data.contiguous(memory_format=layout)
 
 
 def present_layout(module: nn.Module) -> torch.memory_format:

@@ -113,7 +113,7 @@ def check_model(module: nn.Module) -> None:
             problems.append(f"model: {name} was made in inference mode and cannot be trained")
         elif name in parameters and tensor.is_complex():
             problems.append(
-                f"model: {name} is complex, and clients' weights are averaged as real numbers; hold "
+                f"model: {name} is complex, and weights are averaged as real numbers; hold "
                 "torch.view_as_real of it, and use torch.view_as_complex in the forward"
             )
         elif name in parameters and not bool(tensor.isfinite().all()):

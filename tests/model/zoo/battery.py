@@ -6,7 +6,8 @@
 2. a sub-model is the masked model wherever the axes say so, by measurement;
 3. a sub-model reads no tensor of the full model and sends it no gradient;
 4. the model comes back from tracing and building as it was given;
-5. at capacity 1 the sub-model is the model, bit for bit, outputs and gradients.
+5. at capacity 1 the sub-model is the model, bit for bit, outputs and gradients;
+6. two clients of two capacities train a round, on the engine that a run has by default.
 
 It computes positions, permutations and masks by itself, in double precision where the net can.
 """
@@ -14,18 +15,24 @@ It computes positions, permutations and masks by itself, in double precision whe
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import submodel
+from submodel.api import Result
+from submodel.errors import SubmodelError
 from submodel.model.axes import Axes, trace
 from submodel.model.axes.layout import Along, FixedPart, Layout, Product
 from submodel.model.build import build_module
@@ -41,6 +48,9 @@ CAPACITIES = (0.25, 0.5, 0.75)
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
 """How far outputs may differ, of the largest: sums in another order. (Some nets compute their norms
 in single precision, whatever their weights are.)"""
+
+UNBATCHED = {"experts", "stacked-experts", "message-passing", "graph-attention"}
+"""Nets whose inputs or outputs are not one row per example: no batches can be made of them."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,9 @@ def battery(entry: Entry) -> Measured:
     bench.check_permutations()
     bench.check_gradients()
     bench.check_whole()
-    return bench.measure()
+    measured = bench.measure()
+    bench.check_training()
+    return measured
 
 
 class Bench:
@@ -185,6 +197,48 @@ class Bench:
                 claims.append(claim)
         return Measured(self.axes, all(claims), max(gaps), dtype)
 
+    def check_training(self) -> None:
+        """One round of two clients: nothing is refused, weights move, and all are finite."""
+        if self.entry.name in UNBATCHED:
+            return
+        if self.entry.refused is not None:
+            with pytest.raises(SubmodelError, match=self.entry.refused):
+                self._train()
+            return
+        result = self._train()
+        assert not result.history[-1]["refused"], f"{self.entry}: {result.history[-1]['refused']}"
+        old, new = (dict(m.named_parameters()) for m in (self.entry.make()[0], result.model))
+        assert all(bool(p.isfinite().all()) for p in new.values()), f"{self.entry}: not finite"
+        moved = sum(not torch.equal(new[name], old[name]) for name in old)
+        assert moved > len(old) / 2, f"{self.entry}: {moved} of {len(old)} parameters moved"
+
+    def _train(self) -> Result:
+        module, inputs = self.entry.make()
+        names = inspect.signature(module.forward).parameters
+        given = [(n, x) for n, x in zip_longest(names, inputs) if isinstance(x, Tensor)]
+        rows: Any = tuple(torch.cat([x, x]) for _, x in given)
+        if len(given) < len(inputs):  # some are left out
+            rows = dict(zip([name for name, _ in given], rows, strict=True))
+        with torch.no_grad():
+            outputs = _first(self.entry.outputs, module(*inputs))
+        targets = torch.zeros(torch.cat([outputs, outputs]).shape)
+        part = rows, targets
+        config: Any = {
+            "data": {"partition": "iid"},
+            "clients": {"count": 2, "per_round": 2, "capacities": [0.5, 1]},
+            "local": {"lr": 0.01, "batch_size": 2},
+            "train": {"rounds": 1},
+        }
+        return submodel.train(
+            module,
+            submodel.dataset(part, part),
+            config,
+            axes=self.axes,
+            loss=_mean_square,
+            outputs=partial(_first, self.entry.outputs),
+            progress=False,
+        )
+
     def build(self, cut: UnitCut) -> nn.Module:
         """The sub-model, checked on the example."""
         small = build_module(self.module, cut)
@@ -292,6 +346,14 @@ class _Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if (path := self.memories.get(tensor.untyped_storage()._cdata)) is not None:
                 self.found.add(path)
         return func(*args, **(kwargs or {}))
+
+
+def _mean_square(outputs: Tensor, _: Tensor) -> Tensor:
+    return outputs.float().square().mean()
+
+
+def _first(outputs: Callable[[Any], Any] | None, result: Any) -> Tensor:
+    return next(_tensors(result if outputs is None else outputs(result)))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -20,6 +20,7 @@ class Entry:
     factory: Callable[[], tuple[nn.Module, Inputs]]
     outputs: Callable[[Any], Any] | None = None  # what of the result counts; None: all of it
     mixes: bool = False  # a norm takes statistics over units that a cut may drop
+    refused: str | None = None  # words with which training refuses it
     training: bool = False  # nothing in the zoo draws random numbers or keeps statistics then
 
     def make(self) -> tuple[nn.Module, Inputs]:

@@ -332,5 +332,5 @@ ENTRIES = (
     entry("discriminator", discriminator, IMAGE, mixes=True),
     entry("capsules", capsules, IMAGE, mixes=True),
     entry("global-filter", global_filter, IMAGE, mixes=True),
-    entry("fourier-operator", fourier_operator, IMAGE),
+    entry("fourier-operator", fourier_operator, IMAGE, refused="is complex"),
 )
