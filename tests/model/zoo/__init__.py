@@ -8,6 +8,7 @@ from tests.model.zoo import (
     hugging_face,
     images,
     library,
+    mechanisms,
     recurrent,
     sequences,
     transformer,
@@ -23,7 +24,12 @@ ZOO: tuple[Entry, ...] = (
 )
 """The common models; none is wider than 64 or slower than a few milliseconds."""
 
-MORE: tuple[Entry, ...] = (*images.ENTRIES, *sequences.ENTRIES, *library.ENTRIES)
+MORE: tuple[Entry, ...] = (
+    *images.ENTRIES,
+    *sequences.ENTRIES,
+    *mechanisms.ENTRIES,
+    *library.ENTRIES,
+)
 """Models with mechanisms of all kinds, for the battery."""
 
 __all__ = ["MORE", "ZOO", "Entry"]
