@@ -14,6 +14,7 @@ import submodel
 from submodel.data import Dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.model.build import build_module
+from tests.model.zoo.net import Net
 from tests.support.engines import EXACT_TOLERANCE, assert_equal_updates, setup_of
 
 Norm = Callable[[nn.Linear], Any]
@@ -83,6 +84,16 @@ def test_a_trained_spectral_norm_is_one(norm: Norm, scheme: str) -> None:
         for layer in (model[0], model[2]):
             largest = torch.linalg.matrix_norm(layer.weight.detach(), 2)
             assert largest.item() == pytest.approx(1, abs=0.1)  # a bound that is iterated
+
+
+def test_a_parametrised_recurrent_layer_is_refused_by_name() -> None:
+    """Torch itself computes with the weights that such a layer had before."""
+    layer = parametrizations.weight_norm(nn.LSTM(6, 8, batch_first=True), "weight_hh_l0")
+    made = Net(
+        lambda m, x: m.down(m.layer(x[:, None])[0][:, -1]), layer=layer, down=nn.Linear(8, 3)
+    )
+    with pytest.raises(submodel.SubmodelError, match=r"layer \(.*LSTM\).*weight_hh_l0.*LSTMCell"):
+        setup_of(made.double(), examples(), data={"partition": "iid"})
 
 
 def test_a_spectral_norm_at_full_capacity_keeps_its_bits() -> None:

@@ -217,9 +217,14 @@ def _embedding(layer: nn.Embedding | nn.EmbeddingBag, cut: LayerCut) -> None:
 
 
 @resizes(nn.RNNBase)
-def _rnn(layer: nn.RNNBase, cut: LayerCut) -> None:  # noqa: ARG001
+def _rnn(layer: nn.RNNBase, cut: LayerCut) -> None:
     gates = {"LSTM": 4, "GRU": 3}.get(layer.mode, 1)
     shapes = {name: parameter.shape for name, parameter in layer.named_parameters()}
+    if computed := sorted(set(layer._flat_weights_names) - shapes.keys()):
+        raise cut.error(
+            f"it computes {computed[0]}, but recurrent layers of torch list their weights "
+            "once, as they were; parametrise a cell, as nn.LSTMCell, in a loop"
+        )
     layer.hidden_size = shapes["weight_hh_l0"][0] // gates
     layer.input_size = shapes["weight_ih_l0"][1]
     if layer.proj_size:
