@@ -51,7 +51,7 @@ def check_builds(
     find_once(built_in, "whole", lambda: check(WHOLE, trains=not is_cut and not is_large(module)))
     if not is_cut:
         return
-    shape_keys = set()
+    shape_keys: set[object] = set()
     plain = [(Static(), capacity, 0) for capacity in shares]
     for rule, capacity, client in [*plain, *((scheme, shares[0], n) for n in range(3))]:
         draw = Draw(config.seed, 0, client)
