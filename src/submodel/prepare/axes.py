@@ -56,6 +56,7 @@ def find_axes(
             whole=config.axes.whole,
             cut=config.axes.cut,
             capacities=capacities,
+            least=config.axes.least,
         )
 
     try:

@@ -189,6 +189,16 @@ def test_what_is_measured_is_said_and_kept() -> None:
     assert "yes, exactly (measured at capacities 0.75)" in findings(axes, is_verified=True)
 
 
+@pytest.mark.parametrize("capacities", [(0.375,), (0.375, 0.5), (0.5, 0.375)])
+def test_every_capacity_is_measured_at_its_own_size(capacities: tuple[float, ...]) -> None:
+    """Three of eight units; single draws hold another number of them."""
+    net = Hidden(lambda _, z: z * 2 if len(z[0]) == 3 else z)
+    axes = trace(net, VECTOR, capacities=capacities)
+    assert (axes.exact, axes.measured) == (False, capacities)
+    assert trace(net, VECTOR, capacities=(0.5, 0.25)).exact is True
+    assert trace(net, VECTOR, capacities=(0.25,), least={"a": 0.375}).exact is False
+
+
 def test_on_the_meta_device_yes_needs_code_that_has_no_size_in_hand() -> None:
     known = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
     axes = trace(known.to("meta"), IMAGE.to("meta"))

@@ -9,8 +9,9 @@ must not move its outputs: a cut that is not aligned shows, and is an error.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -39,11 +40,23 @@ class NotMeasuredError(Exception):
 
 
 def measure(
-    examples: Sequence[Example], axes: Axes, capacities: Iterable[float] = CAPACITIES
+    examples: Sequence[Example],
+    axes: Axes,
+    capacities: Iterable[float] = CAPACITIES,
+    least: Mapping[str, float] = MappingProxyType({}),
 ) -> Axes:
     """The axes, with what sub-models of these capacities are found to be on the examples.
 
+    Every capacity is measured at the sizes that it holds. Before that, units are drawn one by one
+    at the first capacity: they leave different shares of every axis, unless a layer forbids it.
+
     Raises `AxesError` where a sub-model depends on the order of the units that it keeps.
+
+    Args:
+        examples: inputs of the model.
+        axes: of the model.
+        capacities: the capacities to measure.
+        least: the least share of an axis that is held, whatever the capacity.
 
     >>> from submodel.model.axes import trace
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
@@ -56,36 +69,37 @@ def measure(
         return axes
     done_capacities: list[float] = []
     doubts: list[str] = []
-    for number, capacity in enumerate(capacities if axes.cut_by_capacity else ()):
-        # units drawn one by one leave different shares of every axis, unless a layer forbids it
-        for singly in (True, False) if number == 0 else (False,):
-            cut = _random_cut(axes, capacity, number, singly)
-            try:
-                with torch.no_grad(), isolate(examples[0].module):
-                    notes_of_examples = [
-                        _compare(e, cut, capacity, not done_capacities) for e in examples
-                    ]
-            except NotMeasuredError as problem:
-                doubts.append(f"at capacity {capacity:g}: {problem}")
-                continue
-            for notes in notes_of_examples:
-                axes = replace(axes, inexact={**axes.inexact, **notes})
-            done_capacities.append(capacity)
-            break
+    is_reordered = False
+    draws = [(0, True), *((number, False) for number in range(len(capacities)))]
+    for number, singly in draws if axes.cut_by_capacity else ():
+        capacity = capacities[number]
+        cut = _random_cut(axes, capacity, number, None if singly else least)
+        try:
+            with torch.no_grad(), isolate(examples[0].module):
+                notes_of_examples = [_compare(e, cut, capacity, not is_reordered) for e in examples]
+        except NotMeasuredError as problem:
+            doubts += [] if singly else [f"at capacity {capacity:g}: {problem}"]
+            continue
+        is_reordered = True
+        for notes in notes_of_examples:
+            axes = replace(axes, inexact={**axes.inexact, **notes})
+        done_capacities += [] if singly else [capacity]
     unsure = bool(axes.cut_by_capacity) and not done_capacities
     return replace(axes, measured=tuple(done_capacities), doubt="; ".join(doubts) if unsure else "")
 
 
-def _random_cut(axes: Axes, capacity: float, number: int, singly: bool) -> UnitCut:
-    """Random units of every axis: each with the capacity as its chance, or exactly that share."""
+def _random_cut(
+    axes: Axes, capacity: float, number: int, least: Mapping[str, float] | None
+) -> UnitCut:
+    """Random units of every axis: the share that is held; or each with the capacity as chance."""
     units = {}
     for axis, size in axes.cut_by_capacity.items():
         rng = generator(0, "mask", number, 0, axis)
-        kept_units = (
-            np.flatnonzero(rng.random(size) < capacity)
-            if singly
-            else np.sort(rng.choice(size, units_held(capacity, size), replace=False))
-        )
+        if least is None:
+            kept_units = np.flatnonzero(rng.random(size) < capacity)
+        else:
+            count = units_held(max(capacity, least.get(axis, 0.0)), size)
+            kept_units = np.sort(rng.choice(size, count, replace=False))
         if not len(kept_units):
             kept_units = generator(0, "spare", number, 0, axis).integers(size, size=1)
         if len(kept_units) < size:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -53,6 +54,7 @@ def trace(
     cut: Sequence[str] = (),
     verify: bool = True,
     capacities: Sequence[float] = (0.5, 0.25),
+    least: Mapping[str, float] = MappingProxyType({}),
 ) -> Axes:
     """The axes of ``module``, found by watching one forward on ``example_inputs``.
 
@@ -79,6 +81,7 @@ def trace(
             whether a sub-model is the masked model (see `measure`); tensors on the meta device
             have no values to verify.
         capacities: those at which that is measured.
+        least: the least share of an axis that is held then, whatever the capacity.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -114,7 +117,7 @@ def trace(
         all_examples = [Example(module, example, outputs) for example in examples]
         for example in all_examples:
             verify_on(example, axes)
-        axes = measure(all_examples, axes, capacities)
+        axes = measure(all_examples, axes, capacities, least)
     return axes
 
 
