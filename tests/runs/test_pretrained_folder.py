@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import submodel as package
 from submodel.errors import SubmodelError
+from submodel.model.axes import Axes, trace
+from submodel.model.build import build_module
+from submodel.model.capacity import prefix_cut
+from submodel.runs.pretrained_folder import write_pretrained
 from tests.support.commands import Command
 from tests.support.text import folder_of
 
@@ -139,3 +144,71 @@ def test_what_has_no_such_form_is_said(tmp_path: Path, submodel: Command) -> Non
     package.train(net, package.digits(), {"train": {"rounds": 1}}, out=own)
     with pytest.raises(SubmodelError, match="is for models of transformers, not for a Sequential"):
         package.open(own, model=net, data=package.digits()).export(1, "huggingface")
+
+
+WIDTH: dict[str, Any] = {"vocab_size": 40, "max_position_embeddings": 16, "use_cache": False}
+ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "experts, whose product knows no double precision": (
+        "Qwen2MoeConfig", "Qwen2MoeForCausalLM",
+        {"hidden_size": 32, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40,
+         "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "num_experts": 4, "num_experts_per_tok": 2},
+    ),
+    "a scale of words that the classifier shares": (
+        "BioGptConfig", "BioGptForCausalLM",
+        {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+         "num_attention_heads": 4},
+    ),
+    "positions that the library does not save": (
+        "MarianConfig", "MarianMTModel",
+        {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4,
+         "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 56,
+         "pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1},
+    ),
+    "positions that a config computes": (
+        "XGLMConfig", "XGLMForCausalLM",
+        {"d_model": 32, "ffn_dim": 48, "num_layers": 1, "attention_heads": 4},
+    ),
+}  # fmt: skip
+
+
+def architecture(case: str) -> tuple[nn.Module, dict[str, torch.Tensor], Axes]:
+    library: Any = importlib.import_module("transformers")
+    config, kind, options = ARCHITECTURES[case]
+    torch.manual_seed(3)
+    model = getattr(library, kind)(getattr(library, config)(**WIDTH, **options)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)  # so that attention is far from uniform
+    example = {"input_ids": torch.randint(2, 40, (2, 7))}
+    if kind == "MarianMTModel":
+        example["decoder_input_ids"] = torch.randint(2, 40, (2, 5))
+    return model, example, trace(model, example, outputs=lambda result: result.logits)
+
+
+@pytest.mark.parametrize("case", ARCHITECTURES)
+@pytest.mark.parametrize("share", [0.5, 1])
+def test_sub_models_load_and_compute_the_same(case: str, share: float, tmp_path: Path) -> None:
+    model, example, axes = architecture(case)
+    small = build_module(model, prefix_cut(axes, share)).eval()
+    if share < 1 and "a config computes" in case:
+        with pytest.raises(SubmodelError, match=r"embed_positions\.weights is not saved"):
+            write_pretrained(small, example, None, tmp_path)
+        return
+    write_pretrained(small, example, None, tmp_path)
+    loaded: Any = type(model)
+    loaded = loaded.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        expected = small(**example).logits
+        torch.testing.assert_close(
+            loaded(**example).logits, expected, rtol=0, atol=1e-5 * float(expected.abs().max())
+        )
+
+
+def test_a_model_that_the_library_cannot_run_is_refused(tmp_path: Path) -> None:
+    """Its product in groups wants widths of 16 bytes; sub-models here pad."""
+    model, example, axes = architecture("experts, whose product knows no double precision")
+    small = build_module(model, prefix_cut(axes, 0.25)).eval()
+    with pytest.raises(SubmodelError, match="loads the model and cannot run it"):
+        write_pretrained(small, example, None, tmp_path)
+    assert not any(tmp_path.iterdir())

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
-from submodel.model.inputs import Inputs, call, map_inputs
+from submodel.model.axes.trial import as_double, double
+from submodel.model.inputs import Inputs, call
 from submodel.model.pretrained.config_search import Misfit, measure_sizes, search_configs
 from submodel.model.pretrained.config_values import (
     Changes,
@@ -127,25 +129,30 @@ def _fold_scales(small: nn.Module, model: nn.Module, example: Inputs, outputs: T
     """Whether the model computes these outputs, with scales put where they belong."""
     scales = differing_scales(small, model)
     weights = copy.deepcopy(model.state_dict())
-    if not scales:
-        return _is_same(model, example, outputs)
-    for factors in scales.values():
-        for _, fold in ways_to_fold(model, factors):
+    if _is_same(model, example, outputs):
+        return True
+    ways = [list(ways_to_fold(model, factors)) for factors in scales.values()]
+    for folds in product(*filter(None, ways)):
+        for fold in folds:
             fold()
-            if _is_same(model, example, outputs):
-                return True
-            model.load_state_dict(weights)
-    return _is_same(model, example, outputs)
+        if _is_same(model, example, outputs):
+            return True
+        model.load_state_dict(weights)
+    return False
 
 
 def _double(module: nn.Module) -> nn.Module:
-    return copy.deepcopy(module).double().eval()
+    copied: Any = copy.deepcopy(module).double().eval()
+    if callable(set_experts := getattr(copied, "set_experts_implementation", None)):
+        set_experts("eager")  # torch's product in groups knows no double precision
+    result: nn.Module = copied
+    return result
 
 
 @torch.no_grad()
 def _outputs(module: nn.Module, example: Inputs) -> Tensor:
-    inputs = map_inputs(lambda t: t.double() if t.is_floating_point() else t, example)
-    return first_output(call(module, inputs)).double()
+    with double():  # constants that a forward makes
+        return first_output(call(module, as_double(example))).double()
 
 
 def _is_same(model: nn.Module, example: Inputs, outputs: Tensor) -> bool:
@@ -184,8 +191,16 @@ def _no_sizes(small: nn.Module, nearest: Misfit) -> str:
 
 def _what_differs(small: nn.Module, model: nn.Module) -> str:
     scales = differing_scales(small, model)
-    return "; ".join(
+    reasons = [
         f"{path}.{name} is {factor:.4g} times as large in the sub-model"
         for name, factors in scales.items()
         for path, factor in list(factors.items())[:1]
-    )
+    ]
+    saved_names, buffers = model.state_dict().keys(), dict(model.named_buffers())
+    reasons += [
+        f"{name} is not saved but computed from the config, and the sub-model has some columns of "
+        "the full model's"
+        for name, buffer in small.named_buffers()
+        if name not in saved_names and not torch.equal(buffer, buffers[name].to(buffer))
+    ]
+    return "; ".join(reasons)

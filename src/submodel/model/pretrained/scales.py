@@ -44,24 +44,35 @@ def differing_scales(small: nn.Module, model: nn.Module) -> dict[str, ScaleFacto
     return factors
 
 
-def ways_to_fold(
-    model: nn.Module, factors: ScaleFactors
-) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Where the factors may go, in words, and a function that puts them there.
+def ways_to_fold(model: nn.Module, factors: ScaleFactors) -> Iterator[Callable[[], None]]:
+    """Where the factors may go: functions that put them into layers of the model.
+
+    A module that has a scale and a weight itself, as a table of words, takes its factor there. If
+    the classifier shares that weight, the norm before it makes up for that.
 
     Args:
         model: as a config makes it; the functions change it.
         factors: by the path of a module, all of one kind.
     """
     first_layer = model.get_submodule(next(iter(factors)))
+    if isinstance(getattr(first_layer, "weight", None), Tensor):
+        yield _folding(model, factors, "", None)
+        norms = [path for path, layer in model.named_modules() if _is_norm(layer)]
+        inverse = {path: 1 / next(iter(factors.values())) for path in norms[-1:]}
+        yield _folding(model, factors | inverse, "", None)
     for child, layer in first_layer.named_children():
         weight = getattr(layer, "weight", None)
         if not isinstance(weight, Tensor):
             continue
-        yield f"{child}", _folding(model, factors, child, None)
+        yield _folding(model, factors, child, None)
         if any(size % 3 == 0 for size in weight.shape):
             for third in range(3):
-                yield f"{child}, part {third}", _folding(model, factors, child, third)
+                yield _folding(model, factors, child, third)
+
+
+def _is_norm(layer: nn.Module) -> bool:
+    weight = getattr(layer, "weight", None)
+    return isinstance(weight, Tensor) and weight.dim() == 1
 
 
 def _folding(
@@ -70,7 +81,7 @@ def _folding(
     @torch.no_grad()
     def fold() -> None:
         for path, factor in factors.items():
-            layer = model.get_submodule(f"{path}.{child}".removeprefix("."))
+            layer = model.get_submodule(f"{path}.{child}".strip("."))
             for tensor, dimension in _outputs(layer):
                 part = tensor if third is None else tensor.chunk(3, dimension)[third]
                 part.mul_(factor)
