@@ -59,7 +59,13 @@ def as_pretrained(small: nn.Module, example: Inputs) -> nn.Module:
         )
     if not fits:
         raise NoConfigError(_no_sizes(small, nearest))
-    outputs = _outputs(_double(small), example)
+    try:
+        outputs = _outputs(_double(small), example)
+    except Exception as error:  # of its own code, in a precision that it may not know
+        raise NoConfigError(
+            "it is compared in double precision, and does not run there: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     reasons = []
     for fit in fits:
         sizes = with_changes(values, fit.changes)
@@ -129,11 +135,8 @@ def _fold_scales(small: nn.Module, model: nn.Module, example: Inputs, outputs: T
     """Whether the model computes these outputs, with scales put where they belong."""
     scales = differing_scales(small, model)
     weights = copy.deepcopy(model.state_dict())
-    if _is_same(model, example, outputs):
-        return True
-    ways = [list(ways_to_fold(model, factors)) for factors in scales.values()]
-    for folds in product(*filter(None, ways)):
-        for fold in folds:
+    for folds in product(*([None, *ways_to_fold(model, factors)] for factors in scales.values())):
+        for fold in filter(None, folds):
             fold()
         if _is_same(model, example, outputs):
             return True
@@ -190,17 +193,17 @@ def _no_sizes(small: nn.Module, nearest: Misfit) -> str:
 
 
 def _what_differs(small: nn.Module, model: nn.Module) -> str:
-    scales = differing_scales(small, model)
-    reasons = [
-        f"{path}.{name} is {factor:.4g} times as large in the sub-model"
-        for name, factors in scales.items()
-        for path, factor in list(factors.items())[:1]
-    ]
+    """What no layer can make up for: computed tables first, then scales."""
     saved_names, buffers = model.state_dict().keys(), dict(model.named_buffers())
-    reasons += [
+    tables = [
         f"{name} is not saved but computed from the config, and the sub-model has some columns of "
         "the full model's"
         for name, buffer in small.named_buffers()
         if name not in saved_names and not torch.equal(buffer, buffers[name].to(buffer))
     ]
-    return "; ".join(reasons)
+    scales = [
+        f"{path}.{name} is {factor:.4g} times as large in the sub-model"
+        for name, factors in differing_scales(small, model).items()
+        for path, factor in list(factors.items())[:1]
+    ]
+    return "; ".join(tables or scales)
