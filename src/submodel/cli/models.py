@@ -86,6 +86,8 @@ def inspect_command(
         exact: whether a sub-model is the masked model; null if not known
         measured: the capacities at which that was tried
         doubt: why it is not known; null if it is
+        notes: where the code leaves a choice what a cut changes, and why a cut of unequal shares
+            cannot be built
         verified: whether permuting every axis was tried
         capacities: what each costs, as of submodel cost
     """

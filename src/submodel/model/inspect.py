@@ -137,6 +137,7 @@ def findings(axes: Axes, is_verified: bool) -> str:
         }
         lines.append("sub-model = masked model: no; statistics or sizes depend on the units kept:")
         lines += [f"  {axis}: {', '.join(why)}" for axis, why in inexact_axes.items()]
+    lines += [f"in doubt: {note}" for note in axes.notes]
     lines.append(
         "verified: permuting every axis leaves the outputs unchanged"
         if is_verified

@@ -78,6 +78,7 @@ def plain_axes(
         "exact": axes.exact,
         "measured": list(axes.measured),
         "doubt": axes.doubt if axes.exact is None else None,
+        "notes": list(axes.notes),
         "verified": is_verified,
         "capacities": list(capacities),
     }

@@ -181,6 +181,7 @@ class AxesForm(_Form):
     measured: tuple[float, ...] = ()
     doubt: str = "nobody has measured it"
     lines: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
 
     def axes(self) -> Axes:
         """As a trace finds them."""
@@ -196,6 +197,7 @@ class AxesForm(_Form):
             measured=self.measured,
             doubt=self.doubt,
             lines=self.lines,
+            notes=self.notes,
         )
 
 

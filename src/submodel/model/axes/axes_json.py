@@ -39,6 +39,7 @@ def to_json(axes: Axes) -> str:
             "measured": axes.measured,
             "doubt": axes.doubt,
             "lines": dict(axes.lines),
+            "notes": axes.notes,
         }
     )
 

@@ -38,6 +38,8 @@ class Axes:
         doubt: why it is not known whether the axes that nothing speaks against are exact; or empty.
         lines: of ``frozen`` and ``kept_whole``, the lines of the model's code to change, where
             there is one.
+        notes: where the code left a choice what a cut changes, and why a cut of unequal shares, as
+            Bernoulli draws make, cannot be built.
     """
 
     sizes: Mapping[str, int]
@@ -50,6 +52,7 @@ class Axes:
     measured: tuple[float, ...] = field(default=(), repr=False, compare=False)
     doubt: str = field(default="nobody has measured it", repr=False, compare=False)
     lines: Mapping[str, str] = field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def cut_by_capacity(self) -> dict[str, int]:

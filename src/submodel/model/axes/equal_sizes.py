@@ -7,7 +7,7 @@ one unit: the dimensions become repetitions of one axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 from torch import nn
@@ -18,17 +18,20 @@ from submodel.model.axes.expression import (
     ConcatenationTerm,
     Expression,
     FixedTerm,
-    atoms,
+    ProductTerm,
     product,
     units,
 )
-from submodel.model.axes.number import Attribute, Number, Operation, SizeOf, evaluate, leaves
+from submodel.model.axes.number import Attribute, Operation, SizeOf, leaves, proportion
 from submodel.model.axes.record import Record
 from submodel.model.axes.torch_layers import alike_in_layers
 
 
-def unify_equal_sizes(record: Record, log: NumberLog, module: nn.Module) -> None:
-    """Dimensions that one number counts stay equal in size: they become one."""
+def unify_equal_sizes(record: Record, log: NumberLog, module: nn.Module) -> list[str]:
+    """Dimensions that one number counts stay equal in size: they become one.
+
+    Returns in words where that was a choice.
+    """
     reason = "one number counts it and another dimension"
     alike = list(log.alike())
     for parts in alike_in_layers(module):
@@ -51,7 +54,7 @@ def unify_equal_sizes(record: Record, log: NumberLog, module: nn.Module) -> None
                 record.algebra.unify(same[0], other, reason)
     for dimension, counts in log.multiples():
         _factor(record, dimension, counts)
-    _unify_multiples(record, log, module)
+    return _unify_multiples(record, log, module)
 
 
 def _factor(record: Record, dimension: Expression, counts: Sequence[Expression]) -> None:
@@ -72,13 +75,13 @@ def _factor(record: Record, dimension: Expression, counts: Sequence[Expression])
             record.algebra.unify(factor, count, reason)
 
 
-def _unify_multiples(record: Record, log: NumberLog, module: nn.Module) -> None:
+def _unify_multiples(record: Record, log: NumberLog, module: nn.Module) -> list[str]:
     """Dimensions of sizes that are computed from one number stay in proportion to it.
 
-    In `2 * self.width` or `channels // self.divisor` one number tells a size. A size of a tensor
-    comes first, then an integer that makes a dimension itself, then the one that makes none; other
-    integers that a module stores are constants. Where the dimensions do not consist of whole
-    multiples of one unit, all stays as it is.
+    In `2 * self.width` or `channels // self.divisor` one number tells a size: that of a tensor, or
+    an integer that makes a dimension itself; else the largest integer that a module stores, even
+    if an axis has the same size. Other integers are constants. Where the dimensions do not consist
+    of whole multiples of several units, all stays as it is.
     """
     resolve = record.algebra.resolve
     counts = {
@@ -94,21 +97,28 @@ def _unify_multiples(record: Record, log: NumberLog, module: nn.Module) -> None:
         return int(getattr(module.get_submodule(path), name))
 
     multiples: dict[Attribute | Expression, list[tuple[Fraction, Expression]]] = {}
+    choices: dict[Attribute | Expression, dict[str, None]] = {}
     for sizing in log.sizings:
         if sizing.groups or not isinstance(sizing.number, Operation):
             continue
-        dimension_of = {
-            leaf: resolve(leaf.dimension if isinstance(leaf, SizeOf) else counts[leaf])
-            for leaf in leaves(sizing.number)
-            if isinstance(leaf, SizeOf) or leaf in counts
+        parts = dict.fromkeys(n for n in leaves(sizing.number) if not isinstance(n, int))
+        bases: dict[Attribute | SizeOf, Attribute | Expression] = {
+            n: resolve(n.dimension if isinstance(n, SizeOf) else counts[n])
+            for n in parts
+            if isinstance(n, SizeOf) or n in counts
         }
-        unknown = {n for n in leaves(sizing.number) if isinstance(n, Attribute)} - counts.keys()
-        bases = set(dimension_of.values()) or unknown
-        if len(bases) == 1:
-            is_base = (dimension_of or unknown).__contains__
-            ratio = _ratio(sizing.number, is_base, value)
-            if ratio:
-                multiples.setdefault(bases.pop(), []).append((ratio, sizing.dimension))
+        if not bases:
+            largest = max(parts, key=lambda n: (n in multiples, value(n)))
+            assert isinstance(largest, Attribute)
+            bases = {largest: largest}
+            if len(parts) > 1:
+                names = ", ".join(n.name for n in parts if isinstance(n, Attribute))
+                note = f"{sizing.line} computes a size from {names}; a cut changes {largest.name}"
+                choices.setdefault(largest, {})[note] = None
+        ratio = proportion(sizing.number, bases.__contains__, value)
+        if ratio and len(set(bases.values())) == 1:
+            multiples.setdefault(next(iter(bases.values())), []).append((ratio, sizing.dimension))
+    notes: list[str] = []
     for base, entries in multiples.items():
         if not isinstance(base, Attribute):
             is_kept = all(_is_multiple(resolve(d), resolve(base), ratio) for ratio, d in entries)
@@ -118,38 +128,10 @@ def _unify_multiples(record: Record, log: NumberLog, module: nn.Module) -> None:
         whole = value(base) if isinstance(base, Attribute) else base.size
         size = Fraction(whole, math.lcm(*(ratio.denominator for ratio, _ in entries)))
         dimensions = [dimension for _, dimension in entries]
-        if all(_consists_of(resolve(d), int(size)) for d in dimensions):
+        if size > 1 and all(_consists_of(resolve(d), int(size)) for d in dimensions):
             _repeat(record, dimensions, int(size))
-
-
-def _ratio(
-    number: Number,
-    is_base: Callable[[Number], bool],
-    value: Callable[[Attribute | SizeOf], int],
-) -> Fraction | None:
-    """What a number is multiplied with to give another; None if that is not all to it."""
-
-    def terms(n: Number) -> tuple[Fraction, Fraction] | None:
-        """The factor of the base, and what is added."""
-        if is_base(n):
-            return Fraction(1), Fraction(0)
-        if not isinstance(n, Operation):
-            return Fraction(0), Fraction(n if isinstance(n, int) else value(n))
-        first, second = terms(n.first), terms(n.second)
-        if first is None or second is None:
-            return None
-        if n.name in ("add", "sub"):
-            sign = 1 if n.name == "add" else -1
-            return first[0] + sign * second[0], first[1] + sign * second[1]
-        if n.name == "mul" and 0 in (first[0], second[0]):
-            return first[0] * second[1] + second[0] * first[1], first[1] * second[1]
-        if n.name == "floordiv" and not second[0] and second[1]:
-            is_whole = evaluate(n.first, value) % second[1] == 0
-            return (first[0] / second[1], first[1] / second[1]) if is_whole else None
-        return None
-
-    result = terms(number)
-    return result[0] if result is not None and not result[1] else None
+            notes += choices.get(base, ())
+    return notes
 
 
 def _is_multiple(dimension: Expression, base: Expression, ratio: Fraction) -> bool:
@@ -162,8 +144,10 @@ def _is_multiple(dimension: Expression, base: Expression, ratio: Fraction) -> bo
 
 
 def _consists_of(expression: Expression, size: int) -> bool:
-    """Whether a dimension can be repetitions of as many units."""
-    if isinstance(expression, FixedTerm | Atom):
+    """Whether a dimension can be repetitions of an axis of this size."""
+    if isinstance(expression, FixedTerm):
+        return False
+    if isinstance(expression, Atom):
         return expression.size % size == 0
     if isinstance(expression, ConcatenationTerm):
         return all(_consists_of(part, size) for part in expression.parts)
@@ -172,23 +156,17 @@ def _consists_of(expression: Expression, size: int) -> bool:
 
 
 def _repeat(record: Record, dimensions: Sequence[Expression], size: int) -> None:
-    """Make dimensions repetitions of one axis; fixed ones fix it."""
+    """Make dimensions repetitions of one axis."""
     reason = "the code computes its size from another one"
     algebra = record.algebra
     unit = algebra.fresh(size)
 
     def repeat(e: Expression) -> None:
-        if isinstance(e, ConcatenationTerm):
+        if isinstance(e, Atom):
+            algebra.unify(e, product([FixedTerm(e.size // size), unit]), reason)
+        elif isinstance(e, ConcatenationTerm | ProductTerm):
             for part in e.parts:
                 repeat(algebra.resolve(part))
-        elif isinstance(e, FixedTerm) or size == 1:
-            algebra.freeze(e, reason)
-            algebra.freeze(unit, reason)
-        elif isinstance(e, Atom):
-            algebra.unify(e, product([FixedTerm(e.size // size), unit]), reason)
-        else:
-            for atom in atoms(e):
-                repeat(algebra.resolve(atom))
 
     for dimension in dimensions:
         repeat(algebra.resolve(dimension))

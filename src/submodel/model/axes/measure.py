@@ -78,7 +78,11 @@ def measure(
             with torch.no_grad(), isolate(examples[0].module):
                 notes_of_examples = [_compare(e, cut, capacity, not is_reordered) for e in examples]
         except NotMeasuredError as problem:
-            doubts += [] if singly else [f"at capacity {capacity:g}: {problem}"]
+            if singly:
+                note = f"shares of the axes that are not equal, as of Bernoulli draws: {problem}"
+                axes = replace(axes, notes=(*axes.notes, note))
+            else:
+                doubts.append(f"at capacity {capacity:g}: {problem}")
             continue
         is_reordered = True
         for notes in notes_of_examples:

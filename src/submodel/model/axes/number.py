@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 OPERATIONS: dict[str, Callable[[int, int], int]] = {
@@ -84,6 +85,46 @@ def evaluate(number: Number, value: Callable[[Attribute | SizeOf], int]) -> int:
         first, second = evaluate(number.first, value), evaluate(number.second, value)
         return OPERATIONS[number.name](first, second)
     return number if isinstance(number, int) else value(number)
+
+
+def proportion(
+    number: Number,
+    is_base: Callable[[Number], bool],
+    value: Callable[[Attribute | SizeOf], int],
+) -> Fraction | None:
+    """The factor between a number and the base that it is computed from; None if there is none.
+
+    Args:
+        number: the number.
+        is_base: whether a number is the base; other leaves are constants.
+        value: of a leaf.
+
+    >>> three_quarters = Operation("floordiv", Operation("mul", 3, Attribute("width")), 4)
+    >>> proportion(three_quarters, lambda n: n == Attribute("width"), lambda leaf: 8)
+    Fraction(3, 4)
+    """
+
+    def terms(n: Number) -> tuple[Fraction, Fraction] | None:
+        """The factor of the base, and what is added."""
+        if is_base(n):
+            return Fraction(1), Fraction(0)
+        if not isinstance(n, Operation):
+            return Fraction(0), Fraction(n if isinstance(n, int) else value(n))
+        first, second = terms(n.first), terms(n.second)
+        if first is None or second is None:
+            return None
+        if n.name in ("add", "sub"):
+            sign = 1 if n.name == "add" else -1
+            return first[0] + sign * second[0], first[1] + sign * second[1]
+        if n.name == "mul" and 0 in (first[0], second[0]):
+            return first[0] * second[1] + second[0] * first[1], first[1] * second[1]
+        if n.name == "floordiv" and not second[0] and second[1]:
+            is_whole = evaluate(n.first, value) % second[1] == 0
+            return (first[0] / second[1], first[1] / second[1]) if is_whole else None
+        return None
+
+    result = terms(number)
+    return result[0] if result is not None and not result[1] else None
 
 
 def replace_dimensions(number: Number, dimension: Callable[[Any], Any]) -> Number:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -102,11 +103,11 @@ def trace(
     for longer in examples[1:]:
         runs += _watch_forward(module, longer, outputs, record, log)
     _refuse_aliases(module, record)
-    unify_equal_sizes(record, log, module)
+    notes = unify_equal_sizes(record, log, module)
     for dimension in log.scales():
         record.mix(dimension, "the code computes a value from its size")
     of_classes = _freeze_outputs(record, runs, classes)
-    axes = assemble(record, weights, of_classes, overrides, log)
+    axes = replace(assemble(record, weights, of_classes, overrides, log), notes=tuple(notes))
     if sum(t.numel() * t.element_size() for t in weights.values()) >= LARGE_MODEL:
         gc.collect()  # what was watched refers to itself, and holds every layer's outputs
     if verify and not any(t.is_meta for t in (*weights.values(), *runs[0])):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 
 from submodel.model.axes.code_numbers import CodeNumbers, Sizing
-from submodel.model.axes.number import Attribute, Number, SizeOf, evaluate, leaves
+from submodel.model.axes.number import Attribute, Number, SizeOf, evaluate, leaves, proportion
 from submodel.model.build.sizes import Sizes, kept_groups, kept_size
 
 TRIALS = 4096
@@ -53,7 +53,9 @@ def narrow_values(numbers: CodeNumbers, sizes: Sizes) -> Values:
         stated_values = set(_stated_values(attribute, numbers, sizes))
         value = sizes.stored_integer(attribute.name)
         path = attribute.name.rpartition(".")[0]
-        values[attribute] = frozenset(stated_values) or sizes.inside(path, value) | {value}
+        values[attribute] = frozenset(stated_values) or (
+            sizes.inside(path, value) | {value, *_solved_values(attribute, numbers, sizes)}
+        )
     tests = [test for test in _tests(numbers, sizes) if len(test[0]) > 0]
     has_changed = True
     while has_changed:
@@ -88,6 +90,18 @@ def _stated_values(attribute: Attribute, numbers: CodeNumbers, sizes: Sizes) -> 
         for one, other in ((comparison.one, comparison.other), (comparison.other, comparison.one)):
             if comparison.equal and one == attribute and isinstance(other, SizeOf):
                 yield kept_size(other.dimension, sizes.kept_counts)
+
+
+def _solved_values(attribute: Attribute, numbers: CodeNumbers, sizes: Sizes) -> Iterator[int]:
+    """What an integer becomes by the formulas that multiply or divide it and nothing else."""
+    for sizing in numbers.sizings:
+        if attribute in leaves(sizing.number):
+            becomes = required_value(sizing, original(sizing.number, sizes), sizes)
+            factor = proportion(
+                sizing.number, lambda n: n == attribute, lambda leaf: original(leaf, sizes)
+            )
+            if factor and becomes is not None and (becomes / factor).denominator == 1:
+                yield int(becomes / factor)
 
 
 def _tests(numbers: CodeNumbers, sizes: Sizes) -> Iterator[tuple[list[Attribute], Test]]:
