@@ -20,8 +20,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -386,8 +385,8 @@ def _is_dotted(path: str) -> bool:
 def find(path: str, key: str, entry: str = "") -> Callable[..., Any]:
     """What ``package.module:name`` names; modules of the working folder count too.
 
-    That folder is searched after all installed packages, and only while a path that is neither
-    ours nor an entry point's is imported: its files never stand in for what others import.
+    That folder is searched after all installed packages, so that its files never stand in for them,
+    and only from the first path on that is neither ours nor an entry point's.
 
     Args:
         path: the path.
@@ -398,8 +397,9 @@ def find(path: str, key: str, entry: str = "") -> Callable[..., Any]:
     module_name, _, name = path.partition(":")
     is_installed = entry or module_name.partition(".")[0] == __name__.partition(".")[0]
     try:
-        with nullcontext() if is_installed else _working_folder():
-            target: object = importlib.import_module(module_name)
+        if not is_installed:
+            _add_working_folder()
+        target: object = importlib.import_module(module_name)
     except ImportError as error:
         hint = _hidden_by(module_name)
         raise ConfigError(
@@ -420,19 +420,10 @@ def find(path: str, key: str, entry: str = "") -> Callable[..., Any]:
     return target
 
 
-@contextmanager
-def _working_folder() -> Iterator[None]:
+def _add_working_folder() -> None:
     """Let imports find modules of the working folder, after all others."""
-    here = str(Path.cwd())
-    if here in sys.path:
-        yield
-        return
-    sys.path.append(here)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # the imported code has taken it away
-            sys.path.remove(here)
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
 
 
 def _hidden_by(module_name: str) -> str:

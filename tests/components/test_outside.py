@@ -573,10 +573,12 @@ def test_files_of_the_working_folder_stand_in_for_no_package(here: Path) -> None
     assert (here / "run/curves.png").is_file()
 
 
-def test_the_working_folder_counts_only_while_a_path_is_imported(here: Path) -> None:
+def test_the_working_folder_counts_after_all_others_and_only_for_own_paths(here: Path) -> None:
     path = list(sys.path)
-    assert SCHEMES.find("a_scheme:Last").name
+    assert SCHEMES.find("rolling").name
     assert sys.path == path
+    assert SCHEMES.find("a_scheme:Last").name
+    assert sys.path == [*path, str(here)]
     (here / "json.py").write_text("class Mine: ...\n")
     with pytest.raises(ConfigError, match=r"^scheme\.name: .* rename json\.py"):
         SCHEMES.find("json:Mine")
