@@ -334,15 +334,6 @@ def remember(thing: object) -> GivenName:
     return name
 
 
-def is_given(name: str) -> bool:
-    """Whether a name stands for something that only Python can give.
-
-    >>> is_given("python:Mine"), is_given("my_package.nets:make")
-    (True, False)
-    """
-    return name.startswith(_GIVEN)
-
-
 def _path_of(thing: Any) -> str | None:
     """The path by which another process can import a class or function; None if there is none."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)

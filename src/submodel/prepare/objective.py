@@ -119,14 +119,8 @@ def settle_clients(config: Config, data: Dataset) -> Config:
         config: as it was given; a number of clients that it has stays.
         data: the examples.
     """
-    natural = config.data.partition == "natural" or (
-        config.data.partition == "auto" and config.data.asks_for_natural
-    )
-    if config.clients.count is not None:
-        return config
-    if data.owners is not None and natural:
-        return _with_count(config, len(data.owners))
-    if config.engine.name == "flower":
+    config = settle_natural(config, None if data.owners is None else len(data.owners))
+    if config.clients.count is not None or config.engine.name == "flower":
         return config  # devices bring data of their own
     most = max(_FEWEST_CLIENTS, min(config.clients.client_count, len(data.train) // _EXAMPLES_EACH))
     for count in (None, *range(most, _FEWEST_CLIENTS - 1, -1)):
@@ -139,6 +133,20 @@ def settle_clients(config: Config, data: Dataset) -> Config:
         else:
             return fitting
     return fitting
+
+
+def settle_natural(config: Config, owners: int | None) -> Config:
+    """The configuration with as many clients as the data names, if it is shared out by them.
+
+    Args:
+        config: as it was given; a number of clients that it has stays.
+        owners: how many clients the data names; None: it names none.
+    """
+    partition = config.data.partition
+    natural = partition == "natural" or (partition == "auto" and config.data.asks_for_natural)
+    if owners is None or not natural or config.clients.count is not None:
+        return config
+    return _with_count(config, owners)
 
 
 def _with_count(config: Config, count: int) -> Config:
@@ -161,11 +169,9 @@ def keep_clients(config: Config, setup: Setup) -> Config:
     is_natural = isinstance(getattr(setup.clients, "partition", None), Natural)
     if config.clients.count is not None or is_natural:
         return config
-    return (
-        config
-        if population.count == config.clients.client_count
-        else _with_count(config, population.count)
-    )
+    if population.count == config.clients.client_count:
+        return config
+    return _with_count(config, population.count)
 
 
 def default_lines(given: Config, settled: Config, partition: Partition) -> list[str]:

@@ -34,7 +34,7 @@ from submodel.model.zoo import ModelContext
 from submodel.prepare.assembly import assemble_setup
 from submodel.prepare.fit import cross_entropy_options
 from submodel.prepare.model_context import context_of
-from submodel.prepare.objective import make_task, settle
+from submodel.prepare.objective import make_task, settle, settle_natural
 from submodel.prepare.parts import as_low_rank, make_module, make_scheme
 from submodel.prepare.selection import Selector, logits_of, select_outputs, selection_of
 from submodel.prepare.share import take_share
@@ -201,7 +201,7 @@ def setup_of_record(
     data = record.dataset
     task = make_task(config, data, loss)
     is_plain = data.classes is not None and not cross_entropy_options(task.loss, data)
-    config = settle(config, record.owners, is_plain)
+    config = settle_natural(settle(config, data, is_plain, split=False), record.owners)
     if model is None:
         model = make_module(config, record.context)
         if (example := first_column(data.example)).is_floating_point():
