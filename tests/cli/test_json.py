@@ -105,7 +105,10 @@ def test_json_is_one_object_with_the_keys_of_the_help(
         assert needed <= content.keys()
 
 
-DRY_RUN = "seconds rounds processes phases quantities trial_seconds capacities"
+DRY_RUN = (
+    "seconds rounds processes phases quantities trial_seconds capacities "
+    "seconds_alone core_share evaluation_keys"
+)
 WITH_AN_OPTION = {
     "train": set(DRY_RUN.split()),
     "reproduce": {"plan", "overview"},

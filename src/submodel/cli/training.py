@@ -225,9 +225,10 @@ def train_command(
         summary: what it came to: rounds, scores of the test part, bytes, FLOPs, seconds, the hash
             of the model
         curves: the picture of its curves; null without matplotlib
-        seconds, seconds_alone, rounds, processes, phases, quantities, trial_seconds, core_share,
-            evaluation_keys, capacities: with --dry-run, and nothing of the above: time by phase,
-            also with cores of its own, memory, traffic, disk, and what sub-models cost
+        seconds, rounds, processes, phases, quantities, trial_seconds, capacities: with --dry-run,
+            and nothing of the above: time by phase, memory, traffic, disk, and what sub-models cost
+        seconds_alone, core_share, evaluation_keys: with --dry-run: the time with cores of its own,
+            what the trials had of one, and the keys that shorten evaluation where it is long
     """
     from submodel.config import read
     from submodel.runs.folder import RunFolder, new_folder
