@@ -100,10 +100,10 @@ def test_stopped_where_the_model_is_written_over_it_goes_on_from_its_checkpoint(
     monkeypatch.setattr(loop, "_LARGE", 0)
     scores = scoring.scores
 
-    def interrupted(training: Any, state: Any, group: Any) -> Any:
+    def interrupted(training: Any, state: Any, *others: Any) -> Any:
         if state.round == 4:
             raise KeyboardInterrupt
-        return scores(training, state, group)
+        return scores(training, state, *others)
 
     monkeypatch.setattr(evaluate, "scores", interrupted)
     with pytest.raises(loop.Interruption, match=r"while round 4 of 6 .*; round 2 is saved"):

@@ -55,9 +55,8 @@ def test_engines_agree_on_parametrised_layers(kind: str) -> None:
 def test_a_layer_that_reads_the_tensor_of_another_is_trained() -> None:
     """Its weight is a result, which no name leads to."""
     made: Any = net(lambda layer: layer).double()
-    tied = made[2]
-    del tied.weight
-    tied.weight = made[0].bias.detach().outer(made[0].bias.detach())
+    del made[2].weight
+    made[2].weight = made[0].bias.detach().outer(made[0].bias.detach())
     by_weight = {"granularity": "coordinate"}
     setup = setup_of(made, examples(), data={"partition": "iid"}, scheme=by_weight)
     assert_equal_updates(setup, EXACT_TOLERANCE)

@@ -316,7 +316,7 @@ def test_other_failures_are_not_taken_for_it() -> None:
             self.head = nn.Linear(INPUTS, CLASSES)
 
         def forward(self, x: Tensor) -> Tensor:
-            if self.training and torch.is_grad_enabled():
+            if self.training and torch.is_grad_enabled() and len(x) != 2:  # the trial has two
                 raise RuntimeError("out of something")
             out: Tensor = self.head(x)
             return out
