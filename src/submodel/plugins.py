@@ -21,7 +21,6 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -412,18 +411,17 @@ def find(path: str, key: str, entry: str = "") -> Callable[..., Any]:
     return target
 
 
-_added_folders: list[str] = []
+_added_folders: set[str] = set()
 
 
 def _add_working_folder() -> None:
-    """Let imports find modules of the working folder, after all others; of an earlier one no more."""
-    if (here := str(Path.cwd())) in sys.path:
-        return
-    while _added_folders:
-        with suppress(ValueError):  # other code has taken it away
-            sys.path.remove(_added_folders.pop())
-    sys.path.append(here)
-    _added_folders.append(here)
+    """Let imports find modules of the working folder, after all others, and of no earlier one."""
+    here = str(Path.cwd())
+    earlier = _added_folders - {here}
+    sys.path[:] = [folder for folder in sys.path if folder not in earlier]
+    if here not in sys.path:
+        sys.path.append(here)
+        _added_folders.add(here)
 
 
 def _hidden_by(module_name: str) -> str:
