@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,10 +84,21 @@ def submodel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
                 here.chdir(cwd)
             with pytest.raises(SystemExit) as stop:
                 main()
+            _forget_modules(Path.cwd())
         assert isinstance(stop.value.code, int)
         return subprocess.CompletedProcess(words, stop.value.code, *capsys.readouterr())
 
     return run
+
+
+def _forget_modules(folder: Path) -> None:
+    """Forget a test's own modules, as the end of a process would; another's have the same names."""
+    if Path(__file__).is_relative_to(folder):
+        return
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and Path(file).is_relative_to(folder):
+            del sys.modules[name]
 
 
 @pytest.fixture

@@ -453,15 +453,15 @@ def test_a_scheme_of_ones_own_is_named_by_its_path(
 ) -> None:
     """Of a file in the working folder; settings may follow, as of any scheme."""
     outside = Path(__file__).parents[1] / "components/outside/a_scheme.py"
-    shutil.copy(outside, tmp_path / "mine.py")
+    shutil.copy(outside, tmp_path / "last_of_mine.py")
     monkeypatch.chdir(tmp_path)
     settings = [word for text in [*SETTINGS, "train.rounds=1"] for word in ("--set", text)]
-    ways = "rolling,mine:Last:spare=0:local.lr=0.1"
+    ways = "rolling,last_of_mine:Last:spare=0:local.lr=0.1"
     assert command(monkeypatch, ways, *settings, "--seeds", "1", "--out", "out") == 0
     findings = Findings.read(Path("out/records"))
     assert [way.text for way in findings.ways] == ways.split(",")
     config = read(Path("out/runs") / findings.ways[1].record.slug / "seed-0/config.toml")
-    assert (config.scheme.name, config.local.lr) == ("mine:Last", 0.1)
+    assert (config.scheme.name, config.local.lr) == ("last_of_mine:Last", 0.1)
 
 
 def test_records_that_are_only_told_write_nothing(
