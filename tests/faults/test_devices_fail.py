@@ -96,9 +96,13 @@ def test_a_device_joins_late_is_killed_and_comes_back_as_the_same_client(house: 
 
 def test_an_app_that_is_killed_and_one_that_hangs_are_named_and_come_back(house: House) -> None:
     house.serve(configured(count=3, rounds=MANY, least=1), ["a", "killed", "stopped"])
-    house.join("a", "--part", "0")
+    honest = Saboteur(house, "a", "hold honest", "--part", "0")
+    honest.held()  # the first round is open until both are there, so that the second asks both
     killed = Saboteur(house, "killed", "hold honest", "--part", "1")
     stopped = Saboteur(house, "stopped", "hold honest", "--part", "2")
+    for name in ("killed", "stopped"):
+        house.wait(f"{name} to join", lambda name=name: "joined" in house.said(name), DEADLINE)  # type: ignore[misc]
+    honest.release()
     first = {device.held() for device in (killed, stopped)}
     frozen = stopped.app()
     killed.app().kill()
