@@ -30,7 +30,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic_core import PydanticCustomError
 
-from submodel.errors import ConfigError, SubmodelError
+from submodel.errors import ConfigError, SubmodelError, plain
 from submodel.options import FreeOptions, Section
 
 _T = TypeVar("_T")
@@ -237,7 +237,10 @@ class Kind(Generic[_T]):
         """Names of a list, if each can name one; else an error for the configuration."""
         names = [self.named(v) for v in values] if isinstance(values, list | tuple) else values
         check(names)
-        return [self.check_name(name, str, f"holds {name!r}, which is") for name in names]
+        return [
+            self.check_name(name, str, f"holds {plain(repr(name), 100)}, which is")
+            for name in names
+        ]
 
     def is_ours(self, name: str) -> bool:
         """Whether the component of a name comes with this package."""

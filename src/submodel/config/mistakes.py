@@ -74,7 +74,7 @@ def _no_such_key(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
         if owners := kind.having(key):
             component = section_values.get(choice, section.model_fields[choice].default)
             return (
-                f"{component!r} has no such key; it goes with {outer[0]}.{choice} = "
+                f"{show_value(component)} has no such key; it goes with {outer[0]}.{choice} = "
                 f"{' or '.join(owners)}"
             )
     if key == "options":
