@@ -59,6 +59,7 @@ class LiveData:
         path: the folder of a run or an experiment.
         read: from a folder to the data of a page, with or without what takes longer.
         clock: seconds.
+        details_age: least seconds between two readings of the details (coverage, partitions).
     """
 
     def __init__(
@@ -66,8 +67,9 @@ class LiveData:
         path: Path,
         read: Callable[[Path, bool], dict[str, Any]] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        details_age: float = _LEAST_DETAILS_AGE,
     ) -> None:
-        self._path, self._clock = path, clock
+        self._path, self._clock, self._details_age = path, clock, details_age
         self._read = read or (lambda folder, details: page_data([folder], details=details))
         self._guard = threading.Lock()
         self._data: dict[str, Any] | None = None
@@ -98,7 +100,7 @@ class LiveData:
             self._details = {name: data[name] for name in _DETAILS}
             end = self._clock()
             self._details_are_of = text
-            self._details_good_until = end + max(_LEAST_DETAILS_AGE, _DETAILS_REST * (end - begin))
+            self._details_good_until = end + max(self._details_age, _DETAILS_REST * (end - begin))
         return {**data, **self._details}
 
 
