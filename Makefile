@@ -8,7 +8,7 @@ DOCS := .venv-docs
 # Whatever the shell says, bytecode is kept: all processes that tests start would compile the same again.
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=Agg PYTHONDONTWRITEBYTECODE=
 
-.PHONY: train test browser test-quick test-deep test-faults test-simulation test-wheel lint lint-quick graph gallery results docs clean
+.PHONY: train test browser test-quick test-deep test-faults test-simulation test-wheel lint lint-quick graph size gallery results docs clean
 
 train: $(VENV)/.ready
 	$(BIN)/submodel train
@@ -60,6 +60,10 @@ lint-quick: $(VENV)/.ready
 graph: $(VENV)/.ready
 	MPLBACKEND=Agg $(BIN)/python -m tools
 
+# How many files, functions and jumps a round, the start of a run and a cut take; lines by package.
+size: $(VENV)/.ready
+	@$(BIN)/python -m tools.size
+
 # The tables and figures of docs/results.md and the evidence of `submodel advise`, from the records in results/.
 results: $(VENV)/.ready
 	MPLBACKEND=Agg $(BIN)/python -m tools.results
@@ -91,9 +95,9 @@ $(SIMULATION)/.ready: pyproject.toml constraints.txt
 		-e '.[server,simulation]' pytest
 	touch $@
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml lab/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e ./lab
 	touch $@
 
 clean:

@@ -24,7 +24,7 @@ from submodel.model.axes import trace
 from submodel.model.axes.forward import run
 from submodel.model.build import build_module, tensors_of
 from submodel.model.cut import Cut, Tensors, UnitCut, gather
-from submodel.model.inspect import inspect, subject
+from submodel.model.inspect import inspect_axes, subject
 from submodel.model.zoo import make_model
 from submodel.schemes import Draw, Random, Rolling, Scheme
 from submodel.schemes.draw import draw_units
@@ -109,7 +109,7 @@ def gpt2(repeats: int) -> Times:
 
     steps: dict[str, Callable[[], object]] = {
         "forward on meta": forward,
-        "trace on meta": lambda: inspect(found),
+        "trace on meta": lambda: inspect_axes(found),
     }
     return measure(steps, repeats)
 

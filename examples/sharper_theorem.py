@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from submodel.schemes import PartitionScheme, Random
-from submodel.theory import (
+from submodel_lab.theory import (
     Logistic,
     MaskedObjective,
     Masking,
@@ -26,14 +26,14 @@ from submodel.theory import (
     rolling,
     run_trials,
 )
-from submodel.theory.biases import second_order_bias
-from submodel.theory.data import Directions
-from submodel.theory.drawing import Panel, PlotLine, draw_panels
-from submodel.theory.limits import balance
-from submodel.theory.problem_constants import largest_gradient
-from submodel.theory.problems import FloatArray
-from submodel.theory.residuals import distance_bounds, exact_residual, first_order_shift
-from submodel.theory.theorems import lemma_bound
+from submodel_lab.theory.biases import second_order_bias
+from submodel_lab.theory.data import Directions
+from submodel_lab.theory.drawing import Panel, PlotLine, draw_panels
+from submodel_lab.theory.limits import balance
+from submodel_lab.theory.problem_constants import largest_gradient
+from submodel_lab.theory.problems import FloatArray
+from submodel_lab.theory.residuals import distance_bounds, exact_residual, first_order_shift
+from submodel_lab.theory.theorems import lemma_bound
 
 STEPS, ROUNDS = 5, (80, 320, 1280, 5120, 20480)
 MASKS = {  # masks, mu~ / mu, d

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from submodel.theory import (
+from submodel_lab.theory import (
     MaskedObjective,
     TrialPlan,
     bernoulli,
@@ -20,8 +20,8 @@ from submodel.theory import (
     rolling,
     run_trials,
 )
-from submodel.theory.measures import slope
-from submodel.theory.theorems import theorem_1
+from submodel_lab.theory.measures import slope
+from submodel_lab.theory.theorems import theorem_1
 
 problem = quadratics(clients=4, dimension=10, mu=1.0, smoothness=2.0, noise=10.0)
 print(f"L = {problem.smoothness:g}, mu = {problem.convexity:g}")

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup, TyperOption
 
-from submodel.cli.base import command_line
+from submodel.cli.application import command_line
 from submodel.cli.help import Lesson, Overview, read_lesson
 
 

@@ -22,7 +22,7 @@ from tools.rooms import Rooms, purpose
 ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "where people\ncome in": (LINES[0], ("testing", "api", "cli", "")),
     "what is shown": (LINES[0], ("", "", "", "report")),
-    "many runs,\nmany machines": (LINES[4], ("", "federation", "experiments", "theory")),
+    "many runs,\nmany machines": (LINES[4], ("", "federation", "experiments", "")),
     "one run": (LINES[2], ("runs", "prepare", "config", "")),
     "one round": (LINES[1], ("engines", "algorithm", "schemes", "")),
     "one client": (LINES[3], ("local", "tasks", "data", "")),
@@ -126,7 +126,9 @@ def _draw_room(axes: Axes, room: str, place: tuple[int, int], rooms: Rooms) -> N
     box.set(facecolor=GROUND, edgecolor=colour, linewidth=0.8, zorder=3)
     axes.add_patch(box)
     if is_ground:
-        files = "  ·  ".join(sorted(rooms.files))
+        names = sorted(rooms.files)
+        half = -(-len(names) // 2)
+        files = "\n".join("  ·  ".join(line) for line in (names[:half], names[half:]))
         axes.text(x - WIDTH / 2 + width / 2, y + HEIGHT / 2, files, fontsize=TEXT, **_CENTRED)
         return
     axes.text(x, y + 0.11, room, fontsize=TEXT, weight="bold", **_CENTRED)

@@ -69,13 +69,9 @@ def read_rooms() -> Rooms:
     return Rooms(names, files, dict(found))
 
 
-def first_line(room: str) -> str:
-    """What the code itself says that belongs in a room, and what it may import."""
+def purpose(room: str) -> str:
+    """First sentence of a room's docstring."""
     folder = ROOT / "src/submodel" / room
     file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
-    return (ast.get_docstring(ast.parse(file.read_text("utf-8"))) or "").split("\n")[0]
-
-
-def purpose(room: str) -> str:
-    """What belongs in a room: its first sentence."""
-    return first_line(room).partition(". ")[0]
+    docstring = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
+    return docstring.split("\n")[0].partition(". ")[0].removesuffix(".")

@@ -27,8 +27,9 @@ from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Setup
 from submodel.config import parse
 from submodel.data import dataset
+from submodel.engines import find_compiler
 from submodel.engines.batched.engine import BatchedEngine
-from submodel.engines.native.build import find_compiler
+from submodel.engines.select import NativeBackend
 from submodel.engines.serial import SerialEngine
 from submodel.model.zoo.gpt import Decoder
 from submodel.prepare.setup import prepare
@@ -101,7 +102,7 @@ def measure(setup: Setup, rounds: int) -> dict[str, Any]:
         "stack": BatchedEngine(setup, always=True),
     }
     if find_compiler() is not None:
-        engines["native"] = BatchedEngine(setup, always=True, native=True)
+        engines["native"] = BatchedEngine(setup, always=True, backend=NativeBackend())
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     for turn in range(rounds + WARM_UP):
         for name, engine in engines.items():

@@ -10,7 +10,7 @@ import torch
 from submodel.algorithm.types import Setup
 from submodel.config import Config, parse
 from submodel.data import Dataset, dataset, digits
-from submodel.engines.native.build import find_compiler
+from submodel.engines import find_compiler
 from submodel.prepare.setup import prepare
 
 CLASSES = 10

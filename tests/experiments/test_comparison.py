@@ -19,7 +19,7 @@ from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Setup
 from submodel.cli import main
 from submodel.config import Config, parse, read
-from submodel.engines.processes.followers import Follower, Followers
+from submodel.engines.processes.launch import Follower, Followers
 from submodel.errors import ConfigError, SubmodelError
 from submodel.experiments import runner
 from submodel.experiments.budgets import (
@@ -36,12 +36,10 @@ from submodel.experiments.comparison.plan import (
     ComparisonPlan,
     base_of,
     plan_comparison,
-    scale_base,
 )
 from submodel.experiments.comparison.report import rows, write_comparison
 from submodel.experiments.comparison.ways import parse_ways
 from submodel.experiments.jobs import Job
-from submodel.experiments.paper.variants import Scale
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.prepare.setup import prepare
 from submodel.presentation.bands import shared_grid
@@ -169,13 +167,6 @@ def test_the_same_seed_means_the_same_data_clients_and_initial_model() -> None:
             assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     one, two = (prepare(config).clients.indices(0) for config in made["rolling"])
     assert not np.array_equal(one, two)
-
-
-def test_scales_are_those_of_the_reproduction() -> None:
-    config = scale_base(Scale.SMALL)(["scheme.name=static"])
-    assert (config.name, config.scheme.name, config.data.name) == ("small", "static", "cifar10")
-    assert (config.data.labels_per_client, config.train.rounds) == (5, 30)
-    assert config.clients.capacities == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16]
 
 
 # budgets

@@ -13,15 +13,15 @@ from submodel.errors import ConfigError
 from submodel.experiments.budgets import BudgetKind, cost_of
 from submodel.experiments.comparison.findings import Findings
 from submodel.experiments.comparison.plan import base_of, plan_comparison, run_plan
-from submodel.experiments.comparison.to_the_end import (
+from submodel.experiments.comparison.ways import parse_ways
+from submodel.experiments.runner import Runner
+from submodel.prepare.setup import prepare
+from submodel_lab.converged.rates import read_rates
+from submodel_lab.converged.to_the_end import (
     contenders_of_plan,
     course_of,
     run_to_the_end,
 )
-from submodel.experiments.comparison.ways import parse_ways
-from submodel.experiments.converged.rates import read_rates
-from submodel.experiments.runner import Runner
-from submodel.prepare.setup import prepare
 from tests.support.jobs import run_in_this_process
 
 TINY: dict[str, Any] = {

@@ -10,9 +10,6 @@ import pytest
 
 from submodel.experiments.comparison import report as comparison_report
 from submodel.experiments.comparison.findings import Findings, WayRecord
-from submodel.experiments.paper import report as paper_report
-from submodel.experiments.paper.plans import EXPERIMENTS, Claim, Experiment
-from submodel.experiments.paper.variants import Scale
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.experiments.statistics import (
     behind_best,
@@ -23,6 +20,9 @@ from submodel.experiments.statistics import (
     paired_p,
 )
 from submodel.experiments.wording import number
+from submodel_lab.paper import report as paper_report
+from submodel_lab.paper.plans import EXPERIMENTS, Claim, Experiment
+from submodel_lab.paper.variants import Scale
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,10 +22,8 @@ from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import ModelOutline
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
-from submodel.schemes import HasCells, role
-from submodel.schemes.base import SchemeContext
+from submodel.schemes.base import SchemeContext, sends_masks
 from submodel.schemes.registry import SCHEMES
-from submodel.schemes.roles import sends_masks, step_rule
 
 ROUNDS = UNITS = 24
 AXES = {"first": UNITS, "second": UNITS}
@@ -142,8 +140,7 @@ def play(scene: Scene) -> Played:
         for axis in list(source.outline.axes)[:2]
     }
     titles = scene.clients or [f"capacity {_FRACTIONS[client.capacity]}" for client in clients]
-    cells = role(scheme, HasCells)
-    joins = [] if cells is None else [r for r in range(ROUNDS) if cells.joins(r)]
+    joins = [r for r in range(ROUNDS) if scheme.cells > 1 and scheme.joins(r)]
     return Played(scene, titles, levels, joins)
 
 
@@ -170,7 +167,7 @@ def _same(takers: Sequence[Assignment], client: Assignment) -> Assignment:
 def _levels(source: HoldingsSource, scheme: Any, taker: Assignment, axis: str) -> Levels:
     """What a client holds of an axis; under nested widths, the share of its steps that train it."""
     mask = source.unit_masks(taker).get(axis, np.ones(UNITS, np.bool_)).astype(np.float64)
-    rule = step_rule(scheme, taker.capacity)
+    rule = scheme.step_rule(taker.capacity)
     if rule is None:
         return mask
     cut = UnitCut(Axes({axis: UNITS}, {}), {axis: np.flatnonzero(mask)})

@@ -14,7 +14,6 @@ from submodel.cli.base import AsJson, SetOptions, console, make_folder, talk
 from submodel.cli.json_output import print_json
 from submodel.errors import ConfigError
 from submodel.experiments.budgets import BudgetKind, parse_budget
-from submodel.experiments.paper.variants import Scale
 
 if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
     from submodel.config import Config
@@ -41,7 +40,11 @@ def compare_command(
         ),
     ] = None,
     scale: Annotated[
-        Scale | None, typer.Option(help="Or the setting of reproduce at this scale.")
+        str | None,
+        typer.Option(
+            metavar="[smoke|small|converged|paper]",
+            help="Or the setting of reproduce at this scale.",
+        ),
     ] = None,
     settings: SetOptions = None,
     budget: Annotated[
@@ -81,8 +84,8 @@ def compare_command(
     """
     from submodel.experiments.comparison import report
     from submodel.experiments.comparison.findings import Findings
-    from submodel.experiments.comparison.plan import base_of, plan_comparison, run_plan, scale_base
-    from submodel.experiments.comparison.to_the_end import run_to_the_end
+    from submodel.experiments.comparison.plan import base_of, plan_comparison
+    from submodel.experiments.comparison.scales import ComparisonScale, find_scale
     from submodel.experiments.comparison.ways import parse_ways
     from submodel.runs.loop import Interruption
 
@@ -97,18 +100,18 @@ def compare_command(
         raise ConfigError(["give the ways to compare, as rolling,static,random"])
     if config is not None and scale is not None:
         raise ConfigError(["--scale: give a configuration or a scale, not both"])
-    if scale is Scale.CONVERGED and budget is not BudgetKind.ROUNDS:
+    setting = ComparisonScale(base_of(config)) if scale is None else find_scale(scale)
+    if not setting.has_budget and budget is not BudgetKind.ROUNDS:
         raise ConfigError(
-            ["--budget: ways of --scale converged run until they are flat; their costs are told"]
+            [f"--budget: ways of --scale {scale} run until they are flat; their costs are told"]
         )
-    config_from = base_of(config) if scale is None else scale_base(scale)
 
     def base(way_settings: Sequence[str]) -> Config:
-        return config_from([*(settings or []), *way_settings])
+        return setting.base([*(settings or []), *way_settings])
 
     plan = plan_comparison(parse_ways(ways), base, budget, parse_budget(budget, amount), seeds)
     notes = talk(as_json)
-    if scale is not Scale.CONVERGED:
+    if setting.has_budget:
         notes.print(plan.budget)
     if budget is not BudgetKind.ROUNDS:
         notes.print(f"rounds: {plan.rounds()}")
@@ -126,8 +129,7 @@ def compare_command(
     option_words += [word for text in settings or [] for word in ("--set", text)]
     command = shlex.join(["submodel", "compare", ways, *option_words])
     try:
-        run = run_to_the_end if scale is Scale.CONVERGED else run_plan
-        findings = run(plan, folder, jobs, notes, command)
+        findings = setting.run(plan, folder, jobs, notes, command)
     except Interruption as stop:
         notes.print(str(stop), soft_wrap=True)
         raise typer.Exit(130) from None

@@ -87,7 +87,12 @@ class TaughtCommand(TyperCommand):
 
 
 def offer_command(
-    application: typer.Typer, name: str, command: Callable[..., None], panel: str | None = None
+    application: typer.Typer,
+    name: str,
+    command: Callable[..., None],
+    panel: str | None = None,
+    *,
+    takes_anything: bool = False,
 ) -> None:
     """Make a function a command.
 
@@ -96,9 +101,17 @@ def offer_command(
         name: what it is called there.
         command: the function; its docstring is its help.
         panel: what people do with it.
+        takes_anything: whether arguments that it does not declare are ignored.
     """
     about = read_lesson(command).about
-    decorate = application.command(name=name, cls=TaughtCommand, help=about, rich_help_panel=panel)
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+    decorate = application.command(
+        name=name,
+        cls=TaughtCommand,
+        help=about,
+        rich_help_panel=panel,
+        context_settings=anything if takes_anything else None,
+    )
     decorate(command)
 
 

@@ -92,8 +92,7 @@ def inspect_command(
         capacities: what each costs, as of submodel cost
     """
     from submodel.config import override
-    from submodel.model.inspect import findings, subject
-    from submodel.model.inspect import inspect as inspect_axes
+    from submodel.model.inspect import findings, inspect_axes, subject
     from submodel.model.zoo import factorised, only_ranks
     from submodel.report.tables import cost_table, module_cost_rows
 
@@ -154,7 +153,7 @@ def plan_command(
         next_larger: the same of the next larger one, which does not fit; null if the whole does
     """
     from submodel.config import read
-    from submodel.local.slots import kept_copies
+    from submodel.local.optimisers import kept_copies
     from submodel.model.budget import Budget
     from submodel.prepare.setup import prepare
 

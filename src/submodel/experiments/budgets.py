@@ -58,12 +58,11 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
     Where a run refuses an update it books less. FLOPs are counted only where they are asked for:
     every shape of a sub-model has to be built for them.
     """
-    from submodel.algorithm.adaptation import adapting_scheme
     from submodel.algorithm.dispatch import cut_of, knowledge_of
     from submodel.algorithm.rounds import plan
     from submodel.algorithm.tally import Tally
     from submodel.local.work import batches
-    from submodel.schemes.roles import local_work, pass_cuts, sends_masks, step_rule
+    from submodel.schemes.base import pass_cuts, sends_masks
 
     masks, travel = sends_masks(setup.scheme), setup.travel
     tally = Tally(setup.axes, state.tensors, costs, masks, travel=travel)
@@ -73,15 +72,15 @@ def round_cost(setup: Setup, state: State, costs: CostModel, kind: BudgetKind) -
         client, size = assignment.client, setup.clients.size(assignment.client)
         classes = setup.clients.labels(client) if setup.absent_labels != "keep" else None
         cut = cut_of(setup, assignment, classes, now)
-        if adapting_scheme(setup.scheme, state.round):
+        if setup.scheme.adapts(state.round):
             tally.book_gradients(cut, names, size)
         if kind is BudgetKind.BYTES:
             tally.send(cut)
             upload_bytes += tally.upload(cut)
         else:
-            work = local_work(setup.scheme, setup.work, assignment.capacity)
+            work = setup.scheme.work(setup.work, assignment.capacity)
             lengths = [len(b) for b in batches(size, work, setup.seed, state.round, client)]
-            rule = step_rule(setup.scheme, assignment.capacity)
+            rule = setup.scheme.step_rule(assignment.capacity)
             key = (setup.seed, state.round, client)
             planned_passes = (
                 () if rule is None else rule.plan_passes(cut, lengths, setup.least, key)
@@ -133,8 +132,6 @@ def rounds_within(setups: Setup | Sequence[Setup], kind: BudgetKind, amount: int
 
     Raises `ConfigError` where it buys none.
     """
-    from submodel.algorithm.cells import cells_of
-
     cost_so_far = 0
     schemes = [setup.scheme for setup in _several(setups)]
     for rounds_before, cost in enumerate(_summed_costs(_several(setups), kind)):
@@ -153,7 +150,7 @@ def rounds_within(setups: Setup | Sequence[Setup], kind: BudgetKind, amount: int
         cost_so_far += cost
         if cost_so_far > amount:
             rounds = rounds_before
-            while rounds > 1 and not all(cells_of(s).joins(rounds - 1) for s in schemes):
+            while rounds > 1 and not all(s.joins(rounds - 1) for s in schemes):
                 rounds -= 1  # what cells do after their last join would be lost
             return rounds
     raise AssertionError("round_costs has no end")

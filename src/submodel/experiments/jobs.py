@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from submodel.config import Config, to_toml
-from submodel.experiments.converged.course import Course
+from submodel.experiments.course import Course
 from submodel.experiments.effort import EffortFile
 from submodel.runs.folder import RunFolder
 from submodel.runs.full_scores import read_full_scores

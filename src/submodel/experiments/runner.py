@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from submodel.config import Config
-from submodel.engines.processes.followers import Follower, Followers, core_seconds_of
+from submodel.engines.processes.launch import Follower, Followers
 from submodel.errors import SubmodelError
-from submodel.experiments.converged.course import Course
+from submodel.experiments.course import Course
 from submodel.experiments.jobs import Job, comparable
 from submodel.experiments.progress import ExperimentProgress, PlannedRun, work_shown
 from submodel.experiments.records import VariantRecord
@@ -161,7 +161,7 @@ class Runner:
                         _wait_a_moment(running)
                         for process in [p for p in running if p.poll() is not None]:
                             job = running.pop(process)
-                            job.effort.add(core_seconds_of(process))
+                            job.effort.add(process.core_seconds)
                             if process.wait() or stages.get(job.folder.path) == job.command():
                                 reason = _reason(job)
                                 if may_diverge and _DIVERGENCE in reason:
@@ -180,7 +180,7 @@ class Runner:
                     process.send_signal(signal.SIGTERM)  # saves its last round
                 for process, job in running.items():
                     process.wait()
-                    job.effort.add(core_seconds_of(process))
+                    job.effort.add(process.core_seconds)
         if failures:
             raise SubmodelError(f"{len(failures)} of {len(waiting)} runs failed; {failures[0]}")
 

@@ -171,7 +171,7 @@ def test_however_long_a_run_is_its_first_and_last_rounds_are_shown(most: int, do
 
 
 def _layers(count: int) -> Any:
-    from submodel.model.layers import LayerTensor, ModelLayer, TensorDimension
+    from submodel.model.inspect import LayerTensor, ModelLayer, TensorDimension
 
     return tuple(
         ModelLayer(

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from submodel.config import Config
-from submodel.experiments.comparison.ways import Way
-from submodel.experiments.converged.candidates import EXCLUSIVE
-from submodel.experiments.converged.together import put_together
+from submodel.experiments.comparison.together import put_together
+from submodel.experiments.comparison.ways import EXCLUSIVE, Way
 from submodel.experiments.records import VariantRecord
 
 

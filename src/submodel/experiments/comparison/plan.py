@@ -27,7 +27,6 @@ from submodel.experiments.comparison import report
 from submodel.experiments.comparison.exclusive import WayRuns, runs_of
 from submodel.experiments.comparison.findings import Findings, WayRecord
 from submodel.experiments.comparison.ways import Way, describe_duplicates, parse_ways
-from submodel.experiments.paper.variants import DATASETS, Scale, Variant
 from submodel.experiments.runner import Runner
 from submodel.prepare.parts import load_data
 from submodel.prepare.setup import prepare
@@ -67,16 +66,6 @@ def base_of(config: Config | Mapping[str, Any] | Path | str | None) -> Base:
         return partial(read, None if config is None else Path(config))
     plain = config.model_dump(exclude_none=True) if isinstance(config, Config) else dict(config)
     return lambda settings: parse(override(plain, settings))
-
-
-def scale_base(scale: Scale) -> Base:
-    """The setting of `reproduce` at a scale: low heterogeneity, capacities 1 to 1/16.
-
-    >>> scale_base(Scale.PAPER)(["scheme.name=static"]).clients.capacities
-    [1.0, 0.5, 0.25, 0.125, 0.0625]
-    """
-    settings = Variant(DATASETS[scale][0], "low", "rolling").settings(scale, seed=0)
-    return base_of({**settings, "name": scale.value})
 
 
 def plan_comparison(

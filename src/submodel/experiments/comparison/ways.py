@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from submodel.config import Config
 from submodel.errors import ConfigError
-from submodel.experiments.converged.candidates import EXCLUSIVE
 from submodel.schemes.registry import SCHEMES
 
+EXCLUSIVE = "exclusive"
+"""The way that trains a model of every width, each by the clients that can hold it."""
 COMMON = ("data", "train", "clients.count")
 """What no way may change: who has which examples, what is scored and when, how long it takes."""
 _LONGEST = 100  # characters of a folder's name

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.algorithm.holdings import pack_units
+from submodel.algorithm.tally import pack_units
 from submodel.algorithm.types import Assignment
 from submodel.errors import SubmodelError
 from submodel.report.coverage.selection import Extent, capacity_levels, choose_rounds, level_of

@@ -11,26 +11,25 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.algorithm.holdings import Holdings, unpack_units
 from submodel.algorithm.rounds import assign
+from submodel.algorithm.tally import Holdings, unpack_units
 from submodel.algorithm.types import Assignment
 from submodel.config import Config
 from submodel.data import Population
 from submodel.data.cache import without_fetching
 from submodel.errors import SubmodelError
 from submodel.model.axes import Axes
-from submodel.model.layers import describe_layers
+from submodel.model.inspect import describe_layers
 from submodel.prepare.assembly import make_population
-from submodel.prepare.settings import alignment_of
 from submodel.runs.finishing import finishing_round
 from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import ModelOutline, read_holdings, read_model_outline
 from submodel.runs.material import Material
 from submodel.schemes import Draw, Scheme
-from submodel.schemes.base import SchemeContext
+from submodel.schemes.base import SchemeContext, sends_masks
 from submodel.schemes.draw import draw_units
+from submodel.schemes.random import draws_by_layer
 from submodel.schemes.registry import SCHEMES
-from submodel.schemes.roles import sends_masks
 
 UnitMasks = Mapping[str, NDArray[np.bool_]]
 """The units that a client held, by axis; an axis that is not named was held whole."""
@@ -57,8 +56,8 @@ class HoldingsSource:
     @property
     def cuts_weights(self) -> bool:
         """Whether single weights are cut, or units that belong together are not cut together."""
-        is_independent = alignment_of(self.config) == "independent"
-        return is_independent or self.config.scheme.granularity == "coordinate"
+        choice = self.config.scheme
+        return choice.granularity == "coordinate" or draws_by_layer(choice)
 
     def is_known(self, round_: int) -> bool:
         """Whether both who took part in a round and what they held is known.

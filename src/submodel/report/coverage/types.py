@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.algorithm.holdings import unpack_units
-from submodel.model.layers import LayerTensor, ModelLayer, TensorDimension
+from submodel.algorithm.tally import unpack_units
+from submodel.model.inspect import LayerTensor, ModelLayer, TensorDimension
 
 __all__ = [
     "AxisCoverage",

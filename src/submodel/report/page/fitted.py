@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from submodel.algorithm.holdings import pack_units
+from submodel.algorithm.tally import pack_units
 from submodel.errors import SubmodelError, plain
 from submodel.report.page.columns import finite
 from submodel.runs.fitting.store import FitFolder

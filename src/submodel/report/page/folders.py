@@ -9,10 +9,10 @@ from pathlib import Path
 from submodel.errors import SubmodelError
 from submodel.experiments.comparison.findings import Findings
 from submodel.experiments.records import COMPARISON_FILE, VariantRecord, record_files
-from submodel.report.page.claims import claim_tables, variant_titles
+from submodel.extensions import FROM_LAB
 from submodel.report.page.record import runs_of_record
 from submodel.report.page.run import read_run
-from submodel.report.page.study import read_study, study_files
+from submodel.report.page.sections import page_sections
 from submodel.report.page.types import PageRun, PageStudy, PageTable
 
 
@@ -53,15 +53,16 @@ def _read(path: Path, contents: Contents) -> None:
         if files := _records(folder):
             _read_reproduction(folder, files, runs, contents)
             return
-    if files := study_files(path):
-        contents.studies += map(read_study, files)
+    sections = page_sections()
+    if studies := [study for section in sections for study in section.studies(path)]:
+        contents.studies += studies
         return
     if folders := sorted(file.parent for file in path.glob("runs/*/seed-*/config.toml")):
         contents.runs += map(read_run, folders)  # it has begun, and nothing is recorded yet
         return
     raise SubmodelError(
         f"{path}: not the folder of a run (config.toml), a comparison or reproduction (records) "
-        "or a study (NAME.json, NAME-claims.csv)"
+        f"or a study (NAME.json, NAME-claims.csv{'' if sections else f', which {FROM_LAB}'})"
     )
 
 
@@ -87,7 +88,11 @@ def _read_reproduction(
     folder: Path, files: Sequence[Path], runs: Path | None, contents: Contents
 ) -> None:
     records = {file.stem: VariantRecord.read(file) for file in files}
-    titles = variant_titles(records)
+    sections = page_sections()
+    titles: dict[str, str] = {}
+    for section in sections:
+        titles.update(section.titles(records))
     for slug, record in records.items():
         contents.runs += runs_of_record(record, titles.get(slug, slug), runs)
-    contents.tables += claim_tables(folder, records)
+    for section in sections:
+        contents.tables += section.tables(folder, records)

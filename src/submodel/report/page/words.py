@@ -11,7 +11,6 @@ from submodel.experiments.statistics import HOLDS
 from submodel.experiments.wording import PLUS_MINUS, number
 from submodel.report.page.folders import Contents
 from submodel.report.page.measures import form_of, label_of
-from submodel.report.page.study import verdict_counts
 from submodel.report.page.types import PageGroup, PageRun, PageStudy, Standing
 
 HEADLINES = ("test_accuracy", "test_loss")
@@ -143,7 +142,7 @@ def _best_of(runs: Sequence[PageRun], groups: Sequence[PageGroup], standing: Sta
 def _of_studies(studies: Sequence[PageStudy]) -> str:
     counts: Counter[str] = Counter()
     for study in studies:
-        counts += verdict_counts(study)
+        counts.update(str(row[-1]).removesuffix(" *") for row in study.claims.rows)
     judged_counts = {verdict: count for verdict, count in counts.items() if verdict != "-"}
     total = sum(judged_counts.values())
     words = ", ".join(f"{count} {verdict}" for verdict, count in judged_counts.items())

@@ -1,0 +1,1 @@
+"""The laboratory of `submodel`: theory, the paper's experiments, converged runs, advice."""

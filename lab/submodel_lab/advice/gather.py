@@ -1,0 +1,242 @@
+"""From the records of experiments to evidence: every contrast that has records, none besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from submodel.experiments import EXCLUSIVE, Findings, VariantRecord, behind_best, parse_ways
+from submodel_lab.advice.evidence import (
+    Circumstances,
+    Evidence,
+    Family,
+    TriedContrast,
+    TriedWay,
+)
+from submodel_lab.advice.fitted import FIT, FITTED_WAYS, read_fitted
+from submodel_lab.advice.tried import circumstances_of, settings_of, tried_way, way_key
+from submodel_lab.converged.agenda import read_available
+from submodel_lab.converged.candidates import EQUAL_BYTES, TRIED_WAYS, Candidate
+from submodel_lab.converged.questions import QUESTIONS
+from submodel_lab.converged.report import differences_of
+from submodel_lab.converged.settings import SETTINGS
+from submodel_lab.paper.plans import EXPERIMENTS
+from submodel_lab.paper.report import claim_sides
+from submodel_lab.paper.variants import TITLES, WAYS, Scale, Variant
+
+_INDEPENDENT = "it adds channels that do not belong together, to show what that costs"
+
+
+@dataclass
+class _Gathering:
+    """Evidence as it grows."""
+
+    ways: dict[str, TriedWay] = field(default_factory=dict)
+    settings: dict[str, Circumstances] = field(default_factory=dict)
+    families: list[Family] = field(default_factory=list)
+    rates: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def add_way(self, key: str, way: TriedWay) -> str:
+        """Keep a way, once; its key."""
+        self.ways.setdefault(key, way)
+        return key
+
+    def add_setting(self, key: str, setting: Circumstances) -> str:
+        """Keep circumstances, with the rounds of all that was tried in them; their key."""
+        before = self.settings.get(key, setting)
+        rounds = [*before.rounds, *setting.rounds]
+        self.settings[key] = replace(setting, rounds=(min(rounds), max(rounds)))
+        return key
+
+    def add_family(
+        self, name: str, folder: str, contrasts: Sequence[TriedContrast], best: bool = False
+    ) -> None:
+        """Keep contrasts that are judged together, if there are any."""
+        if contrasts:
+            self.families.append(Family(name, f"results/{folder}", contrasts, best))
+
+    def contrast(
+        self,
+        setting: str,
+        sides: tuple[str, str],
+        measure: str,
+        differences: Sequence[float],
+        is_choice: bool = True,
+    ) -> TriedContrast:
+        """A contrast of two ways; a choice, unless one is but a reference."""
+        may_choose = is_choice and not any(self.ways[side].reference for side in sides)
+        values = [float(f"{difference:.7g}") for difference in differences]
+        return TriedContrast(setting, *sides, measure, values, may_choose and len(set(sides)) == 2)
+
+
+def gather_evidence(results: Path) -> Evidence:
+    """All evidence that the records of this project hold.
+
+    Args:
+        results: the folder of all records: ``converged``, ``compare-*``, ``small``, ``fit``.
+    """
+    gathering = _Gathering()
+    _gather_converged(gathering, results / "converged")
+    for folder in sorted(results.glob("compare-*")):
+        _gather_comparison(gathering, folder)
+    _gather_paper(gathering, results / "small")
+    for folder in sorted((results / "fit").glob("*")):
+        _gather_fitted(gathering, folder)
+    return Evidence(gathering.ways, gathering.settings, gathering.families, gathering.rates)
+
+
+def _gather_converged(gathering: _Gathering, folder: Path) -> None:
+    """The questions to converged runs, as far as they were run."""
+    questions = [question for question in QUESTIONS.values() if question.guides_choice]
+    results, tables = read_available(questions, folder)
+    families = [(question, family) for question in questions for family in question.families]
+    for question, family in families:
+        contrasts = []
+        for contrast in family:
+            if not all(side in results for side in contrast.sides):
+                continue
+            first, second = contrast.sides
+            keys = _add_candidate(gathering, first), _add_candidate(gathering, second)
+            budget = "bytes" if EQUAL_BYTES in f"{first.way} {second.way}" else "rounds"
+            modes = dict.fromkeys(map(_mode, contrast.sides))
+            base = SETTINGS[contrast.setting]
+            setting = gathering.add_setting(
+                "/".join([folder.name, contrast.setting, budget, *modes]),
+                circumstances_of(
+                    f"{base.title}, {' and '.join(modes)} capacities",
+                    base.sections,
+                    [results[side] for side in contrast.sides],
+                    budget,
+                    is_converged=True,
+                ),
+            )
+            for side, key in zip(contrast.sides, keys, strict=True):
+                if not side.members and tables[side]:
+                    gathering.rates.setdefault(setting, {})[key] = tables[side][0].best
+            differences = differences_of(contrast, results)
+            is_choice = len(modes) == 1
+            tried_contrast = gathering.contrast(
+                setting, keys, contrast.measure, differences, is_choice
+            )
+            runs = [run for side in contrast.sides for run in results[side].runs]
+            rising_runs = sum(run.is_flat is False for run in runs)
+            contrasts.append(replace(tried_contrast, rising_runs=rising_runs))
+        gathering.add_family(f"converged: {question.title}", folder.name, contrasts)
+
+
+def _mode(candidate: Candidate) -> str:
+    sections = TRIED_WAYS[candidate.way][1]
+    usual = SETTINGS[candidate.setting].sections["clients"]["capacity_mode"]
+    return str(sections.get("clients", {}).get("capacity_mode", usual))
+
+
+def _add_candidate(gathering: _Gathering, candidate: Candidate) -> str:
+    title, sections = TRIED_WAYS[candidate.way]
+    settings = settings_of(sections)
+    if candidate.members:
+        return gathering.add_way(EXCLUSIVE, TriedWay("exclusive", []))
+    if "capacities" in sections.get("clients", {}):
+        reference = "it has capacities of its own"
+        return gathering.add_way(candidate.way, tried_way(title, settings, reference))
+    return gathering.add_way(way_key(settings), tried_way(way_key(settings), settings))
+
+
+def _gather_comparison(gathering: _Gathering, folder: Path) -> None:
+    """The best of the ways that a fleet could run, minus each of the others."""
+    findings = Findings.read(folder)
+    keys = {}
+    for way in findings.ways:
+        settings = parse_ways([way.text])[0].overrides
+        key = way_key(settings)
+        keys[way.text] = gathering.add_way(key, tried_way(key, settings))
+    config = next(w.record.config for w in findings.ways if "clients." not in w.text)
+    setting = gathering.add_setting(
+        folder.name,
+        circumstances_of(
+            _describe(config),
+            config,
+            [way.record for way in findings.ways],
+            "bytes" if "bytes" in findings.budget else "rounds",
+        ),
+    )
+    options = [way for way in findings.ways if not gathering.ways[keys[way.text]].reference]
+    judgements = behind_best({w.text: w.record.final("accuracy") for w in options})
+    best = next(keys[way.text] for way in options if way.text not in judgements)
+    contrasts = [
+        gathering.contrast(setting, (best, keys[text]), "accuracy", judgement.differences)
+        for text, judgement in judgements.items()
+    ]
+    gathering.add_family(f"comparison: {findings.budget}", folder.name, contrasts, best=True)
+
+
+def _describe(config: Mapping[str, Any]) -> str:
+    names = {"cifar10": "CIFAR-10", "fashion-mnist": "Fashion-MNIST"}
+    data, clients = config["data"], config["clients"]
+    name = names.get(data["name"], data["name"])
+    return f"{name}, L = {data['labels_per_client']}, {clients['capacity_mode']} capacities"
+
+
+def _gather_paper(gathering: _Gathering, folder: Path) -> None:
+    """The claims of the paper at the small scale."""
+    for experiment in EXPERIMENTS.values():
+        records: dict[Variant, VariantRecord] = {
+            variant: VariantRecord.read(folder / f"{variant.slug}.json")
+            for variant in experiment.variants(Scale.SMALL)
+            if (folder / f"{variant.slug}.json").is_file()
+        }
+        contrasts = []
+        for claim, _, better, worse in claim_sides(experiment, records):
+            sides = records[better], records[worse]
+            places = list(dict.fromkeys(map(_place, (better, worse))))
+            config = records[better].config
+            setting = gathering.add_setting(
+                f"{folder.name}/{' - '.join(places)}",
+                circumstances_of(_describe(config), config, sides, "rounds"),
+            )
+            keys = _add_variant(gathering, better), _add_variant(gathering, worse)
+            differences = sides[0].ahead_of(sides[1], claim.measure)
+            is_choice = len(places) == 1
+            contrasts.append(
+                gathering.contrast(setting, keys, claim.measure, differences, is_choice)
+            )
+        gathering.add_family(f"30 rounds: {experiment.title}", folder.name, contrasts)
+
+
+def _place(variant: Variant) -> str:
+    clients = WAYS[variant.way]["clients"]
+    capacities = " ".join(f"{c:g}" for c in clients["capacities"])
+    mode = clients.get("capacity_mode", "dynamic")
+    return f"{variant.dataset} {variant.heterogeneity}, {mode} {capacities}"
+
+
+def _add_variant(gathering: _Gathering, variant: Variant) -> str:
+    settings = settings_of(WAYS[variant.way])
+    key = way_key(settings)
+    if "scheme.alignment=independent" in settings:
+        return gathering.add_way(key, tried_way(TITLES[variant.way], settings, _INDEPENDENT))
+    return gathering.add_way(key, tried_way(key, settings))
+
+
+def _gather_fitted(gathering: _Gathering, folder: Path) -> None:
+    """What devices can keep: sub-models that were fitted, minus those of every other way."""
+    fitted_scores = read_fitted(folder)
+    if fitted_scores is None:
+        return
+    setting = gathering.add_setting(f"fit/{folder.name}", fitted_scores.circumstances)
+    for way in fitted_scores.scores:
+        gathering.add_way(way, FITTED_WAYS[way])
+    for measure in ("accuracy", "mean over sizes", "smallest size"):
+        scores = {way: by_measure[measure] for way, by_measure in fitted_scores.scores.items()}
+        first = scores.pop(FIT, {})
+        contrasts = [
+            gathering.contrast(
+                setting,
+                (FIT, way),
+                measure,
+                [first[seed] - by_seed[seed] for seed in sorted(by_seed.keys() & first.keys())],
+            )
+            for way, by_seed in scores.items()
+        ]
+        gathering.add_family(f"fit: {folder.name}, {measure}", f"fit/{folder.name}", contrasts)

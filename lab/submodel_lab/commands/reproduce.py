@@ -1,0 +1,133 @@
+"""The paper's experiments and the questions to converged runs, run again or redrawn."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from submodel.cli import AsJson, console, make_folder, print_json, talk
+from submodel.errors import ConfigError
+from submodel_lab.commands.converged import reproduce_converged
+from submodel_lab.paper.plans import EXPERIMENTS
+from submodel_lab.paper.variants import DATASETS, Scale, Split
+
+
+def reproduce_command(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help=f"{', '.join(EXPERIMENTS)}, or all; of --scale converged: a question, or all.",
+            metavar="NAME",
+        ),
+    ],
+    scale: Annotated[Scale, typer.Option(help="How much of it.")] = Scale.SMALL,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Runs of each variant (default: 3; smoke: 1; converged: 3 or 10).", min=1
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
+    ] = None,
+    datasets: Annotated[
+        str | None, typer.Option(help="As cifar10,cifar100; default: what the scale has.")
+    ] = None,
+    split: Annotated[Split, typer.Option(help="How the clients' data differ.")] = Split.LABELS,
+    out: Annotated[Path | None, typer.Option(help="Where everything goes.")] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="Redraw from this folder of records; trains nothing.")
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of --scale converged: a folder of records of earlier runs; their seeds are not "
+            "run again, new ones are added as they end."
+        ),
+    ] = None,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Of --scale converged: say what it takes and can show."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the paper's experiments and say what holds.
+
+    The same command goes on where it was stopped.
+
+    Examples:
+        submodel reproduce all --scale smoke
+        submodel reproduce heterofl --seeds 5 --jobs 2
+        submodel reproduce all --scale converged --plan
+        submodel reproduce heterofl --records results/small --json
+    JSON:
+        scale: how much of it
+        experiments: each with its name, title, page and claims: what is claimed, in which setting,
+            the differences seed by seed in its favour, their interval, p-value and verdict
+        overview: of several questions of --scale converged, the page with all their claims
+        plan: with --plan instead of experiments, the lines of the plan
+    """
+    from submodel.config import parse
+    from submodel.experiments import Runner, VariantRecord
+    from submodel.runs import Interruption
+    from submodel_lab.paper import report
+
+    if scale is Scale.CONVERGED:
+        if datasets is not None or split is not Split.LABELS:
+            raise ConfigError(
+                ["--scale converged: its questions have data and splits of their own"]
+            )
+        default = Path("runs") / f"reproduce-{scale.value}"
+        reproduce_converged(name, seeds, jobs, out or default, records, keep, plan, as_json)
+        return
+    if plan or keep is not None:
+        option = "--plan" if plan else "--keep"
+        raise ConfigError([f"{option}: goes with --scale converged"])
+    if name != "all" and name not in EXPERIMENTS:
+        raise ConfigError([f"{name!r} is not one of {', '.join(EXPERIMENTS)}, all"])
+    count = seeds or (1 if scale is Scale.SMOKE else 3)
+    folder = out or Path("runs") / f"reproduce-{scale.value}"
+    dataset_names = tuple(datasets.split(",")) if datasets else None
+    if dataset_names and (
+        unknown := sorted(set(dataset_names) - {d for s in Scale for d in DATASETS[s]})
+    ):
+        raise ConfigError([f"--datasets: {unknown[0]!r} has no experiments"])
+    experiments = [e for e in EXPERIMENTS.values() if name in (e.name, "all")]
+    variants_by_experiment = {e.name: e.variants(scale, dataset_names, split) for e in experiments}
+    variants = list(dict.fromkeys(v for group in variants_by_experiment.values() for v in group))
+    make_folder(folder)
+    if records is None:
+        configs = {
+            v.slug: [parse(v.settings(scale, seed)) for seed in range(count)] for v in variants
+        }
+        try:
+            runner = Runner(folder, jobs or os.cpu_count() or 1, talk(as_json))
+            variant_records = runner.run(configs)
+        except Interruption as stop:
+            talk(as_json).print(str(stop), soft_wrap=True)
+            raise typer.Exit(130) from None
+        for record in variant_records:
+            record.write(folder / "records" / f"{record.slug}.json")
+    else:
+        variant_records = [
+            VariantRecord.read(records / f"{variant.slug}.json") for variant in variants
+        ]
+    by_variant = dict(zip(variants, variant_records, strict=True))
+    command = f"submodel reproduce {name} --scale {scale.value} --seeds {count}"
+    command += "" if split is Split.LABELS else f" --split {split.value}"
+    answers = []
+    for experiment in experiments:
+        own_records = {v: by_variant[v] for v in variants_by_experiment[experiment.name]}
+        page = report.write_experiment(experiment, own_records, command, folder)
+        if as_json:
+            claims = report.plain_claims(experiment, own_records)
+            about = {"name": experiment.name, "title": experiment.title, "page": page}
+            answers.append({**about, "claims": claims})
+            continue
+        console.print(report.claims_table(experiment, own_records))
+        print(page)
+    if as_json:
+        print_json({"scale": scale.value, "experiments": answers})

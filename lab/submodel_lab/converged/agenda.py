@@ -1,0 +1,256 @@
+"""The whole plan: what is run for some questions, in which order, and what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from submodel.errors import SubmodelError
+from submodel.experiments import Runner, VariantRecord, put_together
+from submodel.presentation import markdown_table
+from submodel_lab.converged.candidates import Candidate
+from submodel_lab.converged.contenders import Contender
+from submodel_lab.converged.converge import converge
+from submodel_lab.converged.earlier import missing_seeds, read_earlier
+from submodel_lab.converged.outlook import Outlook, seconds_left
+from submodel_lab.converged.power import (
+    POWER,
+    power_of_test,
+    seeds_needed,
+    typical_deviation,
+)
+from submodel_lab.converged.questions import OpenQuestion
+from submodel_lab.converged.rates import RateTable, read_rates
+from submodel_lab.converged.settings import SETTINGS
+
+ONE_POINT = 0.01
+COST_HEADINGS = (
+    *("question", "setting", "ways", "seeds", "runs", "rounds each", "core-seconds a round"),
+    *("core-hours: rates", "with runs, at least", "at most"),
+)
+POWER_HEADINGS = (
+    *("setting", "seeds", "deviation of a difference", "seeds for one point"),
+    *("chance to find one point", "found four times in five"),
+)
+
+
+def _blocks(questions: Sequence[OpenQuestion]) -> list[list[Candidate]]:
+    """For each question its candidates that no question before it has."""
+    earlier: set[Candidate] = set()
+    blocks = []
+    for question in questions:
+        block = [candidate for candidate in question.candidates if candidate not in earlier]
+        earlier.update(block)
+        blocks.append(block)
+    return blocks
+
+
+def contenders_of(block: Sequence[Candidate], seeds: int | None = None) -> list[Contender]:
+    """All that has to be run for some candidates.
+
+    Args:
+        block: the candidates.
+        seeds: how many runs of each; None: as many as each setting has.
+    """
+    return [contender for candidate in block for contender in candidate.contenders(seeds)]
+
+
+def run_agenda(
+    runner: Runner, questions: Sequence[OpenQuestion], records: Path, seeds: int | None = None
+) -> None:
+    """Run all that the questions need, question by question, of each the cheaper settings first.
+
+    In a setting, rates come first, then runs seed by seed: what is stopped has answers to show.
+
+    Args:
+        runner: runs several at a time.
+        questions: what is asked.
+        records: where records are kept; what is there is not run again.
+        seeds: how many runs of each way; None: as many as each setting has.
+    """
+    blocks = [contenders_of(block, seeds) for block in _blocks(questions)]
+    seconds = [seconds_left(block, records) for block in blocks]
+    outlook = Outlook(sum(seconds), runner.console)
+    for place, block in enumerate(blocks):
+        if not seconds[place]:
+            continue
+        hours = sum(seconds[place:]) / 3600
+        runner.console.print(
+            f"part {place + 1} of {len(blocks)}; from its beginning to the end of the plan at "
+            f"least {hours:.1f} core-hours: {hours / runner.parallel:.1f} hours with "
+            f"{runner.parallel} at a time"
+        )
+        for group in _by_effort(block):
+            converge(runner, group, records, outlook)
+
+
+def _by_effort(block: Sequence[Contender]) -> list[list[Contender]]:
+    """The contenders of each setting, cheap settings first."""
+    groups: dict[str, list[Contender]] = {}
+    for contender in block:
+        groups.setdefault(contender.group, []).append(contender)
+    return sorted(groups.values(), key=lambda group: sum(c.least_seconds for c in group))
+
+
+def words_of_rest(questions: Sequence[OpenQuestion], records: Path, seeds: int | None) -> str:
+    """What is left to run beyond some records.
+
+    Args:
+        questions: what is asked.
+        records: the folder of records.
+        seeds: how many runs of each way; None: as many as each setting has.
+    """
+    contenders = [c for block in _blocks(questions) for c in contenders_of(block, seeds)]
+    missing = sum(len(missing_seeds(c, read_earlier(c, records))) for c in contenders)
+    hours = seconds_left(contenders, records) / 3600
+    return f"Beyond the records in {records}: {missing} runs, at least {hours:.1f} core-hours."
+
+
+def read_results(
+    questions: Sequence[OpenQuestion], records: Path
+) -> tuple[dict[Candidate, VariantRecord], dict[Candidate, list[RateTable]]]:
+    """What is recorded of the questions' candidates, and their tables of learning rates.
+
+    Raises `SubmodelError` where that is nothing.
+
+    Args:
+        questions: whose candidates.
+        records: the folder of records; a candidate that has none there is left out.
+    """
+    results, tables = read_available(questions, records)
+    if not results:
+        raise SubmodelError(f"{records}: no records of these questions")
+    return results, tables
+
+
+def read_available(
+    questions: Sequence[OpenQuestion], records: Path
+) -> tuple[dict[Candidate, VariantRecord], dict[Candidate, list[RateTable]]]:
+    """As `read_results`, but there need be none.
+
+    Args:
+        questions: whose candidates.
+        records: the folder of records.
+    """
+    results: dict[Candidate, VariantRecord] = {}
+    tables: dict[Candidate, list[RateTable]] = {}
+    for candidate in (candidate for block in _blocks(questions) for candidate in block):
+        slugs = list(candidate.members.values()) or [candidate.slug]
+        tables[candidate] = [t for slug in slugs if (t := read_rates(records, slug)) is not None]
+        if not all((records / f"{slug}.json").is_file() for slug in slugs):
+            continue
+        parts = [VariantRecord.read(records / f"{slug}.json") for slug in slugs]
+        if candidate.members:
+            whole = put_together(candidate.slug, dict(zip(candidate.members, parts, strict=True)))
+            if whole.runs:
+                results[candidate] = whole
+        else:
+            results[candidate] = parts[0]
+    return results, tables
+
+
+def spread_over_seeds(questions: Sequence[OpenQuestion], records: Path) -> dict[str, float]:
+    """By setting, how much differences vary over seeds, where records can tell.
+
+    Args:
+        questions: whose candidates.
+        records: the folder of records.
+    """
+    by_setting: dict[str, list[VariantRecord]] = {}
+    for candidate, record in read_available(questions, records)[0].items():
+        by_setting.setdefault(candidate.setting, []).append(record)
+    deviations = {setting: typical_deviation(ways) for setting, ways in by_setting.items()}
+    return {setting: value for setting, value in deviations.items() if value is not None}
+
+
+def budget_rows(questions: Sequence[OpenQuestion], seeds: int | None = None) -> list[list[str]]:
+    """What is run for every question that no question before it needs, setting by setting.
+
+    Args:
+        questions: what is asked.
+        seeds: how many runs of each way; None: as many as each setting has.
+    """
+    rows, totals, runs = [], [0.0, 0.0, 0.0], 0
+    for question, block in zip(questions, _blocks(questions), strict=True):
+        for name in dict.fromkeys(candidate.setting for candidate in block):
+            setting = SETTINGS[name]
+            group = [candidate for candidate in block if candidate.setting == name]
+            contenders = contenders_of(group, seeds)
+            hours = _hours(contenders)
+            totals = [total + one for total, one in zip(totals, hours, strict=True)]
+            count = sum(len(contender.seeds) for contender in contenders)
+            runs += count
+            least = min(contender.course.shortest for contender in contenders)
+            most = max(contender.course.longest for contender in contenders)
+            rows.append(
+                [
+                    question.name,
+                    setting.title,
+                    ", ".join(candidate.way for candidate in group),
+                    f"{seeds or setting.seeds}",
+                    f"{count}",
+                    f"{least}" if least == most else f"{least} to {most}",
+                    f"{setting.seconds:g}",
+                    *(f"{h:.1f}" for h in hours),
+                ]
+            )
+    return [*rows, ["all", "", "", "", f"{runs}", "", "", *(f"{t:.1f}" for t in totals)]]
+
+
+def _hours(contenders: Sequence[Contender]) -> list[float]:
+    rates = sum(c.tuning_seconds for c in contenders)
+    least = sum(c.least_seconds for c in contenders)
+    most = sum(c.most_seconds for c in contenders)
+    return [rates / 3600, (rates + least) / 3600, (rates + most) / 3600]
+
+
+def power_rows(
+    questions: Sequence[OpenQuestion], deviations: Mapping[str, float], seeds: int | None = None
+) -> list[list[str]]:
+    """How many seeds a difference of one point takes in every setting, and what ours can find.
+
+    Args:
+        questions: what is asked.
+        deviations: by setting, where records say; others as the setting has it.
+        seeds: how many runs of each way; None: as many as each setting has.
+    """
+    rows = []
+    for name in dict.fromkeys(c.setting for block in _blocks(questions) for c in block):
+        setting, count = SETTINGS[name], seeds or SETTINGS[name].seeds
+        deviation = deviations.get(name, setting.deviation)
+        row = [setting.title, f"{count}"]
+        if deviation is None:
+            rows.append([*row, "no records yet", "", "", ""])
+            continue
+        sizes = (size / 1000 for size in range(1, 1001))
+        least_size = next((s for s in sizes if power_of_test(count, s, deviation) >= POWER), 1.0)
+        rows.append(
+            [
+                *row,
+                f"{100 * deviation:.2f} points",
+                f"{seeds_needed(ONE_POINT, deviation)}",
+                f"{100 * power_of_test(count, ONE_POINT, deviation):.0f} %",
+                f"{100 * least_size:.1f} points",
+            ]
+        )
+    return rows
+
+
+def plan_lines(
+    questions: Sequence[OpenQuestion], deviations: Mapping[str, float], seeds: int | None = None
+) -> list[str]:
+    """The plan as Markdown: what is run, what it takes, what it can show.
+
+    Args:
+        questions: what is asked.
+        deviations: of differences over seeds, by setting, where records say.
+        seeds: how many runs of each way; None: as many as each setting has.
+    """
+    return [
+        *(f"- {q.name}: {q.title}, {len(q.contrasts)} contrasts" for q in questions),
+        "",
+        *markdown_table(COST_HEADINGS, budget_rows(questions, seeds)),
+        "",
+        *markdown_table(POWER_HEADINGS, power_rows(questions, deviations, seeds)),
+        "",
+    ]

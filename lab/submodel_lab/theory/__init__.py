@@ -1,0 +1,49 @@
+"""Problems with known constants, and studies of the theorems."""
+
+from typing import TYPE_CHECKING
+
+from submodel.lazy import lazily
+
+if TYPE_CHECKING:
+    from submodel_lab.theory.data import Directions, load_split
+    from submodel_lab.theory.exact import ExactTrajectory, exact_moments
+    from submodel_lab.theory.lab import Trajectory, TrialPlan, run_trials
+    from submodel_lab.theory.masking import Masking, bernoulli, coordinatewise, mask_list, rolling
+    from submodel_lab.theory.objective import MaskedObjective
+    from submodel_lab.theory.problem_constants import Constants, constants
+    from submodel_lab.theory.problems import (
+        Logistic,
+        Net,
+        Problem,
+        Quadratic,
+        Ridge,
+        TheoryError,
+        pad_examples,
+        quadratics,
+    )
+    from submodel_lab.theory.problems.loading import PosedProblem, load_problem
+    from submodel_lab.theory.problems.module import ModuleProblem
+
+__all__ = [
+    "Constants", "Directions", "ExactTrajectory", "Logistic", "MaskedObjective", "Masking",
+    "ModuleProblem", "Net", "PosedProblem", "Problem", "Quadratic", "Ridge", "TheoryError",
+    "Trajectory", "TrialPlan", "bernoulli", "constants", "coordinatewise", "exact_moments",
+    "load_problem", "load_split", "mask_list", "pad_examples", "quadratics", "rolling",
+    "run_trials",
+]  # fmt: skip
+__getattr__ = lazily(
+    __name__,
+    {
+        "submodel_lab.theory.data": "Directions load_split",
+        "submodel_lab.theory.exact": "ExactTrajectory exact_moments",
+        "submodel_lab.theory.lab": "Trajectory TrialPlan run_trials",
+        "submodel_lab.theory.masking": "Masking bernoulli coordinatewise mask_list rolling",
+        "submodel_lab.theory.objective": "MaskedObjective",
+        "submodel_lab.theory.problem_constants": "Constants constants",
+        "submodel_lab.theory.problems": (
+            "Logistic Net Problem Quadratic Ridge TheoryError pad_examples quadratics"
+        ),
+        "submodel_lab.theory.problems.loading": "PosedProblem load_problem",
+        "submodel_lab.theory.problems.module": "ModuleProblem",
+    },
+)

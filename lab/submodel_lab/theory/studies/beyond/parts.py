@@ -1,0 +1,171 @@
+"""The parts of the study: budgets, few or many, least variance, schemes, participation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from submodel.schemes import Random
+from submodel_lab.theory.budget import least_variance, variance
+from submodel_lab.theory.drawing import PlotLine
+from submodel_lab.theory.lab import TrialPlan
+from submodel_lab.theory.masking import Masking, bernoulli, rolling
+from submodel_lab.theory.objective import MaskedObjective
+from submodel_lab.theory.problems import Quadratic
+from submodel_lab.theory.results import ResultRow
+from submodel_lab.theory.studies.beyond.bench import BeyondBench, BeyondPoint, BeyondSettings
+from submodel_lab.theory.studies.comparison import mean_share
+from submodel_lab.theory.verdicts import (
+    Statement,
+    Verdict,
+    exact_measure,
+    judge_at_most,
+    judge_positive,
+)
+
+
+@dataclass
+class BeyondReport:
+    """What the parts found so far."""
+
+    rows: list[ResultRow] = field(default_factory=list)
+    claims: list[Statement] = field(default_factory=list)
+
+
+def compare_budgets(s: BeyondSettings, bench: BeyondBench, report: BeyondReport) -> list[PlotLine]:
+    """Which p makes most of a budget of trained coordinates p R K."""
+    lines = []
+    for budget in s.budgets:
+        points = {}
+        for p in sorted(s.capacities):
+            points[p] = bench.run(bernoulli(p, s.clients), round(budget / p))
+            report.rows.append(bench.row("budget", f"budget {budget}", points[p], p))
+        whole, smaller = points[max(points)], [p for p in points if p < max(points)]
+        best = min(smaller, key=lambda p: points[p].gap.mean, default=max(points))
+        less = whole.gap.minus(points[best].gap)
+        report.claims.append(Statement(
+            "", "budget", f"{budget} full rounds' worth, p={best:g} against {max(points):g}",
+            "how much lower F(w_R) is at the best p < 1", less, ">", 0.0, judge_positive(less),
+        ))  # fmt: skip
+        measures = [point.gap for point in points.values()]
+        lines.append(PlotLine.of_measures(f"{budget} rounds' worth", list(points), measures))
+    return lines
+
+
+def compare_few_or_many(
+    s: BeyondSettings, bench: BeyondBench, counts: list[int], report: BeyondReport
+) -> None:
+    """One model's worth of coordinates per round: few clients hold much, or many hold little."""
+    for count in counts:
+        point = bench.run(bernoulli(1 / count, s.clients), s.rounds[-1], participants=count)
+        report.rows.append(bench.row("few or many", f"{count} of {s.clients}", point, 1 / count))
+        report.claims.append(Statement(
+            "", "few or many", f"{count} clients with p={1 / count:g}, R={s.rounds[-1]}",
+            "F(w_R) - F*", point.gap, "-", None, Verdict.NUMBER))  # fmt: skip
+
+
+def compare_variances(s: BeyondSettings, bench: BeyondBench, report: BeyondReport) -> None:
+    """One p for all against the p of least variance, of equal sum: over coordinates, over clients.
+
+    Over coordinates it is exact at w_0 = 0, where a masked model is the model. Over clients, whose
+    losses are scaled from 1/4 to 4 here, both are trained.
+    """
+    start = bench.problem.gradients(np.zeros((s.clients, 1, s.dimension)))[:, 0]
+    powers = np.square(start).mean(0)
+    for p in sorted(set(s.capacities) - {1.0}):
+        even = variance(powers, np.full(s.dimension, p))
+        best = variance(powers, least_variance(powers, p * s.dimension))
+        report.rows.append(
+            bench.row("least variance", "coordinates", None, p, variance=even, least=best)
+        )
+        ratio = exact_measure(best / even)
+        report.claims.append(Statement(
+            "", "least variance", f"coordinates, p={p:g}",
+            "variance of the first unbiased step, best p_j over one p", ratio, "<=", 1.0,
+            judge_at_most(ratio, 1.0)))  # fmt: skip
+    factors = 2.0 ** np.linspace(-2, 2, s.clients)[:, None]
+    problem = Quadratic(bench.problem.matrices * factors[..., None],
+                        bench.problem.vectors * factors)  # fmt: skip
+    ways = {
+        "one p": np.full(s.clients, s.p),
+        "best p_i": least_variance(np.square(start * factors).sum(1), s.p * s.clients),
+    }
+    # one step size for both: small enough for the client whose scaled loss is steepest
+    rounds = s.rounds[-1]
+    steepest = max(float((factors[:, 0] / p**2).max()) for p in ways.values()) * s.smoothness
+    theorem_eta = math.log((s.steps * rounds) ** 2) / (
+        s.mu * float(factors.mean()) * s.steps * rounds
+    )
+    eta = min(theorem_eta, 1 / (s.steps * steepest))
+    points: list[BeyondPoint] = []
+    for name, shares in ways.items():
+        masking = Masking(Random(), tuple(shares), unbiased=True)
+        plan = TrialPlan(masking, rounds, s.steps, eta, 50.0, s.trials, s.seed)
+        points.append(bench.run_plan(problem, plan))
+        report.rows.append(bench.row("least variance", f"clients, {name}", points[-1], s.p))
+    less = points[0].error.minus(points[1].error)
+    report.claims.append(Statement(
+        "", "least variance", f"clients, unbiased masks, p={s.p:g}",
+        "how much closer to w*(p) the p_i of least variance at w_0 bring w_R", less, ">", 0.0,
+        judge_positive(less)))  # fmt: skip
+
+
+def compare_schemes(
+    s: BeyondSettings, bench: BeyondBench, report: BeyondReport
+) -> tuple[list[PlotLine], list[PlotLine]]:
+    """Random, unbiased, shuffled and sequential masks without noise: to F, and to their optima."""
+    ways = {
+        "random": bernoulli(s.p, s.clients),
+        "unbiased 1/p": bernoulli(s.p, s.clients, unbiased=True),
+        "rolling, shuffled": rolling(s.p, s.clients, s.dimension),
+        "rolling, sequential": rolling(s.p, s.clients, s.dimension, sequential=True),
+    }
+    to_original, to_optimum, finals = [], [], {}
+    for name, masking in ways.items():
+        points = [bench.run(masking, r, noisy=False) for r in s.rounds]
+        target = MaskedObjective(bench.problem, masking).optimum(math.inf)
+        finals[name] = points[-1]
+        to_optimum.append(PlotLine.of_measures(name, s.rounds, [p.error for p in points]))
+        to_original.append(PlotLine.of_measures(name, s.rounds, [p.gap for p in points]))
+        residual = bench.original.value(target) - bench.least
+        distance = float(np.linalg.norm(target - bench.best))
+        share = mean_share(masking, s.dimension)
+        report.rows += [
+            bench.row("scheme", name, point, share, residual=residual, distance=distance)
+            for point in points
+        ]
+        for quantity, number in (("F(w*(p)) - F(w*)", residual), ("||w*(1) - w*(p)||", distance)):
+            report.claims.append(Statement("", "scheme", f"{name}, share {share:g}", quantity,
+                                           exact_measure(number), "-", None,
+                                           Verdict.NUMBER))  # fmt: skip
+    closer = finals["rolling, sequential"].error.minus(finals["rolling, shuffled"].error)
+    report.claims.append(Statement(
+        "Section 3", "order", f"rolling, R={s.rounds[-1]}, no noise",
+        "how much closer to w*(m) shuffling brings than order does", closer, ">", 0.0,
+        judge_positive(closer)))  # fmt: skip
+    return to_original, to_optimum
+
+
+def compare_participation(
+    s: BeyondSettings, bench: BeyondBench, counts: list[int], report: BeyondReport
+) -> list[PlotLine]:
+    """Some of the clients in a round instead of all."""
+    masking = bernoulli(s.p, s.clients)
+    lines, last = [], {}
+    for count in counts:
+        points = [bench.run(masking, r, participants=count) for r in s.rounds]
+        last[count] = points[-1].error
+        report.rows += [
+            bench.row("participation", f"{count} of {s.clients}", point, s.p) for point in points
+        ]
+        lines.append(PlotLine.of_measures(f"{count} of {s.clients} clients", s.rounds,
+                                          [p.error for p in points]))  # fmt: skip
+    few, everyone = counts[0], counts[-1]
+    ratio = last[few].times(1 / last[everyone].mean)
+    report.claims.append(Statement(
+        "", "participation", f"{few} of {s.clients} clients over all, R={s.rounds[-1]}",
+        "E||w_R - w*||^2 over that with all; averaging alone would give the number stated", ratio,
+        "-", everyone / few, Verdict.NUMBER))  # fmt: skip
+    return lines

@@ -1,0 +1,134 @@
+"""The application: its commands, those of other packages among them, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from typing import Annotated, NoReturn
+
+import typer
+
+from submodel.cli import (
+    compare,
+    data,
+    devices,
+    federation,
+    join,
+    models,
+    plot,
+    report,
+    results,
+    training,
+    watching,
+)
+from submodel.cli.base import command_line
+from submodel.cli.help import offer_command
+from submodel.engines.processes.launch import endings
+from submodel.errors import SubmodelError
+from submodel.extensions import COMMANDS, FROM_LAB, LAB, extensions, load_extension
+
+__all__ = ["command_line", "main"]
+
+_COMMANDS: dict[str, dict[str, Callable[..., None] | str]] = {
+    "Train": {
+        "train": training.train_command,
+        "resume": training.resume_command,
+    },
+    "Before training": {
+        "config": models.config_command,
+        "data": data.data_command,
+        "inspect": models.inspect_command,
+        "cost": models.cost_command,
+        "plan": models.plan_command,
+        "advise": "Recommend a scheme for a fleet by recorded results",
+    },
+    "Look at results": {
+        "runs": watching.runs_command,
+        "watch": watching.watch_command,
+        "show": results.show_command,
+        "score": results.score_command,
+        "report": report.report_command,
+        "plot": plot.plot_command,
+    },
+    "Use the model": {
+        "fit": results.fit_command,
+        "export": results.export_command,
+        "generate": results.generate_command,
+    },
+    "Compare and reproduce": {
+        "compare": compare.compare_command,
+        "reproduce": "Run the paper's experiments again",
+    },
+    "Theory": {
+        "study": "Measure the statements of the theorems",
+    },
+    "Devices": {
+        "serve": devices.serve_command,
+        "join": join.join_command,
+    },
+}
+"""Panels of `submodel --help` and their commands; a text stands for a command of the laboratory."""
+
+
+def _offer_added(name: str, panel: str, about: str) -> None:
+    """Offer the command that another package adds; without it, one that names the package."""
+    entry = extensions(COMMANDS).get(name)
+    try:
+        if entry is None:
+            raise SubmodelError(f"submodel {name}: {FROM_LAB}")
+        offer_command(command_line, name, load_extension(entry), panel)
+    except SubmodelError as error:
+        problem = error  # the name of a handler ends with it
+
+        def fail() -> None:
+            raise problem
+
+        fail.__doc__ = f"{about} (needs {LAB})." if entry is None else f"{about} (fails to load)."
+        offer_command(command_line, name, fail, panel, takes_anything=True)
+
+
+for _panel, _commands in _COMMANDS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, str):
+            _offer_added(_name, _panel, _command)
+        else:
+            offer_command(command_line, _name, _command, _panel)
+for _name in extensions(COMMANDS).keys() - {"federation"}.union(*_COMMANDS.values()):
+    _offer_added(_name, "Of other packages", "A command of another package")
+command_line.add_typer(federation.federation_commands, name="federation", rich_help_panel="Devices")
+
+
+@command_line.callback(invoke_without_command=True)
+def version(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Train one model over devices that cannot hold it."""
+    if show_version:
+        print(f"submodel {metadata.version('submodel')}")
+        raise typer.Exit
+
+
+def _stop(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Run the command; a user's mistake is a sentence and exit status 2, never a traceback."""
+    for number in set(endings()) - {signal.SIGINT}:  # which Python turns into this already
+        signal.signal(number, _stop)
+    try:
+        command_line(prog_name="submodel")
+    except SubmodelError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # a path that cannot be made or read, a full disk
+        if error.strerror is None:
+            raise
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"error: {where}{error.strerror}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,128 @@
+"""Describing data and who has it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from submodel.cli import completion
+from submodel.cli.base import AsJson, SetOptions
+from submodel.cli.json_output import print_json
+from submodel.errors import ConfigError
+
+
+def data_command(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="As data.name (see submodel config), or the data of a CONFIG.toml.",
+            autocompletion=completion.data_names,
+        ),
+    ] = "digits",
+    settings: SetOptions = None,
+    path: Annotated[Path | None, typer.Option(help="A local archive; data.path.")] = None,
+    source: Annotated[str | None, typer.Option(help="Where it is fetched; data.source.")] = None,
+    clients: Annotated[int | None, typer.Option(help="How many; clients.count.")] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(help="Who has what; data.partition.", autocompletion=completion.partitions),
+    ] = None,
+    labels_per_client: Annotated[
+        int | None, typer.Option(help="Short for data.labels_per_client.")
+    ] = None,
+    alpha: Annotated[float | None, typer.Option(help="Short for data.alpha.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Draw clients by labels into this file, as who.png.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch a dataset, describe it, and show who would have what.
+
+    Examples:
+        submodel data
+        submodel data mnist --clients 100 --partition dirichlet --alpha 0.3
+        submodel data examples/diamonds.toml --json
+    JSON:
+        name, inputs, classes: what it is, the shape of one example, how many classes (null: none)
+        train, test, held_out: how many examples each part has
+        partition, clients: who has what, and how many they are
+        examples_per_client: of each client, the first 1,000
+        labels_per_client: of each of them, its examples by label; null without classes
+        picture: the file of --out; null without it
+    """
+    from submodel.config import read
+    from submodel.data.held_out import hold_out
+    from submodel.prepare.objective import settle_clients
+    from submodel.prepare.parts import load_data, split_data
+    from submodel.presentation.figures import format_of, save_figure
+    from submodel.presentation.style import DOUBLE, SINGLE
+    from submodel.report import partition as words
+    from submodel.report.plots.partition import MOST_CLIENTS, MOST_NAMES, Shares, partition_figure
+
+    short_settings = {
+        "data.path": path,
+        "data.source": source,
+        "clients.count": clients,
+        "clients.per_round": None if clients is None else 1,  # shares nothing out: any will do
+        "data.partition": partition,
+        "data.labels_per_client": labels_per_client,
+        "data.alpha": alpha,
+    }
+    if out is not None:
+        if out.is_dir():
+            raise ConfigError([f"--out: {out} is a folder; give the file of a picture"])
+        format_of(out)
+    file = Path(name) if name.endswith(".toml") else None
+    overrides = [] if file else [f"data.name={_quote(name)}"]
+    overrides += [
+        f"{key}={value if isinstance(value, int | float) else _quote(str(value))}"
+        for key, value in short_settings.items()
+        if value is not None
+    ]
+    config = read(file, [*overrides, *(settings or [])])
+    dataset = hold_out(load_data(config), config.data.held_out, config.seed)
+    config = settle_clients(config, dataset)
+    split = split_data(config, dataset)
+    if out is not None and dataset.classes is None:
+        raise ConfigError([f"--out: {config.data.name} has no classes to draw; leave it out"])
+    count = min(config.clients.client_count, MOST_CLIENTS)
+    of = "" if count == config.clients.client_count else f", of which the first {count:,} are shown"
+    title = (
+        f"{config.data.name}: {config.data.partition}, {config.clients.client_count:,} clients{of}"
+    )
+    counts = None
+    if dataset.classes is not None:
+        counts = words.label_counts(split, dataset.train.y.numpy(), dataset.classes, count)
+        if out is not None:
+            width = SINGLE if dataset.classes <= MOST_NAMES else DOUBLE
+            save_figure(partition_figure(Shares(title, counts), width), out, dpi=300)
+    if as_json:
+        content = words.plain_data(dataset, split, counts, count)
+        print_json(
+            {
+                "name": config.data.name,
+                **content,
+                "partition": config.data.partition,
+                "clients": config.clients.client_count,
+                "picture": out,
+            }
+        )
+        return
+    print(config.data.name)
+    print("\n".join(f"  {line}" for line in words.describe_data(dataset)))
+    print(f"partition {config.data.partition} over {config.clients.client_count:,} clients{of}")
+    if counts is None:
+        print(f"  {words.describe_sizes(split, count)}")
+        return
+    print("\n".join(f"  {line}" for line in words.describe_partition(counts)))
+    if out is not None:
+        print(f"picture: {out}")
+
+
+def _quote(text: str) -> str:
+    """The text as a TOML string, so that a setting takes it literally."""
+    return json.dumps(text, ensure_ascii=False)
