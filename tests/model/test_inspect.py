@@ -17,7 +17,7 @@ from submodel.errors import ConfigError
 from submodel.model.axes import trace
 from submodel.model.budget import Budget, activation_bytes
 from submodel.model.build import skeleton
-from submodel.model.inspect import findings, inspect, subject
+from submodel.model.inspect import findings, inspect_axes, subject
 from submodel.prepare.setup import prepare
 from tests.support.commands import Command
 from tests.support.common import tiny_images, tiny_setup
@@ -173,4 +173,4 @@ def test_findings_tell_of_factors_that_are_kept() -> None:
     net = nn.Sequential(nn.Conv2d(1, 8, 1), nn.GroupNorm(4, 8), nn.Conv2d(8, 2, 1))
     text = findings(trace(net, torch.randn(2, 1, 3, 3)), is_verified=True)
     assert "kept whole: " in text
-    assert inspect(subject("mlp", {"width": 4})).exact
+    assert inspect_axes(subject("mlp", {"width": 4})).exact

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from submodel.algorithm.lending import lent_module
+from submodel.algorithm.score import lent_module
 from submodel.model.build import tensors_of
 from submodel.model.cut import WHOLE
-from submodel.model.pool import PairwiseMaxPool2d, quicken_pools
+from submodel.model.norm import PairwiseMaxPool2d, quicken_pools
 
 _LAYOUTS = [torch.contiguous_format, torch.channels_last]
 

@@ -1,1 +1,31 @@
-"""A model: axes, cuts, small modules of cuts, costs, the zoo. May import presentation and below."""
+"""A model: axes, cuts, small modules of cuts, costs, the zoo."""
+
+from typing import TYPE_CHECKING
+
+from submodel.lazy import lazily
+
+if TYPE_CHECKING:
+    from submodel.model.axes.declare import Axes, declare
+    from submodel.model.axes.tracer import trace
+    from submodel.model.capacity import prefix_cut, units_held
+    from submodel.model.cost import BACKWARD, CostModel
+    from submodel.model.cut import COORDINATES
+    from submodel.model.inspect import inspect_axes, subject
+    from submodel.model.zoo import ModelContext, make_model
+
+__all__ = [
+    "BACKWARD", "COORDINATES", "Axes", "CostModel", "ModelContext", "declare", "inspect_axes",
+    "make_model", "prefix_cut", "subject", "trace", "units_held",
+]  # fmt: skip
+__getattr__ = lazily(
+    __name__,
+    {
+        "submodel.model.axes.declare": "Axes declare",
+        "submodel.model.axes.tracer": "trace",
+        "submodel.model.capacity": "prefix_cut units_held",
+        "submodel.model.cost": "BACKWARD CostModel",
+        "submodel.model.cut": "COORDINATES",
+        "submodel.model.inspect": "inspect_axes subject",
+        "submodel.model.zoo": "ModelContext make_model",
+    },
+)

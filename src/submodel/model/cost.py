@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
@@ -18,11 +21,13 @@ from submodel.model.axes.forward import isolate, run, tensors_in
 from submodel.model.axes.keep import DispatchMode
 from submodel.model.build import build_module, skeleton, tensors_of, to_device
 from submodel.model.cut import WHOLE, Cut, UnitCut
-from submodel.model.flop_formula import FlopFormula, find_formula
 from submodel.model.inputs import Inputs
 from submodel.model.meta import shortcut
 from submodel.model.travel import Travel, untrained_names
 
+_LARGEST_PRIME = 1 << 12
+Powers = tuple[tuple[str, int], ...]
+"""Axes, and how often each occurs in a product."""
 _SHAPES = 6  # that are counted one by one; where there are more, a formula pays
 BACKWARD = 3
 """Training an example costs about three forward passes: one forward, two for the gradients."""
@@ -107,11 +112,14 @@ class CostModel:
         2.0
         """
         small = self.build(WHOLE)
-        counts = _flops_by_layer(small, self.inputs)
+        counts = count_flops(small, self.inputs).by_layer
         own_flops = dict(counts)
         for layer, count in counts.items():
             if layer:
-                own_flops[_around(layer, counts)] -= count
+                outer = layer.rpartition(".")[0]
+                while outer and outer not in counts:
+                    outer = outer.rpartition(".")[0]
+                own_flops[outer] -= count
         large = {name: p for name, p in small.named_parameters() if p.dim() > 1}
         sharing = Counter[str]()
         for name, parameter in large.items():
@@ -131,7 +139,7 @@ class CostModel:
             if isinstance(cut, UnitCut) and (formula := self._formula_of(cut.axes)) is not None:
                 flops = formula(dict(key))
             if flops is None:
-                flops = _flops_of(self.build(cut), self.inputs)
+                flops = count_flops(self.build(cut), self.inputs).total
             self._flops[key] = flops
         return self._flops[key] // self.examples
 
@@ -140,7 +148,7 @@ class CostModel:
         if self._formula_axes is None and len(self._flops) > _SHAPES:
             self._formula_axes = axes
             try:
-                formula = find_formula(axes, self._operations)
+                formula = FlopFormula.find(axes, self._operations)
             except (SubmodelError, ValueError, RuntimeError):  # a net may not have just any sizes
                 formula = None
             if formula is not None and all(formula(dict(k)) == n for k, n in self._flops.items()):
@@ -148,72 +156,58 @@ class CostModel:
         return self._formula if self._formula_axes is axes else None
 
     def _operations(self, cut: Cut) -> list[int]:
-        """Those of every operator of a sub-model that is counted."""
-        small = self.build(cut)
-        counter = _Flops()
-        with isolate(small, ours=True), counter:
-            run(small, self.inputs)
-        return counter.operations
+        return count_flops(self.build(cut), self.inputs).operations
 
 
-def _flops_of(small: nn.Module, inputs: Inputs) -> int:
-    """What a forward of a module of ours costs."""
-    with isolate(small, ours=True):
-        counter = _Flops()
-        with counter:
-            run(small, inputs)
-        if not counter.has_nested:
-            return counter.total
-        with FlopCounterMode(display=False) as complete:
-            run(small, inputs)
-        total: int = complete.get_total_flops()
-        return total
-
-
-def _flops_by_layer(small: nn.Module, inputs: Inputs) -> dict[str, int]:
-    """What each layer of a module of ours does in a forward, with all that lie in it."""
-    with isolate(small, ours=True):
-        counter = _Flops()
-        for name, layer in small.named_modules():
-            layer.register_forward_pre_hook(partial(counter.enter, name), prepend=True)
-            layer.register_forward_hook(counter.leave, always_call=True)
-        with counter:
-            run(small, inputs)
-        if not counter.has_nested:
-            return dict(counter.by_layer)
-        with FlopCounterMode(display=False) as complete:
-            run(small, inputs)
-        return {
-            name.partition(".")[2]: sum(by_operator.values())
-            for name, by_operator in complete.get_flop_counts().items()
-        }
-
-
-def call_order(small: nn.Module, inputs: Inputs) -> list[str]:
-    """The layers of a module of ours in the order in which a forward calls them, the model first.
+@dataclass(frozen=True)
+class FlopCount:
+    """The floating-point operations of a forward.
 
     Args:
-        small: the module; on the meta device, values are not needed.
+        by_layer: of the layers, with all that lie in each; the model is "".
+        operations: of every operator that is counted, in their order.
+        order: the layers in the order in which the forward calls them, the model first.
+    """
+
+    by_layer: Mapping[str, int]
+    operations: list[int]
+    order: list[str]
+
+    @property
+    def total(self) -> int:
+        """Of the model."""
+        return self.by_layer.get("", 0)
+
+
+def count_flops(small: nn.Module, inputs: Inputs) -> FlopCount:
+    """Count what a forward does.
+
+    Args:
+        small: a module that is used for nothing else; on the meta device, values are not needed.
         inputs: an example of what it takes, on its device.
 
     >>> import torch
-    >>> call_order(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), torch.empty(1, 4))
-    ['', '0', '1']
+    >>> count_flops(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), torch.empty(1, 4))
+    FlopCount(by_layer=Counter({'': 64, '0': 64}), operations=[64], order=['', '0', '1'])
     """
-    names: list[str] = []
+    counter = _Counter()
     for name, layer in small.named_modules():
-        layer.register_forward_pre_hook(partial(_note, names, name))
-    with isolate(small, ours=True), _Flops():  # which knows short cuts on the meta device
-        run(small, inputs)
-    return names
+        layer.register_forward_pre_hook(partial(counter.enter, name), prepend=True)
+        layer.register_forward_hook(counter.leave, always_call=True)
+    with isolate(small, ours=True):
+        with counter:
+            run(small, inputs)
+        by_layer: Mapping[str, int] = counter.by_layer
+        if counter.has_nested:
+            with FlopCounterMode(display=False) as complete:
+                run(small, inputs)
+            counts = complete.get_flop_counts().items()
+            by_layer = {n.partition(".")[2]: sum(of_all.values()) for n, of_all in counts}
+    return FlopCount(by_layer, counter.operations, list(dict.fromkeys(counter.order)))
 
 
-def _note(names: list[str], name: str, *_: object) -> None:
-    names.append(name)
-
-
-class _Flops(DispatchMode):
-    """The total of `FlopCounterMode`, which loads PyTorch's compiler first: a second.
+class _Counter(DispatchMode):
+    """What `FlopCounterMode` counts, which loads PyTorch's compiler first: a second.
 
     Operators with operators inside are left to that one, and noted (``has_nested``).
     """
@@ -222,13 +216,15 @@ class _Flops(DispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.total, self.has_nested = 0, False
+        self.has_nested = False
         self.operations: list[int] = []
         self.by_layer = Counter[str]()
+        self.order: list[str] = []
         self._running: list[str] = []
 
     def enter(self, layer: str, *_: object) -> None:
         """A layer begins."""
+        self.order.append(layer)
         self._running.append(layer)
 
     def leave(self, *_: object) -> None:
@@ -256,17 +252,81 @@ class _Flops(DispatchMode):
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
             flops = formula(*args, **keywords, out_val=result)
-            self.total += flops
             self.operations.append(flops)
             self.by_layer.update(dict.fromkeys(self._running, flops))
         return result
 
 
-def _around(layer: str, layers: Container[str]) -> str:
-    """The nearest layer of ``layers`` that ``layer`` lies in.
+@dataclass(frozen=True)
+class FlopFormula:
+    """The operations of any sub-model of a net, for schemes whose every client has another shape.
 
-    >>> _around("blocks.0.conv", {"", "blocks.0"}), _around("blocks.0", {"", "head"})
-    ('blocks.0', '')
+    Every operator does a number of operations that is a product of sizes: of axes, each as often
+    as it occurs, and of others that no cut changes. One more forward finds out which: of a
+    sub-model with another prime number of units along every axis, by the primes that its
+    operations are multiples of. Where an operator does something else, there is no formula.
+
+    Args:
+        sizes: of the axes, uncut.
+        terms: the operations of the whole net, by the powers of axes that they are products of.
+
+    >>> formula = FlopFormula({"hidden": 8}, {(("hidden", 1),): 96, (): 4})
+    >>> formula({"hidden": 2}), formula({})
+    (28, 100)
     """
-    outer = layer.rpartition(".")[0]
-    return outer if not outer or outer in layers else _around(outer, layers)
+
+    sizes: Mapping[str, int]
+    terms: Mapping[Powers, int]
+
+    def __call__(self, kept_sizes: Mapping[str, int]) -> int | None:
+        """The operations where axes have these sizes, the others all their units."""
+        total = sum(self._scaled(n, powers, kept_sizes) for powers, n in self.terms.items())
+        return int(total) if total.denominator == 1 else None
+
+    def _scaled(self, count: int, powers: Powers, kept_sizes: Mapping[str, int]) -> Fraction:
+        cut_powers = [(a, n) for a, n in powers if a in kept_sizes]
+        scales = (Fraction(kept_sizes[a], self.sizes[a]) ** n for a, n in cut_powers)
+        return math.prod(scales, start=Fraction(count))
+
+    @classmethod
+    def find(cls, axes: Axes, count: Callable[[Cut], Sequence[int]]) -> FlopFormula | None:
+        """The formula of a net; None where there is none, or too few primes to tell axes apart.
+
+        Args:
+            axes: of the net.
+            count: the operations of every operator of a sub-model, in their order.
+        """
+        names = {*axes.cut_by_capacity, *axes.sizes} - axes.kept_whole.keys()
+        sizes = {name: axes.sizes[name] for name in sorted(names, key=lambda n: (axes.sizes[n], n))}
+        product = math.prod(sizes.values())
+        candidates = (
+            n
+            for n in range(2, _LARGEST_PRIME)
+            if product % n and all(n % d for d in range(2, math.isqrt(n) + 1))
+        )
+        primes = dict(zip(sizes, candidates, strict=False))
+        if len(primes) < len(sizes) or any(p > sizes[a] for a, p in primes.items()):
+            return None
+        whole = count(WHOLE)
+        trial = count(UnitCut(axes, {axis: np.arange(prime) for axis, prime in primes.items()}))
+        if len(whole) != len(trial):
+            return None
+        terms = Counter[Powers]()
+        formula = cls(sizes, terms)
+        for all_operations, operations in zip(whole, trial, strict=True):
+            powers = {
+                a: _power(operations, p) - _power(all_operations, p) for a, p in primes.items()
+            }
+            term = tuple((a, n) for a, n in powers.items() if n)
+            if formula._scaled(all_operations, term, primes) != operations:
+                return None
+            terms[term] += all_operations
+        return formula
+
+
+def _power(number: int, prime: int) -> int:
+    """How often a prime divides a number; of 0, never."""
+    power = 0
+    while number and number % prime == 0:
+        number, power = number // prime, power + 1
+    return power

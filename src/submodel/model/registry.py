@@ -17,7 +17,7 @@ def _is_module(component: object) -> bool:
 
 
 def _adapt(component: Any) -> Any:
-    from submodel.model.zoo.own_model import as_module
+    from submodel.model.zoo.hugging_face import as_module
 
     return as_module(component)
 
@@ -43,6 +43,6 @@ MODELS: Kind[nn.Module] = Kind(
         "preresnet18": Offer("submodel.model.zoo.preresnet:PreResNet18"),
         "preresnet34": Offer("submodel.model.zoo.preresnet:PreResNet34"),
         "gpt": Offer("submodel.model.zoo.gpt:Gpt", "for sequences of tokens"),
-        "own": Offer("submodel.model.zoo.own_model:OwnModel", is_hidden=True),
+        "own": Offer("submodel.model.zoo.hugging_face:OwnModel", is_hidden=True),
     },
 )

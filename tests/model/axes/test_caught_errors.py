@@ -13,8 +13,8 @@ from submodel.engines.lone import refusal
 from submodel.errors import SubmodelError
 from submodel.model.axes import trace
 from submodel.model.build import build_module
-from submodel.model.build.output_check import OutputCheck
-from submodel.model.cost import _flops_by_layer
+from submodel.model.build.checks import OutputCheck
+from submodel.model.cost import count_flops
 from submodel.model.cut import UnitCut
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
@@ -71,7 +71,7 @@ def test_a_sub_model_that_does_not_run_names_the_layer_that_fails() -> None:
 
 
 def test_operations_after_a_caught_error_are_not_those_of_its_layer() -> None:
-    flops = _flops_by_layer(net(), X)
+    flops = count_flops(net(), X).by_layer
     assert flops["middle"] == 2 * 2 * 8 * 8
     assert flops["down"] == 2 * 2 * 8 * 3
     assert flops.get("first", 0) == 0

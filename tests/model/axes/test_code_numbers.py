@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.model.axes.code_numbers import NumberLog
-from submodel.model.axes.number import Attribute, Number, Operation, SizeOf
+from submodel.model.axes.layout import Along, Layout
+from submodel.model.axes.number import Attribute, Number, NumberLog, Operation, SizeOf
 from submodel.model.axes.number_watch import watch_numbers
 
 Forward = Callable[[Any, Tensor], Any]
@@ -32,15 +32,19 @@ class Net(nn.Module):
         return self.told(self, x)
 
 
+def part(d: int, size: int) -> Along:
+    return Along(f"{d}:{size}", size)
+
+
 def watched(forward: Forward) -> NumberLog:
     net, x = Net(forward), torch.ones(2, 24)
-    with watch_numbers(net, lambda t: [f"{d}:{n}" for d, n in enumerate(t.shape)]) as found:
+    with watch_numbers(net, lambda t: [part(d, n) for d, n in enumerate(t.shape)]) as found:
         net(x)
     assert [type(value) for value in (net.heads, net.size, net.width)] == [int] * 3
     return found
 
 
-def made(forward: Forward) -> list[tuple[Number, str]]:
+def made(forward: Forward) -> list[tuple[Number, Layout]]:
     found = watched(forward)
     assert not found.elsewhere
     return list(dict.fromkeys((m.number, m.dimension) for m in found.sizings))
@@ -58,7 +62,7 @@ def made(forward: Forward) -> list[tuple[Number, str]]:
     ],
 )
 def test_shapes_name_dimensions_by_their_place(forward: Forward) -> None:
-    assert made(forward) == [(HEADS, "1:4"), (SIZE, "2:6")]
+    assert made(forward) == [(HEADS, part(1, 4)), (SIZE, part(2, 6))]
 
 
 @pytest.mark.parametrize(
@@ -73,32 +77,36 @@ def test_shapes_name_dimensions_by_their_place(forward: Forward) -> None:
     ],
 )
 def test_parts_name_the_dimension_that_is_split(forward: Forward) -> None:
-    assert made(forward) == [(SIZE, "1:6")]
+    assert made(forward) == [(SIZE, part(1, 6))]
 
 
 def test_both_ends_of_a_slice_count_what_lies_before_them() -> None:
-    ends: list[tuple[Number, str]] = [(3, "1:3"), (Operation("add", SIZE, 3), "1:9")]
+    ends: list[tuple[Number, Layout]] = [(3, part(1, 3)), (Operation("add", SIZE, 3), part(1, 9))]
     assert made(lambda m, x: x[:, 3 : m.size + 3]) == ends
-    assert made(lambda m, x: x.narrow(1, 3, m.size)) == [(3, "1:3"), (SIZE, "1:6")]
+    assert made(lambda m, x: x.narrow(1, 3, m.size)) == [(3, part(1, 3)), (SIZE, part(1, 6))]
 
 
 def test_sizes_that_tensors_tell_are_known_and_written_numbers_stand_out() -> None:
     found = watched(lambda m, x: x.reshape(*x.shape[:-1], x.size(1) // m.heads, 4))
-    quotient = Operation("floordiv", SizeOf("1:24"), HEADS)
+    quotient = Operation("floordiv", SizeOf(part(1, 24)), HEADS)
     assert [(m.number, m.dimension) for m in found.sizings] == [
-        (SizeOf("0:2"), "0:2"),
-        (quotient, "1:6"),
-        (4, "2:4"),
+        (SizeOf(part(0, 2)), part(0, 2)),
+        (quotient, part(1, 6)),
+        (4, part(2, 4)),
     ]
-    assert list(found.written_out()) == ["2:4"]
+    assert list(found.written_out()) == [part(2, 4)]
 
 
 def test_groups_are_counted_along_the_channels() -> None:
     found = watched(lambda m, x: functional.group_norm(x, m.heads))
-    assert [(m.number, m.dimension, m.groups) for m in found.sizings] == [(HEADS, "1:24", True)]
+    assert [(m.number, m.dimension, m.groups) for m in found.sizings] == [
+        (HEADS, part(1, 24), True)
+    ]
     kernel = torch.ones(24, 6, 1)
     found = watched(lambda m, x: functional.conv1d(x[:, :, None], kernel, groups=m.heads))
-    assert [(m.number, m.dimension, m.groups) for m in found.sizings] == [(HEADS, "0:24", True)]
+    assert [(m.number, m.dimension, m.groups) for m in found.sizings] == [
+        (HEADS, part(0, 24), True)
+    ]
 
 
 def test_numbers_that_make_no_dimension_are_no_sizes() -> None:
@@ -121,7 +129,7 @@ def test_other_arguments_are_noted_without_a_dimension() -> None:
     ],
 )
 def test_sizes_that_become_values_are_noted(forward: Forward) -> None:
-    assert list(watched(forward).scales()) == ["1:24"]
+    assert list(watched(forward).scales()) == [part(1, 24)]
 
 
 def test_the_layers_of_torch_are_not_watched() -> None:
@@ -129,11 +137,11 @@ def test_the_layers_of_torch_are_not_watched() -> None:
 
 
 def test_equal_parts_and_dimensions_of_one_number_are_alike() -> None:
-    assert list(watched(lambda _, x: x.chunk(2, 1)).alike()) == [["1:12", "1:12"]]
+    assert list(watched(lambda _, x: x.chunk(2, 1)).alike()) == [[part(1, 12), part(1, 12)]]
     found = watched(lambda m, x: (x.view(-1, m.size), x.view(-1, 4, m.size)))
-    assert list(found.alike()) == [["1:6", "2:6"]]
+    assert list(found.alike()) == [[part(1, 6), part(2, 6)]]
     found = watched(lambda _, x: x.view(-1, x.shape[1] // 2))
-    assert list(found.alike()) == [["1:12"]]
+    assert list(found.alike()) == [[part(1, 12)]]
 
 
 def test_integers_are_restored_after_an_error() -> None:

@@ -13,48 +13,48 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from submodel.model.axes.algebra import Algebra
-from submodel.model.axes.expression import (
-    Atom,
-    ConcatenationTerm,
-    Expression,
-    FixedTerm,
-    ProductTerm,
+from submodel.model.axes.layout import (
+    Along,
+    Concatenation,
+    FixedPart,
+    Layout,
+    Product,
     atoms,
     concatenation,
     product,
-    simple_terms,
+    simple_parts,
     units,
 )
 
 Order = NDArray[np.int64]
 
 
-def order(expression: Expression, orders: dict[int, Order]) -> Order:
+def order(expression: Layout, orders: dict[str, Order]) -> Order:
     """Where each unit goes if every atom is put in the given order: numpy on real indices."""
-    if isinstance(expression, FixedTerm):
+    if isinstance(expression, FixedPart):
         return np.arange(expression.size)
-    if isinstance(expression, Atom):
-        return orders[expression.number]
+    if isinstance(expression, Along):
+        return orders[expression.axis]
     parts = [order(part, orders) for part in expression.parts]
     sizes = [len(part) for part in parts]
-    if isinstance(expression, ProductTerm):
+    if isinstance(expression, Product):
         return np.arange(expression.size).reshape(sizes)[np.ix_(*parts)].reshape(-1)
     pieces = np.split(np.arange(expression.size), np.cumsum(sizes)[:-1])
     return np.concatenate([piece[part] for piece, part in zip(pieces, parts, strict=True)])
 
 
-def orders_for(*expressions: Expression) -> dict[int, Order]:
+def orders_for(*expressions: Layout) -> dict[str, Order]:
     """A random order for each atom, drawn by its rank of appearance."""
-    found: dict[int, Order] = {}
+    found: dict[str, Order] = {}
     for expression in expressions:
         for atom in atoms(expression):
-            if atom.number not in found:
+            if atom.axis not in found:
                 rng = np.random.default_rng(len(found))
-                found[atom.number] = rng.permutation(atom.size)
+                found[atom.axis] = rng.permutation(atom.size)
     return found
 
 
-def same(one: Expression, other: Expression) -> bool:
+def same(one: Layout, other: Layout) -> bool:
     """Whether two expressions, made of the same atoms, put units in the same places."""
     orders = orders_for(one, other)
     return np.array_equal(order(one, orders), order(other, orders))
@@ -74,10 +74,10 @@ plans = st.recursive(
 )
 
 
-def build(algebra: Algebra, plan: Plan) -> Expression:
+def build(algebra: Algebra, plan: Plan) -> Layout:
     kind, content = plan
     if isinstance(content, int):
-        return algebra.fresh(content) if kind == "atom" else FixedTerm(content)
+        return algebra.fresh(content) if kind == "atom" else FixedPart(content)
     parts = [build(algebra, part) for part in content]
     return product(parts) if kind == "product" else concatenation(parts)
 
@@ -112,7 +112,7 @@ def test_the_simplest_form_puts_units_in_the_same_places(plan: Plan) -> None:
     algebra = Algebra()
     expression = build(algebra, plan)
     assert expression.size == grown(plan) == len(order(expression, orders_for(expression)))
-    if isinstance(expression, ProductTerm | ConcatenationTerm):
+    if isinstance(expression, Product | Concatenation):
         assert all(type(part) is not type(expression) for part in expression.parts)
         assert len(expression.parts) > 1
 
@@ -200,42 +200,42 @@ def test_freezing_one_freezes_the_other(drawn: tuple[Plan, Plan]) -> None:
     algebra.unify(one, other, "an addition")
     algebra.freeze(one, "an output")
     assert not list(atoms(algebra.resolve(other)))
-    assert all(isinstance(part, FixedTerm) for part in simple_terms(algebra.resolve(one)))
+    assert all(isinstance(part, FixedPart) for part in simple_parts(algebra.resolve(one)))
 
 
 def test_units_left_do_not_depend_on_the_order() -> None:
-    a, b, c = Atom(0, 2), Atom(1, 3), Atom(2, 4)
-    assert units(product([a, concatenation([b, c])])) == {(0, 1): 1, (0, 2): 1}
-    one = concatenation([product([a, b]), product([FixedTerm(2), a, c])])
+    a, b, c = Along("0", 2), Along("1", 3), Along("2", 4)
+    assert units(product([a, concatenation([b, c])])) == {("0", "1"): 1, ("0", "2"): 1}
+    one = concatenation([product([a, b]), product([FixedPart(2), a, c])])
     other = product([concatenation([c, b, c]), a])
-    assert units(one) == units(other) == {(0, 1): 1, (0, 2): 2}
+    assert units(one) == units(other) == {("0", "1"): 1, ("0", "2"): 2}
     assert units(product([a, b])) != units(product([a, a]))
 
 
-def resolved(algebra: Algebra, expressions: Sequence[Expression]) -> list[Expression]:
+def resolved(algebra: Algebra, expressions: Sequence[Layout]) -> list[Layout]:
     return [algebra.resolve(e) for e in expressions]
 
 
 def test_a_view_splits_an_axis_everywhere() -> None:
     algebra = Algebra()
     hidden = algebra.fresh(12)
-    copy = concatenation([hidden, FixedTerm(3)])
+    copy = concatenation([hidden, FixedPart(3)])
     heads, width = algebra.factor(hidden, [3, 4], "a view")
-    assert algebra.resolve(copy) == concatenation([product([heads, width]), FixedTerm(3)])
+    assert algebra.resolve(copy) == concatenation([product([heads, width]), FixedPart(3)])
 
 
 def test_thirds_that_are_viewed_as_one_factor_become_alike() -> None:
     algebra = Algebra()
     q, k, v = (algebra.fresh(4) for _ in range(3))
     three, width = algebra.factor(concatenation([q, k, v]), [3, 4], "a view")
-    assert three == FixedTerm(3)
+    assert three == FixedPart(3)
     assert resolved(algebra, [q, k, v]) == [width] * 3
 
 
 def test_a_fixed_outer_factor_is_a_repetition() -> None:
     algebra = Algebra()
     width, q, k = algebra.fresh(4), algebra.fresh(4), algebra.fresh(4)
-    algebra.unify(product([FixedTerm(2), width]), concatenation([q, k]), "an addition")
+    algebra.unify(product([FixedPart(2), width]), concatenation([q, k]), "an addition")
     assert resolved(algebra, [q, k]) == [width, width]
 
 
@@ -244,7 +244,7 @@ def test_concatenations_meet_at_all_their_ends() -> None:
     one = concatenation([a := algebra.fresh(4), b := algebra.fresh(8)])
     other = concatenation([c := algebra.fresh(7), d := algebra.fresh(5)])
     both = algebra.unify(one, other, "an addition")
-    assert isinstance(both, ConcatenationTerm)
+    assert isinstance(both, Concatenation)
     assert [part.size for part in both.parts] == [4, 3, 5]
     assert algebra.resolve(b) == concatenation(both.parts[1:])
     assert algebra.resolve(c) == concatenation(both.parts[:2])
@@ -256,12 +256,12 @@ def test_products_meet_at_all_their_factors_or_freeze() -> None:
     algebra = Algebra()
     one = product([algebra.fresh(2), algebra.fresh(9)])
     both = algebra.unify(one, product([algebra.fresh(6), algebra.fresh(3)]), "an addition")
-    assert isinstance(both, ProductTerm)
+    assert isinstance(both, Product)
     assert [part.size for part in both.parts] == [2, 3, 3]
     one = product([algebra.fresh(3), algebra.fresh(4)])
     both = algebra.unify(one, product([algebra.fresh(4), algebra.fresh(3)]), "an addition")
-    assert isinstance(both, FixedTerm)
-    assert both == FixedTerm(12)
+    assert isinstance(both, FixedPart)
+    assert both == FixedPart(12)
     assert both.reason == "an addition: its parts do not line up"
 
 

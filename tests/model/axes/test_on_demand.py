@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from submodel.model.axes import trace, trial
+from submodel.model.axes import keep, trace
 from submodel.model.axes.forward import isolate
-from submodel.model.axes.on_demand import NotOnDemandError, OnDemand
-from submodel.model.axes.trial import Example, distance
+from submodel.model.axes.trial import Example, NotOnDemandError, OnDemand, distance
 
 
 class Tied(nn.Module):
@@ -54,7 +53,7 @@ def test_large_models_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatc
     net, x = NETS[name](), torch.randn(2, 5, 6)
     before = [p.clone() for p in net.parameters()]
     expected = Example(net, x).plain.before
-    monkeypatch.setattr(trial, "LARGE_MODEL", 0)
+    monkeypatch.setattr(keep, "LARGE_MODEL", 0)
     example = Example(net, x)
     assert distance(expected, example.plain.before) < 1e-6
     assert {result.dtype for result in example.double.before} == {torch.float64}
@@ -64,14 +63,14 @@ def test_large_models_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatc
 def test_axes_are_those_of_a_small_model(monkeypatch: pytest.MonkeyPatch) -> None:
     net = nn.Sequential(nn.Linear(4, 16), nn.LayerNorm(16), nn.Linear(16, 8), nn.Linear(8, 2))
     expected = trace(net, torch.ones(2, 4))
-    monkeypatch.setattr(trial, "LARGE_MODEL", 0)
+    monkeypatch.setattr(keep, "LARGE_MODEL", 0)
     assert trace(net, torch.ones(2, 4)) == expected
 
 
 def test_what_cannot_be_done_on_demand_says_so() -> None:
     net = Clipping(6, 3)
     weights = {n: torch.ones_like(p) for n, p in net.named_parameters()}
-    with isolate(net), OnDemand(dict(net.named_parameters()), weights):
+    with isolate(net, ours=True), OnDemand(dict(net.named_parameters()), weights):
         with pytest.raises(NotOnDemandError, match="writes to a parameter"):
             net(torch.ones(1, 6))
         assert torch.equal(net.bias + 1, torch.full((3,), 2.0))

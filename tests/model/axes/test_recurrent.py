@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from submodel.model.axes import trace
-from submodel.model.axes.longer import longer_inputs
+from submodel.model.axes.tracer import longer_inputs
 from submodel.model.build import build_module
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units

@@ -9,25 +9,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.model.axes.expression import (
-    Atom,
-    ConcatenationTerm,
-    Expression,
-    FixedTerm,
-    ProductTerm,
+from submodel.model.axes.layout import (
+    Along,
+    Concatenation,
+    FixedPart,
+    Layout,
+    Product,
 )
-from submodel.model.axes.operators import OperatorWatch
 from submodel.model.axes.record import Record
+from submodel.model.axes.rules.call import OperatorWatch
 
 
-def show(expression: Expression, names: dict[int, str]) -> str:
-    if isinstance(expression, FixedTerm):
+def show(expression: Layout, names: dict[str, str]) -> str:
+    if isinstance(expression, FixedPart):
         return str(expression.size)
-    if isinstance(expression, Atom):
-        return names.setdefault(expression.number, f"?{expression.size}")
-    sign = "*" if isinstance(expression, ProductTerm) else "+"
+    if isinstance(expression, Along):
+        return names.setdefault(expression.axis, f"?{expression.size}")
+    sign = "*" if isinstance(expression, Product) else "+"
     return sign.join(
-        f"({show(p, names)})" if isinstance(p, ProductTerm | ConcatenationTerm) else show(p, names)
+        f"({show(p, names)})" if isinstance(p, Product | Concatenation) else show(p, names)
         for p in expression.parts
     )
 
@@ -35,20 +35,20 @@ def show(expression: Expression, names: dict[int, str]) -> str:
 def apply(function: Callable[..., Tensor], *shapes: str) -> tuple[str, ...]:
     """The result's dimensions, for operands such as "b:2 c:3 5": named axes and fixed sizes."""
     record, made, names = Record(), [], {}
-    known: dict[str, Expression] = {}
+    known: dict[str, Layout] = {}
     for shape in shapes:
-        dimensions: list[Expression] = []
+        dimensions: list[Layout] = []
         for entry in shape.split():
             name, _, size = entry.rpartition(":")
             if name and name not in known:
                 known[name] = record.algebra.fresh(int(size))
-            dimensions.append(known[name] if name else FixedTerm(int(size)))
+            dimensions.append(known[name] if name else FixedPart(int(size)))
         tensor = torch.rand([d.size for d in dimensions])
         record.add(tensor, dimensions)
         made.append(tensor)
     for name, expression in known.items():
-        if isinstance(expression, Atom):
-            names[expression.number] = name
+        if isinstance(expression, Along):
+            names[expression.axis] = name
     with torch.no_grad(), OperatorWatch(record):
         result = function(*made)
     return tuple(show(record.algebra.resolve(d), names) for d in record.of(result).dimensions)
@@ -192,7 +192,7 @@ def test_operators_without_a_rule_freeze_what_they_touch() -> None:
     with OperatorWatch(record):
         torch.linalg.svd(x)
     found = [record.algebra.resolve(d) for d in record.of(x).dimensions]
-    assert found == [FixedTerm(4), FixedTerm(3)]
+    assert found == [FixedPart(4), FixedPart(3)]
     assert found[0].reason == "read by _linalg_svd, which has no rule"  # type: ignore[union-attr]
 
 
@@ -203,9 +203,9 @@ def test_results_that_a_rule_does_not_describe_freeze_when_they_are_read() -> No
     with OperatorWatch(record):
         _, mean, _ = torch.native_layer_norm(x, (3,), None, None, 1e-5)
         assert record.algebra.resolve(record.of(x).dimensions[0]).size == 4
-        assert isinstance(record.algebra.resolve(record.of(x).dimensions[0]), Atom)
+        assert isinstance(record.algebra.resolve(record.of(x).dimensions[0]), Along)
         mean + 1
-    assert record.algebra.resolve(record.of(x).dimensions[0]) == FixedTerm(4)
+    assert record.algebra.resolve(record.of(x).dimensions[0]) == FixedPart(4)
 
 
 def test_views_of_weights_are_weights() -> None:

@@ -127,8 +127,8 @@ def test_buffers_that_a_forward_replaces_come_back() -> None:
 
     net = Counts()
     kept = net.total
-    with isolate(net):
-        net(X)
+    with isolate(net) as copied:
+        copied(X)
     assert net.total is kept
     assert kept.item() == 0
 

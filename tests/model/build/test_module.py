@@ -14,7 +14,7 @@ from submodel.errors import SubmodelError
 from submodel.model.axes import Axes, declare
 from submodel.model.axes.layout import Along, Concatenation, FixedPart, Layout, Product
 from submodel.model.build import LayerCut, build_module, load_local, resizes, tensors_of
-from submodel.model.build.sizes import kept_groups
+from submodel.model.build.integers import kept_groups
 from submodel.model.cut import WHOLE, UnitCut
 from submodel.model.norm import StaticBatchNorm, calibrate
 from tests.support.axes import axes_of

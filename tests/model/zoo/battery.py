@@ -36,11 +36,12 @@ from submodel.errors import SubmodelError
 from submodel.model.axes import Axes, trace
 from submodel.model.axes.layout import Along, FixedPart, Layout, Product
 from submodel.model.build import build_module
-from submodel.model.build.output_check import OutputCheck
+from submodel.model.build.checks import OutputCheck
 from submodel.model.cut import UnitCut
 from submodel.schemes import Draw, Random, Static
 from submodel.schemes.draw import draw_units
 from tests.model.zoo.entry import Entry, Inputs
+from tests.pins import errors
 from tests.support.reference import plain_attention
 from tests.support.snapshot import changes, snapshot, tensors
 
@@ -202,8 +203,9 @@ class Bench:
         if self.entry.name in UNBATCHED or not self.axes.cut_by_capacity:
             return
         if self.entry.refused is not None:
-            with pytest.raises(SubmodelError, match=self.entry.refused):
+            with pytest.raises(SubmodelError, match=self.entry.refused) as caught:
                 self._train()
+            errors.check("training a net", self.entry.name, caught.value)
             return
         result = self._train()
         assert not result.history[-1]["refused"], f"{self.entry}: {result.history[-1]['refused']}"

@@ -14,13 +14,15 @@ from submodel.algorithm.merge import FILL_IN, Accumulator, merge_rule
 from submodel.model.axes import Axes, trace
 from submodel.model.axes.axes_json import from_json, to_json
 from submodel.model.build import build_module, tensors_of
-from submodel.model.build.output_check import OutputCheck
+from submodel.model.build.checks import OutputCheck
 from submodel.model.cut import UnitCut, count_values, gather
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units
 from tests.model.zoo import MORE, ZOO, Entry
 from tests.model.zoo.battery import battery
 from tests.model.zoo.library import LEVIT
+from tests.pins import nets
+from tests.pins.store import NETS
 from tests.support.reference import RestrictedStatistics, kept_mask, masked, plain_attention
 
 
@@ -61,6 +63,30 @@ each = pytest.mark.parametrize("entry", ZOO, ids=str)
 def test_every_net_goes_through_the_battery(entry: Entry) -> None:
     measured = battery(entry)
     assert measured.claimed == (not entry.mixes)
+    check_pins(entry, measured.axes)
+
+
+def check_pins(entry: Entry, axes: Axes) -> None:
+    """The units of a net and what they cost are the recorded ones."""
+    module, inputs = entry.make()
+    found = nets.units(module, axes)
+    if entry.name in COUNTED:
+        found["needs"] = nets.needs(module, axes, inputs)
+    NETS.check(entry.name, found)
+
+
+COUNTED = {
+    *("vgg", "channels-last", "resnet-bn", "resnet-gn4", "resnext", "mobilenet", "densenet"),
+    *("shufflenet-v2", "squeeze-excite", "unet", "lstm", "lstm-bidirectional", "gru", "lstm-cell"),
+    *("glu", "vit", "mixer", "multihead-attention", "encoder-decoder", "gpt2", "bert", "llama"),
+    *("t5", "gan", "super-resolution", "capsules", "selective-scan", "tagger", "experts"),
+    *("mixtral", "mamba", "convnext"),
+}
+"""Nets of all kinds, of which memory, FLOPs and traffic are pinned too."""
+
+
+def test_no_net_is_pinned_that_is_gone() -> None:
+    NETS.check_names([entry.name for entry in (*ZOO, *MORE)])
 
 
 @pytest.mark.parametrize("entry", MORE, ids=str)
@@ -70,6 +96,7 @@ def test_every_further_net_goes_through_the_battery_and_is_cut(entry: Entry) -> 
     assert measured.claimed == (not entry.mixes)
     module, inputs = entry.make()
     half = draw_units(Random("fixed"), measured.axes, 0.5, Draw(0, 0, 0))
+    check_pins(entry, measured.axes)
     parameters = {name: p.detach() for name, p in module.named_parameters()}
     assert count_values(half, parameters) <= 0.6 * sum(p.numel() for p in parameters.values())
     some = draw_units(Random("bernoulli"), measured.axes, 0.5, Draw(0, 1, 0))

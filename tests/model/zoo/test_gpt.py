@@ -15,7 +15,7 @@ from submodel.engines.batched.vmap import MappedForward
 from submodel.errors import ConfigError
 from submodel.model.axes import trace
 from submodel.model.build import build_module
-from submodel.model.inspect import inspect, subject
+from submodel.model.inspect import inspect_axes, subject
 from submodel.model.zoo import ModelContext, make_model
 from submodel.model.zoo.gpt import Decoder
 from submodel.prepare.built_in import identify
@@ -126,7 +126,7 @@ def test_inspect_feeds_it_tokens() -> None:
     found = subject("gpt", {"width": 16, "layers": 1, "classes": VOCABULARY}, (LENGTH,))
     assert isinstance(found.inputs, torch.Tensor)
     assert found.inputs.dtype == torch.int64
-    assert inspect(found).sizes["tokens"] == 16
+    assert inspect_axes(found).sizes["tokens"] == 16
     without_values = subject("gpt", {"width": 16}, on_meta_device=True).inputs
     assert isinstance(without_values, torch.Tensor)
     assert without_values.shape == (2, 64)

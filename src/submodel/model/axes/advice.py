@@ -1,4 +1,4 @@
-"""What to change in a model's code so that more of it can be cut, and in which line.
+"""Why dimensions are not cut, where in the model's code, and what to change there.
 
 Some reasons are in the nature of things: the pixels of a kernel, the words of an embedding. Others
 come from one line of the model, and are kept together with it.
@@ -6,7 +6,13 @@ come from one line of the model, and are kept together with it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import torch
 
 WRITTEN_SIZE = "a number written in the code makes its size"
 
@@ -96,3 +102,46 @@ def to_change(
     for words, places in places_by_words.items():
         more = f" and {len(places) - 2} more" if len(places) > 2 else ""
         yield f"{words} ({', '.join(places[:2])}{more})"
+
+
+_LIBRARIES = tuple(f"{Path(file).parent}/" for file in (torch.__file__, str(Path(__file__).parent)))
+
+
+@cache
+def _is_library(file: str) -> bool:
+    """Whether a file belongs to torch, to this library, or to no file at all."""
+    return file.startswith(_LIBRARIES) or file.startswith("<")
+
+
+def source_line(nearest: int = 0) -> str:
+    """The innermost line of the running code that is neither torch's nor this library's.
+
+    With ``nearest``, only if the caller that many steps up is such code itself; else empty.
+
+    >>> "doctest.py" in source_line()
+    True
+    """
+    frame: FrameType | None = sys._getframe(1 + nearest)
+    while frame is not None:
+        code = frame.f_code
+        if not _is_library(code.co_filename):
+            return _text(code.co_filename, frame.f_lineno, code.co_qualname)
+        frame = None if nearest else frame.f_back
+    return ""
+
+
+def failing_line(problem: BaseException) -> str:
+    """The innermost such line on the way of an error; empty if there is none."""
+    innermost = ""
+    step: TracebackType | None = problem.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if not _is_library(code.co_filename):
+            innermost = _text(code.co_filename, step.tb_lineno, code.co_qualname)
+        step = step.tb_next
+    return innermost
+
+
+def _text(file: str, line: int, function: str) -> str:
+    parts = Path(file).parts
+    return f"{'/'.join(parts[-2:])}:{line} in {function}"

@@ -5,14 +5,127 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 
 from submodel.errors import ConfigError
-from submodel.model.axes.code_numbers import CodeNumbers
-from submodel.model.axes.layout import Along, FixedPart, Layout, Product
-from submodel.model.axes.notebook import axes_html
-from submodel.model.axes.table import table
+from submodel.model.axes.layout import KIND, Along, FixedPart, Layout, Product, Saved, Size
+from submodel.model.axes.number import CodeNumbers
+from submodel.presentation.notebook import card, cell, grid_of_cells, line_of_text, strip
+
+
+def table(axes: Axes, most: int = 4) -> str:
+    """The axes, at most ``most`` members of each, and the dimensions that are frozen.
+
+    Within a product or a concatenation, ``_`` stands for the axis and a number for another part:
+    ``fc.weight[1] = _ x 16`` is what a flatten of 4 x 4 images leaves.
+    """
+    width = max([4, *(len(name) for name in axes.sizes)])
+    lines = [f"{'axis':{width}}  size  members"]
+    for axis, size in axes.sizes.items():
+        members = [
+            f"{name}[{d}]{_position(layout, axis)}"
+            for name, layouts in axes.layouts.items()
+            for d, layout in enumerate(layouts)
+            if axis in layout.axes()
+        ]
+        more = [f"{len(members) - most} more"] if len(members) > most else []
+        lines.append(f"{axis:{width}}  {size:4}  {', '.join(members[:most] + more)}")
+        remarks = (
+            [f"kept whole: {axes.kept_whole[axis]}{_at(axes, axis)}"]
+            if axis in axes.kept_whole
+            else []
+        )
+        remarks += [f"not exact: {words}" for words in axes.inexact.get(axis, ())]
+        lines += [f"{'':{width}}        {remark}" for remark in remarks]
+    reasons: dict[str, list[str]] = {}
+    for dimension, reason in axes.frozen.items():
+        reasons.setdefault(f"{reason}{_at(axes, dimension)}", []).append(dimension)
+    for reason, members in reasons.items():
+        more = [f"{len(members) - most} more"] if len(members) > most else []
+        lines.append(f"frozen, {reason}: {', '.join(members[:most] + more)}")
+    if axes.unused_tensors:
+        lines.append(f"never read: {', '.join(axes.unused_tensors)}")
+    return "\n".join(lines)
+
+
+def _at(axes: Axes, where: str) -> str:
+    return f", at {axes.lines[where]}" if where in axes.lines else ""
+
+
+def _position(layout: Layout, axis: str) -> str:
+    return "" if isinstance(layout, Along) else f" = {_part(layout, axis, outermost=True)}"
+
+
+def _part(layout: Layout, axis: str, outermost: bool = False) -> str:
+    if isinstance(layout, Along) and layout.axis == axis:
+        return "_"
+    if isinstance(layout, FixedPart | Along) or axis not in layout.axes():
+        return str(layout.size)
+    sign = " x " if isinstance(layout, Product) else " + "
+    text = sign.join(_part(part, axis) for part in layout.parts)
+    return text if outermost else f"({text})"
+
+
+_MOST_AXES = 24
+_MOST_MEMBERS = 3
+
+
+def axes_html(axes: Axes) -> str:
+    """The axes as HTML.
+
+    Args:
+        axes: of a model.
+    """
+    largest = max(axes.sizes.values(), default=1)
+    rows = [
+        [cell(axis), cell(f"{size:,}"), _bar(size, largest), cell(_members(axes, axis))]
+        for axis, size in list(axes.sizes.items())[:_MOST_AXES]
+    ]
+    cut_axes = axes.cut_by_capacity
+    lines = []
+    if (more := len(axes.sizes) - _MOST_AXES) > 0:
+        lines.append(f"and {more} more axes")
+    lines += [f"kept whole: {axis}: {reason}" for axis, reason in axes.kept_whole.items()]
+    lines.append(f"sub-model = masked model: {_exactness(axes)}")
+    if axes.frozen:
+        count = len(axes.frozen)
+        dimensions = "1 dimension is" if count == 1 else f"{count} dimensions are"
+        lines.append(f"{dimensions} never cut, or only in part: print(axes) says why")
+    title = f"Axes: {len(axes.sizes)}, of which capacities cut {len(cut_axes)}"
+    table = grid_of_cells(("axis", "units", "", "where"), rows, numbers=(1,))
+    return card(title, table, *map(line_of_text, lines))
+
+
+def _bar(size: int, largest: int) -> str:
+    cells = 48
+    filled_cells = max(1, round(cells * size / largest))
+    levels = [1.0] * filled_cells + [0.0] * (cells - filled_cells)
+    return strip(levels, f"{size} units")
+
+
+def _members(axes: Axes, axis: str) -> str:
+    members = [
+        f"{name}[{d}]"
+        for name, layouts in axes.layouts.items()
+        for d, layout in enumerate(layouts)
+        if axis in layout.axes()
+    ]
+    more = len(members) - _MOST_MEMBERS
+    return ", ".join(members[:_MOST_MEMBERS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _exactness(axes: Axes) -> str:
+    if axes.exact is None:
+        return f"not known; {axes.doubt}"
+    if not axes.exact:
+        names = [axis for axis in axes.inexact if axis in axes.cut_by_capacity]
+        return f"no; what {', '.join(names)} cut depends on the units kept"
+    at = ", ".join(f"{capacity:g}" for capacity in axes.measured)
+    return f"yes, exactly (measured at capacities {at})" if at else "yes, by its operators"
+
 
 Dimension = str | None | tuple[str | int, ...]
 """An axis by name; None, never cut; or a row-major product of axes and plain sizes."""
@@ -22,7 +135,7 @@ CLASSES = "classes"
 
 
 @dataclass(frozen=True)
-class Axes:
+class Axes(Saved):
     """The axes of one model and where they lie in its tensors.
 
     Args:
@@ -40,15 +153,23 @@ class Axes:
             there is one.
         notes: where the code left a choice what a cut changes, and why a cut of unequal shares, as
             Bernoulli draws make, cannot be built.
+        kind: how a saved object names its class; it is never given.
     """
 
-    sizes: Mapping[str, int]
+    kind: Annotated[Literal["Axes"], KIND] = field(default="Axes", kw_only=True, repr=False)
+    sizes: Mapping[str, Size]
     layouts: Mapping[str, tuple[Layout, ...]] = field(repr=False)
     frozen: Mapping[str, str] = field(default_factory=dict, repr=False)
-    kept_whole: Mapping[str, str] = field(default_factory=dict, repr=False)
+    kept_whole: Annotated[Mapping[str, str], Field(alias="kept")] = field(
+        default_factory=dict, repr=False
+    )
     inexact: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
-    unused_tensors: tuple[str, ...] = field(default=(), repr=False)
-    code_numbers: CodeNumbers | None = field(default=None, repr=False)
+    unused_tensors: Annotated[tuple[str, ...], Field(alias="unused")] = field(
+        default=(), repr=False
+    )
+    code_numbers: Annotated[CodeNumbers | None, Field(alias="stored")] = field(
+        default=None, repr=False
+    )
     measured: tuple[float, ...] = field(default=(), repr=False, compare=False)
     doubt: str = field(default="nobody has measured it", repr=False, compare=False)
     lines: Mapping[str, str] = field(default_factory=dict, repr=False)

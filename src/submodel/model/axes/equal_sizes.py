@@ -1,30 +1,83 @@
 """Dimensions that one number counts: a cut leaves them equal in size, so they become one axis.
 
 Sizes that the code computes from one number (`2 * self.width`, `channels // 4`) stay multiples of
-one unit: the dimensions become repetitions of one axis.
+one unit: the dimensions become repetitions of one axis. The layers of torch that hold several
+dimensions in one size keep them alike too, though the computation does not always say so: an
+attention whose heads together are narrower than its input would be sound, and a cell that runs a
+single step never feeds its output back; but torch has one number for both.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
-from submodel.model.axes.code_numbers import NumberLog
-from submodel.model.axes.expression import (
-    Atom,
-    ConcatenationTerm,
-    Expression,
-    FixedTerm,
-    ProductTerm,
+from submodel.model.axes.layout import (
+    Along,
+    Concatenation,
+    FixedPart,
+    Layout,
+    Product,
     product,
     units,
 )
-from submodel.model.axes.number import Attribute, Operation, SizeOf, leaves, proportion
+from submodel.model.axes.number import Attribute, NumberLog, Operation, SizeOf, leaves, proportion
 from submodel.model.axes.record import Record
-from submodel.model.axes.torch_layers import alike_in_layers
+
+
+class Part(NamedTuple):
+    """A dimension of a tensor, made of a number of equal parts one after another."""
+
+    tensor: Tensor
+    dimension: int
+    parts: int = 1
+
+
+def alike_in_layers(module: nn.Module) -> Iterator[list[Part]]:
+    """Dimensions whose parts must keep equal sizes, layer by layer.
+
+    >>> [[(p.dimension, p.parts) for p in parts] for parts in alike_in_layers(nn.LSTMCell(2, 3))]
+    [[(0, 4), (1, 1)]]
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.MultiheadAttention):
+            yield _attention(layer)
+        elif isinstance(layer, nn.RNNCellBase):
+            yield [Part(layer.weight_hh, 0, _gates(layer.weight_hh)), Part(layer.weight_hh, 1)]
+        elif isinstance(layer, nn.RNNBase):
+            yield from _recurrent(layer)
+
+
+def _attention(layer: nn.MultiheadAttention) -> list[Part]:
+    """One width for the queries read, for all heads together, and for the output."""
+    output_parts = [Part(layer.out_proj.weight, 0), Part(layer.out_proj.weight, 1)]
+    if layer._qkv_same_embed_dim:
+        return [*output_parts, Part(layer.in_proj_weight, 0, 3), Part(layer.in_proj_weight, 1)]
+    heads = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+    return [*output_parts, Part(layer.q_proj_weight, 1), *(Part(weight, 0) for weight in heads)]
+
+
+def _recurrent(layer: nn.RNNBase) -> Iterator[list[Part]]:
+    """One hidden size for all layers and directions, and one size of what they give out."""
+    parameters = dict(layer.named_parameters())
+    recurrent = [p for name, p in parameters.items() if name.startswith("weight_hh")]
+    gates = {"LSTM": 4, "GRU": 3}.get(layer.mode, 1)
+    hidden_parts = [Part(weight, 0, gates) for weight in recurrent]
+    output_parts = [Part(weight, 1) for weight in recurrent]
+    if layer.proj_size:
+        projections = [p for name, p in parameters.items() if name.startswith("weight_hr")]
+        yield hidden_parts + [Part(weight, 1) for weight in projections]
+        yield output_parts + [Part(weight, 0) for weight in projections]
+    else:
+        yield hidden_parts + output_parts
+
+
+def _gates(weight: Tensor) -> int:
+    return weight.shape[0] // weight.shape[1]
 
 
 def unify_equal_sizes(record: Record, log: NumberLog, module: nn.Module) -> list[str]:
@@ -35,7 +88,7 @@ def unify_equal_sizes(record: Record, log: NumberLog, module: nn.Module) -> list
     reason = "one number counts it and another dimension"
     alike = list(log.alike())
     for parts in alike_in_layers(module):
-        alike_parts: list[Expression] = []
+        alike_parts: list[Layout] = []
         for part in parts:
             dimensions = record.dimensions_of(part.tensor)
             if dimensions is not None:
@@ -57,15 +110,15 @@ def unify_equal_sizes(record: Record, log: NumberLog, module: nn.Module) -> list
     return _unify_multiples(record, log, module)
 
 
-def _factor(record: Record, dimension: Expression, counts: Sequence[Expression]) -> None:
+def _factor(record: Record, dimension: Layout, counts: Sequence[Layout]) -> None:
     """A dimension that a product makes, such as `2 * self.size`: its factors are what it counts.
 
     Only where it is one axis so far, and would be cut without regard to its factors.
     """
     resolve = record.algebra.resolve
-    if not isinstance(resolve(dimension), Atom):
+    if not isinstance(resolve(dimension), Along):
         return
-    inner = [d for d in counts if not isinstance(resolve(d), FixedTerm)]
+    inner = [d for d in counts if not isinstance(resolve(d), FixedPart)]
     size = math.prod(d.size for d in inner)
     if inner and size < dimension.size and dimension.size % size == 0:
         reason = "a multiple of the size of another dimension"
@@ -96,13 +149,13 @@ def _unify_multiples(record: Record, log: NumberLog, module: nn.Module) -> list[
         path, _, name = leaf.name.rpartition(".")
         return int(getattr(module.get_submodule(path), name))
 
-    multiples: dict[Attribute | Expression, list[tuple[Fraction, Expression]]] = {}
-    choices: dict[Attribute | Expression, dict[str, None]] = {}
+    multiples: dict[Attribute | Layout, list[tuple[Fraction, Layout]]] = {}
+    choices: dict[Attribute | Layout, dict[str, None]] = {}
     for sizing in log.sizings:
         if sizing.groups or not isinstance(sizing.number, Operation):
             continue
         parts = dict.fromkeys(n for n in leaves(sizing.number) if not isinstance(n, int))
-        bases: dict[Attribute | SizeOf, Attribute | Expression] = {
+        bases: dict[Attribute | SizeOf, Attribute | Layout] = {
             n: resolve(n.dimension if isinstance(n, SizeOf) else counts[n])
             for n in parts
             if isinstance(n, SizeOf) or n in counts
@@ -134,7 +187,7 @@ def _unify_multiples(record: Record, log: NumberLog, module: nn.Module) -> list[
     return notes
 
 
-def _is_multiple(dimension: Expression, base: Expression, ratio: Fraction) -> bool:
+def _is_multiple(dimension: Layout, base: Layout, ratio: Fraction) -> bool:
     """Whether a dimension keeps its proportion to another however axes are cut."""
     ours, theirs = units(dimension), units(base)
     return all(
@@ -143,28 +196,28 @@ def _is_multiple(dimension: Expression, base: Expression, ratio: Fraction) -> bo
     )
 
 
-def _consists_of(expression: Expression, size: int) -> bool:
+def _consists_of(expression: Layout, size: int) -> bool:
     """Whether a dimension can be repetitions of an axis of this size."""
-    if isinstance(expression, FixedTerm):
+    if isinstance(expression, FixedPart):
         return False
-    if isinstance(expression, Atom):
+    if isinstance(expression, Along):
         return expression.size % size == 0
-    if isinstance(expression, ConcatenationTerm):
+    if isinstance(expression, Concatenation):
         return all(_consists_of(part, size) for part in expression.parts)
-    free = [part for part in expression.parts if not isinstance(part, FixedTerm)]
+    free = [part for part in expression.parts if not isinstance(part, FixedPart)]
     return len(free) == 1 and _consists_of(free[0], size)
 
 
-def _repeat(record: Record, dimensions: Sequence[Expression], size: int) -> None:
+def _repeat(record: Record, dimensions: Sequence[Layout], size: int) -> None:
     """Make dimensions repetitions of one axis."""
     reason = "the code computes its size from another one"
     algebra = record.algebra
     unit = algebra.fresh(size)
 
-    def repeat(e: Expression) -> None:
-        if isinstance(e, Atom):
-            algebra.unify(e, product([FixedTerm(e.size // size), unit]), reason)
-        elif isinstance(e, ConcatenationTerm | ProductTerm):
+    def repeat(e: Layout) -> None:
+        if isinstance(e, Along):
+            algebra.unify(e, product([FixedPart(e.size // size), unit]), reason)
+        elif isinstance(e, Concatenation | Product):
             for part in e.parts:
                 repeat(algebra.resolve(part))
 

@@ -1,21 +1,248 @@
-"""Running a module once for its own sake: in evaluation mode, and leaving it as it was."""
+"""Running a module once for its own sake: in evaluation mode, and leaving it as it was.
+
+Modules that cannot be cut are refused by their kind before. Where a forward fails, the error says
+why in words to act on: the inputs, the layer, and what would run instead.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from submodel.errors import ConfigError, SubmodelError
-from submodel.model.axes.failure import ForwardError, explain
-from submodel.model.axes.keep import preserve
+from submodel.model.axes.keep import throw_away
 from submodel.model.inputs import Inputs, arguments
 from submodel.model.norm import StaticBatchNorm
 from submodel.model.seeding import seed_torch, seeded
+
+_INSIDE = "; give the module inside it, its `.module`"
+
+
+def refuse_kinds(module: nn.Module) -> None:
+    """Raise a `ConfigError` that names every part of ``module`` of a kind that cannot be cut.
+
+    >>> refuse_kinds(nn.Sequential(nn.DataParallel(nn.Linear(2, 2))))
+    Traceback (most recent call last):
+    submodel.errors.ConfigError: 0 (DataParallel): it spreads a module over devices; ...
+    """
+    problems = []
+    for path, layer in _parts(module):
+        if problem := _problem(type(layer)):
+            problems.append(f"{path or 'the model'} ({type(layer).__name__}): {problem}")
+        elif type(layer) not in weakref.ProxyTypes:
+            problems += [
+                f"{path}.{name}".lstrip(".") + " has no shape yet: run the module once before"
+                for name, parameter in layer._parameters.items()
+                if parameter is not None and is_lazy(parameter)
+            ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The layers, not looking into those that cannot be cut, which may hide theirs."""
+    parts, visited_ids = [], set()
+    waiting = [("", module)]
+    while waiting:
+        path, layer = waiting.pop()
+        if id(layer) in visited_ids:
+            continue
+        visited_ids.add(id(layer))
+        parts.append((path, layer))
+        if type(layer) not in weakref.ProxyTypes and not _problem(type(layer)):
+            children = reversed(list(layer._modules.items()))
+            waiting += [(f"{path}.{n}" if path else n, c) for n, c in children if c is not None]
+    return parts
+
+
+def _problem(kind: type) -> str:
+    """Why modules of this type cannot be cut; empty if they can."""
+    return next((words for is_such, words in _KINDS if is_such(kind)), "")
+
+
+def _from(*files: str) -> Callable[[type], bool]:
+    """Types by the file that defines them, without importing it."""
+    return lambda kind: any(k.__module__.startswith(files) for k in kind.__mro__)
+
+
+_KINDS: tuple[tuple[Callable[[type], bool], str], ...] = (
+    (
+        lambda kind: issubclass(kind, torch.jit.ScriptModule),
+        "TorchScript compiles weights and sizes in; give the module that it was made from",
+    ),
+    (
+        _from("torch._dynamo.eval_frame"),
+        "torch.compile made it; give the module that it was made from, and compile what comes out",
+    ),
+    (
+        lambda kind: issubclass(kind, nn.DataParallel),
+        f"it spreads a module over devices{_INSIDE}",
+    ),
+    (
+        _from("torch.nn.parallel.distributed", "torch.distributed.fsdp"),
+        f"it spreads a module over processes{_INSIDE}",
+    ),
+    (
+        _from(
+            "torch.ao.nn.quantized",
+            "torch.nn.quantized",
+            "torch.ao.nn.sparse",
+            "torch.ao.nn.intrinsic.quantized",
+        ),
+        "quantised weights are packed and do not train; give the module before quantisation",
+    ),
+    (
+        lambda kind: kind in weakref.ProxyTypes,
+        "a weakref.proxy takes the place of the module that it stands for; keep a weakref.ref",
+    ),
+)
+
+
+_SHORT = {
+    torch.float32: "x.float()",
+    torch.float64: "x.double()",
+    torch.float16: "x.half()",
+    torch.bfloat16: "x.bfloat16()",
+}
+_IMAGE_DIMENSIONS = 3
+
+
+class ForwardError(SubmodelError, RuntimeError):
+    """A model that does not run on what it is given; a `RuntimeError`, as PyTorch's own are."""
+
+
+def explain(module: nn.Module, inputs: Any, error: Exception) -> str:
+    """What was given, where it failed and why; and a change to the inputs that makes it run."""
+    positional, keywords = arguments(inputs)
+    text = f"{type(module).__name__} does not run on {_describe_inputs(inputs)}"
+    if (misfit := _signature_misfit(module, positional, keywords)) is not None:
+        return f"{text}: {misfit}"
+    path, layer = innermost(module, error.__traceback__)
+    where = f" in {path!r} ({type(layer).__name__})" if path else ""
+    text += f": {type(error).__name__}{where}: {_first_line(error)}"
+    tensors = [value for value in (*positional, *keywords.values()) if isinstance(value, Tensor)]
+    if (hint := _placement(module, tensors)) is not None:
+        return f"{text}; {hint}"
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and isinstance(error, IndexError):
+        text += f"; it has the entries 0 to {layer.num_embeddings - 1}"
+        return text + _describe_lookup(layer, tensors, error.__traceback__)
+    if len(positional) == 1 and isinstance(positional[0], Tensor) and not keywords:
+        for change, other_input in _changes(module, positional[0]):
+            if _runs(module, other_input):
+                return f"{text}; it would run on {change}"
+    return text
+
+
+def _describe_inputs(inputs: Any) -> str:
+    positional, keywords = arguments(inputs)
+    descriptions = [_describe(value) for value in positional]
+    descriptions += [f"{name} = {_describe(value)}" for name, value in keywords.items()]
+    return ", ".join(descriptions) or "no inputs"
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        return f"an input of shape {tuple(value.shape)} and type {kind}"
+    return f"a {type(value).__name__}"
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+
+
+def _signature_misfit(
+    module: nn.Module, positional: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> str | None:
+    """Whether the forward takes other arguments than these."""
+    try:
+        signature = inspect.signature(module.forward)
+    except (TypeError, ValueError):  # not written in Python
+        return None
+    try:
+        signature.bind(*positional, **keywords)
+    except TypeError as misfit:
+        return f"its forward takes ({', '.join(map(str, signature.parameters.values()))}): {misfit}"
+    return None
+
+
+def innermost(module: nn.Module, trail: TracebackType | None) -> tuple[str, nn.Module]:
+    """The path of the layer that was running last, and the layer."""
+    paths = {id(layer): path for path, layer in module.named_modules()}
+    innermost = module
+    while trail is not None:
+        running = trail.tb_frame.f_locals.get("self")
+        if isinstance(running, nn.Module) and id(running) in paths:
+            innermost = running
+        trail = trail.tb_next
+    return paths[id(innermost)], innermost
+
+
+def _describe_lookup(layer: nn.Module, tensors: list[Tensor], trail: TracebackType | None) -> str:
+    """What an embedding was asked for: the inputs, or numbers of their places."""
+    numbers = None
+    while trail is not None:
+        names = trail.tb_frame.f_locals
+        if names.get("self") is layer and isinstance(names.get("input"), Tensor):
+            numbers = names["input"]
+        trail = trail.tb_next
+    if numbers is None or not numbers.numel():
+        return ""
+    least, most = int(numbers.min()), int(numbers.max())
+    if any(t.shape == numbers.shape and bool((t == numbers).all()) for t in tensors):
+        return f", and the inputs go from {least} to {most}"
+    lengths = {t.shape[1] for t in tensors if t.dim() > 1}
+    longer = f": sequences of {most + 1} are too long for it" if {most + 1} == lengths else ""
+    return f", and is asked for {least} to {most}{longer}"
+
+
+def _placement(module: nn.Module, tensors: list[Tensor]) -> str | None:
+    """Whether devices are the reason."""
+    devices = {t.device.type for t in (*module.parameters(), *module.buffers())}
+    theirs = {t.device.type for t in tensors}
+    if devices and theirs and devices != theirs:
+        ours, other = " and ".join(sorted(devices)), " and ".join(sorted(theirs))
+        return f"the model is on {ours}, the inputs are on {other}: put both on one device"
+    if "meta" in devices | theirs:
+        return (
+            "the meta device holds no values, and the code asks for some (in a branch, a loop, "
+            ".item()): put model and inputs on the cpu"
+        )
+    return None
+
+
+def _changes(module: nn.Module, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """What people forget to do to inputs."""
+    kind = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+    if x.dtype != kind and kind in _SHORT:
+        pixels = x.dtype == torch.uint8 and x.dim() >= _IMAGE_DIMENSIONS
+        yield _SHORT[kind] + (" / 255" if pixels else ""), x.to(kind)
+    if x.is_floating_point():
+        yield "x.long()", x.long()
+    if x.dim() > 2:
+        yield "x.flatten(1)", x.flatten(1)
+    if x.dim() >= 1:
+        yield "x.unsqueeze(1)", x.unsqueeze(1)
+    if x.dim() >= _IMAGE_DIMENSIONS:
+        yield "x.movedim(-1, 1)", x.movedim(-1, 1)
+
+
+def _runs(module: Callable[[Tensor], Any], x: Tensor) -> bool:
+    try:
+        module(x)
+    except Exception:
+        return False
+    return True
+
 
 SEED = 0
 """Forwards that draw random numbers draw the same ones each time."""
@@ -51,20 +278,19 @@ def run(module: nn.Module, inputs: Inputs) -> Any:
 
 
 @contextlib.contextmanager
-def isolate(module: nn.Module, ours: bool = False) -> Iterator[None]:
-    """A forward in here changes nothing: neither what the module holds nor the random state.
+def isolate(module: nn.Module, ours: bool = False) -> Iterator[nn.Module]:
+    """A copy to run in here, which changes neither the module nor the random state.
 
     Everything is in evaluation mode, so that nothing is dropped at random, except static batch
     norms, which have no statistics to evaluate with before they are calibrated. The fused kernels
-    of recurrent nets and of transformer layers are off, as they hide what they compute. Nothing
-    need be put back in a module of ours, which nobody else will see.
+    of recurrent nets and of transformer layers are off, as they hide what they compute. A module of
+    ours, which nobody else will see, runs itself.
     """
-    layers = list(module.modules())
-    recurrent = any(isinstance(layer, nn.RNNBase) for layer in layers)
     fast_attention = torch.backends.mha.get_fastpath_enabled()
     with contextlib.ExitStack() as stack:
-        if not ours:
-            stack.enter_context(preserve(module))
+        running = module if ours else stack.enter_context(throw_away(module))
+        layers = list(running.modules())
+        recurrent = any(isinstance(layer, nn.RNNBase) for layer in layers)
         stack.enter_context(torch.no_grad())
         stack.enter_context(seeded(None))
         if recurrent:
@@ -75,7 +301,7 @@ def isolate(module: nn.Module, ours: bool = False) -> Iterator[None]:
         for layer in layers:
             layer.training = isinstance(layer, StaticBatchNorm)
             layer._compiled_call_impl = None  # compiled layers hide what they compute
-        yield
+        yield running
 
 
 def outputs_of(result: Any, outputs: Callable[[Any], Any] | None) -> list[Tensor]:

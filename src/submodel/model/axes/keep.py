@@ -1,105 +1,133 @@
-"""Putting a module back as it was: what a forward writes down is not the model's.
+"""Running a throw-away copy of a module: what a forward writes down is not the model's.
 
 Models remember sizes, count calls, fill caches and clip their weights while they run. A forward
 that is run for our own sake must leave none of it behind, and least of all the integers that a
-trace hands out.
+trace hands out. So a copy runs. What the copy still shares with the module (containers of classes
+and files, objects that refuse to be copied, the weights of a large model) is put back afterwards.
+`Memory` tells what a forward left for the next.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from random import Random
+import copy
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from submodel.errors import SubmodelError
 from submodel.model.axes.number import TracedInt
-from submodel.model.axes.reach import (
-    HeldItem,
-    attributes_of,
-    content,
-    empty_tables,
-    reach,
-    table_of,
-)
+from submodel.model.axes.reach import attributes_of, reach, table_of
+
+LARGE_MODEL = 1 << 26
+"""Bytes of a model of which a second set of weights would fill the memory."""
+COPIED = 1 << 20
+"""Bytes of weights that are sooner copied than watched for operators that write to them."""
 
 Undo = Callable[[], None]
 
 
+def is_large(module: nn.Module) -> bool:
+    """Whether a second set of the module's weights would fill the memory."""
+    return _bytes(module) >= LARGE_MODEL
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(p.numel() * p.element_size() for p in module.parameters() if not p.is_meta)
+
+
 @contextlib.contextmanager
-def preserve(module: nn.Module) -> Iterator[None]:
-    """What ``module`` holds is the same after this block as before, in the same places.
+def throw_away(module: nn.Module) -> Iterator[nn.Module]:
+    """A copy of ``module`` to run; what it shares with the module is put back after this block.
 
     >>> net = nn.Identity()
     >>> net.sizes = []
-    >>> with preserve(net):
-    ...     net.sizes.append(2)
-    ...     net.last = 2
+    >>> with throw_away(net) as duplicate:
+    ...     duplicate.sizes.append(2)
+    ...     duplicate.last = 2
     >>> net.sizes, hasattr(net, "last")
     ([], False)
     """
-    items = list(reach(module))
-    undo = [step for one in items for step in _steps(one)]
-    writes = _Writes(one.value for one in items if isinstance(one.value, Tensor))
+    watched = _bytes(module) >= COPIED
+    values = {
+        name: tensor.detach() if watched and isinstance(tensor, nn.Parameter) else tensor.clone()
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+    }
+    duplicate = copy_with(module, values)
+    weights = duplicate.parameters() if watched else ()
+    with keep_shared(module, duplicate, weights):
+        yield duplicate
+
+
+def copy_with(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of ``module`` that has these tensors for its own; it shares what cannot be copied."""
+    from submodel.model.build.copying import copy_module  # which needs `reach` itself
+
+    parameters = {
+        name: nn.Parameter(values[name].detach(), p.requires_grad)
+        for name, p in module.named_parameters()
+    }
+    buffers = {name: values[name].detach() for name, _ in module.named_buffers()}
     try:
-        with writes:
-            yield
+        return copy_module(module, {**parameters, **buffers})
+    except SubmodelError:
+        shared = list(_that_refuse(module))
+        if not shared:
+            raise
+        return copy_module(module, {**parameters, **buffers}, shared)
+
+
+def _that_refuse(module: nn.Module) -> Iterator[object]:
+    """What layers hold in attributes that cannot be copied."""
+    parts = [*module.modules(), *module.parameters(), *module.buffers()]
+    for layer in module.modules():
+        for value in vars(layer).values():
+            try:
+                copy.deepcopy(value, {id(part): part for part in parts})
+            except Exception:  # whatever an object says to being copied
+                yield value
+
+
+@contextlib.contextmanager
+def keep_shared(
+    module: nn.Module, duplicate: nn.Module, weights: Iterable[Tensor] = ()
+) -> Iterator[list[Tensor]]:
+    """What both modules hold is the same after this block as before, and so are ``weights``.
+
+    Yields the tensors among it: the copy of a module that finds its layers in a global registry
+    goes on reading those of the module.
+    """
+    items = list(reach(module))  # held, so that no two get the same id
+    ids = {id(item.value) for item in items}
+    shared = [item for item in reach(duplicate) if id(item.value) in ids]
+    undo = [step for one in shared for step in _steps(one.value, one.owner == "global")]
+    tensors = [one.value for one in shared if isinstance(one.value, Tensor)]
+    writes = _Writes(watched := [*weights, *tensors])
+    try:
+        with writes if watched else contextlib.nullcontext():
+            yield tensors
     finally:
         writes.undo()
         for step in undo:
             step()
 
 
-def _steps(item: HeldItem) -> Iterator[Undo]:
+def _steps(value: Any, is_global: bool) -> Iterator[Undo]:
     """How one thing is put back."""
-    value = item.value
-    if isinstance(value, Tensor):
-        yield _tensor(value)
-    elif isinstance(value, dict):
-        yield _mapping(value, by_ourselves=item.owner == "global")
+    if isinstance(value, dict):
+        yield _mapping(value, is_global)
     elif isinstance(value, list | deque):
-        yield _sequence(value, by_ourselves=item.owner == "global")
+        yield _sequence(value, is_global)
     elif isinstance(value, set):
         yield _set(value)
-    elif isinstance(value, torch.Generator):
-        yield _state(value.get_state(), value.set_state)
-    elif isinstance(value, Random):
-        yield _state(value.getstate(), value.setstate)
-    elif isinstance(value, np.random.Generator):
-        bits = value.bit_generator
-        yield _state(bits.state, lambda state: setattr(bits, "state", state))
-    elif closure := getattr(value, "__closure__", None):
-        yield from map(_cell, closure)
-    if isinstance(value, nn.Module):
-        yield _empty_tables(value)
     if (table := table_of(value)) is not None:
         yield _mapping(table)
     elif not isinstance(value, type) and attributes_of(value):
         yield _slots(value)
-
-
-def _empty_tables(module: nn.Module) -> Undo:
-    """Tables of torch's that hold nothing, and will not."""
-    tables = [vars(module)[name] for name in empty_tables(module)]
-
-    def undo() -> None:
-        for table in tables:
-            if table:
-                table.clear()
-
-    return undo
-
-
-def _state(state: Any, put: Callable[[Any], object]) -> Undo:
-    def undo() -> None:
-        put(state)
-
-    return undo
 
 
 def _mapping(table: dict[Any, Any], by_ourselves: bool = False) -> Undo:
@@ -164,33 +192,6 @@ def _slots(value: object) -> Undo:
     return undo
 
 
-def _cell(cell: Any) -> Undo:
-    before = content(cell)
-
-    def undo() -> None:
-        if content(cell) is not before:
-            cell.cell_contents = before
-
-    return undo
-
-
-def _tensor(tensor: Tensor) -> Undo:
-    """Its memory, and what belongs to training; the values in it are `_Writes`' part."""
-    data, requires_grad, is_leaf = tensor.data, tensor.requires_grad, tensor.grad_fn is None
-
-    def geometry(of: Tensor) -> tuple[object, ...]:
-        dense = of.layout is torch.strided
-        return (of.shape, of.stride(), of.storage_offset(), _memory(of)) if dense else ()
-
-    def undo() -> None:
-        if geometry(tensor) != geometry(data):
-            tensor.data = data
-        if is_leaf and tensor.requires_grad != requires_grad:
-            tensor.requires_grad_(requires_grad)
-
-    return undo
-
-
 def _memory(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
@@ -207,7 +208,7 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class _Writes(DispatchMode):
     """Copies the memory of the given tensors the first time that an operator writes to it."""
 
-    def __init__(self, tensors: Iterator[Tensor]) -> None:
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         dense = [t for t in tensors if t.layout is torch.strided and not t.is_meta]
         self._memories = {_memory(t): t.untyped_storage() for t in dense}
@@ -241,3 +242,75 @@ class _Writes(DispatchMode):
             if storage.nbytes() != values.nbytes():
                 storage.resize_(values.nbytes())
             storage.copy_(values)
+
+
+_Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any]
+_PLAIN = {list, dict, set, deque, tuple, OrderedDict, defaultdict}
+
+
+class Memory:
+    """The tensors in the attributes of all layers and in their plain containers, as they were.
+
+    >>> net = nn.Linear(2, 2)
+    >>> before = Memory(net)
+    >>> net.last, net.in_features = torch.ones(2), 3
+    >>> [tuple(tensor.shape) for tensor in before.new_tensors()]
+    [(2,)]
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._tensors = _tensors(_containers(module))
+        self._buffers = [(b, b.detach().clone()) for b in module.buffers()]
+
+    def new_tensors(self) -> list[Tensor]:
+        """Tensors that the module holds now and did not before: a later forward may read them."""
+        tensors = _tensors(_containers(self._module))
+        return [t for key, t in tensors.items() if key not in self._tensors]
+
+    def has_changed(self) -> bool:
+        """Whether the module holds another tensor than before, or other values in a buffer."""
+        if self.new_tensors():
+            return True
+        dense = [(b, v) for b, v in self._buffers if b.layout is torch.strided and not b.is_meta]
+        return any(not torch.equal(buffer, value) for buffer, value in dense)
+
+
+_WITHOUT_TENSORS = {bool, int, float, str, type(None), dict, OrderedDict, set, list}
+"""Types that are no tensor, or containers that are looked at by themselves."""
+_INTERNAL = {"_parameters", "_modules"}  # no state; hooks are one, as some forwards install theirs
+
+
+def _containers(module: nn.Module) -> Iterator[_Container]:
+    """The attributes of every layer as a dict, and all plain containers in them."""
+    visited_ids: set[int] = set()
+    for layer in module.modules():
+        attributes = vars(layer)
+        yield attributes
+        ahead = [
+            attributes[n]
+            for n in attributes
+            if n not in _INTERNAL and type(attributes[n]) in _PLAIN
+        ]
+        while ahead:
+            container = ahead.pop()
+            if not isinstance(container, tuple):
+                if id(container) in visited_ids:
+                    continue
+                visited_ids.add(id(container))
+                yield container
+            items = container.values() if isinstance(container, dict) else container
+            ahead += [item for item in items if type(item) in _PLAIN]
+
+
+def _tensors(containers: Iterable[_Container]) -> dict[int, Tensor]:
+    tensors: dict[int, Tensor] = {}
+    for container in containers:
+        for value in container.values() if isinstance(container, dict) else container:
+            if type(value) in _WITHOUT_TENSORS:  # most, and quicker than asking what it is
+                continue
+            if isinstance(value, Tensor):
+                tensors[id(value)] = value
+            elif type(value) is tuple:
+                tensors.update((id(item), item) for item in value if isinstance(item, Tensor))
+    return tensors

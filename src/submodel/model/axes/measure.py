@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from submodel.model.axes.declare import Axes
-from submodel.model.axes.forward import isolate
-from submodel.model.axes.on_demand import ChangedValues
-from submodel.model.axes.trial import Example, Trial, distance, double
+from submodel.model.axes.keep import throw_away
+from submodel.model.axes.trial import ChangedValues, Example, Trial, distance, double
 from submodel.model.axes.verify import TOLERANCE, AxesError, complaint
 from submodel.model.build import build_module
 from submodel.model.build.tensors import settle_spectral_norms
 from submodel.model.capacity import units_held
 from submodel.model.cut import UnitCut, copy_part
+from submodel.model.seeding import seeded
 from submodel.randomness import generator
 
 CAPACITIES = (0.5, 0.25)
@@ -75,7 +75,7 @@ def measure(
         capacity = capacities[number]
         cut = _random_cut(axes, capacity, number, None if singly else least)
         try:
-            with torch.no_grad(), isolate(examples[0].module):
+            with torch.no_grad(), seeded(None):
                 notes_of_examples = [_compare(e, cut, capacity, not is_reordered) for e in examples]
         except NotMeasuredError as problem:
             if singly:
@@ -134,16 +134,16 @@ class Sub:
     def __init__(self, trial: Trial, cut: UnitCut) -> None:
         self.trial, self.cut = trial, cut
         try:
-            with trial.offering(trial.values):
-                self.module = build_module(trial.module, cut)
+            with trial.offering(trial.values) as running:
+                self.module = build_module(running, cut)
         except Exception as problem:  # a copy may fail in any way
             raise NotMeasuredError(f"no sub-model could be built: {problem}") from problem
         self.outputs = self._run()
 
     def _run(self) -> list[Tensor]:
         try:
-            with isolate(self.module, ours=True):
-                return self.trial.results(self.module)
+            with throw_away(self.module) as running:
+                return self.trial.results(running)
         except Exception as problem:  # of the user's code, with other shapes than it knows
             raise NotMeasuredError(f"the sub-model does not run: {problem}") from problem
 

@@ -2,16 +2,21 @@
 
 A forward computes the sizes of its views in plain Python: `channels // self.groups`. With integers
 that keep their formula, it is known what such a size becomes when widths change, and whether it
-still fits.
+still fits. A `NumberLog` is written while the forward runs (see `watch_numbers`), in terms of the
+tracer's expressions; `CodeNumbers` is what remains of it, in terms of layouts, for building.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from submodel.model.axes.layout import KIND, Layout, Saved
 
 OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "add": operator.add,
@@ -23,29 +28,35 @@ OPERATIONS: dict[str, Callable[[int, int], int]] = {
 
 
 @dataclass(frozen=True)
-class Attribute:
+class Attribute(Saved):
     """An integer that a module stores, named as tensors are, by the path of its module."""
 
+    kind: Annotated[Literal["Attribute"], KIND] = field(
+        default="Attribute", kw_only=True, repr=False
+    )
     name: str
 
 
 @dataclass(frozen=True)
-class SizeOf:
-    """The size of a dimension, described by the tracer's expression or, later, by its layout."""
+class SizeOf(Saved):
+    """The size of a dimension."""
 
-    dimension: Any
+    kind: Annotated[Literal["SizeOf"], KIND] = field(default="SizeOf", kw_only=True, repr=False)
+    dimension: Layout
 
 
 @dataclass(frozen=True)
-class Operation:
+class Operation(Saved):
     """One of `OPERATIONS` on two numbers."""
 
-    name: str
-    first: Number
-    second: Number
+    kind: Annotated[Literal["Computed"], KIND] = field(default="Computed", kw_only=True, repr=False)
+    name: Annotated[str, Field(alias="operation", pattern=f"^({'|'.join(OPERATIONS)})$")]
+    first: Annotated[Number, Field(alias="left")]
+    second: Annotated[Number, Field(alias="right")]
 
 
-Number = int | Attribute | SizeOf | Operation
+_Formula = Annotated[Attribute | SizeOf | Operation, Field(discriminator="kind")]
+Number = Annotated[int, Field(gt=-(1 << 53), lt=1 << 53)] | _Formula
 """Where an integer comes from; a plain one is written out in the code, or nobody knows."""
 
 
@@ -252,3 +263,159 @@ TracedInt.__array_ufunc__ = _array_ufunc  # type: ignore[attr-defined]
 for _name in OPERATIONS:
     setattr(TracedInt, f"__{_name}__", _tracking(_name, is_swapped=False))
     setattr(TracedInt, f"__r{_name}__", _tracking(_name, is_swapped=True))
+
+
+@dataclass(frozen=True)
+class Sizing(Saved):
+    """A number that makes a dimension, or the number of groups into which a layer divides it."""
+
+    kind: Annotated[Literal["Made"], KIND] = field(default="Made", kw_only=True, repr=False)
+    number: Number
+    dimension: Layout
+    where: str  # the path of the module that was running
+    groups: bool = False
+    line: str = field(default="", compare=False)  # of the code, for messages
+
+
+@dataclass(frozen=True)
+class Comparison(Saved):
+    """Two numbers that the code compares: a cut must not change the outcome."""
+
+    kind: Annotated[Literal["Compared"], KIND] = field(default="Compared", kw_only=True, repr=False)
+    one: Number
+    other: Number
+    equal: bool
+    line: str = field(default="", compare=False)
+
+    def both_ways(self) -> tuple[tuple[Number, Number], tuple[Number, Number]]:
+        """Each of the two numbers with the other."""
+        return (self.one, self.other), (self.other, self.one)
+
+
+def _names_saved(value: Any) -> Any:
+    """A set of names as it is saved."""
+    if not isinstance(value, dict) or not {""} <= value.keys() <= {"", "items"}:
+        return value
+    items = value.get("items", [])
+    is_set = value[""] == "set" and isinstance(items, list)
+    return frozenset(items) if is_set and all(isinstance(n, str) for n in items) else value
+
+
+Names = Annotated[
+    frozenset[str],
+    BeforeValidator(_names_saved),
+    PlainSerializer(lambda names: {"": "set", "items": sorted(names)}),
+]
+
+
+@dataclass(frozen=True)
+class CodeNumbers(Saved):
+    """What a forward did with numbers."""
+
+    kind: Annotated[Literal["Stored"], KIND] = field(default="Stored", kw_only=True, repr=False)
+    sizings: Annotated[tuple[Sizing, ...], Field(alias="made")] = ()
+    elsewhere: Names = frozenset()  # attributes that arrived in some other argument
+    comparisons: Annotated[tuple[Comparison, ...], Field(alias="compared")] = ()
+    layers: tuple[Sizing, ...] = ()  # numbers of torch's own layers that no tensor of theirs shows
+    # paths of those that multiply in groups
+    grouping_modules: Annotated[Names, Field(alias="grouped")] = frozenset()
+    values: Names = frozenset()  # attributes from which a value was computed
+
+
+@dataclass
+class NumberLog:
+    """What a forward did with numbers, in terms of the tracer's expressions."""
+
+    sizings: list[Sizing] = field(default_factory=list)
+    parts: list[list[Any]] = field(default_factory=list)  # of tensors cut into equal parts
+    elsewhere: set[str] = field(default_factory=set)
+    values: Uses = field(default_factory=Uses)  # numbers that became values, as scales do
+    comparisons: dict[Comparison, None] = field(default_factory=dict)
+    layers: list[Sizing] = field(default_factory=list)
+    grouping_modules: set[str] = field(default_factory=set)
+    sizes_read: dict[Any, None] = field(default_factory=dict)  # dimensions whose size was read
+    of_layers: dict[Attribute, list[Any]] = field(default_factory=dict)
+    """What an integer of torch's own layers may count, as building corrects it with the layer."""
+
+    def scales(self) -> Iterator[Any]:
+        """Dimensions whose size became a value: a sub-model computes with its own, smaller one."""
+        for leaf in dict.fromkeys(leaf for number in self.values for leaf in leaves(number)):
+            if isinstance(leaf, SizeOf):
+                yield leaf.dimension
+            elif isinstance(leaf, Attribute):
+                yield from (s.dimension for s in self.sizings if s.number == leaf)
+                yield from self.of_layers.get(leaf, ())
+
+    def in_hand(self) -> Iterator[Any]:
+        """Dimensions whose size the code has read, or stores: it may compute anything from it."""
+        yield from self.sizes_read
+        for sizing in self.sizings:
+            if any(isinstance(leaf, Attribute) for leaf in leaves(sizing.number)):
+                yield sizing.dimension
+
+    def multiples(self) -> Iterator[tuple[Any, list[Any]]]:
+        """Dimensions made by a product of numbers, each with what those of them count that tell."""
+        counts = {s.number: s.dimension for s in self.sizings if not s.groups}
+        for sizing in self.sizings:
+            factors = list(factors_of(sizing.number))
+            if len(factors) > 1 and not sizing.groups:
+                dimensions = [
+                    factor.dimension if isinstance(factor, SizeOf) else counts.get(factor)
+                    for factor in factors
+                    if not isinstance(factor, int)
+                ]
+                yield sizing.dimension, [d for d in dimensions if d is not None]
+
+    def alike(self) -> Iterator[list[Any]]:
+        """Dimensions that one number counts, or that are equal parts: they must stay equal."""
+        dimensions_of: dict[Number, list[Any]] = {}
+
+        def count(number: Number, dimension: Any) -> None:
+            itself = [number.dimension] if isinstance(number, SizeOf) else []
+            dimensions_of.setdefault(number, itself).append(dimension)
+
+        for sizing in (*self.sizings, *self.layers):
+            if not sizing.groups and not isinstance(sizing.number, int):
+                count(sizing.number, sizing.dimension)
+        for comparison in self.comparisons:
+            for one, other in comparison.both_ways() if comparison.equal else ():
+                if isinstance(other, SizeOf) and isinstance(one, Attribute | SizeOf):
+                    count(one, other.dimension)
+        yield from dimensions_of.values()
+        yield from self.parts
+
+    def written_out(self) -> dict[Any, str]:
+        """Dimensions that a number in the code makes: they must stay as they are. And the lines."""
+        lines = {s.dimension: s.line for s in self.sizings if isinstance(s.number, int)}
+        for comparison in self.comparisons:
+            for one, other in comparison.both_ways() if comparison.equal else ():
+                if isinstance(one, int) and isinstance(other, SizeOf):
+                    lines.setdefault(other.dimension, comparison.line)
+        return lines
+
+    def finish(self, layout: Callable[[Any], Any]) -> CodeNumbers:
+        """The same in terms of layouts, without repetitions."""
+
+        def number_of(number: Number) -> Number:
+            return replace_dimensions(number, layout)
+
+        def describe(sizings: Sequence[Sizing]) -> tuple[Sizing, ...]:
+            return tuple(
+                dict.fromkeys(
+                    Sizing(number_of(s.number), layout(s.dimension), s.where, s.groups, s.line)
+                    for s in sizings
+                )
+            )
+
+        comparisons = dict.fromkeys(
+            Comparison(number_of(c.one), number_of(c.other), c.equal, c.line)
+            for c in self.comparisons
+        )
+        return CodeNumbers(
+            describe(self.sizings),
+            frozenset(self.elsewhere),
+            tuple(comparisons),
+            describe(self.layers),
+            frozenset(self.grouping_modules),
+            frozenset(n.name for v in self.values for n in leaves(v) if isinstance(n, Attribute)),
+        )

@@ -111,6 +111,19 @@ def aliases(module: nn.Module) -> dict[int, tuple[str, str]]:
     }
 
 
+def copied_aliases(module: nn.Module, duplicate: nn.Module) -> dict[int, tuple[str, str, object]]:
+    """The tensors of a copy that are `aliases` in the module; the copy has own memory for them.
+
+    By identity: path, path of the weight, and the tensor, so that no other one gets its identity.
+    """
+    paths = dict(aliases(module).values())
+    return {
+        id(item.value): (item.path, paths[item.path], item.value)
+        for item in (reach(duplicate) if paths else ())
+        if item.path in paths
+    }
+
+
 def alias_problem(path: str, weight: str) -> str:
     """Why a model that reads such a tensor cannot be cut."""
     return (

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from submodel.model.axes.algebra import Algebra
-from submodel.model.axes.expression import Atom, Expression, FixedTerm, atoms
+from submodel.model.axes.layout import Along, FixedPart, Layout, atoms
 
-Dimensions = tuple[Expression, ...]
+Dimensions = tuple[Layout, ...]
 SHARED = "it shares a part of its memory with another tensor"
 
 
@@ -23,7 +23,7 @@ class TensorFacts:
     dimensions: Dimensions
     weight: bool = False  # a parameter, a buffer or a view of one: zero wherever it is masked
     constant: bool = False  # made from one value or several, not from an input or a parameter
-    pending: tuple[tuple[Expression, str], ...] = ()  # reading it freezes these, for a reason
+    pending: tuple[tuple[Layout, str], ...] = ()  # reading it freezes these, for a reason
 
 
 @dataclass
@@ -33,23 +33,24 @@ class Record:
     algebra: Algebra = field(default_factory=Algebra)
     tensors: dict[int, TensorFacts] = field(default_factory=dict)
     weights: set[int] = field(default_factory=set)  # ids of the parameters and buffers
+    copied_weights: list[Tensor] = field(default_factory=list)  # of the copies that run
     storages: dict[int, list[Tensor]] = field(default_factory=dict)  # of parameters and buffers
     read: dict[int, int] = field(default_factory=dict)  # id of a tensor -> when it was first read
-    mixes: list[tuple[Expression, str]] = field(default_factory=list)
-    groups: list[Expression] = field(default_factory=list)
-    products: list[Expression] = field(default_factory=list)  # of the dimensions of activations
-    copies: set[Expression] = field(default_factory=set)  # along which a tensor repeats itself
+    mixes: list[tuple[Layout, str]] = field(default_factory=list)
+    groups: list[Layout] = field(default_factory=list)
+    products: list[Layout] = field(default_factory=list)  # of the dimensions of activations
+    copies: set[Layout] = field(default_factory=set)  # along which a tensor repeats itself
     steps: set[int] = field(default_factory=set)  # sizes of what was read one position at a time
     joined_tensors: set[int] = field(default_factory=set)  # ids of tensors that were put together
-    starts: list[Expression] = field(default_factory=list)  # of constants that weights were read by
+    starts: list[Layout] = field(default_factory=list)  # of constants that weights were read by
 
     def add(
         self,
         tensor: Tensor,
-        dimensions: Sequence[Expression],
+        dimensions: Sequence[Layout],
         weight: bool = False,
         constant: bool = False,
-        pending: Sequence[tuple[Expression, str]] = (),
+        pending: Sequence[tuple[Layout, str]] = (),
     ) -> None:
         """Remember a tensor; the sizes must be its own."""
         sizes = tuple(d.size for d in dimensions)
@@ -70,14 +71,26 @@ class Record:
         dense = tensor.layout is torch.strided
         free = dense and (tensor.is_floating_point() or tensor.is_complex())
         reason = "it holds whole numbers" if dense else "it is sparse"
-        dimensions = [self.algebra.fresh(n) if free else FixedTerm(n, reason) for n in tensor.shape]
+        dimensions = [self.algebra.fresh(n) if free else FixedPart(n, reason) for n in tensor.shape]
         self.add(tensor, self._owner_dimensions(tensor) or dimensions, weight=True)
         if dense and tensor.numel():
             self.storages.setdefault(storage(tensor), []).append(tensor)
 
+    def add_copy(self, tensor: Tensor, original: Tensor) -> None:
+        """Remember that a tensor is a copy of a parameter or buffer: reading it reads that one."""
+        self.copied_weights.append(tensor)
+        self.weights.add(id(tensor))
+        self.tensors[id(tensor)] = self.tensors[id(original)]
+        if tensor.layout is torch.strided and tensor.numel():
+            self.storages.setdefault(storage(tensor), []).append(tensor)
+
+    def is_read(self, tensor: Tensor) -> bool:
+        """Whether an operator has read a parameter or buffer, or a copy of it."""
+        return id(self.tensors[id(tensor)].tensor) in self.read
+
     def add_fixed(self, tensor: Tensor, reason: str) -> None:
         """Remember a tensor whose dimensions all keep their order."""
-        self.add(tensor, [FixedTerm(n, reason) for n in tensor.shape])
+        self.add(tensor, [FixedPart(n, reason) for n in tensor.shape])
 
     def of(self, tensor: Tensor) -> TensorFacts:
         """What is known of a tensor that an operator reads.
@@ -98,7 +111,7 @@ class Record:
         facts = self.tensors.get(id(tensor))
         return None if facts is None else facts.dimensions
 
-    def starting(self) -> set[Atom]:
+    def starting(self) -> set[Along]:
         """Axes that only ever held constants, as a state does before its first step."""
         starting_atoms = {a for start in self.starts for a in atoms(self.algebra.resolve(start))}
         for facts in self.tensors.values() if starting_atoms else ():
@@ -128,10 +141,10 @@ class Record:
                 return facts.dimensions
             for expression in facts.dimensions:
                 self.algebra.freeze(expression, SHARED)
-            return tuple(FixedTerm(n, SHARED) for n in tensor.shape)
+            return tuple(FixedPart(n, SHARED) for n in tensor.shape)
         return None
 
-    def mix(self, expression: Expression, words: str) -> None:
+    def mix(self, expression: Layout, words: str) -> None:
         """Note that an operator combines the units of these axes, so that masking is not exact."""
         self.mixes.append((expression, words))
 

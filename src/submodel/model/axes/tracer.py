@@ -5,42 +5,173 @@ tells which of them are the same, which are products or concatenations of others
 keep their order (see `rules`). Inputs and outputs are fixed. What no rule describes freezes what it
 touches: too little is cut rather than something wrong.
 
-Only what runs is seen: give a net with branches inputs that take the branch you train. A loop over
-the steps of a short input is also watched on a longer one (see `longer`), and a module that keeps a
-state is called twice.
+Only what runs is seen: give a net with branches inputs that take the branch you train. Modules of a
+list that the forward passes by, such as experts that no example chose, are run as a sibling was: of
+the same list, the same type and the same shapes. A loop over the steps of a short input is also
+watched on a longer one (see `longer_inputs`), and a module that keeps a state is called twice.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from submodel.errors import ConfigError
-from submodel.model.axes.advice import Reason, is_natural
-from submodel.model.axes.assemble import assemble
-from submodel.model.axes.code_numbers import NumberLog
+from submodel.model.axes.advice import Reason, is_natural, source_line
+from submodel.model.axes.assemble import Overrides, assemble
 from submodel.model.axes.declare import Axes
 from submodel.model.axes.equal_sizes import unify_equal_sizes
-from submodel.model.axes.expression import Atom, Expression, FixedTerm
-from submodel.model.axes.forward import isolate, outputs_of, run, tensors_in, weights_of
-from submodel.model.axes.kinds import refuse_kinds
-from submodel.model.axes.longer import longer_inputs
-from submodel.model.axes.memory import Memory
+from submodel.model.axes.forward import (
+    isolate,
+    outputs_of,
+    refuse_kinds,
+    run,
+    tensors_in,
+    weights_of,
+)
+from submodel.model.axes.keep import Memory, is_large
+from submodel.model.axes.layout import Along, FixedPart, Layout
+from submodel.model.axes.number import NumberLog
 from submodel.model.axes.number_watch import watch_numbers
-from submodel.model.axes.operators import OperatorWatch
-from submodel.model.axes.overrides import Overrides
-from submodel.model.axes.reach import alias_problem, aliases
+from submodel.model.axes.reach import alias_problem, copied_aliases
 from submodel.model.axes.record import Record
-from submodel.model.axes.siblings import Calls, passed_by, watch_calls
-from submodel.model.axes.source import source_line
-from submodel.model.axes.trial import LARGE_MODEL, Example
+from submodel.model.axes.rules.call import OperatorWatch
+from submodel.model.axes.trial import Example
 from submodel.model.axes.verify import verify_on
 from submodel.model.inputs import Inputs, as_tensors
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """One call of a module."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+
+
+Calls = dict[nn.Module, ModuleCall]
+"""The first call of each module of a list."""
+
+
+@contextmanager
+def watch_calls(module: nn.Module) -> Iterator[Calls]:
+    """Collect the calls of all modules that lie in lists or dictionaries of modules."""
+    calls: Calls = {}
+    with ExitStack() as undo:
+        for layer_of_list in {child: None for siblings in _lists(module) for child in siblings}:
+
+            def note(
+                layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+            ) -> None:
+                calls.setdefault(layer, ModuleCall(args, kwargs, result))
+
+            undo.callback(layer_of_list.register_forward_hook(note, with_kwargs=True).remove)
+        yield calls
+
+
+def passed_by(
+    module: nn.Module, calls: Calls, is_read: Callable[[nn.Module], bool]
+) -> Iterator[tuple[nn.Module, ModuleCall]]:
+    """The modules of lists that the forward has not run, each with the call of a sibling."""
+    for siblings in _lists(module):
+        for child in siblings:
+            if child not in calls and not is_read(child):
+                alike = (s for s in siblings if s in calls and _form(s) == _form(child))
+                if (sibling := next(alike, None)) is not None:
+                    yield child, calls[sibling]
+
+
+def _lists(module: nn.Module) -> Iterator[list[nn.Module]]:
+    for layer in module.modules():
+        if isinstance(layer, nn.ModuleList | nn.ModuleDict):
+            yield list(layer.children())
+
+
+def _form(layer: nn.Module) -> tuple[object, ...]:
+    """What siblings have in common: their type, and the names and shapes of their parameters."""
+    return type(layer), tuple((name, p.shape) for name, p in layer.named_parameters())
+
+
+SHORT = 4
+"""Up to this size, a dimension of an input may be too few steps: it is tried with more."""
+
+
+def longer_inputs(
+    module: nn.Module,
+    inputs: Inputs,
+    steps: Collection[int],
+    outputs: Callable[[Any], Any] | None = None,
+) -> Iterator[Inputs]:
+    """The example with more steps along each short dimension along which the module runs then.
+
+    The first dimension counts examples, unless single positions were taken out of a dimension of
+    its size, of which ``steps`` tells. Whole numbers that say how many steps there are say so.
+
+    >>> [x.shape for x in longer_inputs(nn.ReLU(), torch.ones(9, 1, 5), ())]
+    [torch.Size([9, 3, 5])]
+    """
+    tensors = {id(t): t for t in tensors_in(inputs, strict=False)}
+    depth = max((t.dim() for t in tensors.values()), default=0)
+    for d in range(depth):
+        sizes = {t.shape[d] for t in tensors.values() if t.dim() > d}
+        for size in sorted(n for n in sizes if 0 < n <= SHORT and (d > 0 or n in steps)):
+            short = [t for t in tensors.values() if t.dim() > d and t.shape[d] == size]
+            for longer in _lengthen(inputs, short, d, size):
+                if _runs(module, longer, outputs):
+                    yield longer
+                    break
+
+
+def _lengthen(inputs: Inputs, short: list[Tensor], d: int, size: int) -> Iterator[Inputs]:
+    """All inputs of this size with twice as many steps and one; or each on its own."""
+    more = 2 * size + 1
+
+    def repeat(tensor: Tensor) -> Tensor:
+        return tensor.index_select(d, torch.arange(more, device=tensor.device) % size)
+
+    def recount(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            whole = not (value.is_floating_point() or value.is_complex() or value.is_meta)
+            lengths = whole and value.dim() < 2 and value.numel() and int(value.max()) == size
+            return value.masked_fill(value == size, more) if lengths else value
+        return more if type(value) is int and value == size else value
+
+    all_longer = {id(t): repeat(t) for t in short}
+    yield _replace_tensors(inputs, all_longer, recount)
+    yield _replace_tensors(inputs, all_longer)
+    for tensor in short if len(short) > 1 else ():
+        yield _replace_tensors(inputs, {id(tensor): repeat(tensor)})
+
+
+def _replace_tensors(
+    value: Any, new: Mapping[int, Tensor], other: Callable[[Any], Any] = lambda value: value
+) -> Any:
+    """Some tensors exchanged, everything else as ``other`` says, in nested containers too."""
+    if isinstance(value, Mapping):
+        return {key: _replace_tensors(item, new, other) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_replace_tensors(item, new, other) for item in value)
+    return new[id(value)] if id(value) in new else other(value)
+
+
+def _runs(module: nn.Module, inputs: Inputs, outputs: Callable[[Any], Any] | None) -> bool:
+    """Whether the module takes the inputs and says something to them."""
+    with isolate(module) as running, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            results = outputs_of(run(running, inputs), outputs)
+            return all(t.is_meta or bool(t.isfinite().all()) for t in results)
+        except Exception:  # whatever a module says to an input that it is not made for
+            return False
 
 
 def trace(
@@ -102,13 +233,12 @@ def trace(
     examples = [example_inputs, *longer_inputs(module, example_inputs, record.steps, outputs)]
     for longer in examples[1:]:
         runs += _watch_forward(module, longer, outputs, record, log)
-    _refuse_aliases(module, record)
     notes = unify_equal_sizes(record, log, module)
     for dimension in log.scales():
         record.mix(dimension, "the code computes a value from its size")
     of_classes = _freeze_outputs(record, runs, classes)
     axes = replace(assemble(record, weights, of_classes, overrides, log), notes=tuple(notes))
-    if sum(t.numel() * t.element_size() for t in weights.values()) >= LARGE_MODEL:
+    if is_large(module):
         gc.collect()  # what was watched refers to itself, and holds every layer's outputs
     if verify and not any(t.is_meta for t in (*weights.values(), *runs[0])):
         if not any(t.numel() for t in runs[0]):
@@ -140,19 +270,22 @@ def _watch_forward(
     for tensor in tensors_in(inputs, strict=False):
         if id(tensor) not in record.tensors:
             record.add_fixed(tensor, "it meets an input")
-    with isolate(module):
-        memory = Memory(module)
+    with isolate(module) as running:
+        for one, original in zip(_tensors(running), _tensors(module), strict=True):
+            record.add_copy(one, original)
+        memory, second = Memory(running), copied_aliases(module, running)
         with (
             OperatorWatch(record),
-            watch_numbers(module, record.dimensions_of, log),
-            watch_calls(module) as calls,
+            watch_numbers(running, record.dimensions_of, log),
+            watch_calls(running) as calls,
         ):  # what ``outputs`` computes is watched as well
             record.algebra.locate = _add_line
-            runs = [outputs_of(run(module, inputs), outputs)]
-            _refuse_late(module, record)
-            _run_passed_by(record, module, calls)
+            runs = [outputs_of(run(running, inputs), outputs)]
+            _refuse_late(running, record)
+            _run_passed_by(record, running, calls)
             if any(record.dimensions_of(tensor) is not None for tensor in memory.new_tensors()):
-                runs.append(outputs_of(run(module, inputs), outputs))
+                runs.append(outputs_of(run(running, inputs), outputs))
+        _refuse_aliases(second, record)
     record.algebra.locate = str
     return runs
 
@@ -161,7 +294,7 @@ def _run_passed_by(record: Record, module: nn.Module, calls: Calls) -> None:
     """Run what a list of modules holds and the forward passed by; its outputs are its sibling's."""
 
     def is_read(layer: nn.Module) -> bool:
-        return any(id(tensor) in record.read for tensor in layer.parameters())
+        return any(map(record.is_read, layer.parameters()))
 
     for layer, call in list(passed_by(module, calls, is_read)):
         try:
@@ -203,20 +336,26 @@ def _refuse_late(module: nn.Module, record: Record) -> None:
         )
 
 
-def _refuse_aliases(module: nn.Module, record: Record) -> None:
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
+
+
+def _refuse_aliases(second: Mapping[int, tuple[str, str, object]], record: Record) -> None:
     """A second tensor in the memory of a weight is cut or trained by nobody."""
-    read = [names for one, names in aliases(module).items() if one in record.read]
+    read = [names for one, names in second.items() if one in record.read]
     if read:
-        raise ConfigError([alias_problem(path, weight) for path, weight in read])
+        raise ConfigError([alias_problem(path, weight) for path, weight, _ in read])
 
 
-def _freeze_outputs(record: Record, runs: Sequence[Sequence[Tensor]], classes: bool) -> Atom | None:
+def _freeze_outputs(
+    record: Record, runs: Sequence[Sequence[Tensor]], classes: bool
+) -> Along | None:
     """Fix the outputs of all runs; with ``classes``, not the last dimension of the one output."""
     if classes and (len(runs[0]) != 1 or runs[0][0].dim() == 0):
         raise ConfigError(
             [f"classes: needs one output tensor with a last dimension, there are {len(runs[0])}"]
         )
-    last: Expression | None = None
+    last: Layout | None = None
     for result in (result for results in runs for result in results):
         dimensions = list(record.of(result).dimensions)
         if classes and dimensions:
@@ -230,10 +369,10 @@ def _freeze_outputs(record: Record, runs: Sequence[Sequence[Tensor]], classes: b
     if last is None:
         return None
     classes_axis = record.algebra.resolve(last)
-    if not isinstance(classes_axis, Atom):
+    if not isinstance(classes_axis, Along):
         why = (
             classes_axis.reason
-            if isinstance(classes_axis, FixedTerm)
+            if isinstance(classes_axis, FixedPart)
             else "it is made of several axes"
         )
         raise ConfigError([f"classes: the last dimension of the output is no axis: {why}"])

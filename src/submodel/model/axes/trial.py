@@ -1,10 +1,16 @@
-"""Forwards of a module with other values in its tensors, for comparing what comes out."""
+"""Forwards of a module with other values in its tensors, for comparing what comes out.
+
+A large model fills the memory as it is. While it runs with trial values, its parameters have their
+shapes and types and no memory; each operator that reads one gets the values of that one, which are
+gone after it. What cannot be done like this (parameters that a forward writes to, or reads past
+torch's operators) is noticed, and the caller gives the module all its values at once.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,25 +18,138 @@ import torch
 from torch import Tensor, nn
 
 from submodel.model.axes.forward import isolate, outputs_of, run, weights_of
-from submodel.model.axes.keep import preserve
-from submodel.model.axes.memory import Memory
-from submodel.model.axes.on_demand import OnDemand
+from submodel.model.axes.keep import (
+    DispatchMode,
+    Memory,
+    copy_with,
+    is_large,
+    keep_shared,
+)
 from submodel.model.inputs import Inputs
 from submodel.randomness import key
 
+
+class ChangedValues(Mapping[str, Tensor]):
+    """Values with a change, made when they are asked for.
+
+    Args:
+        values: by name.
+        change: of a value, which it may not write to.
+
+    >>> ChangedValues({"w": torch.ones(2)}, lambda name, value: value + 1)["w"]
+    tensor([2., 2.])
+    """
+
+    def __init__(
+        self, values: Mapping[str, Tensor], change: Callable[[str, Tensor], Tensor]
+    ) -> None:
+        self._values, self._change = values, change
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._change(name, self._values[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class OnDemand(DispatchMode):
+    """In here the parameters of a module have other values, each while an operator reads it.
+
+    Args:
+        parameters: by all their names.
+        values: of every parameter.
+
+    >>> net = nn.Linear(2, 1, bias=False)
+    >>> with torch.no_grad(), OnDemand({"weight": net.weight}, {"weight": torch.ones(1, 2)}):
+    ...     net(torch.ones(2))
+    tensor([2.])
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._parameters, self._values = parameters, values
+        self._names: dict[int, tuple[str, tuple[int, ...]]] = {}
+        self._rooms: list[Tensor] = []
+        self._original_data: list[tuple[nn.Parameter, Tensor]] = []
+
+    def __enter__(self) -> OnDemand:
+        for name, parameter in self._parameters.items():
+            if any(parameter is other for other, _ in self._original_data):
+                continue  # under another name
+            self._original_data.append((parameter, parameter.data))
+            value_type = self._values[name].dtype
+            room = torch.full((), torch.nan, dtype=value_type, device=parameter.device)
+            self._rooms.append(room)
+            self._names[_memory(room)] = (name, tuple(parameter.shape))
+            parameter.data = room.expand(parameter.shape)
+        return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for parameter, data in self._original_data:
+            parameter.data = data
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        keywords = kwargs or {}
+        if func is torch.ops.aten.detach.default:
+            return func(*args, **keywords)  # whoever keeps it keeps no values; reading it fills it
+        if func._schema.is_mutable:
+            for place, argument in enumerate(func._schema.arguments):
+                value = args[place] if place < len(args) else keywords.get(argument.name)
+                if argument.is_write and any(self._is_room(item) for item in _items(value)):
+                    raise NotOnDemandError(f"{func} writes to a parameter")
+        return func(
+            *map(self._with_values, args), **{k: self._with_values(v) for k, v in keywords.items()}
+        )
+
+    def _is_room(self, value: Any) -> bool:
+        is_plain = isinstance(value, Tensor) and value.layout is torch.strided
+        return is_plain and _memory(value) in self._names
+
+    def _with_values(self, value: Any) -> Any:
+        """The argument of an operator, with values where it has none."""
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._with_values, value))
+        if not self._is_room(value):
+            return value
+        name, shape = self._names[_memory(value)]
+        if tuple(value.shape) != shape:
+            raise NotOnDemandError(f"{name} is read as another shape")
+        return self._values[name]
+
+
+class NotOnDemandError(RuntimeError):
+    """A model that needs all its values at once."""
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def _memory(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
 Outputs = Callable[[Any], Any]
 """What of a model's result counts."""
-
-
-LARGE_MODEL = 1 << 26
-"""Bytes of a model whose trial values are made when they are read."""
 
 
 class Trial:
     """A module whose tensors hold values of the scale that keeps signals alive.
 
     Fresh layers of zeros or ones, or a branch that starts at a millionth, would hide a mistake. If
-    no output is finite then, the values are the module's own. Use it within `isolate`.
+    no output is finite then, the values are the module's own.
     """
 
     def __init__(
@@ -42,12 +161,13 @@ class Trial:
     ) -> None:
         self.module, self.inputs, self.outputs = module, convert(inputs), outputs
         self.weights = weights_of(module)
-        size = sum(p.numel() * p.element_size() for p in module.parameters())
-        self._is_large = size >= LARGE_MODEL and not any(p.is_meta for p in module.parameters())
-        self.values: Mapping[str, Tensor] = TrialValues(self.weights, convert, is_lively=True)
+        self._is_large = is_large(module)
+        self.values: Mapping[str, Tensor] = TrialValues(
+            self.weights, convert, self._is_large, is_lively=True
+        )
         self.before = self.forward(self.values)
         if not self.finite:
-            self.values = TrialValues(self.weights, convert, is_lively=False)
+            self.values = TrialValues(self.weights, convert, self._is_large, is_lively=False)
             self.before = self.forward(self.values)
 
     @property
@@ -59,29 +179,34 @@ class Trial:
         """What the module gives out with these values in its tensors."""
         if self._is_large:
             # whatever the reason is that it fails, it will show again with the values in place
-            with contextlib.suppress(Exception), self.offering(values):
-                results = self.results(self.module)
+            with contextlib.suppress(Exception), self.offering(values) as running:
+                results = self.results(running)
                 if not any(r.is_floating_point() and bool(r.isnan().any()) for r in results):
                     return results
-        with self.holding(values):
-            return self.results(self.module)
+        with self.offering(values, at_once=True) as running:
+            return self.results(running)
 
     @contextlib.contextmanager
-    def offering(self, values: Mapping[str, Tensor]) -> Iterator[None]:
-        """The module's tensors have other values in here; large ones only when they are read."""
-        if not self._is_large:
-            with self.holding(values):
-                yield
-            return
-        parameters = {n: t for n, t in self.weights.items() if isinstance(t, nn.Parameter)}
-        buffers = {n: t for n, t in self.weights.items() if n not in parameters}
-        with _exchange(buffers, values), OnDemand(parameters, values):
-            yield
+    def offering(self, values: Mapping[str, Tensor], at_once: bool = False) -> Iterator[nn.Module]:
+        """A copy of the module that has other values; large ones only when they are read."""
+        on_demand = self._is_large and not at_once
+        own = {  # clones: a forward may write to them
+            name: tensor if on_demand and isinstance(tensor, nn.Parameter) else values[name].clone()
+            for name, tensor in self.weights.items()
+        }
+        running = copy_with(self.module, own)
+        parameters = dict(running.named_parameters(remove_duplicate=False))
+        with (
+            keep_shared(self.module, running) as shared,
+            _exchange(self.weights, values, {id(tensor) for tensor in shared}),
+            OnDemand(parameters, values) if on_demand else contextlib.nullcontext(),
+        ):
+            yield running
 
     def results(self, module: nn.Module) -> list[Tensor]:
-        """The outputs of this or another module; if it leaves a state, of a second call too."""
-        memory = Memory(module)
-        with preserve(module):
+        """The outputs of a module to throw away; if it leaves a state, of a second call too."""
+        with isolate(module, ours=True):
+            memory = Memory(module)
             results = outputs_of(run(module, self.inputs), self.outputs)
             results = [result.detach().clone() for result in results]
             if memory.has_changed():
@@ -89,21 +214,17 @@ class Trial:
                 results += [result.detach().clone() for result in again]
             return results
 
-    @contextlib.contextmanager
-    def holding(self, values: Mapping[str, Tensor]) -> Iterator[None]:
-        """The module's own tensors hold other values in here."""
-        with _exchange(self.weights, values):
-            yield
-
 
 @contextlib.contextmanager
-def _exchange(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Iterator[None]:
-    """The tensors hold other values in here."""
-    original_data = [(tensor, tensor.data) for tensor in tensors.values()]
+def _exchange(
+    tensors: Mapping[str, Tensor], values: Mapping[str, Tensor], which: Collection[int]
+) -> Iterator[None]:
+    """Those of the tensors that have these ids hold other values in here."""
+    original_data = [(tensor, tensor.data) for tensor in tensors.values() if id(tensor) in which]
     try:
         for name, tensor in tensors.items():
-            is_buffer = not isinstance(tensor, nn.Parameter)  # a forward may write in a buffer
-            tensor.data = values[name].clone() if is_buffer else values[name]
+            if id(tensor) in which:
+                tensor.data = values[name].clone()
         yield
     finally:
         for tensor, data in original_data:
@@ -118,11 +239,16 @@ class TrialValues(Mapping[str, Tensor]):
     Args:
         weights: the module's tensors, by all their names.
         convert: to another precision.
+        is_large: whether values are made anew whenever they are asked for.
         is_lively: whether the values are of the scale that keeps signals alive, or the module's.
     """
 
     def __init__(
-        self, weights: Mapping[str, Tensor], convert: Callable[[Any], Any], is_lively: bool
+        self,
+        weights: Mapping[str, Tensor],
+        convert: Callable[[Any], Any],
+        is_large: bool,
+        is_lively: bool,
     ) -> None:
         first: dict[int, str] = {}  # a tensor of several names has one value
         self._names = {name: first.setdefault(id(t), name) for name, t in weights.items()}
@@ -130,16 +256,13 @@ class TrialValues(Mapping[str, Tensor]):
         self._data = {name: weights[name].detach() for name in first.values()}
         self._convert, self._is_lively = convert, is_lively
         self._factors: dict[str, float | None] = {}
-        size = sum(t.numel() * t.element_size() for t in self._data.values())
-        self._values_so_far: dict[str, Tensor] | None = {} if size < LARGE_MODEL else None
+        self._values_so_far: dict[str, Tensor] | None = None if is_large else {}
 
     def __getitem__(self, name: str) -> Tensor:
         alias = self._names[name]
         if self._values_so_far is None:
             return self._make(alias)
-        if (
-            alias not in self._values_so_far
-        ):  # nobody writes to them: what a forward writes is put back
+        if alias not in self._values_so_far:  # forwards write to clones
             self._values_so_far[alias] = self._make(alias)
         return self._values_so_far[alias]
 
@@ -177,7 +300,7 @@ class Example:
             return self._trial(as_double)
 
     def _trial(self, convert: Callable[[Any], Any]) -> Trial:
-        with torch.no_grad(), isolate(self.module):
+        with torch.no_grad():
             return Trial(self.module, self.inputs, self.outputs, convert)
 
 

@@ -15,10 +15,8 @@ from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
 from submodel.model.axes.declare import CLASSES, Axes
-from submodel.model.axes.forward import isolate
 from submodel.model.axes.layout import Indices
-from submodel.model.axes.on_demand import ChangedValues
-from submodel.model.axes.trial import Example, Outputs, Trial, distance, double
+from submodel.model.axes.trial import ChangedValues, Example, Outputs, Trial, distance, double
 from submodel.model.inputs import Inputs
 from submodel.randomness import generator
 
@@ -82,14 +80,13 @@ def _guilty(trial: Trial, axes: Axes) -> list[str]:
         after = trial.forward(_permute(trial.values, axes, units))
         return _differ(trial.before, after, units.get(CLASSES))
 
-    with isolate(trial.module):
-        for draw in range(3 if min(axes.sizes.values()) < SMALL else 1):
-            units = {
-                axis: generator(0, "permute axes", draw, axis).permutation(size)
-                for axis, size in axes.sizes.items()
-            }
-            if moves_outputs(units):
-                return [axis for axis in units if moves_outputs({axis: units[axis]})] or list(units)
+    for draw in range(3 if min(axes.sizes.values()) < SMALL else 1):
+        units = {
+            axis: generator(0, "permute axes", draw, axis).permutation(size)
+            for axis, size in axes.sizes.items()
+        }
+        if moves_outputs(units):
+            return [axis for axis in units if moves_outputs({axis: units[axis]})] or list(units)
     return []
 
 

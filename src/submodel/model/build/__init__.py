@@ -10,6 +10,7 @@ from submodel.model.build.tensors import (
     local_of,
     release,
     tensors_of,
+    without_values,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "skeleton",
     "tensors_of",
     "to_device",
+    "without_values",
 ]

@@ -3,7 +3,7 @@
 `copy.deepcopy` takes functions and weak references for values, so a lambda in an attribute, a hook
 or a weak reference to a parent would go on reading the full model. What they enclose of the
 original is exchanged for its copy here; what cannot be reached so (global registries, classes,
-objects that refuse to be copied) shows when the sub-model runs, see `foreign`.
+objects that refuse to be copied) shows when the sub-model runs, see `checks`.
 """
 
 from __future__ import annotations
@@ -11,37 +11,44 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import operator
 import sys
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Iterable, Mapping
+from itertools import chain, islice
 from typing import Any
 
 from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
 from submodel.model.axes.reach import empty_tables, reach, table_of
-from submodel.model.build.layer_copy import LEADING, Memo, copy_layers
+
+Memo = dict[int, Any]
+"""What stands for what, as `copy.deepcopy` keeps it: by the identity of the original."""
+_LEADING = {types.FunctionType, types.MethodType, types.BuiltinMethodType, weakref.ref, tuple}
+"""Types that `copy.deepcopy` takes for values, or whose parts it does."""
 
 
 def copy_module(
-    module: nn.Module, parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tensor]
+    module: nn.Module, tensors: Mapping[str, Tensor], shared: Iterable[object] = ()
 ) -> nn.Module:
-    """A deep copy that finds the given tensors in place of the module's own.
+    """A deep copy that finds the given parameters and buffers in place of the module's own.
+
+    It shares the ``shared`` objects with the module.
 
     >>> import torch
     >>> net = nn.Linear(2, 2)
     >>> net.double = (lambda layer: lambda x: 2 * layer(x))(net)
     >>> zeros = {n: nn.Parameter(torch.zeros_like(p)) for n, p in net.named_parameters()}
-    >>> small = copy_module(net, zeros, {})
+    >>> small = copy_module(net, zeros)
     >>> small.double(torch.ones(1, 2)).tolist()
     [[0.0, 0.0]]
     """
-    memo: Memo = {id(p): parameters[name] for name, p in module.named_parameters()}
-    memo |= {id(b): buffers[name] for name, b in module.named_buffers()}
-    memo |= _new_tables(module)
+    originals = chain(module.named_parameters(), module.named_buffers())
+    memo: Memo = {id(tensor): tensors[name] for name, tensor in originals} | _new_tables(module)
+    memo |= {id(value): value for value in shared}
     try:
         module_copy = _deepcopy(module, memo)
         _Rebinding(memo).run()
@@ -51,7 +58,7 @@ def copy_module(
 
 
 def _new_tables(module: nn.Module) -> Memo:
-    """The tables of every layer that hold nothing; copying each would take most of the time."""
+    """The tables of every layer that hold nothing; copying each would take half of the time."""
     tables = (vars(layer)[name] for layer in module.modules() for name in empty_tables(layer))
     return {id(table): type(table)() for table in tables if type(table) in _TABLES}
 
@@ -69,31 +76,21 @@ class _Rebinding:
 
     def run(self) -> None:
         """Correct all copies in place."""
-        memo, originals, place = self._memo, self._originals, 0
-        while place < len(originals):  # what is copied on the way joins the list
-            for original in originals[place:]:
-                place += 1
-                duplicate = memo[id(original)]
-                if isinstance(duplicate, dict):
-                    self._table(duplicate)
-                elif isinstance(duplicate, list | deque):
-                    self._items(duplicate)
-                elif isinstance(duplicate, functools.partial):
-                    self._partial(duplicate)
-                elif (
-                    not isinstance(duplicate, Tensor) and (table := table_of(duplicate)) is not None
-                ):
-                    self._table(table)
+        for original in self._originals:  # what is copied on the way joins the list
+            duplicate = self._memo[id(original)]
+            if isinstance(duplicate, dict):
+                self._entries(duplicate, duplicate.items())
+            elif isinstance(duplicate, list | deque):
+                self._entries(duplicate, enumerate(duplicate))
+            elif isinstance(duplicate, functools.partial):
+                self._partial(duplicate)
+            elif not isinstance(duplicate, Tensor) and (table := table_of(duplicate)) is not None:
+                self._entries(table, table.items())
 
-    def _table(self, table: dict[Any, Any]) -> None:
-        for key, value in table.items():
-            if type(value) in LEADING and (new := self.rebind(value)) is not value:
-                table[key] = new
-
-    def _items(self, items: list[Any] | deque[Any]) -> None:
-        for place, value in enumerate(items):
-            if type(value) in LEADING and (new := self.rebind(value)) is not value:
-                items[place] = new
+    def _entries(self, holder: Any, entries: Iterable[tuple[Any, Any]]) -> None:
+        for key, value in entries:
+            if type(value) in _LEADING and (new := self.rebind(value)) is not value:
+                holder[key] = new
 
     def _partial(self, partial: functools.partial[Any]) -> None:
         function = self.rebind(partial.func)
@@ -119,7 +116,7 @@ class _Rebinding:
             return weakref.ref(self._memo[id(target)]) if id(target) in self._memo else value
         if type(value) is tuple:
             items = tuple(map(self.rebind, value))
-            return value if all(map(_is, items, value)) else items
+            return value if all(map(operator.is_, items, value)) else items
         return value
 
     def _function(self, function: types.FunctionType) -> types.FunctionType:
@@ -184,15 +181,11 @@ NEAR = 2000
 """How many things that a function encloses are looked at; what is farther shows when it runs."""
 
 
-def _is(one: object, other: object) -> bool:
-    return one is other
-
-
 def _deepcopy(module: nn.Module, memo: Memo) -> nn.Module:
     """`copy.deepcopy`, which refuses results of computations; a model may remember some."""
     initial_memo = dict(memo)
     try:
-        module_copy = copy_layers(module, memo)
+        module_copy = copy.deepcopy(module, memo)
     except RuntimeError:
         results = [h.value for h in reach(module) if isinstance(h.value, Tensor)]
         results = [t for t in results if not t.is_leaf and id(t) not in initial_memo]
@@ -203,7 +196,7 @@ def _deepcopy(module: nn.Module, memo: Memo) -> nn.Module:
         for tensor in results:
             memo[id(tensor)] = tensor.detach().clone()
             memo.setdefault(id(memo), []).append(tensor)  # it lives as long as its id counts
-        module_copy = copy_layers(module, memo)
+        module_copy = copy.deepcopy(module, memo)
     return module_copy
 
 

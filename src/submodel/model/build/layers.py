@@ -19,7 +19,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from submodel.errors import SubmodelError
 from submodel.model.axes.layout import FixedPart, Indices, Layout
 from submodel.model.axes.number import Attribute
-from submodel.model.build.sizes import Sizes, kept_groups, kept_size
+from submodel.model.build.integers import Sizes, count_groups, kept_size
 from submodel.model.cut import UnitCut
 from submodel.model.norm import StaticBatchNorm
 
@@ -63,13 +63,13 @@ class LayerCut:
         if not is_stored and by_trace is None and self._is_whole():
             return groups
         layout = self.layout(tensor, dimension) if is_stored or by_trace is None else by_trace
-        groups_left = kept_groups(layout, layout.size // groups, self.sizes.kept_counts)
-        if groups_left is None or len({units for _, units in groups_left}) > 1:
+        count = count_groups(layout, layout.size // groups, self.sizes.kept_counts)
+        if count is None:
             raise self.error(
                 f"its {groups} groups of {layout.size // groups} would not keep equal numbers of "
                 "units; cut whole groups, or the same units of each"
             )
-        return sum(count for count, _ in groups_left)
+        return count
 
     def _is_whole(self) -> bool:
         """Whether nothing of the layer is cut, as of one that the forward never runs."""

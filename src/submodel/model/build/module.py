@@ -7,25 +7,24 @@ store their sizes as plain numbers are then corrected from the shapes of their w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils.parametrize import ParametrizationList
+from torch.overrides import TorchFunctionMode
 
 from submodel.errors import SubmodelError
-from submodel.model.axes.kinds import refuse_kinds
+from submodel.model.axes.forward import refuse_kinds
 from submodel.model.axes.trial import Outputs
-from submodel.model.build.attributes import follow_integers, misfits
+from submodel.model.build.checks import OutputCheck, refuse_parts
 from submodel.model.build.copying import copy_module
-from submodel.model.build.foreign import refuse_parts
+from submodel.model.build.integers import Sizes, follow_integers, misfits, narrow_values
 from submodel.model.build.layers import LayerCut, fix_of
-from submodel.model.build.output_check import OutputCheck
-from submodel.model.build.padding import pad_groups
-from submodel.model.build.sizes import Sizes
-from submodel.model.build.solve import narrow_values
 from submodel.model.build.tensors import settle_spectral_norms
 from submodel.model.cut import WHOLE, Cut, PlannedCut, UnitCut, copy_part, lay_out
 from submodel.model.inputs import Inputs
@@ -49,7 +48,7 @@ def build_module(
 
     Without help, layers of torch are corrected by `resizes`, and plain integers of other modules
     where there is no doubt what they become; doubt is an error. Floats stay: a scale such as
-    1/sqrt(size of a head) that a module stored is that of the full model (see `attributes`).
+    1/sqrt(size of a head) that a module stored is that of the full model (see `integers`).
     ``resize(module, sizes)`` comes last and may settle what is in doubt. ``factory(sizes)``
     replaces all of this: it makes a module of its own, with its own scales, into which the cut
     tensors go by name.
@@ -66,28 +65,24 @@ def build_module(
     Linear(in_features=4, out_features=2, bias=True)
     """
     refuse_kinds(module)
-    parameters = {
-        name: nn.Parameter(copy_part(cut, name, parameter.detach()), parameter.requires_grad)
-        for name, parameter in module.named_parameters()
-    }
-    buffers = {name: copy_part(cut, name, buffer) for name, buffer in module.named_buffers()}
+    tensors = _map_tensors(module, partial(copy_part, cut))
     if isinstance(cut, PlannedCut) and cut.like is not None:
         cut = cut.like  # from here on only its shapes count
     small: nn.Module
     if not isinstance(cut, UnitCut):
-        small = copy_module(module, parameters, buffers)
+        small = copy_module(module, tensors)
     else:
         sizes = Sizes(module, cut)
         if factory is not None:
-            small = _fill(factory(sizes.kept_counts), module, parameters, buffers)
+            small = _fill(factory(sizes.kept_counts), module, tensors)
         else:
-            small = copy_module(module, parameters, buffers)
+            small = copy_module(module, tensors)
             _correct(module, small, cut, sizes, in_doubt_to_user=resize is not None)
             if resize is not None:
                 resize(small, sizes.kept_counts)
             if cut.axes.code_numbers is not None:
                 _refuse(misfits(small, sizes, cut.axes.code_numbers))
-                pad_groups(module, small, cut.axes.code_numbers.grouping_modules)
+                _pad_groups(module, small, cut.axes.code_numbers.grouping_modules)
     pairs = zip(small.buffers(), module.buffers(), strict=True)
     if any(buffer.shape != whole.shape for buffer, whole in pairs):
         settle_spectral_norms(small)
@@ -103,11 +98,7 @@ def skeleton(module: nn.Module) -> nn.Module:
     >>> skeleton(nn.Linear(2, 3)).weight.device
     device(type='meta')
     """
-    parameters = {
-        name: nn.Parameter(p.detach().to("meta"), p.requires_grad)
-        for name, p in module.named_parameters()
-    }
-    return copy_module(module, parameters, {n: b.to("meta") for n, b in module.named_buffers()})
+    return copy_module(module, _map_tensors(module, lambda _, tensor: tensor.to("meta")))
 
 
 def sharing(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
@@ -120,17 +111,16 @@ def sharing(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     True
     """
     refuse_kinds(module)
-    parameters = {}
-    for name, parameter in module.named_parameters():
-        tensor = tensors[name]
-        is_alike = tensor.stride() == parameter.stride() or tensor.dim() < 2
-        values = tensor if is_alike else lay_out(tensor, parameter)
-        parameters[name] = nn.Parameter(values, parameter.requires_grad)
-    buffers = {
-        name: copy_part(WHOLE, name, tensors.get(name, buffer))
-        for name, buffer in module.named_buffers()
-    }
-    copy = copy_module(module, parameters, buffers)
+    parameters = dict(module.named_parameters())
+
+    def own(name: str, whole: Tensor) -> Tensor:
+        tensor = tensors.get(name, whole)
+        if name not in parameters:
+            return copy_part(WHOLE, name, tensor)
+        is_alike = tensor.stride() == whole.stride() or tensor.dim() < 2
+        return tensor if is_alike else lay_out(tensor, whole)
+
+    copy = copy_module(module, _map_tensors(module, own))
     settle_spectral_norms(copy)
     refuse_parts(module, copy)
     return copy
@@ -145,18 +135,22 @@ def to_device(module: nn.Module, device: torch.device | str) -> nn.Module:
     if not any(p.is_meta for p in module.parameters()):
         return module.to(device)
 
-    def room(
-        tensor: Tensor,
-    ) -> Tensor:  # `empty_like` of a meta tensor loads half of torch's compiler
-        shape, strides = tensor.shape, tensor.stride()
+    def room(_: str, tensor: Tensor) -> Tensor:
         if not tensor.is_meta:
             return tensor.to(device)
+        shape, strides = tensor.shape, tensor.stride()  # `empty_like` loads torch's compiler
         return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=device).zero_()
 
-    parameters = {
-        name: nn.Parameter(room(p), p.requires_grad) for name, p in module.named_parameters()
+    return copy_module(module, _map_tensors(module, room))
+
+
+def _map_tensors(module: nn.Module, make: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
+    """What ``make`` makes of every parameter, as one that trains as much, and of every buffer."""
+    tensors: dict[str, Tensor] = {
+        name: nn.Parameter(make(name, parameter.detach()), parameter.requires_grad)
+        for name, parameter in module.named_parameters()
     }
-    return copy_module(module, parameters, {n: room(b) for n, b in module.named_buffers()})
+    return tensors | {name: make(name, buffer) for name, buffer in module.named_buffers()}
 
 
 def _correct(
@@ -226,18 +220,12 @@ def _refuse(problems: Sequence[str]) -> None:
         )
 
 
-def _fill(
-    small: nn.Module,
-    module: nn.Module,
-    parameters: Mapping[str, nn.Parameter],
-    buffers: Mapping[str, Tensor],
-) -> nn.Module:
+def _fill(small: nn.Module, module: nn.Module, cut_tensors: Mapping[str, Tensor]) -> nn.Module:
     """Let a module from a factory hold the cut tensors, which must fit it by name and shape."""
     factory_tensors: dict[str, Tensor] = {
         **dict(small.named_parameters()),
         **dict(small.named_buffers()),
     }
-    cut_tensors: dict[str, Tensor] = {**parameters, **buffers}
     problems = [
         f"{name}: only the full model has it"
         for name in cut_tensors.keys() - factory_tensors.keys()
@@ -263,3 +251,56 @@ def _fill(
         if isinstance(layer, nn.RNNBase):
             layer._init_flat_weights()
     return small.train(module.training)
+
+
+_BYTES = 16
+
+
+def _pad_groups(module: nn.Module, small: nn.Module, paths: Iterable[str]) -> None:
+    """Let the modules of ``small`` at ``paths`` pad, where their tensors are cut.
+
+    They multiply groups of rows with a matrix each, as experts do. Torch's kernel wants rows of a
+    multiple of 16 bytes, which the widths of the full model are and those of a cut need not be. So
+    both operands are padded with zeros, which add nothing to the sums, and the result is cut.
+    """
+    for path in paths:
+        layer, whole = small.get_submodule(path), module.get_submodule(path)
+        pairs = zip(layer.parameters(), whole.parameters(), strict=True)
+        if any(p.shape != q.shape for p, q in pairs):
+            layer.forward = PaddedForward(layer)
+
+
+class PaddedForward:
+    """The forward of a module, with products of groups padded."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.layer = layer
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module computes."""
+        with _Padding():
+            return type(self.layer).forward(self.layer, *args, **kwargs)
+
+
+class _Padding(TorchFunctionMode):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        is_grouped_product = func is torch._grouped_mm
+        return (_padded_product if is_grouped_product else func)(*args, **(kwargs or {}))
+
+
+def _padded_product(rows: Tensor, matrices: Tensor, **options: Any) -> Tensor:
+    """``torch._grouped_mm`` of operands of any width."""
+    step = _BYTES // rows.element_size()
+    width = matrices.shape[-1]
+    inner, outer = -rows.shape[-1] % step, -width % step
+    if inner or outer:
+        rows = functional.pad(rows, (0, inner))
+        matrices = functional.pad(matrices, (0, outer, 0, inner))
+    product: Tensor = torch._grouped_mm(rows, matrices, **options)
+    return product[..., :width]

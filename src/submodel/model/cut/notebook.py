@@ -9,8 +9,7 @@ import numpy as np
 from submodel.presentation.notebook import card, cell, grid_of_cells, line_of_text, strip
 
 if TYPE_CHECKING:
-    from submodel.model.cut.coordinates import CoordinateCut
-    from submodel.model.cut.units import UnitCut
+    from submodel.model.cut.cuts import CoordinateCut, UnitCut
 
 _MOST_ROWS = 24
 _MOST_CELLS = 480  # of a strip: two to a pixel

@@ -2,26 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from submodel.errors import ConfigError
 from submodel.model.registry import MODELS
-from submodel.model.zoo.adapters import add_adapters, fold_adapters
-from submodel.model.zoo.context import ModelContext
+from submodel.model.zoo.adapters import add_adapters, fold_adapters, only_ranks
 from submodel.model.zoo.low_rank import factorised
-from submodel.model.zoo.ranks import only_ranks
 
 __all__ = [
     "ModelContext",
     "add_adapters",
+    "allocating",
     "factorised",
     "fold_adapters",
     "make_model",
     "only_ranks",
 ]
+
+
+@dataclass(frozen=True)
+class ModelContext:
+    """What is known of the data.
+
+    Args:
+        inputs: the shape of one input.
+        classes: the number of outputs: classes, tokens to tell, or numbers.
+        vocabulary: how many tokens there are, where inputs are sequences of tokens.
+        task: what targets are, "classification", "language" or "regression"; None: not known.
+    """
+
+    inputs: Sequence[int]
+    classes: int
+    vocabulary: int | None = None
+    task: str | None = None
+
+    def images(self, name: str, least: int = 1) -> Sequence[int]:
+        """The inputs, if they are images of at least so many pixels each way."""
+        if len(self.inputs) != 3 or min(self.inputs[1:]) < least:
+            size = f" of at least {least} x {least}" if least > 1 else ""
+            raise ConfigError(
+                [
+                    f"model.name: {name!r} needs images{size}, not {tuple(self.inputs)}; 'mlp' "
+                    "takes numbers of any shape"
+                ]
+            )
+        return self.inputs
+
+    def sequences(self, name: str) -> tuple[int, int]:
+        """Length and vocabulary, if the next token is to be told at every place of sequences.
+
+        >>> ModelContext((8,), 29).sequences("gpt")
+        (8, 29)
+        """
+        if len(self.inputs) != 1 or self.task not in (None, "language"):
+            targets = "" if self.task is None else f" with targets for {self.task}"
+            raise ConfigError(
+                [
+                    f"model.name: {name!r} needs sequences of tokens, whose targets are the next "
+                    f"tokens, not inputs of shape {tuple(self.inputs)}{targets}"
+                ]
+            )
+        return self.inputs[0], self.vocabulary or self.classes
+
+
+@contextmanager
+def allocating(width: int) -> Iterator[None]:
+    """Say it by its key where a width is more than memory holds."""
+    try:
+        yield
+    except RuntimeError as error:  # of the allocator
+        reason = str(error).partition("\n")[0]
+        raise ConfigError([f"model.width: {width} is more than fits here: {reason}"]) from None
 
 
 def make_model(

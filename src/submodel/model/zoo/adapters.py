@@ -12,14 +12,16 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from submodel.errors import ConfigError
-from submodel.model.zoo.low_rank import Factors, layers_of, stands_alone
+from submodel.model.axes import CLASSES, Axes
+from submodel.model.axes.layout import Along
+from submodel.model.zoo.low_rank import Factors, layers_of, replace_layers, stands_alone
 
 DEFAULT_RANK = 8
 _MOST_SHOWN = 12
@@ -123,11 +125,10 @@ def add_adapters(
     adapters = {key: AdapterLayer(x, rank, scale, dropout) for key, x in targets.items()}
     for key, layer in targets.items():
         adapters[key].train(layer.training)
-    for parent in list(model_copy.modules()):
-        for name, child in parent._modules.items():
-            if id(child) in adapters and not isinstance(parent, AdapterLayer):
-                parent._modules[name] = adapters[id(child)]
-    return adapters.get(id(model_copy), model_copy)
+    inside = {
+        id(layer) for adapter in adapters_of(model_copy).values() for layer in adapter.children()
+    }
+    return replace_layers(model_copy, {k: a for k, a in adapters.items() if k not in inside})
 
 
 def adapters_of(module: nn.Module) -> dict[str, AdapterLayer]:
@@ -154,11 +155,7 @@ def fold_adapters(module: nn.Module) -> nn.Module:
     layers = {id(layer): layer for layer in adapters_of(plain).values()}
     for layer in layers.values():
         layer.base.weight.copy_(layer.weight)  # type: ignore[operator]
-    for parent in list(plain.modules()):
-        for name, child in parent._modules.items():
-            if (layer_of_child := layers.get(id(child))) is not None:
-                parent._modules[name] = layer_of_child.base
-    return layers[id(plain)].base if id(plain) in layers else plain
+    return replace_layers(plain, {key: layer.base for key, layer in layers.items()})
 
 
 @dataclass(frozen=True)
@@ -190,6 +187,32 @@ def factor_pairs(module: nn.Module) -> list[FactorPair]:
         for path, layer in module.named_modules()
         if isinstance(layer, Factors | AdapterLayer)
     ]
+
+
+def only_ranks(module: nn.Module, axes: Axes) -> Axes:
+    """The axes of a factorised or adapted module, all but its ranks kept whole: capacity is rank.
+
+    Args:
+        module: what `factorised` or `add_adapters` returned.
+        axes: all of its axes.
+
+    >>> import torch
+    >>> from submodel.model.axes import trace
+    >>> from submodel.model.zoo import factorised
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.Linear(6, 2))
+    >>> low = factorised(net)
+    >>> only_ranks(low, trace(low, torch.ones(1, 4))).cut_by_capacity
+    {'2.down': 6}
+    """
+    ranks = set()
+    for pair in factor_pairs(module):
+        layouts = axes.layouts.get(pair.down)
+        if layouts is not None and isinstance(layouts[0], Along):
+            ranks.add(layouts[0].axis)
+    others = [axis for axis in axes.sizes if axis not in ranks and axis != CLASSES]
+    kind = "model with adapters" if adapters_of(module) else "factorised model"
+    why = f"of a {kind} only ranks are cut"
+    return replace(axes, kept_whole=dict.fromkeys(others, why) | dict(axes.kept_whole))
 
 
 def _paths(name: str, candidates: dict[str, nn.Module], layers: Collection[str]) -> Sequence[str]:

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import nn
 
 from submodel.model.norm import Scaler, StaticBatchNorm
-from submodel.model.zoo.context import ModelContext, allocating
+from submodel.model.zoo import ModelContext, allocating
 from submodel.options import Count, Section
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.errors import ConfigError
-from submodel.model.zoo.context import ModelContext, allocating
+from submodel.model.zoo import ModelContext, allocating
 from submodel.options import Count, Decay, Section
 
 _SPREAD = 0.02  # of initial weights, as GPT-2's

@@ -1,7 +1,8 @@
-"""Models of a config class of `transformers`, such as ``transformers:GPT2Config``, made for data.
+"""Models that are not ours: given in Python, or of a config class of `transformers`.
 
-Sizes that follow from the data (vocabulary, positions, labels) are taken from it where the options
-do not give them. Weights are random; nothing is fetched.
+The model of a class such as ``transformers:GPT2Config`` is made for data: sizes that follow from it
+(vocabulary, positions, labels) are taken from it where the options do not give them. Weights are
+random; nothing is fetched.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
 
 from submodel.errors import ConfigError
-from submodel.model.zoo.context import ModelContext
+from submodel.model.zoo import ModelContext
 from submodel.options import FreeOptions
 
 _BASES = ("PretrainedConfig", "PreTrainedConfig")
@@ -199,3 +200,22 @@ def make_plain(config: Any) -> nn.Module:
     except ValueError:  # this architecture has no causal language model
         model = auto.AutoModel.from_config(config)
     return model
+
+
+class OwnModel:
+    """Stands in a configuration for the model that `submodel.train` was given."""
+
+    @classmethod
+    def configured(cls, options: object, context: object) -> NoReturn:  # noqa: ARG003
+        """Not from a configuration."""
+        raise ConfigError(
+            ["model.name: 'own' stands for what submodel.train(model, data) is given in Python"]
+        )
+
+
+def as_module(component: Any) -> Any:
+    """The model of a Hugging Face configuration that a factory made, as it is; nothing is fetched.
+
+    Anything else stays what it is.
+    """
+    return make_plain(component) if is_config_class(type(component)) else component

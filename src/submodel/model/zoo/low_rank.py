@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TypeGuard, TypeVar
 
 import torch
@@ -97,11 +97,21 @@ def factorised(
             ]
         )
     pairs = {key: _split(layer, rank_share) for key, layer in layers_to_split.items()}
-    for parent in list(low_rank.modules()):
+    return replace_layers(low_rank, pairs)
+
+
+def replace_layers(module: nn.Module, new_layers: Mapping[int, nn.Module]) -> nn.Module:
+    """The module with other layers in place of some, by their identities; it is changed.
+
+    >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    >>> replace_layers(net, {id(net[0]): nn.Identity()})[0]
+    Identity()
+    """
+    for parent in list(module.modules()):
         for name, child in parent._modules.items():
-            if id(child) in pairs:
-                parent._modules[name] = pairs[id(child)]
-    return pairs.get(id(low_rank), low_rank)
+            if id(child) in new_layers:
+                parent._modules[name] = new_layers[id(child)]
+    return new_layers.get(id(module), module)
 
 
 def _is_matrix(layer: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:

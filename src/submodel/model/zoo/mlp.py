@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field
 from torch import nn
 
-from submodel.model.zoo.context import ModelContext, allocating
+from submodel.model.zoo import ModelContext, allocating
 from submodel.options import Count, Section
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.model.norm import Scaler, StaticBatchNorm
-from submodel.model.zoo.context import ModelContext, allocating
+from submodel.model.zoo import ModelContext, allocating
 from submodel.options import Count, Section
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}

@@ -1,18 +1,23 @@
-"""One call of an operator as rules see it, and the table of the rules."""
+"""Watching the operators that run: each by its rule, and frozen where there is none.
+
+A rule is a function of one `Call`, entered into a table by `rule`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from submodel.model.axes.expression import ONE, Expression
+from submodel.model.axes.keep import DispatchMode
+from submodel.model.axes.layout import ONE, FixedPart, Layout
 from submodel.model.axes.record import Dimensions, Record, TensorFacts
 
-Results = list[Sequence[Expression]]
+Results = list[Sequence[Layout]]
 """The dimensions of each result; results that a rule leaves out freeze what they came from."""
 
 
@@ -24,7 +29,7 @@ class Call:
     name: str
     arguments: dict[str, Any]
     results: Sequence[Tensor]
-    pending: list[tuple[Expression, str]] = field(default_factory=list)
+    pending: list[tuple[Layout, str]] = field(default_factory=list)
 
     def __getitem__(self, argument: str) -> Any:
         return self.arguments[argument]
@@ -49,27 +54,27 @@ class Call:
             tensors += [item for item in items if isinstance(item, Tensor)]
         return tensors
 
-    def unify(self, one: Expression, other: Expression) -> Expression:
+    def unify(self, one: Layout, other: Layout) -> Layout:
         """Make two dimensions the same."""
         return self.record.algebra.unify(one, other, f"read by {self.name}")
 
-    def freeze(self, expression: Expression, words: str = "by position") -> None:
+    def freeze(self, expression: Layout, words: str = "by position") -> None:
         """Fix a dimension, because the operator depends on the order of its units."""
         self.record.algebra.freeze(expression, f"read by {self.name}, {words}")
 
-    def freeze_if_read(self, expression: Expression, words: str = "by position") -> None:
+    def freeze_if_read(self, expression: Layout, words: str = "by position") -> None:
         """Fix a dimension as soon as a result is read; some are made for their shape only."""
         self.pending.append((expression, f"read by {self.name}, {words}"))
 
-    def factor(self, expression: Expression, sizes: Sequence[int]) -> list[Expression]:
+    def factor(self, expression: Layout, sizes: Sequence[int]) -> list[Layout]:
         """The row-major factors of a dimension."""
         return self.record.algebra.factor(expression, sizes, f"viewed by {self.name}")
 
-    def pieces(self, expression: Expression, sizes: Sequence[int]) -> list[Expression]:
+    def pieces(self, expression: Layout, sizes: Sequence[int]) -> list[Layout]:
         """The consecutive pieces of a dimension."""
         return self.record.algebra.pieces(expression, sizes, f"split by {self.name}")
 
-    def mix(self, expression: Expression, words: str) -> None:
+    def mix(self, expression: Layout, words: str) -> None:
         """Note that the operator combines the units of a dimension other than by weights."""
         self.record.mix(expression, f"{self.name} {words}")
 
@@ -78,9 +83,9 @@ class Call:
         if not self.facts(argument).weight:
             self.record.steps.add(self[argument].shape[dim])
 
-    def broadcast(self, operands: Sequence[Sequence[Expression]]) -> list[Expression]:
+    def broadcast(self, operands: Sequence[Sequence[Layout]]) -> list[Layout]:
         """The dimensions of operands that broadcast against each other, from the last on."""
-        result: list[Expression] = [ONE] * max(map(len, operands), default=0)
+        result: list[Layout] = [ONE] * max(map(len, operands), default=0)
         for operand in operands:
             shift = len(result) - len(operand)
             for d, expression in enumerate(operand):
@@ -172,3 +177,103 @@ def _functional_is_pointwise(plain: str, overload: str) -> bool:
 
 def _overloads(packet: Any) -> Sequence[str]:
     return packet.overloads() if packet is not None else ()
+
+
+@cache
+def _rule(operator: torch._ops.OpOverload) -> Rule | None:
+    return find_rule(operator)
+
+
+@cache
+def _parameters(operator: torch._ops.OpOverload) -> tuple[tuple[str, Any], ...]:
+    """The arguments of an operator with their defaults."""
+    return tuple((a.name, a.default_value) for a in operator._schema.arguments)
+
+
+class OperatorWatch(DispatchMode):
+    """Applies the rule of every operator that runs."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.record = record
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        keywords = kwargs or {}
+        rule = _rule(func)
+        if rule is None:
+            result = self._decompose(func, args, keywords)
+            if result is not NotImplemented:
+                return result
+        arguments = {
+            name: args[i] if i < len(args) else keywords.get(name, default)
+            for i, (name, default) in enumerate(_parameters(func))
+        }
+        result = func(*args, **keywords)
+        results = [result] if isinstance(result, Tensor) else _flat(result)
+        self._apply(rule, Call(self.record, func._schema.name.split("::")[-1], arguments, results))
+        return result
+
+    def _decompose(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What an operator without a rule computes, by operators that may have one."""
+        if func._schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags:
+            return NotImplemented
+        with self:
+            result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented or not any(isinstance(a, Tensor) for a in args):
+                return result
+            decomposition = _decompositions().get(func)
+            return NotImplemented if decomposition is None else decomposition(*args, **kwargs)
+
+    def _add_untold(self, call: Call, results: Sequence[Tensor]) -> None:
+        """Results that a rule leaves out: whoever reads them depends on who knows what."""
+        reason = f"read through a result of {call.name} that its rule does not describe"
+        for tensor in results:
+            fixed_parts = [FixedPart(n, f"made by {call.name}") for n in tensor.shape]
+            self.record.add(tensor, fixed_parts, pending=[(d, reason) for d in _dimensions(call)])
+
+    def _apply(self, rule: Rule | None, call: Call) -> None:
+        reason = f"read by {call.name}, which has no rule"
+        if rule is not None:
+            try:
+                results = rule.apply(call)
+                weight = bool(call.results) and rule.keeps_zeros(call)
+                constant = rule.is_constant(call)
+                for tensor, dimensions in zip(call.results, results, strict=False):
+                    self.record.add(tensor, dimensions, weight, constant, call.pending)
+                self._add_untold(call, call.results[len(results) :])
+                return
+            except (ValueError, IndexError, KeyError) as problem:
+                reason = f"read by {call.name} in a way that its rule does not cover: {problem}"
+        for dimension in _dimensions(call):
+            self.record.algebra.freeze(dimension, reason)
+        for tensor in call.results:
+            self.record.add_fixed(tensor, f"made by {call.name}")
+
+
+def _dimensions(call: Call) -> Iterator[Layout]:
+    """The dimensions of everything that an operator reads."""
+    for tensor in call.tensors():
+        yield from call.record.of(tensor).dimensions
+
+
+def _flat(result: Any) -> list[Tensor]:
+    """The tensors that an operator returned, in order."""
+    if isinstance(result, Tensor):
+        return [result]
+    return [t for r in result for t in _flat(r)] if isinstance(result, list | tuple) else []
+
+
+@cache
+def _decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+    """Torch's own table; imported late, as it is large and few models need it."""
+    from torch._decomp import core_aten_decompositions
+
+    return dict(core_aten_decompositions())

@@ -1,0 +1,383 @@
+"""Integers that a module stores, such as `self.heads = 4`: what a cut makes of them.
+
+A trace knows which dimension an integer makes (see `submodel.model.axes.code_numbers`), so there is
+nothing to guess, and afterwards every size that the forward computes is checked.
+`qkv.view(b * self.heads, 3 * width // self.heads, -1)` never makes a dimension of `self.heads`
+itself, but what it computes must fit the cut tensors. So each such integer starts with what it
+might become by the tensors near it, and every formula and comparison rules out what does not fit.
+
+Declared axes do not tell; then an integer is followed if the nearest tensors with a part of that
+size (the module's own, else its children's, ...) all say the same, and doubt is an error.
+
+Floats are never touched: a stored scale such as 1/sqrt(size of a head) stays that of the full
+model, and with it the sub-model stays the full model with the dropped units zeroed. A scale that
+the forward computes from a shape or a followed integer is that of the sub-model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, combinations, product
+
+from torch import nn
+
+from submodel.model.axes.layout import Along, Concatenation, FixedPart, Layout, Product
+from submodel.model.axes.number import (
+    Attribute,
+    CodeNumbers,
+    Comparison,
+    Number,
+    SizeOf,
+    Sizing,
+    evaluate,
+    leaves,
+    proportion,
+)
+from submodel.model.cut import UnitCut
+
+Values = dict[Attribute, frozenset[int]]
+Stored = Callable[[Attribute], int]
+Choices = Mapping[int, frozenset[int]]
+"""A size in the full model -> what the parts of that size become in the sub-model."""
+
+
+def kept_size(layout: Layout, sizes: Mapping[str, int]) -> int:
+    """The size that is left of a layout when each axis keeps ``sizes[axis]`` units.
+
+    >>> kept_size(Product((Along("heads", 4), FixedPart(6))), {"heads": 3})
+    18
+    """
+    match layout:
+        case FixedPart(size):
+            return size
+        case Along(axis, size):
+            return sizes.get(axis, size)
+        case Product(parts):
+            product = 1
+            for part in parts:
+                product *= kept_size(part, sizes)
+            return product
+        case Concatenation(parts):
+            return sum(kept_size(part, sizes) for part in parts)
+
+
+def kept_groups(
+    layout: Layout, width: int, sizes: Mapping[str, int]
+) -> list[tuple[int, int]] | None:
+    """A layout read as groups of ``width`` units: how many are left, and how many units of each.
+
+    None where the layout does not say which group a unit belongs to, so that it would depend on
+    the units drawn.
+
+    >>> kept_groups(Product((Along("group", 4), Along("unit", 6))), 6, {"group": 3, "unit": 2})
+    [(3, 2)]
+    """
+    if layout.size % width:
+        return None
+    if layout.size == width:
+        return [(1, kept_size(layout, sizes))]
+    if width == 1:
+        return [(kept_size(layout, sizes), 1)]
+    if kept_size(layout, sizes) == layout.size:
+        return [(layout.size // width, width)]
+    if isinstance(layout, Concatenation):
+        parts = [kept_groups(part, width, sizes) for part in layout.parts]
+        return None if None in parts else [g for part in parts if part is not None for g in part]
+    if isinstance(layout, Product):
+        first, rest = layout.parts[0], Product(layout.parts[1:])
+        outer = kept_size(first, sizes)
+        if rest.size > width:
+            inner = kept_groups(rest, width, sizes)
+            return None if inner is None else [(outer * n, units) for n, units in inner]
+        if width % rest.size == 0:
+            inner = kept_groups(first, width // rest.size, sizes)
+            units_left = kept_size(rest, sizes)
+            return None if inner is None else [(n, units * units_left) for n, units in inner]
+    return None
+
+
+def count_groups(layout: Layout, width: int, sizes: Mapping[str, int]) -> int | None:
+    """How many equal groups are left of groups of ``width`` units; None if they are not equal."""
+    groups_left = kept_groups(layout, width, sizes)
+    if groups_left is None or len({units for _, units in groups_left}) > 1:
+        return None
+    return sum(count for count, _ in groups_left)
+
+
+def pieces(layout: Layout) -> Iterator[Layout]:
+    """The layout and all that views and splits can make of it: runs of its parts, and theirs.
+
+    >>> [p.size for p in pieces(Product((Along("heads", 4), FixedPart(6))))]
+    [24, 4, 6]
+    """
+    yield layout
+    if isinstance(layout, Product | Concatenation):
+        kind, parts = type(layout), layout.parts
+        for start, end in combinations(range(len(parts) + 1), 2):
+            if 1 < end - start < len(parts):
+                yield kind(parts[start:end])
+        for part in parts:
+            yield from pieces(part)
+
+
+def _choices(layouts: Iterable[Layout], sizes: Mapping[str, int]) -> Choices:
+    choices: dict[int, set[int]] = {}
+    for piece in chain.from_iterable(pieces(layout) for layout in set(layouts)):
+        choices.setdefault(piece.size, set()).add(kept_size(piece, sizes))
+    return {size: frozenset(becomes) for size, becomes in choices.items()}
+
+
+class Sizes:
+    """For each module of a model: which sizes its own tensors and those around it have and keep."""
+
+    def __init__(self, module: nn.Module, cut: UnitCut) -> None:
+        self.kept_counts = {
+            axis: len(cut.units[axis]) if axis in cut.units else size
+            for axis, size in cut.axes.sizes.items()
+        }
+        tensors = chain(
+            module.named_parameters(remove_duplicate=False),
+            module.named_buffers(remove_duplicate=False),
+        )
+        first: dict[int, str] = {}  # a tied tensor is known by the first of its names
+        self._layouts: dict[str, list[Layout]] = {}
+        for name, tensor in tensors:
+            name_of_all = first.setdefault(id(tensor), name)
+            layouts = cut.axes.layouts.get(name_of_all, cut.axes.layouts.get(name, ()))
+            self._layouts.setdefault(name.rpartition(".")[0], []).extend(layouts)
+        self._modules = dict(module.named_modules(remove_duplicate=False))
+        self._levels: dict[str, list[Choices]] = {}
+
+    def stored_integer(self, name: str) -> int:
+        """An integer that the full model stores."""
+        path, _, attribute = name.rpartition(".")
+        return int(getattr(self._modules[path], attribute))
+
+    def before(self, number: Number) -> int:
+        """A number in the full model."""
+        return evaluate(
+            number,
+            lambda leaf: (
+                leaf.dimension.size if isinstance(leaf, SizeOf) else self.stored_integer(leaf.name)
+            ),
+        )
+
+    def after(self, number: Number, stored: Stored) -> int | None:
+        """A number in a sub-model that stores these integers; None where it divides by zero."""
+        try:
+            return evaluate(
+                number,
+                lambda leaf: (
+                    kept_size(leaf.dimension, self.kept_counts)
+                    if isinstance(leaf, SizeOf)
+                    else stored(leaf)
+                ),
+            )
+        except ZeroDivisionError:
+            return None
+
+    def holds(self, comparison: Comparison, stored: Stored) -> bool:
+        """Whether two numbers compare in such a sub-model as they do in the full model."""
+        one, other = self.after(comparison.one, stored), self.after(comparison.other, stored)
+        return (one == other) is comparison.equal
+
+    def required(self, sizing: Sizing) -> int | None:
+        """What a number must be in the sub-model; None if no number is right."""
+        layout: Layout = sizing.dimension
+        if not sizing.groups:
+            return kept_size(layout, self.kept_counts)
+        width = layout.size // self.before(sizing.number)
+        return count_groups(layout, width, self.kept_counts)
+
+    def inside(self, path: str, size: int) -> frozenset[int]:
+        """What ``size`` becomes in the nearest tensors of a module: its own, its children's, ...
+
+        Empty: none has a part of that size. More than one: it cannot be told.
+        """
+        if path not in self._levels:
+            self._levels[path] = [
+                _choices(
+                    chain.from_iterable(self._layouts.get(p, ()) for p in level), self.kept_counts
+                )
+                for level in self._by_depth(path)
+            ]
+        return next((level[size] for level in self._levels[path] if size in level), frozenset())
+
+    def around(self, path: str, size: int) -> frozenset[int]:
+        """The same for a module without tensors: in the nearest module that contains it."""
+        while path:
+            path = path.rpartition(".")[0]
+            if choices := self.inside(path, size):
+                return choices
+        return frozenset()
+
+    def _by_depth(self, path: str) -> Iterator[list[str]]:
+        """The module, its children, their children, ...; plain containers are looked through."""
+        level = [path]
+        while level:
+            yield level
+            level = [child for parent in level for child in self._children(parent)]
+
+    def _children(self, path: str) -> Iterator[str]:
+        for name, child in self._modules[path].named_children():
+            below = f"{path}.{name}" if path else name
+            if isinstance(child, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+                yield from self._children(below)
+            else:
+                yield below
+
+
+TRIALS = 4096
+"""How many combinations of values of one formula are tried."""
+
+
+def narrow_values(numbers: CodeNumbers, sizes: Sizes) -> Values:
+    """What each integer that the forward computes with, or compares, may become.
+
+    If it makes a dimension itself, that dimension decides. Otherwise it may become what tensors
+    near it suggest, or stay what it was, as far as every formula fits. Empty: nothing fits.
+    """
+    tests = [
+        Comparison(sizing.number, becomes, equal=True)
+        for sizing in numbers.sizings
+        if (becomes := sizes.required(sizing)) is not None
+    ]
+    tests += numbers.comparisons
+    formulas = [sizing.number for sizing in numbers.sizings]
+    formulas += [n for c in numbers.comparisons for n in (c.one, c.other)]
+    values: Values = {}
+    for attribute in _attributes(*formulas):
+        stated_values = frozenset(_stated_values(attribute, numbers, sizes))
+        value = sizes.stored_integer(attribute.name)
+        path = attribute.name.rpartition(".")[0]
+        values[attribute] = stated_values or (
+            sizes.inside(path, value) | {value, *_solved_values(attribute, numbers, sizes)}
+        )
+    has_changed = True
+    while has_changed:
+        has_changed = False
+        for test in tests:
+            unknowns = _attributes(test.one, test.other)
+            choices = [sorted(values[a]) for a in unknowns]
+            if not unknowns or not 1 < math.prod(map(len, choices)) <= TRIALS:
+                continue
+            fitting = [
+                combination
+                for combination in product(*choices)
+                if sizes.holds(test, dict(zip(unknowns, combination, strict=True)).__getitem__)
+            ]
+            for place, attribute in enumerate(unknowns):
+                fitting_values = frozenset(combination[place] for combination in fitting)
+                has_changed |= fitting_values != values[attribute]
+                values[attribute] = fitting_values
+    return values
+
+
+def _attributes(*numbers: Number) -> list[Attribute]:
+    """The stored integers that numbers are computed from, each once."""
+    found = (leaf for n in numbers for leaf in leaves(n) if isinstance(leaf, Attribute))
+    return list(dict.fromkeys(found))
+
+
+def _stated_values(attribute: Attribute, numbers: CodeNumbers, sizes: Sizes) -> Iterator[int]:
+    """What dimensions say that an integer becomes: those that it makes, and those it must equal."""
+    for sizing in numbers.sizings:
+        if sizing.number == attribute and (becomes := sizes.required(sizing)) is not None:
+            yield becomes
+    for comparison in numbers.comparisons:
+        for one, other in comparison.both_ways():
+            if comparison.equal and one == attribute and isinstance(other, SizeOf):
+                yield kept_size(other.dimension, sizes.kept_counts)
+
+
+def _solved_values(attribute: Attribute, numbers: CodeNumbers, sizes: Sizes) -> Iterator[int]:
+    """What an integer becomes by the formulas that multiply or divide it and nothing else."""
+    for sizing in numbers.sizings:
+        if attribute in leaves(sizing.number):
+            becomes = sizes.required(sizing)
+            factor = proportion(sizing.number, lambda n: n == attribute, sizes.before)
+            if factor and becomes is not None and (becomes / factor).denominator == 1:
+                yield int(becomes / factor)
+
+
+def plain_integers(layer: nn.Module) -> dict[str, int]:
+    """The attributes of one module that may be sizes.
+
+    >>> class Net(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.heads, self.bias, self.scale = 4, True, 0.5
+    >>> plain_integers(Net())
+    {'heads': 4}
+    """
+    return {name: value for name, value in vars(layer).items() if type(value) is int}
+
+
+def follow_integers(
+    layer: nn.Module, path: str, sizes: Sizes, numbers: CodeNumbers | None, allowed_values: Values
+) -> list[str]:
+    """Set the integers of ``layer`` that the cut changes; what cannot be told, in words.
+
+    ``allowed_values`` is what the trace says that they may become (see `solve.narrow_values`).
+    """
+    doubts = []
+    for name, value in plain_integers(layer).items():
+        doubt = ""
+        if numbers is None:
+            becomes = sizes.inside(path, value)
+        else:
+            source = Attribute(f"{path}.{name}" if path else name)
+            near = sizes.inside(path, value)
+            becomes = allowed_values.get(source, frozenset())
+            makes_dimension = any(source in leaves(m.number) for m in numbers.sizings)
+            only_sizes = source.name not in numbers.elsewhere | numbers.values
+            if makes_dimension:
+                becomes = (becomes & near) or becomes or near
+            if len(becomes) > 1 and only_sizes:  # all of these make and compare the same
+                becomes = frozenset({value if value in becomes else max(becomes)})
+            if source not in allowed_values and source.name in numbers.elsewhere:
+                becomes = near
+                if becomes - {value}:
+                    doubt = "may be a size that the cut changes, or not"
+        if len(becomes) > 1:
+            doubt = f"may become any of {sorted(becomes)}"
+        if doubt:
+            doubts.append(f"{name} = {value} {doubt}")
+        elif becomes:
+            setattr(layer, name, next(iter(becomes)))
+    return doubts
+
+
+def misfits(small: nn.Module, sizes: Sizes, numbers: CodeNumbers) -> list[str]:
+    """The sizes that the forward of ``small`` would compute wrongly, in words."""
+    problems: dict[str, None] = {}
+
+    def stored(attribute: Attribute) -> int:
+        path, _, name = attribute.name.rpartition(".")
+        return int(getattr(small.get_submodule(path), name))
+
+    for sizing in numbers.sizings:
+        actual, becomes = sizes.after(sizing.number, stored), sizes.required(sizing)
+        if actual != becomes:
+            kind = type(small.get_submodule(sizing.where)).__name__
+            where = f"{sizing.where or 'the model'} ({kind})"
+            by = _from(sizing.number)
+            what = "number of groups" if sizing.groups else "size"
+            line = f", at {sizing.line}" if sizing.line else ""
+            problems[f"{where}: a {what} {by}is {actual} and should be {becomes}{line}"] = None
+    for comparison in numbers.comparisons:
+        if not sizes.holds(comparison, stored):
+            which = _from(comparison.one) or _from(comparison.other)
+            words = "equal" if comparison.equal else "different"
+            problems[
+                f"{comparison.line} compares two numbers {which}that are {words} in the full "
+                "model, and not in the sub-model, which would take a branch that the trace has not "
+                "seen"
+            ] = None
+    return list(problems)
+
+
+def _from(number: Number) -> str:
+    names = sorted(attribute.name for attribute in _attributes(number))
+    return f"computed from {', '.join(names)} " if names else ""

@@ -1,1 +1,0 @@
-"""Sub-models of models of transformers, with configs of their own."""
