@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.algorithm.clients import PartitionedClients
 from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.rounds import initial_state, plan
-from submodel.algorithm.types import Task
+from submodel.algorithm.types import PartitionedClients, Task
 from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines.batched import engine as batched

@@ -10,16 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from submodel.engines.batched.folded_attention import fold_attention
-from submodel.engines.batched.folded_gelu import fold_gelu
-from submodel.engines.batched.folded_layers import (
-    fold_embedding,
-    fold_layer_norm,
-    fold_linear,
-    fold_rms_norm,
-)
+from submodel.engines.batched.layers import TORCH_KERNELS
 
 CLIENTS = 3
+fold_linear, fold_layer_norm = TORCH_KERNELS.linear, TORCH_KERNELS.layer_norm
+fold_rms_norm, fold_embedding = TORCH_KERNELS.rms_norm, TORCH_KERNELS.embedding
+fold_attention, fold_gelu = TORCH_KERNELS.attention, TORCH_KERNELS.activations["gelu_tanh"]
 
 
 def numbers(*shape: int) -> Tensor:

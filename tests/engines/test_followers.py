@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from submodel.engines.processes.followers import Follower, Followers
+from submodel.engines.processes.launch import Follower, Followers
 from submodel.runs.folder import RunFolder
 
 
@@ -77,3 +78,26 @@ def test_the_next_commands_are_born_in_the_same_nursery_where_we_are_now(
         assert {child.pid for child in children()} == before
     assert "here.toml" in (tmp_path / "three").read_text()
     assert "No such file" not in (tmp_path / "three").read_text()
+
+
+def test_a_script_without_a_guard_starts_commands_and_runs_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "from submodel.engines.processes.launch import Followers\n"
+        "print('begins', flush=True)\n"
+        "with Followers() as followers:\n"
+        "    print(followers.start(['--version'], os.environ, None).wait())\n"
+    )
+    said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    begins, version, status = said.stdout.splitlines()
+    assert (begins, version.split()[0], status) == ("begins", "submodel", "0")
+
+
+def test_what_a_command_took_of_a_core_is_known_at_its_end(
+    tmp_path: Path, followers: Followers
+) -> None:
+    command = start(followers, tmp_path / "said", "--version")
+    assert command.wait() == 0
+    assert command.core_seconds is not None
+    assert 0 < command.core_seconds < 60

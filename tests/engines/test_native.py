@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from submodel import digits, train
-from submodel.cli.base import command_line
+from submodel.cli.application import command_line
 from submodel.config import parse
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.batched.forward import UnstackableError
@@ -22,8 +22,8 @@ from submodel.engines.batched.wide import WideForward
 from submodel.engines.native import build, library
 from submodel.engines.native import forward as native
 from submodel.engines.native.build import BuildError, built_library, find_compiler
-from submodel.engines.native.fit import native_refusal
 from submodel.engines.native.forward import NativeForward
+from submodel.engines.select import native_refusal
 from submodel.errors import ConfigError
 from submodel.model.norm import Scaler, StaticBatchNorm, set_rate
 from submodel.model.zoo.cnn import cnn
@@ -31,7 +31,7 @@ from submodel.prepare.engine import make_engine
 from submodel.prepare.processes import choose_engine
 from submodel.prepare.setup import prepare
 from tests.support.common import tiny_images
-from tests.support.engines import setup_of, tasks_of, updates
+from tests.support.engines import native_engine, setup_of, tasks_of, updates
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 TOLERANCE = 1e-5
@@ -183,8 +183,8 @@ def test_other_layers_are_those_of_torch(name: str, framed: bool) -> None:
 def test_a_client_is_computed_alike_in_every_stack() -> None:
     """So neither stacks nor processes change a bit."""
     setup = setup_of("cnn", tiny_images(108), local={"batch_size": 10})
-    together = updates(BatchedEngine(setup, always=True, native=True), setup)
-    engine = BatchedEngine(setup, native=True)
+    together = updates(native_engine(setup, "always"), setup)
+    engine = native_engine(setup)
     for task in tasks_of(setup):
         (alone,) = engine.run([task])
         for name, tensor in together[task.assignment.client].tensors.items():
@@ -200,7 +200,7 @@ def test_updates_are_those_of_torch(model: str, granularity: str) -> None:
     }
     setup = setup_of(model, tiny_images(108), local={"batch_size": 10}, **sections)
     expected = updates(BatchedEngine(setup), setup)
-    for client, update in updates(BatchedEngine(setup, native=True), setup).items():
+    for client, update in updates(native_engine(setup), setup).items():
         assert update.loss == pytest.approx(expected[client].loss, rel=1e-4)
         for name, tensor in update.tensors.items():
             torch.testing.assert_close(tensor, expected[client].tensors[name], rtol=1e-3, atol=1e-4)

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from submodel.algorithm.evaluation import evaluate_capacities, evaluate_model, evaluation_module
 from submodel.algorithm.rounds import initial_state
-from submodel.algorithm.scorer import plain_scorer
-from submodel.algorithm.types import Setup
+from submodel.algorithm.types import Setup, plain_scorer
 from submodel.config import parse
 from submodel.engines.native import library
 from submodel.engines.native import scoring as native_scoring

@@ -12,12 +12,11 @@ from torch.nn.functional import cross_entropy
 
 from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.types import Setup, State
-from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.native.build import find_compiler
 from submodel.engines.native.training import WholeTraining
 from submodel.model.cost import CostModel
 from tests.support.common import tiny_images
-from tests.support.engines import setup_of, updates
+from tests.support.engines import native_engine, setup_of, updates
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 TOLERANCE = 1e-5
@@ -65,11 +64,11 @@ def test_updates_are_those_of_single_steps(
     loss = nn.CrossEntropyLoss(label_smoothing=0.1 if case == "absent labels" else 0.0)
     is_plain = WORKS[case]["local"].get("absent_labels") is None
     setup = setup_of("cnn", tiny_images(), cross_entropy if is_plain else loss, **WORKS[case])
-    actual = updates(BatchedEngine(setup, native=True), setup)
+    actual = updates(native_engine(setup), setup)
     assert calls
     calls.clear()
     step_by_step(monkeypatch)
-    expected = updates(BatchedEngine(setup, native=True), setup)
+    expected = updates(native_engine(setup), setup)
     assert not calls
     assert actual.keys() == expected.keys()
     for client, update in expected.items():
@@ -82,7 +81,7 @@ def test_updates_are_those_of_single_steps(
 
 
 def last_state(setup: Setup) -> State:
-    engine, state = BatchedEngine(setup, native=True), initial_state(setup)
+    engine, state = native_engine(setup), initial_state(setup)
     costs = CostModel(setup.module, setup.clients.dataset.example)
     for _ in range(3):
         state, _ = step(setup, state, engine, costs)
@@ -115,15 +114,15 @@ OTHERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", OTHERS)
 def test_what_is_not_for_one_call_is_trained_step_by_step(case: str, calls: list[str]) -> None:
     setup = setup_of("cnn", tiny_images(), **OTHERS[case])
-    assert len(updates(BatchedEngine(setup, native=True), setup)) == 7
+    assert len(updates(native_engine(setup), setup)) == 7
     assert not calls
 
 
 def test_an_update_that_is_not_finite_stays_with_its_client() -> None:
     setup = setup_of("cnn", data={"partition": "iid"})
-    expected = updates(BatchedEngine(setup, native=True), setup)
+    expected = updates(native_engine(setup), setup)
     setup.clients.dataset.train.x[setup.clients.indices(3)] = float("nan")
-    actual = updates(BatchedEngine(setup, native=True), setup)
+    actual = updates(native_engine(setup), setup)
     for client, update in actual.items():
         for name, tensor in update.tensors.items():
             if client == 3:

@@ -15,16 +15,15 @@ from torch.nn import functional
 
 import submodel
 from submodel.engines.batched import replay
-from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.native import operators
 from submodel.engines.native.build import find_compiler
-from submodel.engines.native.fit import native_refusal
 from submodel.engines.native.layers import native_kernels
 from submodel.engines.native.tape import Tape
+from submodel.engines.select import native_refusal
 from submodel.engines.serial import SerialEngine
 from submodel.runs.checkpoint import model_sha256
 from tests.engines.test_transformers import MAKERS, gpt, gpt2, sequences, setup_of
-from tests.support.engines import TOLERANCE, updates
+from tests.support.engines import TOLERANCE, native_engine, updates
 from tests.support.engines import setup_of as small_nets
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
@@ -151,7 +150,7 @@ def test_what_is_no_number_stays_so() -> None:
 def test_native_stacks_are_serial(kind: str, packed: bool) -> None:
     setup = setup_of(kind, packed, clip=0.5)
     expected = updates(SerialEngine(setup), setup)
-    for client, update in updates(BatchedEngine(setup, native=True), setup).items():
+    for client, update in updates(native_engine(setup), setup).items():
         assert update.loss == pytest.approx(expected[client].loss, rel=TOLERANCE)
         for name, tensor in expected[client].tensors.items():
             torch.testing.assert_close(update.tensors[name], tensor, rtol=TOLERANCE, atol=TOLERANCE)
@@ -169,7 +168,7 @@ def test_tapes_have_the_bits_of_the_usual_way(kind: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(Tape, "__call__", counted)
     for steps in (10**9, 2):
         monkeypatch.setattr(replay, "USUAL_STEPS", steps)
-        engine = BatchedEngine(setup, native=True)
+        engine = native_engine(setup)
         results.append(updates(engine, setup))
         assert bool(calls) is (steps == 2)
     assert engine._replays.programs > 0
@@ -191,7 +190,7 @@ def test_a_step_without_attention_masks_is_one_tape(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Tape, "__init__", noted)
     setup = setup_of("gpt2", steps=3, batch_size=2)
-    engine = BatchedEngine(setup, native=True)
+    engine = native_engine(setup)
     updates(engine, setup)
     assert 0 < len(tapes) == engine._replays.programs
 

@@ -29,10 +29,11 @@ from submodel.prepare.setup import prepare
 from submodel.runs.checkpoint import model_sha256, saved_round
 from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training
-from tests.support.commands import Command
+from tests.support.commands import Command, process
 from tests.support.forked import start_command
 from tests.support.ranks import run_group
 from tests.support.schemes import VARIANTS, Sections, joined
+from tests.support.text import folder_of
 
 SMALL: dict[str, Any] = {
     "model": {"name": "mlp", "width": 8},
@@ -279,28 +280,15 @@ def test_torchrun_itself_starts_it_too(tmp_path: Path, submodel: Command) -> Non
     assert hash_of(tmp_path / "two") == hash_of(tmp_path / "one")
 
 
-def test_what_preparing_warns_of_is_said_once() -> None:
-    code = (
-        "import logging\n"
-        "from submodel.engines.processes.followers import follow_launcher\n"
-        "from submodel.engines.processes.launch import saying_it_once\n"
-        "follow_launcher()\n"
-        "log = logging.getLogger('submodel.data')\n"
-        "with saying_it_once():\n"
-        "    log.warning('preparing')\n"
-        "log.warning('training')\n"
-    )
-    said = {}
-    for rank in (None, "0"):
-        variables = {"SUBMODEL_FOLLOWS": "1"} | ({} if rank is None else {"RANK": rank})
-        child = subprocess.Popen(
-            [sys.executable, "-c", code],
-            env={**os.environ, **variables},
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert child.stderr is not None
-        said[rank] = child.stderr.read().split()
-        child.communicate()
-    assert said == {None: ["preparing", "training"], "0": ["training"]}
+def test_what_preparing_warns_of_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes of a run prepare it as well, but say no more of it than the first command."""
+    monkeypatch.setenv("SUBMODEL_DATA", str(tmp_path / "cache"))
+    path = folder_of(tmp_path / "texts", {"a": "text " * 99, "b": "text " * 99, "c": "short"})
+    settings = [f"data.name=text:{path}", "data.least=100", "data.length=8",
+                "model.name=gpt", "train.rounds=1", "clients.per_round=2"]  # fmt: skip
+    sets = [word for text in settings for word in ("--set", text)]
+    run = process("train", *sets, "--processes", "2", "--out", tmp_path / "run")
+    assert run.returncode == 0, run.stderr
+    assert (run.stdout + run.stderr).count("are left out") == 1

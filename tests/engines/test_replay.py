@@ -14,8 +14,12 @@ from torch.nn import functional
 from submodel.algorithm.types import Setup
 from submodel.engines.batched import replay
 from submodel.engines.batched.engine import BatchedEngine
-from submodel.engines.batched.program import OtherWayError, make_program
-from submodel.engines.batched.recording import UnrecordableError, record
+from submodel.engines.batched.recording import (
+    OtherWayError,
+    UnrecordableError,
+    make_program,
+    record,
+)
 from submodel.engines.batched.replay import USUAL_STEPS, Replays, StepKind
 from submodel.engines.batched.stack import StepOutcome
 from tests.engines.test_transformers import gpt

@@ -13,11 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from submodel.algorithm.clients import PartitionedClients
 from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.execution import Engine
 from submodel.algorithm.rounds import initial_state, output_step, step
-from submodel.algorithm.types import Assignment, Setup
+from submodel.algorithm.types import Assignment, PartitionedClients, Setup
 from submodel.config import parse
 from submodel.data import Dataset, dataset
 from submodel.data.partitions.dirichlet import Dirichlet

@@ -1,1 +1,22 @@
-"""Where tasks run: here, in stacks, in several processes. May import algorithm and below."""
+"""Engines: where tasks run, one by one, in stacks or in several processes."""
+
+from typing import TYPE_CHECKING
+
+from submodel.lazy import lazily
+
+if TYPE_CHECKING:
+    from submodel.engines.native.build import find_compiler
+    from submodel.engines.select import EngineContext
+    from submodel.engines.serial import SerialEngine
+
+__all__ = [
+    "EngineContext", "SerialEngine", "find_compiler",
+]  # fmt: skip
+__getattr__ = lazily(
+    __name__,
+    {
+        "submodel.engines.native.build": "find_compiler",
+        "submodel.engines.select": "EngineContext",
+        "submodel.engines.serial": "SerialEngine",
+    },
+)

@@ -19,11 +19,10 @@ from submodel.algorithm.types import Setup, Task
 from submodel.engines.estimate import Estimate
 from submodel.errors import DataError
 from submodel.local.work import LocalWork, batch_length, batches_per_pass
-from submodel.model.axes.failure import innermost
+from submodel.model.axes.forward import innermost
 from submodel.model.build import build_module
 from submodel.model.inputs import Inputs, call, map_inputs, take_rows
 from submodel.model.seeding import seeded
-from submodel.schemes.roles import step_rule
 
 _MOST_CLIENTS = 10_000
 """So many are looked at before the first round: everyone, or those who will train first."""
@@ -126,7 +125,7 @@ def _capacities(setup: Setup, client: int) -> Iterable[float]:
 def _why(setup: Setup, capacity: float) -> str | None:
     """Why the sub-models of a capacity, or of its widths, cannot be trained on one example."""
     cut, example = Estimate(setup).cut, setup.clients.dataset.example
-    rule = step_rule(setup.scheme, capacity)
+    rule = setup.scheme.step_rule(capacity)
     widths = (capacity,) if rule is None else rule.widths
     reasons = (refusal(build_module(setup.module, cut(width)), example) for width in widths)
     return next((reason for reason in reasons if reason), None)

@@ -1,4 +1,7 @@
-"""The engines that a configuration can name, and how one is made for this process."""
+"""The engines that a configuration can name, and how one is made for this process.
+
+The native kernels are reached through here alone.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,17 @@ import torch
 from pydantic import Field
 
 from submodel.algorithm.execution import Engine
-from submodel.algorithm.types import Setup
+from submodel.algorithm.types import Scorer, Setup, plain_scorer
 from submodel.engines.batched.engine import BatchedEngine
-from submodel.engines.native.fit import native_refusal
+from submodel.engines.native.backend import NativeBackend, native_refusal
+from submodel.engines.native.scoring import KernelScorer
 from submodel.engines.serial import SerialEngine
 from submodel.options import Count, Section
+
+__all__ = [
+    "Devices", "EngineContext", "Local", "NativeBackend", "Processes",
+    "native_refusal", "scorer_of",
+]  # fmt: skip
 
 Batching = Literal["auto", "always", "never"]
 Kernels = Literal["auto", "torch", "native"]
@@ -58,8 +67,8 @@ class Local:
         if options.batching == "never":
             return SerialEngine(context.setup, context.device)
         always = options.batching == "always"
-        native = options.kernels == "native"
-        return BatchedEngine(context.setup, context.device, always=always, native=native)
+        backend = NativeBackend() if options.kernels == "native" else None
+        return BatchedEngine(context.setup, context.device, always=always, backend=backend)
 
 
 class Processes(Local):
@@ -80,3 +89,16 @@ class Devices:
     def problems(cls, options: Section, context: EngineContext) -> list[str]:  # noqa: ARG003
         """Only a server reaches devices."""
         return ["engine.name: real devices are served: 'submodel serve CONFIG.toml'"]
+
+
+def scorer_of(engine: Section, setup: Setup, device: torch.device) -> Scorer:
+    """What computes the outputs of models that are scored, as an engine's options say.
+
+    Args:
+        engine: the options, of any engine.
+        setup: with the model.
+        device: where it is scored.
+    """
+    if getattr(engine, "kernels", None) != "native" or device.type != "cpu":
+        return plain_scorer
+    return KernelScorer(setup.module, setup.clients.dataset.example)

@@ -20,10 +20,10 @@ from submodel.model.cut import Cut
 from submodel.model.norm import set_rate
 from submodel.model.seeding import default_generators, seeded
 from submodel.randomness import key
-from submodel.schemes.protocols import Client
-from submodel.schemes.unbiased.factors import scaled_step
-from submodel.tasks.classification import MaskedCrossEntropy, smoothing_of
+from submodel.schemes.base import Client
+from submodel.schemes.unbiased import scaled_step
 from submodel.tasks.counting import CountingLoss
+from submodel.tasks.loss import MaskedCrossEntropy, smoothing_of
 
 _KEPT_MODULES, _KEPT_VALUES = 16, 1 << 24
 

@@ -14,37 +14,34 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, groupby
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.engines.batched.forward import Forward, UnstackableError
-from submodel.engines.batched.layer_kernels import TORCH_KERNELS
-from submodel.engines.batched.loss import StackedLoss
-from submodel.engines.batched.pieces import step_in_pieces
+from submodel.engines.batched.layers import TORCH_KERNELS, LayerKernels
+from submodel.engines.batched.recording import Fuse
 from submodel.engines.batched.replay import Replays, StepKind
-from submodel.engines.batched.schedule import StackedClient, Turn, schedule
-from submodel.engines.batched.stack import Share, Stack
+from submodel.engines.batched.stack import Share, Stack, StackedLoss, step_in_pieces
 from submodel.engines.batched.vmap import MappedForward
 from submodel.engines.batched.wide import WideForward
 from submodel.engines.device import move, move_examples, place_examples, take_batch
-from submodel.engines.estimate import NATIVE_COSTS, TORCH_COSTS, Estimate
+from submodel.engines.estimate import TORCH_COSTS, Estimate, StepCosts
 from submodel.engines.lone import explain_lone_batches
-from submodel.engines.native.forward import NativeForward
-from submodel.engines.native.layers import native_kernels
-from submodel.engines.native.taping import make_fuse
-from submodel.engines.native.training import WholeTraining
 from submodel.engines.serial import SerialEngine
 from submodel.local.training import forward_context
-from submodel.local.work import batches_per_pass, count_steps
+from submodel.local.work import batches, batches_per_pass, count_steps
 from submodel.model.build import build_module, sharing, tensors_of, to_device
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs, first_column, map_inputs
 from submodel.model.norm import has_scaler, set_rate
-from submodel.schemes.roles import step_rule
 from submodel.tasks.counting import LossBook
 
 _log = logging.getLogger(__name__)
@@ -61,6 +58,96 @@ on. The rule looks at shapes alone, never at a clock, so a resumed run stacks as
 _KEPT_SHAPES = 16
 
 
+class StackTraining(Protocol):
+    """All steps of the clients of a stack in one call."""
+
+    def can_train(self, task: Task, loss: StackedLoss) -> bool:
+        """Whether clients with such a task are trained so: from shapes and settings alone."""
+
+    def train(self, stack: Stack, clients: Sequence[StackedClient], loss: StackedLoss) -> LossBook:
+        """Take all steps of all clients, in the order of the stack; returns their losses."""
+
+
+class Backend(Protocol):
+    """What computes stacks in the place of torch."""
+
+    costs: StepCosts
+    kernels: LayerKernels
+    fuse: Fuse
+    """Puts operators of a recorded step together."""
+
+    def forward(self, wide: WideForward) -> Forward:
+        """The forward pass of a net; raises `UnstackableError` where it has none for it."""
+
+    def training(self, forward: Forward, setup: Setup) -> StackTraining | None:
+        """What trains nets of a forward pass, if anything does so in one call."""
+
+
+@dataclass(frozen=True)
+class StackedClient:
+    """A task with its batches, as positions in the training set."""
+
+    task: Task
+    total: int
+    batches: list[NDArray[np.int64]]
+    per_pass: int  # batches in one pass over the examples
+
+    @classmethod
+    def of(cls, setup: Setup, task: Task) -> StackedClient:
+        """The batches of a task.
+
+        Args:
+            setup: whose clients and seed they follow from.
+            task: of the client.
+        """
+        where = task.assignment
+        indices = setup.clients.indices(where.client)
+        order = batches(len(indices), task.work, setup.seed, where.round, where.client)
+        per_pass = batches_per_pass(len(indices), task.work)
+        return cls(task, len(indices), [indices[b] for b in order], per_pass)
+
+    @property
+    def largest_batch(self) -> int:
+        """Examples of it."""
+        return max(map(len, self.batches), default=0)
+
+    def batch(self, number: int, step: int) -> NDArray[np.int64] | None:
+        """Batch ``step`` of pass ``number``, if there is one."""
+        position = number * self.per_pass + step
+        if step >= self.per_pass or position >= len(self.batches):
+            return None
+        return self.batches[position]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A step of neighbouring clients with batches of one size."""
+
+    start: int
+    stop: int
+    positions: NDArray[np.int64]  # of all their examples, example by example
+    steps: list[int]  # which of its own steps it is for each
+
+
+def schedule(clients: Sequence[StackedClient]) -> Iterator[Turn]:
+    """All steps of all clients: everyone does a batch of a pass before anyone goes on."""
+    longest = max(client.per_pass for client in clients)
+    for number in count():
+        has_batches = False
+        for step in range(longest):
+            now = [client.batch(number, step) for client in clients]
+            sizes = [0 if batch is None else len(batch) for batch in now]
+            for size, members in groupby(range(len(clients)), key=sizes.__getitem__):
+                if size:
+                    has_batches = True
+                    group = list(members)
+                    together = np.stack([b for i in group if (b := now[i]) is not None], 1)
+                    steps = [number * clients[i].per_pass + step for i in group]
+                    yield Turn(group[0], group[-1] + 1, together.ravel(), steps)
+        if not has_batches:
+            return
+
+
 class BatchedEngine:
     """Trains tasks in stacks; what cannot be stacked goes through the serial engine."""
 
@@ -69,7 +156,7 @@ class BatchedEngine:
         setup: Setup,
         device: torch.device | str = "cpu",
         always: bool = False,
-        native: bool = False,
+        backend: Backend | None = None,
     ) -> None:
         """An engine for one setup.
 
@@ -77,15 +164,15 @@ class BatchedEngine:
             setup: what is trained.
             device: where.
             always: stacks as large as memory allows, not as large as it pays.
-            native: compute them by the kernels of `submodel.engines.native`.
+            backend: compute them by its kernels, where it has any.
         """
         self._setup = setup
         self._device = torch.device(device)
         self._always = always
         self._serial = SerialEngine(setup, device)
-        self._native = native
-        self._kernels = native_kernels() if native else TORCH_KERNELS
-        self._estimate = Estimate(setup, NATIVE_COSTS if native else TORCH_COSTS)
+        self._backend = backend
+        self._kernels = TORCH_KERNELS if backend is None else backend.kernels
+        self._estimate = Estimate(setup, TORCH_COSTS if backend is None else backend.costs)
         self._tensors = {n: t.to("meta") for n, t in tensors_of(setup.module).items()}
         self._name = type(setup.module).__name__
         self._has_scaler = has_scaler(setup.module)
@@ -94,10 +181,10 @@ class BatchedEngine:
         self._mapped_shapes: dict[object, MappedForward] = {}
         self._refusal: str | None = None  # why the module cannot be stacked at all
         self._wide = self._make_wide()
-        self._replays = Replays(make_fuse() if native else None)
-        self._native_training: WholeTraining | None = None
-        if isinstance(self._wide, NativeForward):
-            self._native_training = WholeTraining(self._wide, setup)
+        self._replays = Replays(None if backend is None else backend.fuse)
+        self._training: StackTraining | None = None
+        if backend is not None and self._wide is not None:
+            self._training = backend.training(self._wide, setup)
 
     def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
         """Stacks: clients of one capacity, of about equal numbers of examples."""
@@ -107,7 +194,7 @@ class BatchedEngine:
             equal.sort(key=lambda a: self._setup.clients.size(a.client))
             cut = self._estimate.cut(capacity)
             size = self._stack_size(cut, self._estimate.batch(equal[-1].client))
-            if step_rule(self._setup.scheme, capacity) is not None:
+            if self._setup.scheme.step_rule(capacity) is not None:
                 size = 1  # clients with steps of their own do not share them
             for part in np.array_split(np.arange(len(equal)), -(-len(equal) // size)):
                 bundles.append(self._estimate.bundle([equal[i] for i in part]))
@@ -163,11 +250,11 @@ class BatchedEngine:
         for part in np.array_split(np.arange(len(clients)), stacks):  # stacks of even size
             yield from self._train_stack(forward, [clients[i] for i in part])
 
-    def _make_wide(self) -> WideForward | NativeForward | None:
+    def _make_wide(self) -> Forward | None:
         try:
             module = to_device(self._whole(), self._device).train()
             wide = WideForward(module, self._example)
-            forward = NativeForward(wide) if self._native else wide
+            forward = wide if self._backend is None else self._backend.forward(wide)
         except UnstackableError as error:
             _log.info("%s is not stacked by channels: %s", self._name, error)
             return None
@@ -204,8 +291,8 @@ class BatchedEngine:
         local_names = forward.local_names if isinstance(forward, MappedForward) else ()
         stack = Stack(self._setup.module, tasks, self._device, shared_names, local_names)
         set_rate(forward.module, tasks[0].assignment.capacity)
-        if (native := self._native_training) is not None and native.can_train(tasks[0], loss):
-            book = native.train(stack, clients, loss)
+        if self._training is not None and self._training.can_train(tasks[0], loss):
+            book = self._training.train(stack, clients, loss)
         else:
             book = self._train_by_steps(forward, clients, stack, loss)
         losses = zip(book.means(), book.counts, strict=True)

@@ -2,7 +2,7 @@
 
 `torch.func.vmap` takes attention client by client, with a warning, and decomposes linear layers
 and norms into many operators. While a `Folding` is entered, calls of these functions by a module
-under vmap are computed for all clients at once (`folded_layers.py`), whoever wrote the module.
+under vmap are computed for all clients at once (`layers.py`), whoever wrote the module.
 """
 
 # ruff: noqa: A002 - arguments have torch's names, as they may be given by name
@@ -20,9 +20,7 @@ from torch._C import _functorch as functorch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from submodel.engines.batched.folded_attention import fold_attention
-from submodel.engines.batched.folded_layers import fold_embedding
-from submodel.engines.batched.layer_kernels import LayerKernels
+from submodel.engines.batched.layers import LayerKernels
 
 _Rule = Callable[..., Any]
 """(the folding, the function's own arguments) -> its result, or NotImplemented: vmap's own way."""
@@ -156,7 +154,8 @@ def _embedding(
         return NotImplemented
     if max_norm is not None or scale_grad_by_freq or sparse:
         raise NotImplementedError("such an embedding has no form for stacks")
-    return folding.fold(lambda ids, table: fold_embedding(ids, table, padding_idx), input, weight)
+    embed = folding.kernels.embedding
+    return folding.fold(lambda ids, table: embed(ids, table, padding_idx), input, weight)
 
 
 def _attention(
@@ -179,7 +178,7 @@ def _attention(
 
     def compute(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         mask = mask[:1] if common and mask is not None else mask
-        return fold_attention(q, k, v, mask, folding.kernels.attend, **options)
+        return folding.kernels.attention(q, k, v, mask, **options)
 
     return folding.fold(compute, query, key, value, attn_mask)
 

@@ -1,23 +1,27 @@
-"""The tensors of a stack of clients: loading them, one step, unloading them.
+"""A stack of clients: loading its tensors, losses, steps, unloading them.
 
 Everything here keeps clients apart: gradient norms and what optimisers keep are per client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from submodel.algorithm.types import Task
+from submodel.algorithm.types import Setup, Task
+from submodel.engines.batched.layers import TORCH_KERNELS, LayerKernels
 from submodel.engines.device import move
-from submodel.local.optimisers import Gradients, Slots
-from submodel.local.slots import name_slots, restore_slots
+from submodel.local.optimisers import Gradients, Slots, name_slots, restore_slots
 from submodel.local.training import clip_gradients
 from submodel.local.work import LocalWork
+from submodel.model.inputs import Inputs, split_rows
+from submodel.tasks.counting import value_of
+from submodel.tasks.loss import NO_LABEL, TokenCrossEntropy, flat_logits, smoothing_of
 
 
 def widen(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
@@ -39,6 +43,10 @@ def as_numbers(counts: Tensor | list[float]) -> list[float]:
     """
     numbers: list[float] = counts.tolist() if isinstance(counts, Tensor) else counts
     return numbers
+
+
+Compute = Callable[[Inputs, Tensor], tuple[Tensor, Tensor | list[float]]]
+"""Inputs and targets of shape (batch, clients, ...) -> the loss and the count of every client."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,47 @@ class Share:
         """One client's part of a wide tensor."""
         rows = len(wide) // self.clients
         return wide.detach()[client * rows : (client + 1) * rows]
+
+
+def step_in_pieces(
+    share: Share, x: Inputs, y: Tensor, compute: Compute, work: LocalWork, lr: float
+) -> tuple[Tensor, list[float]]:
+    """A step whose batch is computed in pieces, one after another, to save memory.
+
+    As `submodel.local.training.in_pieces`, for every client of a share.
+    """
+    size = -(-len(y) // work.pieces)
+    totals = [0.0] * share.clients
+    means = torch.zeros(share.clients, device=y.device)
+    sums: list[Tensor | None] = [None] * len(share.parameters)
+    for part_x, part_y in zip(split_rows(x, size), torch.split(y, size), strict=True):
+        values, terms = compute(part_x, part_y)
+        counts = as_numbers(terms)
+        moving = [client for client, count in enumerate(counts) if count]
+        if not moving:
+            continue
+        weights = values.new_tensor([counts[client] for client in moving])
+        gradients = share.gradients((values[moving] * weights).sum())
+        for place, gradient in enumerate(gradients):
+            if gradient is not None:
+                total = sums[place]
+                sums[place] = gradient if total is None else total + gradient
+        for client in moving:
+            totals[client] += counts[client]
+            step = counts[client] / totals[client]
+            means[client] += (values[client].detach() - means[client]) * step
+    still = [client for client, total in enumerate(totals) if not total]
+    if len(still) < share.clients:
+        share.move([_divide(total, totals) for total in sums], still, work, lr)
+    return means, totals
+
+
+def _divide(total: Tensor | None, counts: list[float]) -> Tensor | None:
+    """Each client's rows over what its batch counts."""
+    if total is None:
+        return None
+    divisor = total.new_tensor([count or 1.0 for count in counts])
+    return (total.reshape(len(counts), -1) / divisor[:, None]).view(total.shape)
 
 
 class Stack:
@@ -248,3 +297,86 @@ def _local_parts(module: nn.Module, task: Task, names: Collection[str]) -> Mappi
 def _parameter(key: str) -> str:
     """The parameter of a slot, by number and name."""
     return key.partition("/")[2]
+
+
+class StackedLoss:
+    """Every client's mean loss over its batch, and what it is the mean of.
+
+    The cross-entropy of all clients' labels, or of all their tokens, is computed in one piece.
+    ``padding`` is how many classes count as logits of nought, beside those that a client has.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        tasks: Sequence[Task],
+        device: torch.device,
+        kernels: LayerKernels = TORCH_KERNELS,
+    ) -> None:
+        self._kernels = kernels
+        self._loss, self.smoothing = setup.loss, smoothing_of(setup.loss)
+        self._present: Tensor | None = None
+        self.padding = 0
+        classes = setup.clients.dataset.classes
+        class_lists = [t.classes for t in tasks if t.classes is not None]
+        if class_lists and classes is not None:
+            self._present = torch.stack([torch.from_numpy(c) for c in class_lists]).to(device)
+            if setup.absent_labels == "zero":
+                self.padding = classes - self._present.shape[1]
+
+    @property
+    def is_own(self) -> bool:
+        """Whether all of it is known here, and nothing is left to a function of the user's."""
+        return self.is_of_labels or type(self._loss) is TokenCrossEntropy
+
+    @property
+    def is_of_labels(self) -> bool:
+        """Whether it is the cross-entropy of one label per example."""
+        return self._loss is functional.cross_entropy or self._present is not None
+
+    def present(self, start: int, stop: int) -> Tensor | None:
+        """The classes of some neighbouring clients; None: there are no lists of them."""
+        return None if self._present is None else self._present[start:stop]
+
+    def __call__(
+        self, outputs: Tensor, targets: Tensor, present: Tensor | None
+    ) -> tuple[Tensor, Tensor | list[float]]:
+        """Outputs and targets of shape (batch, clients, ...) to one loss and count per client."""
+        if present is not None:  # see `submodel.tasks.loss.MaskedCrossEntropy`
+            if outputs.shape[2] != present.shape[1]:
+                outputs = outputs.gather(2, present.expand(len(outputs), -1, -1))
+            if self.padding:
+                outputs = functional.pad(outputs, (0, self.padding))
+            targets = torch.searchsorted(present, targets.t().contiguous()).t()
+        elif type(self._loss) is TokenCrossEntropy:
+            smoothing = self._loss.label_smoothing
+            return _token_losses(outputs, targets, smoothing, self._kernels)
+        elif (
+            self._loss is not functional.cross_entropy
+            or outputs.dim() != 3
+            or targets.dim() != 2
+            or targets.is_floating_point()
+        ):
+            apart = zip(outputs.unbind(1), targets.unbind(1), strict=True)
+            values = [value_of(self._loss, o, t) for o, t in apart]
+            return torch.stack([value.mean for value in values]), [value.count for value in values]
+        flat = functional.cross_entropy(
+            outputs.flatten(0, 1),
+            targets.reshape(-1),
+            reduction="none",
+            label_smoothing=self.smoothing,
+        )
+        return flat.view(len(outputs), -1).mean(0), [len(outputs)] * outputs.shape[1]
+
+
+def _token_losses(
+    outputs: Tensor, targets: Tensor, smoothing: float, kernels: LayerKernels
+) -> tuple[Tensor, Tensor]:
+    """As `TokenCrossEntropy` for every client, from one pass over the logits."""
+    clients = targets.shape[1]
+    rows, labels = flat_logits(
+        outputs.transpose(0, 1).flatten(0, 1), targets.transpose(0, 1).flatten(0, 1)
+    )
+    flat = kernels.cross_entropy(rows, labels.long(), NO_LABEL, smoothing)
+    terms = (labels != NO_LABEL).view(clients, -1).sum(1)
+    return flat.view(clients, -1).sum(1) / terms.clamp(min=1), terms.to(torch.float64)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from submodel.engines.batched.folding import DisagreementError, fold_calls
 from submodel.engines.batched.forward import UnstackableError, Wide
-from submodel.engines.batched.layer_kernels import TORCH_KERNELS, LayerKernels
-from submodel.engines.batched.replacements import find_replacements, use_replacements
+from submodel.engines.batched.layers import TORCH_KERNELS, LayerKernels
 from submodel.model.axes.record import storage
 from submodel.model.build import release, tensors_of
-from submodel.model.build.foreign import Reads
+from submodel.model.build.checks import Reads
 from submodel.model.inputs import Inputs, arguments, call, map_inputs
 
 _warn_of_fallbacks = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
@@ -166,3 +167,66 @@ def _places(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, list[
                 if id(tensor) in names:
                     places[names[id(tensor)]].append((holder, key))
     return places
+
+
+# Layers of `transformers` that are written out in many operators, as the one of torch they equal.
+# In a stack each operator is a walk through memory; results are the same but for rounding.
+
+_Compute = Callable[[Tensor], Tensor]
+
+
+def _gelu(_layer: Any) -> _Compute:
+    return lambda x: functional.gelu(x, approximate="tanh")
+
+
+def _rms_norm(layer: Any) -> _Compute:
+    def compute(x: Tensor) -> Tensor:
+        return functional.rms_norm(x, layer.weight.shape, layer.weight, layer.variance_epsilon)
+
+    return compute
+
+
+_EQUALS: dict[str, Callable[[Any], _Compute]] = {
+    "NewGELUActivation": _gelu,
+    "FastGELUActivation": _gelu,
+}
+"""By the name of the class."""
+_FAMILIES = ("Llama", "Mistral", "Mixtral", "Phi3", "Qwen2", "Qwen3")
+_NORMS = {f"{family}RMSNorm": _rms_norm for family in _FAMILIES}
+"""Norms whose equal pays only where one kernel computes it."""
+Replacements = list[tuple[nn.Module, _Compute]]
+
+
+def find_replacements(module: nn.Module, with_norms: bool = False) -> Replacements:
+    """The layers that have an equal, each with it.
+
+    Args:
+        module: any.
+        with_norms: RMS norms as well.
+
+    >>> find_replacements(nn.GELU())
+    []
+    """
+    equals = _EQUALS | _NORMS if with_norms else _EQUALS
+    return [
+        (layer, equals[type(layer).__name__](layer))
+        for layer in module.modules()
+        if type(layer).__name__ in equals and type(layer).__module__.startswith("transformers.")
+        if "forward" not in vars(layer)
+    ]
+
+
+@contextmanager
+def use_replacements(replacements: Replacements) -> Iterator[None]:
+    """While entered, these layers compute their equal.
+
+    Args:
+        replacements: of `find_replacements`.
+    """
+    for layer, compute in replacements:
+        vars(layer)["forward"] = compute
+    try:
+        yield
+    finally:
+        for layer, _ in replacements:
+            del vars(layer)["forward"]

@@ -1,26 +1,39 @@
 """The wide forward: the client axis is folded into the channels, along the module's own graph.
 
-Layers with weights have wide forms (`wide_layers.py`); pooling and pointwise operators stay what
-they are. One operator that is in none of the tables below refuses the whole module.
+A convolution becomes a grouped one, a linear layer a batched product; batch norms, pooling and
+pointwise operators stay what they are, as they go channel by channel. One operator that is in none
+of the tables below refuses the whole module.
 """
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
-from submodel.engines.batched.forward import UnstackableError, Wide
-from submodel.engines.batched.wide_layers import WITH_WEIGHTS, Operator, wide_batch_norm
+from submodel.engines.batched.forward import (
+    ADD,
+    BETWEEN,
+    FLATTEN,
+    MEAN,
+    POINTWISE,
+    RELU,
+    GraphStep,
+    UnstackableError,
+    Wide,
+    read_graph,
+)
+from submodel.engines.batched.layers import TORCH_KERNELS
 from submodel.model.inputs import Inputs, first_column
 from submodel.model.norm import Scaler, StaticBatchNorm
 
+_Operator = Callable[..., Tensor]
+"""(a stack's tensors, number of clients, inputs ...) -> the wide output."""
 _CHANNEL_BY_CHANNEL: tuple[type[nn.Module], ...] = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh),
     *(nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.Softplus, nn.Identity),
@@ -28,41 +41,8 @@ _CHANNEL_BY_CHANNEL: tuple[type[nn.Module], ...] = (
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),
     Scaler,  # the clients of a stack have one capacity
 )
-_POINTWISE: set[object] = {
-    *(torch.relu, functional.relu, functional.relu_, torch.sigmoid, torch.tanh),
-    *(functional.gelu, functional.silu, functional.leaky_relu, functional.elu),
-    *(functional.max_pool2d, functional.avg_pool2d, functional.adaptive_avg_pool2d),
-    *("relu", "relu_", "sigmoid", "tanh", "contiguous"),
-}
-_BETWEEN: set[object] = {
-    *(operator.add, operator.sub, operator.mul, operator.iadd, operator.imul),
-    *(torch.add, torch.sub, torch.mul, "add", "sub", "mul", "add_", "mul_"),
-}
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-HOOKS = (*("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),)
-"""Where a layer keeps what is to be called with it."""
-_MEANS: set[object] = {torch.mean, "mean"}
-_FLATTENS: set[object] = {torch.flatten, "flatten"}
-
-
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        is_ours = isinstance(m, StaticBatchNorm | Scaler)
-        return is_ours or super().is_leaf_module(m, module_qualified_name)
-
-
-class _Measuring(fx.Interpreter):
-    """Notes the shape of every tensor; torch's own `ShapeProp` loads the compiler to do so."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)
-        self.extra_traceback = False  # an error's own words are enough
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if isinstance(result, Tensor):
-            n.meta["shape"] = tuple(result.shape)
-        return result
 
 
 class WideForward:
@@ -72,27 +52,16 @@ class WideForward:
     """
 
     def __init__(self, module: nn.Module, example: Inputs) -> None:
-        if not isinstance(example, Tensor):
-            raise UnstackableError("it takes something else than one batch of inputs")
         self.module = module
-        self.names = {id(p): n for n, p in module.named_parameters()}
-        self.names |= {id(b): n for n, b in module.named_buffers()}
-        self.layers = dict(module.named_modules(remove_duplicate=False))
-        self.example_shape = tuple(example.shape[1:])
-        try:
-            graph_module = fx.GraphModule(module, _Tracer().trace(module))
-            with torch.no_grad():
-                place = next((p.device for p in module.parameters()), example.device)
-                _Measuring(graph_module).run(example.to(place))  # a forecast's has no values
-        except Exception as error:
-            raise UnstackableError(f"its graph cannot be traced: {error}") from error
-        self.graph = graph_module.graph
-        self._nodes: dict[fx.Node, int] = {}
-        self._steps: list[tuple[Operator, list[int]]] = []
-        self._pixels: dict[str, int] = {}  # weight -> outputs per row of it
-        self._inputs = math.prod(example.shape[1:])
-        for node in graph_module.graph.nodes:
-            self._add(node)
+        self.graph = read_graph(module, example)
+        self._steps = [(_operator_of(step), step.inputs) for step in self.graph.steps]
+        self._inputs = math.prod(self.graph.shape)
+        weighted = (step for step in self.graph.steps if step.names and step.names[0] is not None)
+        self._pixels = {  # weight -> outputs per row of it
+            str(step.names[0]): math.prod(step.shape[2:])
+            for step in weighted
+            if not isinstance(step.layer, _BATCH_NORMS)
+        }
 
     def largest(self, rows: Mapping[str, int]) -> int:
         """Convolutions and linear layers alone change the size of an activation upwards."""
@@ -106,82 +75,114 @@ class WideForward:
         values = [batch]
         for run, inputs in self._steps:
             values.append(run(wide, clients, *(values[i] for i in inputs)))
-        out = values[self._output]
+        out = values[self.graph.output]
         return out.reshape(len(out), clients, -1, *out.shape[2:])
 
-    def _add(self, node: fx.Node) -> None:
-        if node.op == "output":
-            out = node.args[0]
-            if not isinstance(out, fx.Node) or len(_shape(out)) < 2:
-                raise UnstackableError("it returns something else than one batch of outputs")
-            self._output = self._nodes[out]
-            return
-        shape = _shape(node)
-        if node.op != "placeholder":
-            inputs = [a for a in node.args if isinstance(a, fx.Node)]
-            if any(isinstance(a, fx.Node) for a in node.kwargs.values()) or not inputs:
-                raise UnstackableError(f"the inputs of {node.name!r} are of an unknown kind")
-            self._steps.append((self._operator(node), [self._nodes[i] for i in inputs]))
-        elif self._nodes or len(shape) < 2:
-            raise UnstackableError("it takes something else than one batch of inputs")
-        self._nodes[node] = len(self._nodes)
 
-    def _operator(self, node: fx.Node) -> Operator:
-        shapes = [_shape(a) for a in node.args if isinstance(a, fx.Node)]
-        plain = all(isinstance(a, fx.Node) for a in node.args[: len(shapes)])
-        target = self.layers[str(node.target)] if node.op == "call_module" else node.target
-        if isinstance(target, nn.Module):
-            return self._layer(target, shapes[0], _shape(node))
-        if plain and target in _POINTWISE and len(shapes) == 1 and len(shapes[0]) > 1:
-            return _as_is(node)
-        if target in _BETWEEN and not node.kwargs and len({len(s) for s in shapes}) == 1:
-            return _as_is(node)  # scalars, or tensors whose channels line up
-        if plain and target in _MEANS and _dims(node) and min(_dims(node)) > 1:
-            return _as_is(node)
-        if plain and target in _FLATTENS and (*node.args[1:], *node.kwargs.values()) == (1,):
-            return _as_is(node)
-        raise UnstackableError(f"{node.format_node()} may mix the channels of clients")
-
-    def _layer(self, layer: nn.Module, shape: Sequence[int], out: Sequence[int]) -> Operator:
-        kind = type(layer)
-        if "forward" in vars(layer) or any(getattr(layer, hooks) for hooks in HOOKS):
-            raise UnstackableError(f"a {kind.__name__} has hooks, or a forward of its own")
-        if kind in _CHANNEL_BY_CHANNEL and not getattr(layer, "return_indices", False):
-            return lambda _wide, _clients, x: layer(x)
-        if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
-            return lambda _wide, _clients, x: x.flatten(1)
-        if isinstance(layer, nn.Linear) and len(shape) != 2:
-            raise UnstackableError("a linear layer acts on another dimension than the first")
-        if kind not in WITH_WEIGHTS and kind not in _BATCH_NORMS:
-            raise UnstackableError(f"there is no wide form of {kind.__name__}")
-        tensors = [
-            getattr(layer, n, None) for n in ("weight", "bias", "running_mean", "running_var")
-        ]
-        if any(tensor is not None and id(tensor) not in self.names for tensor in tensors):
-            raise UnstackableError(f"a {kind.__name__} computes with a tensor that it does not own")
-        names = [None if tensor is None else self.names[id(tensor)] for tensor in tensors]
-        if kind in WITH_WEIGHTS:
-            self._pixels[str(names[0])] = math.prod(out[2:])
-            return WITH_WEIGHTS[kind](layer, *names[:2])
-        assert isinstance(layer, _BatchNorm)
-        return wide_batch_norm(layer, names)
+def _operator_of(step: GraphStep) -> _Operator:
+    if step.layer is not None:
+        return _layer(step.layer, step)
+    node, shapes = step.node, step.shapes
+    plain = all(isinstance(a, fx.Node) for a in node.args[: len(shapes)])
+    is_same_dims = len({len(shape) for shape in shapes}) == 1
+    fits = {
+        RELU: plain and len(shapes) == 1 and len(shapes[0]) > 1,
+        POINTWISE: plain and len(shapes) == 1 and len(shapes[0]) > 1,
+        ADD: not node.kwargs and is_same_dims,  # scalars, or tensors whose channels line up
+        BETWEEN: not node.kwargs and is_same_dims,
+        MEAN: plain and step.function == MEAN and bool(step.dims) and min(step.dims) > 1,
+        FLATTEN: plain and (*node.args[1:], *node.kwargs.values()) == (1,),
+    }
+    if step.function is None or not fits[step.function]:
+        raise step.refuse("may mix the channels of clients")
+    return _as_is(node)
 
 
-def _shape(node: fx.Node) -> tuple[int, ...]:
-    shape: tuple[int, ...] | None = node.meta.get("shape")
-    if shape is None:
-        raise UnstackableError(f"{node.name!r} is not a tensor")
-    return shape
+def _layer(layer: nn.Module, step: GraphStep) -> _Operator:
+    kind, (weight, bias, *_) = type(layer), step.names
+    if kind in _CHANNEL_BY_CHANNEL and not getattr(layer, "return_indices", False):
+        return lambda _wide, _clients, x: layer(x)
+    if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
+        return lambda _wide, _clients, x: x.flatten(1)
+    if isinstance(layer, nn.Linear) and len(step.shapes[0]) != 2:
+        raise UnstackableError("a linear layer acts on another dimension than the first")
+    if kind in _BATCH_NORMS:
+        return _batch_norm(layer, step.names)
+    if weight is not None:
+        if kind in _CONVOLUTIONS:
+            return _convolution(layer, weight, bias)
+        if kind is nn.Linear:
+            return _linear(weight, bias)
+        if kind is StaticBatchNorm:
+            return _static_norm(layer, weight, str(bias))
+    raise UnstackableError(f"there is no wide form of {kind.__name__}")
 
 
-def _dims(node: fx.Node) -> list[int]:
-    dims: Any = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else ())
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
-    return [d % len(_shape(source)) for d in ((dims,) if isinstance(dims, int) else dims)]
+def _convolution(layer: Any, weight: str, bias: str | None) -> _Operator:
+    assert isinstance(layer, _ConvNd)
+    if layer.transposed or layer.padding_mode != "zeros":
+        raise UnstackableError("a transposed or specially padded convolution has no grouped form")
+    convolve = {3: functional.conv1d, 4: functional.conv2d, 5: functional.conv3d}[
+        layer.weight.dim()
+    ]
+
+    point = all(size == 1 for size in layer.kernel_size) and not any(layer.padding)
+    # oneDNN's gradient of a strided 1 x 1 filter writes past its workspace where a channels-last
+    # image has few channels (uxlfoundation/oneDNN#6035); thinning the image first is the same
+    thin: tuple[Any, ...] = (..., *(slice(None, None, step) for step in layer.stride))
+    stride = (1,) * len(layer.stride) if point else layer.stride
+
+    def run(wide: Wide, _clients: int, x: Tensor) -> Tensor:
+        return convolve(
+            x[thin] if point else x,
+            wide[weight],
+            None if bias is None else wide[bias],
+            stride,
+            layer.padding,
+            layer.dilation,
+            x.shape[1] // wide[weight].shape[1],
+        )
+
+    return run
 
 
-def _as_is(node: fx.Node) -> Operator:
+def _linear(weight: str, bias: str | None) -> _Operator:
+    """(rows, clients x inputs) -> (rows, clients x outputs)."""
+
+    def run(wide: Wide, clients: int, x: Tensor) -> Tensor:
+        weights = wide[weight].view(clients, -1, wide[weight].shape[1])
+        rows = x.reshape(len(x), clients, -1).transpose(0, 1)
+        out = TORCH_KERNELS.linear(rows, weights, None).transpose(0, 1).reshape(len(x), -1)
+        return out if bias is None else out + wide[bias]
+
+    return run
+
+
+def _static_norm(layer: Any, weight: str, bias: str) -> _Operator:
+    assert isinstance(layer, StaticBatchNorm)
+
+    def run(wide: Wide, _clients: int, x: Tensor) -> Tensor:
+        return torch.batch_norm(
+            x, wide[weight], wide[bias], None, None, True, 0.0, layer.eps, False
+        )
+
+    return run
+
+
+def _batch_norm(layer: Any, names: tuple[str | None, ...]) -> _Operator:
+    """Batch norm by the batch, which updates the running statistics; ``names`` are its tensors'."""
+    momentum, eps = layer.momentum, layer.eps
+    if momentum is None:
+        raise UnstackableError("a cumulative average counts the batches of one client")
+
+    def run(wide: Wide, _clients: int, x: Tensor) -> Tensor:
+        scale, shift, mean, variance = (None if n is None else wide[n] for n in names)
+        return functional.batch_norm(x, mean, variance, scale, shift, True, momentum, eps)
+
+    return run
+
+
+def _as_is(node: fx.Node) -> _Operator:
     """The node's own function; only its tensors are put in."""
     target, constants = node.target, dict(node.kwargs)
     places = [i for i, a in enumerate(node.args) if isinstance(a, fx.Node)]

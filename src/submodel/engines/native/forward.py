@@ -41,8 +41,8 @@ class NativeForward:
     def __init__(self, wide: WideForward) -> None:
         self.module = wide.module
         self._wide = wide
-        self._recipe = make_recipe(wide.graph, wide.layers, wide.names)
-        self._inputs: tuple[int, int, int] = tuple(wide.example_shape)  # type: ignore[assignment]
+        self._recipe = make_recipe(wide.graph)
+        self._inputs: tuple[int, int, int] = wide.graph.shape  # type: ignore[assignment]
         names = (name for one in self._recipe for name in (one.weight, one.bias))
         self.names = list(dict.fromkeys(name for name in names if name is not None))
         self._numbers = {name: number for number, name in enumerate(self.names)}

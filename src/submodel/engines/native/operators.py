@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from submodel.engines.batched.program import DIRECT_CALLS
+from submodel.engines.batched.recording import DIRECT_CALLS
 from submodel.engines.native.library import load_library
 
 GELU_TANH, GELU, SILU = range(3)

@@ -6,17 +6,22 @@ graph does, from which it is made.
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import fx, nn
-from torch.nn import functional
+from torch import nn
 
-from submodel.engines.batched.forward import UnstackableError
+from submodel.engines.batched.forward import (
+    ADD,
+    FLATTEN,
+    MEAN,
+    RELU,
+    Graph,
+    GraphStep,
+    UnstackableError,
+)
 from submodel.engines.native import library
 from submodel.model.norm import Scaler, StaticBatchNorm
 
@@ -41,59 +46,34 @@ class Ingredient:
     flat: bool = False  # its output has no rows and columns
 
 
-_ADDITIONS: set[object] = {operator.add, operator.iadd, torch.add, "add", "add_"}
-_RELUS: set[object] = {functional.relu, functional.relu_, torch.relu, "relu", "relu_"}
-_MEANS: set[object] = {torch.mean, "mean"}
-_FLATTENS: set[object] = {torch.flatten, "flatten"}
-
-
-def make_recipe(
-    graph: fx.Graph, layers: Mapping[str, nn.Module], names: Mapping[int, str]
-) -> list[Ingredient]:
-    """The layers of a graph that has a wide form, in order, fused_layers where the kernels can.
+def make_recipe(graph: Graph) -> list[Ingredient]:
+    """The layers of a graph that has a wide form, in order, fused where the kernels can.
 
     Args:
-        graph: of the whole module, with the shape of every node in its ``meta``.
-        layers: its modules, by path.
-        names: the names of its parameters, by their id.
+        graph: of the whole module.
     """
-    values: dict[fx.Node, int] = {}
+    if len(graph.shape) != 3:
+        raise UnstackableError("the inputs are no images")
+    values = [0]  # of the graph -> of the recipe
     recipe: list[Ingredient] = []
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            if len(node.meta["shape"]) != 4:
-                raise UnstackableError("the inputs are no images")
-            values[node] = 0
-        elif node.op == "output":
-            last = values[node.args[0]]
+    for step in graph.steps:
+        inputs, output = tuple(values[place] for place in step.inputs), len(recipe) + 1
+        if isinstance(step.layer, nn.Identity):
+            values.append(inputs[0])
+            continue
+        if step.layer is not None:
+            recipe.append(_of_layer(step.layer, step, inputs, output))
         else:
-            sources = [a for a in node.args if isinstance(a, fx.Node)]
-            inputs = tuple(values[source] for source in sources)
-            target = layers[str(node.target)] if node.op == "call_module" else node.target
-            if isinstance(target, nn.Identity):
-                values[node] = inputs[0]
-                continue
-            output = len(recipe) + 1
-            if isinstance(target, nn.Module):
-                recipe.append(_of_layer(target, inputs, output, names, sources[0].meta["shape"]))
-            else:
-                recipe.append(_of_function(node, target, inputs, output))
-            values[node] = output
+            recipe.append(_of_function(step, inputs, output))
+        values.append(output)
+    last = values[graph.output]
     return _fuse(_needed_layers(recipe, last), last)
 
 
 def _of_layer(
-    layer: nn.Module,
-    inputs: tuple[int, ...],
-    output: int,
-    names: Mapping[int, str],
-    shape: Sequence[int],
+    layer: nn.Module, step: GraphStep, inputs: tuple[int, ...], output: int
 ) -> Ingredient:
-    kind = type(layer)
-    weight, bias = (
-        None if (tensor := getattr(layer, name, None)) is None else names[id(tensor)]
-        for name in ("weight", "bias")
-    )
+    kind, (weight, bias, *_) = type(layer), step.names
     if isinstance(layer, nn.Conv2d):
         return _convolution(layer, inputs, output, weight, bias)
     if kind is nn.Linear:
@@ -111,7 +91,7 @@ def _of_layer(
         return Ingredient(library.MEAN_POOL, inputs, output, kernel=(0, 0))
     if isinstance(layer, nn.MaxPool2d | nn.AvgPool2d):
         return _pool(layer, inputs, output)
-    raise UnstackableError(f"there is no kernel for {kind.__name__} of {tuple(shape)}")
+    raise UnstackableError(f"there is no kernel for {kind.__name__} of {step.shapes[0]}")
 
 
 def _convolution(
@@ -147,20 +127,18 @@ def _pool(layer: nn.MaxPool2d | nn.AvgPool2d, inputs: tuple[int, ...], output: i
     return Ingredient(kind, inputs, output, kernel=kernel, stride=strides[0])
 
 
-def _of_function(node: fx.Node, target: object, inputs: tuple[int, ...], output: int) -> Ingredient:
-    shapes = [a.meta["shape"] for a in node.args if isinstance(a, fx.Node)]
-    if target in _RELUS:
+def _of_function(step: GraphStep, inputs: tuple[int, ...], output: int) -> Ingredient:
+    shapes, is_plain = step.shapes, len(inputs) == len(step.node.args)
+    if step.function == RELU:
         return Ingredient(library.RELU, inputs, output)
-    if target in _ADDITIONS and len(inputs) == len(node.args) == 2 and shapes[0] == shapes[1]:
+    if step.function == ADD and is_plain and len(inputs) == 2 and shapes[0] == shapes[1]:
         return Ingredient(library.ADD, inputs, output)
-    if target in _FLATTENS:
+    if step.function == FLATTEN:
         return Ingredient(library.COPY, inputs, output, flat=True)
-    if target in _MEANS and len(shapes[0]) == 4:
-        dims: Any = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else ())
-        if sorted(d % 4 for d in ((dims,) if isinstance(dims, int) else dims)) == [2, 3]:
-            flat = len(node.meta["shape"]) == 2
-            return Ingredient(library.MEAN_POOL, inputs, output, kernel=(0, 0), flat=flat)
-    raise UnstackableError(f"there is no kernel for {node.format_node()}")
+    if step.function == MEAN and len(shapes[0]) == 4 and sorted(step.dims) == [2, 3]:
+        flat = len(step.shape) == 2
+        return Ingredient(library.MEAN_POOL, inputs, output, kernel=(0, 0), flat=flat)
+    raise step.refuse("has no kernel")
 
 
 def _pair(value: object) -> tuple[int, int] | None:

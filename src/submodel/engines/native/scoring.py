@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from submodel.algorithm.scorer import plain_scorer
+from submodel.algorithm.types import plain_scorer
 from submodel.engines.batched.forward import UnstackableError
 from submodel.engines.batched.wide import WideForward
 from submodel.engines.native import library

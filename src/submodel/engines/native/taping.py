@@ -7,8 +7,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from submodel.engines.batched.program import Fuse, tensors_made, tensors_read
-from submodel.engines.batched.recording import OperatorCall, Recording, Slot
+from submodel.engines.batched.recording import (
+    Fuse,
+    OperatorCall,
+    Recording,
+    Slot,
+    tensors_made,
+    tensors_read,
+)
 from submodel.engines.native import operators
 from submodel.engines.native.tape import Output, ScratchMemory, Tape, TapeStep
 from submodel.engines.native.tape_layers import LAYERS

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from submodel.algorithm.types import Setup, Task
-from submodel.engines.batched.loss import StackedLoss
-from submodel.engines.batched.schedule import StackedClient
-from submodel.engines.batched.stack import Share, Stack
+from submodel.engines.batched.engine import StackedClient
+from submodel.engines.batched.stack import Share, Stack, StackedLoss
 from submodel.engines.native.forward import NativeForward, StackView
 from submodel.engines.native.library import LANES, TensorSlot, TrainingPlan, load_library
-from submodel.local.sgd import Sgd
+from submodel.local.optimisers import Sgd
 from submodel.local.work import LocalWork, count_steps
 from submodel.model.inputs import columns
 from submodel.tasks.counting import LossBook

@@ -24,7 +24,7 @@ from submodel.algorithm.merge import Accumulator
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import State
 from submodel.engines.device import own_device
-from submodel.engines.processes.shared_updates import SharedUpdates
+from submodel.engines.processes.shared import SharedUpdates
 from submodel.errors import LostProcessError, SubmodelError
 
 _LENGTH_BYTES, _AT_ONCE = 8, 4088  # of a message: most are told in one exchange

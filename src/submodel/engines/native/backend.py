@@ -1,4 +1,4 @@
-"""Whether the native kernels can train a setup here."""
+"""The native kernels as a backend of stacks, and whether they can train a setup here."""
 
 from __future__ import annotations
 
@@ -11,17 +11,36 @@ from torch import Tensor, nn
 
 from submodel.algorithm.types import Setup
 from submodel.engines.batched.engine import COLLECTED_VALUES
-from submodel.engines.batched.forward import UnstackableError
+from submodel.engines.batched.forward import Forward, UnstackableError
+from submodel.engines.batched.layers import Gradients
 from submodel.engines.batched.vmap import MappedForward
 from submodel.engines.batched.wide import WideForward
-from submodel.engines.estimate import Estimate
+from submodel.engines.estimate import NATIVE_COSTS, Estimate
 from submodel.engines.native.build import BuildError
 from submodel.engines.native.forward import NativeForward
 from submodel.engines.native.layers import native_kernels
+from submodel.engines.native.taping import make_fuse
+from submodel.engines.native.training import WholeTraining
 from submodel.model.build import build_module
 from submodel.model.cut import WHOLE
 from submodel.model.inputs import Inputs, take_rows
-from submodel.schemes.roles import step_rule
+
+
+class NativeBackend:
+    """What `BatchedEngine` computes stacks by, in the place of torch."""
+
+    costs = NATIVE_COSTS
+
+    def __init__(self) -> None:
+        self.kernels, self.fuse = native_kernels(), make_fuse()
+
+    def forward(self, wide: WideForward) -> NativeForward:
+        """The kernels for a net that has a wide form."""
+        return NativeForward(wide)
+
+    def training(self, forward: Forward, setup: Setup) -> WholeTraining | None:
+        """All steps of a stack in one call, for nets of `forward`."""
+        return WholeTraining(forward, setup) if isinstance(forward, NativeForward) else None
 
 
 def native_refusal(setup: Setup, device: torch.device) -> str | None:
@@ -37,7 +56,7 @@ def native_refusal(setup: Setup, device: torch.device) -> str | None:
         return f"they compute in float32, and local.precision is {setup.work.precision!r}"
     if any(p.dtype != torch.float32 for p in setup.module.parameters()):
         return "they compute in float32, and the model has other numbers"
-    if any(step_rule(setup.scheme, c) is not None for c in setup.population.capacities):
+    if any(setup.scheme.step_rule(c) is not None for c in setup.population.capacities):
         return "the scheme takes steps of its own"
     example = take_rows(setup.clients.dataset.train.x, slice(2))
     try:
@@ -56,14 +75,16 @@ def _layers_refusal(setup: Setup, example: Inputs) -> str | None:
     module = build_module(setup.module, cut).train()
     if 2 * sum(p.numel() for p in module.parameters()) > COLLECTED_VALUES:
         return "the model is too large for stacks"
-    kernels, calls = native_kernels(), list[Tensor]()
-
-    def linear(x: Tensor, *rest: Any) -> Tensor:
-        calls.append(x)
-        return kernels.linear(x, *rest)
-
     with suppress(UnstackableError):
         WideForward(module, example)
         return "the model has neither convolutions of images nor attention"
-    MappedForward(module, setup.module, example, replace(kernels, linear=linear))
+    kernels, calls = native_kernels(), list[Tensor]()
+    own, *others = kernels.kernels["linear"]
+
+    def forward(x: Tensor, *rest: Any) -> tuple[Tensor, Gradients]:
+        calls.append(x)
+        return own.forward(x, *rest)
+
+    noting = {**kernels.kernels, "linear": [replace(own, forward=forward), *others]}
+    MappedForward(module, setup.module, example, replace(kernels, kernels=noting))
     return None if calls else "the model has no layers that they know"
