@@ -13,8 +13,13 @@ import torch
 from torch import Tensor, nn
 
 import submodel
-from submodel.algorithm.client_scores import client_tests, score_clients
-from submodel.algorithm.evaluation import capacity_models, evaluate_model, evaluation_module
+from submodel.algorithm.evaluation import (
+    capacity_models,
+    client_tests,
+    evaluate_model,
+    evaluation_module,
+    score_clients,
+)
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.score import score
 from submodel.algorithm.types import Setup, State

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.evaluation import evaluate_model
-from submodel.algorithm.lending import lent_module
 from submodel.algorithm.rounds import initial_state
+from submodel.algorithm.score import lent_module
 from submodel.algorithm.types import Assignment
 from submodel.model.build import tensors_of
 from submodel.model.cut import WHOLE

@@ -14,15 +14,15 @@ from torch import Tensor
 from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.merge import (
     FILL_IN,
+    LARGEST_WEIGHT_SUM,
     SELECTIVE,
     Accumulator,
     coverage,
     exact_weight,
     merge_rule,
 )
-from submodel.algorithm.merge.accumulator import LARGEST_WEIGHT_SUM
-from submodel.algorithm.projection import Ball, Box
 from submodel.algorithm.rounds import initial_state, plan
+from submodel.algorithm.server import Ball, Box
 from submodel.model.axes import declare
 from submodel.model.cut import CoordinateCut, Cut, UnitCut, gather
 from tests.support.common import RULES, WIDTHS, tiny_setup

@@ -10,17 +10,15 @@ import torch
 from torch import Tensor
 
 from submodel.algorithm.merge import (
+    FILL_IN,
     SELECTIVE,
     Accumulator,
-    blocks,
+    MergeRule,
     coverage,
-    crossings,
-    groups,
-    one_tensor,
     waiting,
 )
-from submodel.algorithm.merge.covering import count_union
 from submodel.algorithm.merge.rules import average
+from submodel.model.axes.layout import Indices
 from submodel.model.cut import WHOLE, CoordinateCut, Cut, PlannedCut, flat, gather
 from tests.support.exchange import merge_all_updates, merge_in_threads
 
@@ -98,23 +96,9 @@ def reference(updates: Updates) -> Tensors:
     return result
 
 
-def row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flat, "_MOST", 0)  # of small tensors, which are merged as one
-    monkeypatch.setattr(one_tensor, "_LEAST", 1)
-    monkeypatch.setattr(groups, "_LEAST", 1)
-    monkeypatch.setattr(groups, "_PIECE", 50)
-    monkeypatch.setattr(crossings, "_LEAST_OUTSIDE", 2.0)
-
-
-def where_cuts_cross(monkeypatch: pytest.MonkeyPatch) -> None:
-    row_groups(monkeypatch)
-    monkeypatch.setattr(crossings, "_LEAST_OUTSIDE", 0.0)
-    monkeypatch.setattr(crossings, "_PIECE", 50)
-
-
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flat, "_MOST", 0)
-    monkeypatch.setattr(blocks, "_VALUES", 300)
+    monkeypatch.setattr(waiting, "_BLOCK", 300)
 
 
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,12 +108,10 @@ def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     little_room(monkeypatch)
-    monkeypatch.setattr(blocks, "_MOST_IN_MEMORY", 1)
+    monkeypatch.setattr(waiting, "_MOST_IN_MEMORY", 1)
 
 
-@pytest.mark.parametrize(
-    "limits", [None, row_groups, where_cuts_cross, small_blocks, little_room, no_memory]
-)
+@pytest.mark.parametrize("limits", [None, small_blocks, little_room, no_memory])
 @pytest.mark.parametrize("case", CASES)
 def test_the_bits_do_not_depend_on_where_sums_are(
     case: str,
@@ -158,6 +140,7 @@ def test_the_bits_do_not_depend_on_where_sums_are(
     weights = alone.holder_weights(MODEL)
     assert all(torch.equal(held[name], weights[name]) for name in MODEL)
     masks = alone.coverage_masks()
+    assert list(masks) == list(MODEL)
     assert all(torch.equal(held[name] > 0, masks[name]) for name in MODEL)
     count = sum(int((t > 0).sum()) for t in held.values())
     assert coverage([alone]) == count / sum(t.numel() for t in MODEL.values())
@@ -190,16 +173,56 @@ def test_clients_of_one_cut_take_no_more_memory_the_more_they_are() -> None:
     assert sums.merge()["w"].sum() == 1024 * 256
 
 
-def test_the_union_is_counted_without_masks() -> None:
-    generator = np.random.default_rng(0)
-    for count in (1, 2, 5, 70):
-        cuts = [
-            PlannedCut(
-                {"w": tuple((d, generator.choice(n, n // 9, replace=False)) for d, n in sizes)}
-            )
-            for sizes in [((0, 90), (2, 60))] * count
-        ]
-        mask = torch.zeros(90, 20, 60, dtype=torch.bool)
-        for cut in cuts:
-            cut.put("w", mask, True)
-        assert count_union(cuts, "w", mask.shape) == int(mask.sum())
+LARGE = {"w": draw((700, 120, 3), 60), "b": draw((700,), 61)}  # as many as no call takes at once
+
+
+def some(count: int, of: int, seed: int) -> Indices:
+    return np.random.default_rng(seed).choice(of, count, replace=False)
+
+
+def large_cut(rows: Indices, columns: Indices) -> Cut:
+    return PlannedCut({"w": ((0, rows), (1, columns)), "b": ((0, rows),)})
+
+
+LARGE_CUTS: dict[str, list[Cut]] = {
+    "few of them": [large_cut(some(90, 700, n), some(15, 120, n + 9)) for n in range(4)],
+    "many of them": [large_cut(some(400, 700, n), some(90, 120, n + 9)) for n in range(9)],
+    "each in the next": [large_cut(np.arange(70 * n), np.arange(12 * n)) for n in (1, 2, 4, 10)],
+    "one cut": [large_cut(some(300, 700, 1), np.arange(40, 80))] * 5,
+    "the same columns": [large_cut(some(300, 700, n), np.arange(40, 80)) for n in range(3)],
+    "all of it and less": [WHOLE, large_cut(some(300, 700, 1), np.arange(60))],
+    "more than wait": [large_cut(some(600, 700, n), some(110, 120, n)) for n in range(23)] * 4,
+}
+
+
+@pytest.mark.parametrize("case", LARGE_CUTS)
+@pytest.mark.parametrize("rule", [SELECTIVE, FILL_IN], ids=["selective", "fill_in"])
+def test_large_tensors_are_merged_to_the_bits_of_exact_sums(case: str, rule: MergeRule) -> None:
+    """Changes are multiples of 2^-20 below 2: their sums are exact in float64."""
+    model = {name: (tensor * 2**20).round() / 2**20 for name, tensor in LARGE.items()}
+    updates = []
+    for number, cut in enumerate(LARGE_CUTS[case]):
+        moved = {
+            n: t + (draw(t.shape, number) * 2**17).round().clamp(-(2**21), 2**21) / 2**20
+            for n, t in gather(cut, model).items()
+        }
+        updates.append((cut, moved, 1.0 + number % 3))
+    sums, everyone = Accumulator(model, rule), sum(weight for *_, weight in updates)
+    for one in updates:
+        sums.add(*one)
+    expected, covered = {}, 0
+    for name, whole in model.items():
+        change, holders = torch.zeros((2, *whole.shape), dtype=torch.float64)
+        for cut, tensors, weight in updates:
+            cut.add(name, change, (tensors[name].double() - cut.part(name, whole)) * weight)
+            cut.add(name, holders, weight)
+        expected[name] = average(whole, change, holders, everyone, rule)
+        covered += int(holders.count_nonzero())
+    assert all(torch.equal(expected[name], tensor) for name, tensor in sums.merge().items())
+    assert coverage([sums]) == covered / sum(t.numel() for t in model.values())
+
+    shares = [Accumulator(model, rule) for _ in range(2)]
+    for number, one in enumerate(updates):
+        shares[number % 2].add(*one)
+    for tensors in merge_in_threads(shares):
+        assert all(torch.equal(expected[name], tensors[name]) for name in model)

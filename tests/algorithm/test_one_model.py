@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from submodel.algorithm.merge import Accumulator, merge_rule, waiting
-from submodel.algorithm.one_model import OneModel
-from submodel.algorithm.rounds import initial_state, step
+from submodel.algorithm.rounds import OneModel, initial_state, step
 from submodel.config import parse
 from submodel.engines.serial import SerialEngine
 from submodel.model.cost import CostModel

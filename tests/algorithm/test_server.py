@@ -27,6 +27,7 @@ from submodel.runs import checkpoint
 from submodel.runs.callbacks import Tell
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
+from tests.pins import errors
 from tests.support.common import RULES, tiny_images, tiny_setup
 
 STEPS: dict[str, dict[str, Any]] = {
@@ -261,8 +262,9 @@ def test_the_projection_comes_after_the_step(name: str) -> None:
 @pytest.mark.parametrize(("lr", "reason"), [(1e300, "not finite"), (1e9, "training diverged")])
 def test_a_step_too_far_ends_the_run_in_words(name: str, lr: float, reason: str) -> None:
     setup = small(server=STEPS[name] | {"lr": lr})
-    with pytest.raises(DivergedError, match=rf"round 1: .*{reason}.*server\.lr"):
+    with pytest.raises(DivergedError, match=rf"round 1: .*{reason}.*server\.lr") as caught:
         rounds(setup, 1)
+    errors.check("step too far", f"{name}, {lr:g}", caught.value)
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -320,6 +322,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
 def test_keys_that_mean_nothing_are_refused(message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse({"server": MISTAKES[message]})
+    errors.check("server", MISTAKES[message], caught.value)
     assert str(caught.value).startswith(message)
 
 

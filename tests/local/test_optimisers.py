@@ -9,11 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from submodel.local.adafactor import Adafactor
-from submodel.local.adam import LocalAdam, LocalAdamW
-from submodel.local.optimisers import Optimiser
-from submodel.local.proximal import Proximal
-from submodel.local.sgd import Sgd
+from submodel.local.adam import Adafactor, LocalAdam, LocalAdamW
+from submodel.local.optimisers import Optimiser, Proximal, Sgd
 
 LR = 0.01
 TORCHS: dict[str, tuple[Optimiser, Callable[[Any], torch.optim.Optimizer]]] = {

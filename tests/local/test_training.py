@@ -16,7 +16,7 @@ from submodel.local.schedule import Constant, Cosine, Steps
 from submodel.local.training import train_module
 from submodel.local.work import LocalWork, batches
 from submodel.model.norm import StaticBatchNorm, calibrate
-from submodel.tasks.classification import MaskedCrossEntropy
+from submodel.tasks.loss import MaskedCrossEntropy
 
 
 def test_epochs_use_every_example_once_and_steps_stop_in_time() -> None:

@@ -1,1 +1,29 @@
-"""A round: its parts, and how updates become a model. May import schemes and below."""
+"""A round: its parts, and how updates become a model."""
+
+from typing import TYPE_CHECKING
+
+from submodel.lazy import lazily
+
+if TYPE_CHECKING:
+    from submodel.algorithm.dispatch import Dispatcher
+    from submodel.algorithm.execution import Bundle
+    from submodel.algorithm.merge import FILL_IN, SELECTIVE, Accumulator, average
+    from submodel.algorithm.rounds import initial_state, plan, step
+    from submodel.algorithm.server import shrinkage
+    from submodel.algorithm.types import Assignment, Outcome, Setup, State, Task, Update
+
+__all__ = [
+    "FILL_IN", "SELECTIVE", "Accumulator", "Assignment", "Bundle", "Dispatcher", "Outcome", "Setup",
+    "State", "Task", "Update", "average", "initial_state", "plan", "shrinkage", "step",
+]  # fmt: skip
+__getattr__ = lazily(
+    __name__,
+    {
+        "submodel.algorithm.dispatch": "Dispatcher",
+        "submodel.algorithm.execution": "Bundle",
+        "submodel.algorithm.merge": "FILL_IN SELECTIVE Accumulator average",
+        "submodel.algorithm.server": "shrinkage",
+        "submodel.algorithm.rounds": "initial_state plan step",
+        "submodel.algorithm.types": "Assignment Outcome Setup State Task Update",
+    },
+)

@@ -6,27 +6,21 @@ like any other work: one step on the whole model, whose change is the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from submodel.algorithm.execution import Bundle, Engine, Group
-from submodel.algorithm.gradients import WORK, gradients
 from submodel.algorithm.merge import FILL_IN, Accumulator
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment, Failure, Setup, State, Task
 from submodel.errors import DivergedError, SilentRoundError
+from submodel.local.work import LocalWork
 from submodel.model.cost import CostModel
-from submodel.model.cut import WHOLE, CoordinateCut, gather
-from submodel.schemes import Adaptation, Adapts, Scheme, role
-
-
-def adapting_scheme(scheme: Scheme, round_: int) -> Adapts | None:
-    """The scheme, if it adapts before this round."""
-    adapts = role(scheme, Adapts)
-    return adapts if adapts is not None and adapts.adapts(round_) else None
+from submodel.model.cut import WHOLE, CoordinateCut, Tensors, gather
+from submodel.schemes import Adaptation, BorrowsMasks, Observation, Scheme
 
 
 def adapt_state(
@@ -39,8 +33,7 @@ def adapt_state(
     tally: Tally,
 ) -> State:
     """The state with which the round begins; what the clients did for it is in the tally."""
-    scheme = adapting_scheme(setup.scheme, state.round)
-    if scheme is None:
+    if not setup.scheme.adapts(state.round):
         return state
     now = Adaptation(
         setup.seed,
@@ -52,7 +45,7 @@ def adapt_state(
         lambda masks: squared_gradients(setup, state, engine, assignments, group, tally, masks),
         costs.flops_per_weight,
     )
-    tensors, memory = scheme.adapt(now)
+    tensors, memory = setup.scheme.adapt(now)
     tally.lap("adapt")
     return replace(state, tensors=dict(tensors)).remember("scheme", memory)
 
@@ -105,3 +98,72 @@ def squared_gradients(
             raise SilentRoundError(f"round {state.round + 1}: no gradient ({tally.why()})")
         raise DivergedError(f"round {state.round + 1}: no client has a finite gradient")
     return everything | accumulator.merge()
+
+
+def observers_of(scheme: Scheme, round_: int) -> list[Scheme]:
+    """Those that observe this round: the scheme, and the one whose masks it borrows."""
+    others = observers_of(scheme.masks_of, round_) if isinstance(scheme, BorrowsMasks) else []
+    return [scheme, *others] if scheme.observes(round_) else others
+
+
+def observe(
+    setup: Setup, state: State, engine: Engine, tasks: Iterable[Task], tally: Tally
+) -> None:
+    """Note what the scheme sees of clients and their sub-models, before they train."""
+    observers = observers_of(setup.scheme, state.round)
+    for task in tasks if observers else ():
+        tally.note(_notes(setup, state, engine, task, observers))
+        tally.lap("observe")
+
+
+def _notes(
+    setup: Setup, state: State, engine: Engine, task: Task, observers: Sequence[Scheme]
+) -> dict[str, float]:
+    """What observers see of one client; where two use a name, the scheme's own counts."""
+    whole = replace(
+        task,
+        assignment=replace(task.assignment, capacity=1.0),
+        cut=WHOLE,
+        tensors=gather(WHOLE, state.tensors),
+        scales={},
+    )
+    now = Observation(
+        client_gradient(setup, state, engine, whole),
+        client_gradient(setup, state, engine, task),
+        state.round,
+    )
+    notes: dict[str, float] = {}
+    for observer in reversed(observers):
+        notes |= observer.observe(now)
+    return notes
+
+
+def client_gradient(setup: Setup, state: State, engine: Engine, task: Task) -> dict[str, Tensor]:
+    """The gradient m (.) grad f(m (.) w) over all examples of a client, in whole shapes."""
+    (update,) = engine.run([replace(task, work=WORK, step_rule=None)])
+    if isinstance(update, Failure):
+        raise SilentRoundError(f"nothing to observe: {update.reason}")
+    names = [name for name, _ in setup.module.named_parameters()]
+    whole = {name: torch.zeros_like(state.tensors[name]) for name in names}
+    trained_names = setup.travel.of_update(whole)
+    for name, part in gradients(task.tensors, update.tensors, trained_names).items():
+        task.cut.add(name, whole[name], part)
+    return whole
+
+
+_STEP = 2.0**24
+"""So long that float32 rounds w off w - step * gradient, and nothing off the gradient."""
+WORK = LocalWork(lr=_STEP, epochs=None, steps=1, batch_size=None)
+"""What the client does."""
+
+
+def gradients(before: Tensors, after: Tensors, names: Iterable[str]) -> dict[str, Tensor]:
+    """What `WORK` moved the tensors by, per step size.
+
+    >>> import torch
+    >>> gradients({"w": torch.tensor([1.0])}, {"w": torch.tensor([1.0 - 2.0**23])}, ["w"])
+    {'w': tensor([0.5000])}
+    """
+    return {
+        n: ((before[n].double() - after[n].double()) / _STEP).to(before[n].dtype) for n in names
+    }

@@ -1,6 +1,6 @@
 """Where a round's updates are added up: in one place, or in each cell of a hierarchical scheme.
 
-Clients of a cell average among themselves. In rounds that `HasCells.joins` names, the cells' models
+Clients of a cell average among themselves. In rounds that `Scheme.joins` names, the cells' models
 w_c are merged, by the rule of the run, and until then the global model w waits:
 
     delta_j = sum_c h_c[j] (w_c[j] - w[j]) / D_j,
@@ -23,30 +23,6 @@ from submodel.algorithm.merge import average
 from submodel.algorithm.types import Setup, State
 from submodel.model.axes import CLASSES, Axes
 from submodel.model.cut import Cut
-from submodel.schemes import HasCells, Scheme, role
-
-
-class _OneCell:
-    """Where a scheme has no cells: everyone is in one, which is joined in every round."""
-
-    cells = 1
-
-    def cell(self, client: int) -> int:  # noqa: ARG002
-        return 0
-
-    def joins(self, round_: int) -> bool:  # noqa: ARG002
-        return True
-
-
-def cells_of(scheme: Scheme) -> HasCells:
-    """The cells of a scheme; one, if it divides nobody.
-
-    >>> from submodel.schemes import Hierarchical, Static
-    >>> cells_of(Hierarchical(3)).cell(4), cells_of(Static()).cell(4)
-    (1, 0)
-    """
-    return role(scheme, HasCells) or _OneCell()
-
 
 CutOfCell = Callable[[int], Cut]
 _OWNER = "cells"
@@ -63,7 +39,7 @@ def _row_counted_tensors(axes: Axes) -> list[str]:
 
 def begin(setup: Setup, state: State) -> State:
     """The state in which all cells begin from the global model, without updates so far."""
-    cells, tensors = cells_of(setup.scheme).cells, setup.travel.of_update(state.tensors)
+    cells, tensors = setup.scheme.cells, setup.travel.of_update(state.tensors)
     if cells == 1:
         return state
     memory = {"weights": torch.zeros(cells, dtype=torch.float64)}
@@ -79,7 +55,7 @@ class Cells:
 
     def __init__(self, setup: Setup, state: State) -> None:
         self._setup, self._state = setup, state
-        self._of = cells_of(setup.scheme)
+        self._of = setup.scheme
         self._count = self._of.cells
         self._memory = state.recall(_OWNER)
         self._tensors_back = setup.travel.of_update(state.tensors)

@@ -8,8 +8,7 @@ from submodel.plugins import Kind, Offer
 
 if TYPE_CHECKING:
     from submodel.algorithm.merge import MergeRule
-    from submodel.algorithm.projection import Projection
-    from submodel.algorithm.server import ServerStep
+    from submodel.algorithm.server import Projection, ServerStep
 
 RULES: Kind[MergeRule] = Kind(
     noun="merge rule",
@@ -37,9 +36,9 @@ PROJECTIONS: Kind[Projection] = Kind(
     is_one=callable,
     is_function=True,
     offers={
-        "none": Offer("submodel.algorithm.projection:NoProjection", "the whole space"),
-        "ball": Offer("submodel.algorithm.projection:Ball", "all parameters together"),
-        "box": Offer("submodel.algorithm.projection:Box", "every weight by itself"),
+        "none": Offer("submodel.algorithm.server:NoProjection", "the whole space"),
+        "ball": Offer("submodel.algorithm.server:Ball", "all parameters together"),
+        "box": Offer("submodel.algorithm.server:Box", "every weight by itself"),
     },
 )
 

@@ -10,30 +10,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from submodel.algorithm.adaptation import adapt_state
+from submodel.algorithm.adaptation import adapt_state, observe
 from submodel.algorithm.cells import Cells
 from submodel.algorithm.cells import begin as begin_cells
-from submodel.algorithm.client_slots import ClientSlots
-from submodel.algorithm.clients import Present
-from submodel.algorithm.dispatch import Dispatcher
-from submodel.algorithm.execution import ALONE, Engine, Group
-from submodel.algorithm.holdings import open_book
+from submodel.algorithm.dispatch import ClientSlots, Dispatcher
+from submodel.algorithm.execution import ALONE, Engine, Group, Workers
 from submodel.algorithm.merge import FILL_IN, Accumulator, coverage, unsound
-from submodel.algorithm.observation import observe
-from submodel.algorithm.one_model import OneModel, can_overwrite
-from submodel.algorithm.tally import RoundReport, Tally
-from submodel.algorithm.types import Assignment, Setup, State, Task, Update
-from submodel.algorithm.workers import Workers
+from submodel.algorithm.server import MayForget
+from submodel.algorithm.tally import RoundReport, Tally, open_book
+from submodel.algorithm.types import Assignment, Present, Setup, State, Task, Update
 from submodel.data import Population
 from submodel.errors import DivergedError, SilentRoundError, SubmodelError
 from submodel.model.build import release, tensors_of
 from submodel.model.cost import CostModel
-from submodel.schemes import HasMemory, role
-from submodel.schemes.roles import output_passes, pass_cuts, sends_masks, step_rule
+from submodel.schemes.base import output_passes, pass_cuts, sends_masks
 from submodel.tasks.counting import NOTHING_COUNTS
 
 _log = logging.getLogger(__name__)
@@ -55,8 +49,7 @@ def initial_state(setup: Setup, *, take: bool = False, follows: bool = False) ->
         tensors = {n: t.clone() for n, t in tensors_of(setup.module).items()}
     parameters = {n: tensors[n] for n, _ in setup.module.named_parameters()}
     state = begin_cells(setup, State(0, tensors))
-    memory = role(setup.scheme, HasMemory)
-    state = state.remember("scheme", {} if memory is None else memory.begin(parameters))
+    state = state.remember("scheme", setup.scheme.begin(parameters))
     return state.remember("server", setup.server.begin(setup.travel.of_update(parameters)))
 
 
@@ -163,7 +156,7 @@ def _add(setup: Setup, cells: Cells, update: Update, tally: Tally) -> bool:
     if reason := _add_sound(setup, accumulator, update):
         tally.refuse(update.assignment.client, reason)
         return False
-    rule = step_rule(setup.scheme, update.assignment.capacity)
+    rule = setup.scheme.step_rule(update.assignment.capacity)
     passes = pass_cuts(rule, update.cut, update.passes, setup.least)
     tally.accept(update.cut, update.examples_used, update.loss, passes, update.examples_counted)
     tally.hold(update.assignment, update.cut)
@@ -282,3 +275,32 @@ def output_step(
     if tally.missing or tally.refusals:
         _log.warning("the output step was taken without %s", tally.why())
     return replace(state, tensors=_project(setup, {**state.tensors, **accumulator.merge()}))
+
+
+@dataclass
+class OneModel:
+    """Leave to write over the model of a round.
+
+    Args:
+        is_torn: whether that has begun, and the round does not count yet.
+        writes: whether this process does; another one may do it for all.
+    """
+
+    is_torn: bool = False
+    writes: bool = True
+
+
+def can_overwrite(setup: Setup, state: State, cells: Cells) -> bool:
+    """Whether nothing needs the model before the round once updates are summed.
+
+    Args:
+        setup: its server step may look back.
+        state: what it remembers may lie in the memory of the model.
+        cells: those of the round.
+    """
+    server = setup.server
+    if not (isinstance(server, MayForget) and server.forgets_old and cells.can_overwrite):
+        return False
+    addresses = {t.untyped_storage().data_ptr() for t in state.tensors.values()}
+    others = [*state.memory.values(), *state.client_slots.values()]
+    return addresses.isdisjoint(t.untyped_storage().data_ptr() for t in others)

@@ -1,12 +1,18 @@
-"""Scores of a module on examples: the mean loss, and the metrics of the task.
+"""Scores of a module on examples, the mean loss and the metrics of the task; modules to be scored.
 
-In a group of processes each computes some of the batches, and all know the result.
+In a group of processes each computes some of the batches, and all know the result. Building the
+module of a cut takes as long as a small model's pass over its test part, so modules are lent, and
+kept for the next evaluation where it has the same shapes. Modules of torch and of our own keep
+nothing of a pass but what is set anew, so these may serve again; others are built for every
+evaluation, as are those of larger models: their weights would be kept, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +21,10 @@ from torch.nn.modules.conv import _ConvNd
 from submodel.algorithm.types import Setup
 from submodel.data import Examples
 from submodel.errors import DataError
+from submodel.model.build import build_module, load, load_local, sharing, to_device
+from submodel.model.cut import WHOLE, Cut, gather
 from submodel.model.inputs import Inputs, map_inputs, split_rows, take_rows
-from submodel.model.norm import Spread, in_order, stop_training
+from submodel.model.norm import Spread, in_order, quicken_pools, stop_training
 from submodel.tasks.counting import batch_weights, check_unknown, value_of
 
 BATCH = 200
@@ -168,3 +176,96 @@ def _rows(
         return torch.cat([row, *sums])
 
     return torch.stack(spread(len(inputs), of_batch))
+
+
+_MOST_MODULES, _MOST_VALUES = 16, 1 << 20  # of a model; and of the weights that each may keep
+_Key = tuple[tuple[tuple[str, int], ...], str]
+_SHELVES: WeakKeyDictionary[nn.Module, dict[_Key, nn.Module]] = WeakKeyDictionary()
+
+
+def load_cut(
+    module: nn.Module, tensors: Mapping[str, Tensor], cut: Cut, device: torch.device | str
+) -> nn.Module:
+    """The module of a cut with weights of its own.
+
+    Args:
+        module: the full one.
+        tensors: the full weights.
+        cut: what is taken of them.
+        device: where it computes.
+    """
+    small = to_device(build_module(module, cut), device)
+    load(small, _parts(tensors, cut, device))
+    return small
+
+
+def share_cut(
+    module: nn.Module, tensors: Mapping[str, Tensor], cut: Cut, device: torch.device | str
+) -> nn.Module:
+    """As `load_cut`, but the whole model computes with the tensors: nobody may change them.
+
+    Args:
+        module: the full one.
+        tensors: the full weights.
+        cut: what is taken of them.
+        device: where it computes.
+    """
+    if cut is WHOLE:
+        return sharing(module, tensors).to(device)
+    return load_cut(module, tensors, cut, device)
+
+
+@contextmanager
+def lent_module(
+    module: nn.Module, tensors: Mapping[str, Tensor], cut: Cut, device: torch.device | str
+) -> Iterator[nn.Module]:
+    """The module of a cut for evaluation, laid out as its kernels want; only to be used in here.
+
+    Args:
+        module: the full one.
+        tensors: the full weights, which nobody may change meanwhile.
+        cut: what is taken of them.
+        device: where it computes.
+
+    >>> net = nn.Sequential(nn.Linear(2, 1, bias=False))
+    >>> with lent_module(net, {"0.weight": torch.ones(1, 2)}, WHOLE, "cpu") as first:
+    ...     first(torch.ones(1, 2)).tolist()
+    [[2.0]]
+    >>> with lent_module(net, {"0.weight": torch.zeros(1, 2)}, WHOLE, "cpu") as second:
+    ...     second(torch.ones(1, 2)).tolist(), second is first
+    ([[0.0]], True)
+    """
+    shelf = _SHELVES.setdefault(module, {}) if _can_serve_again(module) else {}
+    key = (cut.shape_key, str(device))
+    small = shelf.pop(key, None)  # nobody else is lent it meanwhile
+    if small is None:
+        small = share_cut(module, tensors, cut, device).eval()
+        lay_out_images(small, layout_of(small))
+        quicken_pools(small)
+    else:
+        load(small, _parts(tensors, cut, device))
+        load_local(small, module, cut)
+    yield small
+    while len(shelf) >= _MOST_MODULES:
+        del shelf[next(iter(shelf))]
+    shelf[key] = small
+
+
+def _parts(
+    tensors: Mapping[str, Tensor], cut: Cut, device: torch.device | str
+) -> dict[str, Tensor]:
+    if cut is WHOLE:
+        return {name: tensor.to(device) for name, tensor in tensors.items()}
+    return {name: tensor.to(device) for name, tensor in gather(cut, tensors).items()}
+
+
+def _can_serve_again(module: nn.Module) -> bool:
+    """Whether a pass leaves nothing in the module that another pass could see."""
+    is_small = sum(parameter.numel() for parameter in module.parameters()) <= _MOST_VALUES
+    return is_small and all(map(_is_plain_layer, module.modules()))
+
+
+def _is_plain_layer(layer: nn.Module) -> bool:
+    is_known = type(layer).__module__.startswith(("torch.nn.modules.", "submodel.model."))
+    is_changed = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
+    return is_known and not is_changed and not isinstance(layer, nn.RNNBase)

@@ -1,39 +1,143 @@
-"""What a round is made of: setup, state, assignments, tasks, and the updates that come back."""
+"""What a round is made of: clients, setup, state, assignments, tasks, updates that come back."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Literal
+from functools import cached_property, lru_cache
+from typing import Literal, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from submodel.algorithm.clients import Clients
 from submodel.algorithm.merge import SELECTIVE, Accumulator, HasSums, MergeRule, exact_weight
 from submodel.algorithm.packing import Transport
-from submodel.algorithm.projection import NoProjection, Projection
-from submodel.algorithm.scorer import Scorer, plain_scorer
-from submodel.algorithm.server import Plain, ServerStep
-from submodel.data import Population
+from submodel.algorithm.server import NoProjection, Plain, Projection, ServerStep
+from submodel.data import Dataset, Examples, Partition, Population
 from submodel.data.augmentations import Augmentations
 from submodel.local.schedule import Constant, Schedule
 from submodel.local.work import LocalWork
 from submodel.model.axes import Axes
-from submodel.model.cut import COORDINATES, Cut, Granularity
+from submodel.model.cut import COORDINATES, Cut, Granularity, Tensors
+from submodel.model.inputs import Inputs, call
 from submodel.model.norm import Statistics
 from submodel.model.travel import Travel, travel_of
 from submodel.model.zoo.adapters import FactorPair, factor_pairs
 from submodel.schemes import Scheme
-from submodel.schemes.protocols import Passes, StepRule
-from submodel.schemes.random.independent import Alignment
-from submodel.tasks.absent import AbsentLabels
+from submodel.schemes.base import Passes, StepRule
 from submodel.tasks.counting import NOTHING_COUNTS
 from submodel.tasks.loss import Loss
 from submodel.tasks.metrics import BatchMetric
+from submodel.tasks.registry import AbsentLabels
+
+_RECENT_CLIENTS = 256
+Model = tuple[Tensors, Cut]
+"""A whole model's tensors, and what is held of them."""
+Present = Mapping[int, float | None]
+"""The clients that are there, each with the capacity that it reported; None: as configured."""
+
+
+class Clients(Protocol):
+    """The clients' data, here or on their own devices."""
+
+    @property
+    def dataset(self) -> Dataset:
+        """What the server has of it: shapes, classes, the test part."""
+        ...
+
+    def indices(self, client: int) -> NDArray[np.int64]:
+        """The positions of the client's examples in the training set, where they are here."""
+        ...
+
+    def size(self, client: int) -> int:
+        """How many examples the client has."""
+        ...
+
+    def examples(self, client: int) -> Examples:
+        """The examples of one client, where they are here."""
+        ...
+
+    def labels(self, client: int) -> NDArray[np.int64]:
+        """The class labels that the client has, ascending."""
+        ...
+
+    def present(self, round_: int | None) -> Present | None:
+        """Who is there to take part in a round, or in the output step (None); may wait for them.
+
+        None where all clients are there.
+        """
+        ...
+
+    def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
+        """What the static norms of each model see of the clients' data: rows of `norm.moments`.
+
+        None where the data is here, or nobody can tell.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class PartitionedClients:
+    """Clients whose data is here: the parts of one dataset, asked for one client at a time."""
+
+    dataset: Dataset
+    partition: Partition
+
+    @cached_property
+    def _recent(self) -> Callable[[int], NDArray[np.int64]]:
+        """A round asks for the same clients several times."""
+        return lru_cache(maxsize=_RECENT_CLIENTS)(self.partition.indices)
+
+    def indices(self, client: int) -> NDArray[np.int64]:
+        """The positions of the client's examples in the training set; not to be changed."""
+        return self._recent(client)
+
+    def size(self, client: int) -> int:
+        """How many examples the client has."""
+        return self.partition.size(client)
+
+    def examples(self, client: int) -> Examples:
+        """The examples of one client."""
+        return self.dataset.train.take(torch.from_numpy(self.indices(client)))
+
+    def labels(self, client: int) -> NDArray[np.int64]:
+        """The class labels that the client has, ascending; not to be changed."""
+        return self._recent_labels(client)
+
+    @cached_property
+    def _recent_labels(self) -> Callable[[int], NDArray[np.int64]]:
+        return lru_cache(maxsize=_RECENT_CLIENTS)(self._labels)
+
+    def _labels(self, client: int) -> NDArray[np.int64]:
+        index = torch.from_numpy(self.indices(client))
+        return np.unique(self.dataset.train.y[index].numpy())
+
+    def present(self, round_: int | None) -> None:
+        """None: everyone is there, always."""
+
+    def moments(self, models: Sequence[Model]) -> list[Tensor | None]:
+        """None: whoever evaluates takes the statistics of static norms from the examples itself."""
+        return [None for _ in models]
+
+
+Scorer = Callable[[nn.Module], Callable[[Inputs], Tensor]]
+"""From a module of the model or of a cut, as it is now, to a function from inputs to outputs."""
+
+
+def plain_scorer(module: nn.Module) -> Callable[[Inputs], Tensor]:
+    """The module itself.
+
+    Args:
+        module: any.
+
+    >>> import torch
+    >>> plain_scorer(nn.Flatten())(torch.ones(2, 3, 4)).shape
+    torch.Size([2, 12])
+    """
+    return lambda inputs: call(module, inputs)
 
 
 @dataclass(frozen=True)
@@ -51,7 +155,6 @@ class Setup:
     loss: Loss
     seed: int = 0
     granularity: Granularity = "unit"
-    alignment: Alignment = "residual"
     least: Mapping[str, float] = field(default_factory=dict)  # of an axis, whatever the capacity
     schedule: Schedule = field(default_factory=Constant)
     absent_labels: AbsentLabels = "keep"
@@ -75,6 +178,11 @@ class Setup:
             return dict(self.axes.cut_by_capacity)
         return {COORDINATES: sum(p.numel() for p in self.module.parameters())}
 
+    @property
+    def cuts_units(self) -> bool:
+        """Whether clients hold units of axes: not single weights, nor what a scheme cuts itself."""
+        return self.granularity == "unit" and self.scheme.own_cut is None
+
     @cached_property
     def parameter_names(self) -> Sequence[str]:
         """Of the model: walking through its modules takes as long as a small client's step."""
@@ -88,8 +196,7 @@ class Setup:
     @cached_property
     def travel(self) -> Travel:
         """Which tensors go out, and which come back."""
-        by_units = self.granularity == "unit" and self.alignment == "residual"
-        return travel_of(self.module, self.axes, by_units, self.constants)
+        return travel_of(self.module, self.axes, self.cuts_units, self.constants)
 
     @cached_property
     def pairs(self) -> list[FactorPair]:

@@ -22,11 +22,11 @@ OPTIMISERS: Kind[Optimiser] = Kind(
     wants="an optimiser, with copies, begin, step and plain",
     is_one=_is_optimiser,
     offers={
-        "sgd": Offer("submodel.local.sgd:Sgd", "with momentum or Nesterov's, as torch's"),
+        "sgd": Offer("submodel.local.optimisers:Sgd", "with momentum or Nesterov's, as torch's"),
         "adam": Offer("submodel.local.adam:LocalAdam", "as torch's"),
         "adamw": Offer("submodel.local.adam:LocalAdamW", "with a decay of its own, as torch's"),
         "adafactor": Offer(
-            "submodel.local.adafactor:Adafactor", "little memory, relative rates, as torch's"
+            "submodel.local.adam:Adafactor", "little memory, relative rates, as torch's"
         ),
     },
 )

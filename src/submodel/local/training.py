@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from submodel.data import Examples
-from submodel.local.optimisers import Gradients
-from submodel.local.precision import Precision
-from submodel.local.slots import name_slots, restore_slots
+from submodel.local.optimisers import Gradients, name_slots, restore_slots
+from submodel.local.schedule import Precision
 from submodel.local.work import LocalWork, count_steps
 from submodel.model.inputs import Inputs, call, first_column, map_inputs, split_rows
 from submodel.tasks.counting import CountingLoss, LossBook

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.local.optimisers import Optimiser
-from submodel.local.precision import Precision
-from submodel.local.rates import StepRates
-from submodel.local.sgd import Sgd
+from submodel.local.optimisers import Optimiser, Sgd
+from submodel.local.schedule import Precision, StepRates
 from submodel.randomness import generator
 
 

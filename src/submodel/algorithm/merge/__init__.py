@@ -1,12 +1,12 @@
 """Putting the pieces together: guards, the exact accumulator, the merge rules."""
 
-from submodel.algorithm.merge.accumulator import (
+from submodel.algorithm.merge.accumulator import Accumulator, coverage
+from submodel.algorithm.merge.exact import (
+    LARGEST_VALUE,
     LARGEST_WEIGHT_SUM,
-    Accumulator,
-    coverage,
     exact_weight,
+    unsound,
 )
-from submodel.algorithm.merge.guards import LARGEST_VALUE, unsound
 from submodel.algorithm.merge.rules import (
     FILL_IN,
     SELECTIVE,

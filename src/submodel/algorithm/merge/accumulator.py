@@ -3,17 +3,17 @@
     delta_j = sum_i a_i m_i[j] (w_i[j] - w[j]) / D_j,
     D_j = sum_i a_i (``fill_in``, the paper) or sum_i a_i m_i[j] (``selective``, HeteroFL).
 
-Floating-point sums depend on the order of their terms; ours do not (see `terms`). So updates may
+Floating-point sums depend on the order of their terms; ours do not (see `exact`). So updates may
 arrive in any order, from any number of workers, and the result has the same bits.
 
 Updates wait in the shapes of their own cuts (see `waiting`); they meet when they are merged, one
-tensor after another, some rows at a time (see `one_tensor`). So beside the model before and after
-the round there is what clients hold of it, up to the size of the model once.
+tensor after another, some rows at a time (see `sums`). So beside the model before and after the
+round there is what clients hold of it, up to the size of the model once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
 from typing import Any
@@ -21,30 +21,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from submodel.algorithm.merge.blocks import blocks_of
-from submodel.algorithm.merge.covering import LazyMasks, count_union
-from submodel.algorithm.merge.exchange import Exchange, run_jobs
-from submodel.algorithm.merge.guards import misfit, unsound
-from submodel.algorithm.merge.large import LargeStatistics
-from submodel.algorithm.merge.one_tensor import MergePlan
-from submodel.algorithm.merge.parcels import SharedBytes
+from submodel.algorithm.merge.exact import LARGEST_WEIGHT_SUM, LargeStatistics, misfit, unsound
+from submodel.algorithm.merge.exchange import (
+    Exchange,
+    SharedBytes,
+    describe_updates,
+    fill,
+    read_updates,
+    run_jobs,
+)
 from submodel.algorithm.merge.rules import MergeRule, average
-from submodel.algorithm.merge.small import SmallTensors
-from submodel.algorithm.merge.waiting import WaitingUpdates, as_rows
-from submodel.model.cut import Cut, LastCut, Tensors
-
-LARGEST_WEIGHT_SUM = 2.0**14
-"""The most that the client weights of one round may sum to, and the most clients it may have."""
-_WEIGHT_STEP = 2.0**-20
-
-
-def exact_weight(weight: float) -> float:
-    """A client weight rounded to a multiple of 2^-20, so that sums of weights are exact.
-
-    >>> exact_weight(1.0), exact_weight(0.1) * 2**20
-    (1.0, 104858.0)
-    """
-    return max(1, round(weight / _WEIGHT_STEP)) * _WEIGHT_STEP
+from submodel.algorithm.merge.sums import FLAT, TensorSums, flat_holdings
+from submodel.algorithm.merge.waiting import WaitingUpdates
+from submodel.model.cut import Cut, LastCut, Tensors, cut_digest, small_layout
 
 
 class Accumulator:
@@ -62,7 +51,8 @@ class Accumulator:
         self._exchange: Exchange | None = None
         self._others: Exchange | None = None  # those whose updates are here, too
         self._have_one_cut = False  # all processes the same
-        self._small = SmallTensors(whole)
+        self._small = small_layout(whole)
+        self._covered: dict[str, int] = {}  # counted when a tensor was merged
         self._shapes = LastCut(lambda cut: {n: cut.shape(n, t.shape) for n, t in whole.items()})
         self._statistics: AbstractSet[str] = frozenset()
         self._large = LargeStatistics(whole, self._statistics)
@@ -108,14 +98,18 @@ class Accumulator:
         self._waiting.weight, self._waiting.count = float(counts[0]), int(counts[1])
         self._exchange = exchange
         self._large.join(exchange)
-        digests = [holding.digest for holding in self._waiting.holdings]
+        digests = [cut_digest(holding.cut) for holding in self._waiting.holdings]
         is_alone = len(digests) == 1 and self._waiting.more is None
         everyones = exchange.gather(digests[0] if is_alone else None)
         self._have_one_cut = everyones[0] is not None and len(set(everyones)) == 1
 
     def offer(self) -> dict[str, Any] | None:
         """What other processes must know to merge what is here; None where only sums can travel."""
-        return self._waiting.offer()
+        if self._waiting.more is not None:
+            return None
+        self._waiting.fold()
+        description = describe_updates(self._whole, self._waiting.holdings)
+        return description and {"weight": self.weight, "count": self.count, **description}
 
     def hand_over(self, offer: Mapping[str, Any], memory: SharedBytes, start: int) -> None:
         """Put what was offered into memory that other processes see, and keep it nowhere else.
@@ -125,7 +119,8 @@ class Accumulator:
             memory: of this process.
             start: the first byte.
         """
-        self._waiting.hand_over(offer, memory, start)
+        fill(self._whole, self._waiting.holdings, offer["parcels"], memory, start)
+        self._waiting.by_cut.clear()
 
     def adopt(
         self, offers: Sequence[tuple[Mapping[str, Any], SharedBytes, int]], exchange: Exchange
@@ -136,7 +131,11 @@ class Accumulator:
             offers: of every process, what it offered, in which memory, and where it begins.
             exchange: with the other processes.
         """
-        self._waiting.adopt(offers)
+        waiting = self._waiting
+        waiting.weight = sum(offer["weight"] for offer, *_ in offers)
+        waiting.count = sum(offer["count"] for offer, *_ in offers)
+        parcels = [(offer["parcels"], memory, start) for offer, memory, start in offers]
+        waiting.by_cut = read_updates(self._whole, parcels)
         self._large.join(exchange)
         self._others = exchange
 
@@ -165,9 +164,7 @@ class Accumulator:
         for holding in self._waiting.holdings:
             holding.cut.add(name, weight, holding.weight)
         if self._waiting.more is not None:
-            rows = as_rows(weight)
-            for start, stop in blocks_of(rows.shape):
-                rows[start:stop] += self._waiting.more.read(name, start, rows[start:stop].shape)[2]
+            self._waiting.more.add_weights(name, weight)
         if self._exchange is not None:
             self._exchange.add(weight)
         return weight
@@ -183,28 +180,17 @@ class Accumulator:
         Args:
             names: of the tensors.
         """
-        count = 0
-        if (indices := self._small_indices()) is not None and names >= self._small.names:
-            count = self._small.count_covered(indices)
-            names = names - self._small.names
-        cuts = [holding.cut for holding in self._waiting.holdings]
-        is_known = self._waiting.more is None and (self._exchange is None or self._have_one_cut)
+        count, small = 0, self._small.shapes.keys()
+        if FLAT in self._covered and names >= small:
+            count, names = self._covered[FLAT], names - small
         for name in names:
-            shape = self._whole[name].shape
-            union_count = count_union(cuts, name, shape) if is_known else None
-            count += int(self._coverage_mask(name).sum()) if union_count is None else union_count
+            known_count = self._covered.get(name)
+            count += int(self._coverage_mask(name).sum()) if known_count is None else known_count
         return count
 
-    def _small_indices(self) -> list[Tensor] | None:
-        """Where clients hold values of small tensors; None where these are merged like others."""
-        holdings = self._waiting.holdings
-        if self._waiting.more is not None or self._exchange is not None or not holdings:
-            return None
-        return self._small.indices(holdings)
-
     def coverage_masks(self) -> Mapping[str, Tensor]:
-        """Which weights at least one client held; of every tensor when it is asked for."""
-        return LazyMasks(list(self._whole), self._coverage_mask)
+        """Which weights at least one client held; computed when a tensor's is looked up."""
+        return _LazyMasks(list(self._whole), self._coverage_mask)
 
     def _coverage_mask(self, name: str) -> Tensor:
         if self._waiting.more is not None or (
@@ -230,29 +216,27 @@ class Accumulator:
             writes: whether this process does so; False: another one does, in the same memory.
         """
         tensors: dict[str, Tensor] = {}
-        if not writes and self._exchange is None:
+        holdings, weight, exchange = self._waiting.holdings, self.weight, self._exchange
+        if not writes and exchange is None:
             tensors = dict(self._whole)  # another process merges what all have
-        elif (indices := self._small_indices()) is not None:
-            holdings = self._waiting.holdings
-            small = self._small.merge(holdings, indices, self.weight, self._rule)
-            for name, tensor in small.items():
-                old = self._whole[name]
-                tensors[name] = old.copy_(tensor) if in_place else tensor.clone()
-                for holding in holdings if in_place else ():
-                    holding.forget(name)
-        plan = MergePlan(
+        elif self._waiting.more is None and exchange is None:
+            tensors = self._merge_small(in_place)
+        sums = TensorSums(
             self._whole,
-            self._waiting.holdings,
-            self._waiting.more,
-            self.weight,
+            holdings,
+            weight,
+            self.count,
             self._rule,
-            is_shared=self._exchange is not None,
-            have_one_cut=self._have_one_cut,
-            in_place=in_place,
+            in_place,
+            writes,
+            self._waiting.more,
+            exchange is not None,
+            self._have_one_cut,
+            self._covered,
         )
-        others = [name for name in self._whole if name not in tensors]
-        jobs = (job for name in others for job in plan.jobs(name, tensors, writes=writes))
-        run_jobs(jobs, self._exchange)
+        names = [name for name in self._whole if name not in tensors]
+        jobs = (job for name in names for job in sums.jobs(name, tensors))
+        run_jobs(jobs, exchange)
         for name, change in self._large.changes().items():
             holder_weight = self._holder_weight(name)
             if writes:
@@ -262,7 +246,48 @@ class Accumulator:
         if in_place and (exchange := self._others or self._exchange) is not None:
             exchange.gather(None)  # whoever reads it from here on reads what is merged
             exchange.release()
-        return {name: tensors[name] for name in self._whole}
+        return {name: tensors.get(name, old) for name, old in self._whole.items()}
+
+    def _merge_small(self, in_place: bool) -> dict[str, Tensor]:
+        """The small tensors, merged as one; none where each is merged like others."""
+        holdings = self._waiting.holdings
+        if (vectors := flat_holdings(self._small, holdings)) is None:
+            return {}
+        whole = {FLAT: self._small.join(self._whole)}
+        sums = TensorSums(
+            whole,
+            vectors,
+            self.weight,
+            self.count,
+            self._rule,
+            in_place=True,
+            covered=self._covered,
+        )
+        run_jobs(sums.jobs(FLAT, whole), None)
+        tensors = {}
+        for name, tensor in self._small.split(whole[FLAT]).items():
+            tensors[name] = self._whole[name].copy_(tensor) if in_place else tensor.clone()
+            for holding in holdings if in_place else ():
+                holding.forget(name)
+        return tensors
+
+
+class _LazyMasks(Mapping[str, Tensor]):
+    """Masks that are made when they are looked up, as few server steps do."""
+
+    def __init__(self, names: Sequence[str], make: Callable[[str], Tensor]) -> None:
+        self._names, self._make = names, make
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._make(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def coverage(accumulators: Sequence[Accumulator]) -> float:

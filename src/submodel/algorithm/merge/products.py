@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from submodel.algorithm.merge.accumulator import Accumulator
-from submodel.algorithm.merge.guards import misfit, unsound
+from submodel.algorithm.merge.exact import misfit, unsound
 from submodel.algorithm.merge.rules import MergeRule
 from submodel.model.cut import Cut, LastCut, Tensors
 from submodel.model.zoo.adapters import FactorPair

@@ -2,22 +2,290 @@
 
 Up to the size of the model once they wait as they came, those of one cut as their sum where that
 takes less memory; what is more is added up in the shape of the model, and if the model is large, in
-a file. Processes that see one memory hand their updates to each other here.
+a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+import math
+import tempfile
+import weakref
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import IO
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from submodel.algorithm.merge.blocks import WholeSums, add_block, blocks_of
-from submodel.algorithm.merge.holding import Holding, total_size
-from submodel.algorithm.merge.parcels import SharedBytes, describe_updates, fill, read_updates
+from submodel.algorithm.merge.exact import CHUNK, LARGEST_WEIGHT_SUM, add, exact_terms
+from submodel.model.axes.layout import Indices
 from submodel.model.cut import Cut, Tensors
 
+_BLOCK = CHUNK  # values of a tensor that are worked on at a time
 _LEAST_WAITING = 1 << 24  # bytes that updates may take before they are added up, in any model
+_MOST_IN_MEMORY = 1 << 28  # bytes of sums in the shape of the model; more go to a file
+_SUM_BYTES = 16  # of a value's two sums in float64
+Places = dict[int, Indices]
+"""The kept positions of a tensor by dimension."""
+
+
+def blocks_of(shape: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The rows of a tensor, from and to, that are worked on at a time: equal for all processes.
+
+    >>> list(blocks_of((3, 1 << 15)))
+    [(0, 2), (2, 3)]
+    """
+    step = max(1, _BLOCK // max(1, math.prod(shape[1:])))
+    return ((start, min(start + step, shape[0])) for start in range(0, shape[0], step))
+
+
+def as_rows(tensor: Tensor) -> Tensor:
+    """A tensor with at least one dimension.
+
+    >>> as_rows(torch.tensor(2.0))
+    tensor([2.])
+    """
+    return tensor if tensor.dim() else tensor.view(1)
+
+
+def _bytes(tensors: Tensors) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+@dataclass
+class Holding:
+    """Clients of one cut: their tensors, or the sums of those, of one size however many they are.
+
+    Args:
+        cut: what they hold.
+        updates: the clients' tensors as they came, with their weights.
+        sums: of clients who wait no longer: of every tensor, fine and coarse, flat.
+        weight: of all of them.
+    """
+
+    cut: Cut
+    updates: list[tuple[dict[str, Tensor], float]] = field(default_factory=list)
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    weight: float = 0.0
+
+    def add(self, tensors: Tensors, weight: float) -> None:
+        """One more client."""
+        self.updates.append((dict(tensors), weight))
+        self.weight += weight
+
+    def forget(self, name: str) -> None:
+        """Let go of what clients made of a tensor."""
+        for tensors, _ in self.updates:
+            tensors.pop(name, None)
+        self.sums.pop(name, None)
+
+    def add_sums(self, sums: Tensors, weight: float) -> None:
+        """Clients whose terms are summed already.
+
+        Args:
+            sums: of every tensor, fine and coarse, flat.
+            weight: of these clients.
+        """
+        for name, one in sums.items():
+            before = self.sums.get(name)
+            self.sums[name] = one if before is None else before + one
+        self.weight += weight
+
+    @property
+    def size(self) -> int:
+        """How many bytes they take."""
+        return sum(_bytes(tensors) for tensors, _ in self.updates) + _bytes(self.sums)
+
+    def fold(self, whole: Tensors) -> None:
+        """Keep the sums, and not the clients' tensors, where that takes less memory."""
+        if not self.updates:
+            return
+        first, _ = self.updates[0]  # all are of one size
+        values = sum(tensor.numel() for tensor in first.values())
+        if not self.sums and len(self.updates) * _bytes(first) <= _SUM_BYTES * values:
+            return
+        for name, tensor in whole.items():
+            old = self.cut.part(name, tensor).reshape(-1)
+            mask = self.cut.mask(name)
+            masks = None if mask is None else mask.reshape(-1)
+            sums = torch.zeros((2, len(old)), dtype=torch.float64, device=old.device)
+            for start in range(0, len(old), CHUNK):
+                piece = slice(start, start + CHUNK)
+                part = None if masks is None else masks[piece]
+                for total, term in zip(
+                    sums, self.terms(name, piece, old[piece], part), strict=True
+                ):
+                    add(total[piece], term)
+            self.sums[name] = sums
+        self.updates.clear()
+
+    def terms(
+        self,
+        name: str,
+        rows: slice | Tensor,
+        old: Tensor,
+        mask: Tensor | None,
+        width: int = 1,
+        count: float = LARGEST_WEIGHT_SUM,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The fine and the coarse sum of some of a tensor's values, flat; the latter may be zero.
+
+        Args:
+            name: of the tensor.
+            rows: which of the values, in stretches of ``width``.
+            old: the global model's.
+            mask: 0 where they are not held; None: all are.
+            width: how many values are in a row.
+            count: of all clients of the round, or more.
+        """
+
+        def pick(values: Tensor) -> Tensor:
+            stretches = values.reshape(-1, width)
+            if isinstance(rows, slice):
+                return stretches[rows].reshape(-1)
+            return stretches.index_select(0, rows).view(-1)
+
+        fine = coarse = None
+        if self.updates:
+            new = [pick(tensors[name]) for tensors, _ in self.updates]
+            weights = [weight for _, weight in self.updates]
+            fine, coarse = exact_terms(new, old, mask, weights, count)
+        if (sums := self.sums.get(name)) is not None:
+            own_fine, own_coarse = (pick(one) for one in sums)
+            fine = own_fine if fine is None else fine.add_(own_fine)
+            coarse = own_coarse if coarse is None else coarse.add_(own_coarse)
+        assert fine is not None
+        return fine, coarse
+
+
+class Share:
+    """Where the clients of one cut have their values in a tensor, taken as rows and columns.
+
+    Args:
+        holding: the clients.
+        name: of the tensor.
+        places: what they hold of it.
+        shape: of the tensor, with at least one dimension.
+        count: of all clients of the round, or more.
+    """
+
+    def __init__(
+        self,
+        holding: Holding,
+        name: str,
+        places: Places,
+        shape: Sequence[int],
+        count: float = LARGEST_WEIGHT_SUM,
+    ) -> None:
+        self._holding, self._name, self._count = holding, name, count
+        self._total, self._rows = math.prod(shape[1:]), places.get(0)
+        self._columns: Tensor | None = None  # all
+        if places.keys() - {0}:
+            columns = np.zeros(1, np.int64)
+            for d in range(1, len(shape)):
+                kept = places.get(d, np.arange(shape[d]))
+                columns = (columns[:, None] * shape[d] + kept).reshape(-1)
+            self._columns = torch.from_numpy(columns)
+        mask = holding.cut.mask(name)
+        self._mask = None if mask is None else mask.reshape(shape[0], self._total)
+
+    def add(self, sums: Tensor, old: Tensor, start: int) -> bool:
+        """Add the terms of some rows to their sums; whether any is held.
+
+        Args:
+            sums: fine, coarse and, where it is asked for, the holders' weight; changed in place.
+            old: these rows of the global model.
+            start: the first of them.
+        """
+        own: slice | Tensor = slice(start, start + len(old))
+        where: Tensor | None = None  # in the block; None: everywhere
+        if self._rows is not None:
+            held = np.flatnonzero((self._rows >= start) & (self._rows < start + len(old)))
+            if not len(held):
+                return False
+            first, last = int(held[0]), int(held[-1])
+            is_stretch = last - first + 1 == len(held)  # as rows in order are: nothing is copied
+            own = slice(first, last + 1) if is_stretch else torch.from_numpy(held)
+            where = torch.from_numpy(self._rows[held] - start)
+        if self._columns is not None or where is not None:
+            where = torch.arange(len(old)) if where is None else where
+            columns = torch.arange(self._total) if self._columns is None else self._columns
+            where = ((where * self._total)[:, None] + columns).view(-1).to(old.device)
+        values = old.reshape(-1)
+        values = values if where is None else values.index_select(0, where)
+        mask = None if self._mask is None else self._mask[own].reshape(-1)
+        width = self._total if self._columns is None else len(self._columns)
+        terms = self._holding.terms(self._name, own, values, mask, width, self._count)
+        weight = terms[0].new_tensor(self._holding.weight)
+        weights = weight.expand(len(values)) if mask is None else mask.to(weight) * weight
+        for total, part in zip(sums, (*terms, weights), strict=False):
+            if part is not None and where is None:
+                total.view(-1).add_(part)
+            elif part is not None:
+                total.view(-1).scatter_add_(0, where, part)
+        return True
+
+
+class WholeSums:
+    """Sums in the shape of the model, in memory or, where that is much, in a file without a name.
+
+    Args:
+        whole: the model.
+    """
+
+    def __init__(self, whole: Tensors) -> None:
+        self._whole, end = whole, 0
+        self._starts: dict[str, int] = {}
+        for name, tensor in whole.items():
+            self._starts[name] = end
+            end += 3 * tensor.numel()
+        self._memory: Tensor | None = None
+        if 8 * end <= _MOST_IN_MEMORY:
+            self._memory = torch.zeros(end, dtype=torch.float64)
+        else:
+            self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - ends with the sums
+            weakref.finalize(self, self._file.close)
+            self._file.truncate(8 * end)
+
+    def add(self, holdings: Sequence[Holding]) -> None:
+        """Add all that clients hold."""
+        for name, tensor in self._whole.items():
+            whole = as_rows(tensor)
+            places = [dict(holding.cut.places(name)) for holding in holdings]
+            shares = [Share(h, name, p, whole.shape) for h, p in zip(holdings, places, strict=True)]
+            for start, stop in blocks_of(whole.shape):
+                block = whole[start:stop].reshape(stop - start, math.prod(whole.shape[1:]))
+                sums = self.read(name, start, block.shape)
+                for share in shares:
+                    share.add(sums, block, start)
+                if self._memory is None:
+                    self._file.seek(8 * self._first(name, start, block.shape))
+                    self._file.write(sums.numpy().data)
+
+    def read(self, name: str, start: int, shape: Sequence[int]) -> Tensor:
+        """The sums of some rows, 3 x ``shape``.
+
+        Args:
+            name: of the tensor.
+            start: the first row.
+            shape: of the rows.
+        """
+        first, count = self._first(name, start, shape), 3 * math.prod(shape)
+        if self._memory is not None:
+            return self._memory[first : first + count].view(3, *shape)
+        self._file.seek(8 * first)
+        values = bytearray(self._file.read(8 * count))
+        return torch.frombuffer(values, dtype=torch.float64).view(3, *shape)
+
+    def add_weights(self, name: str, weight: Tensor) -> None:
+        """Add the holders' weight of one tensor to ``weight``, of its shape."""
+        rows = as_rows(weight)
+        for start, stop in blocks_of(rows.shape):
+            rows[start:stop] += self.read(name, start, rows[start:stop].shape)[2]
+
+    def _first(self, name: str, start: int, shape: Sequence[int]) -> int:
+        return self._starts[name] + 3 * start * math.prod(shape[1:])
 
 
 class WaitingUpdates:
@@ -32,20 +300,19 @@ class WaitingUpdates:
         self.weight = 0.0
         self.count = 0
         self.more: WholeSums | None = None  # of those who wait no longer
-        self._holdings: dict[Hashable, Holding] = {}
+        self.by_cut: dict[Hashable, Holding] = {}
         self._bytes = 0
-        size = sum(tensor.numel() * tensor.element_size() for tensor in whole.values())
-        self._most_bytes = max(_LEAST_WAITING, size)
+        self._most_bytes = max(_LEAST_WAITING, _bytes(whole))
 
     @property
     def holdings(self) -> list[Holding]:
         """The clients who wait, by what they hold."""
-        return list(self._holdings.values())
+        return list(self.by_cut.values())
 
     @property
     def size(self) -> int:
         """How many bytes they take."""
-        return total_size(self.holdings)
+        return sum(holding.size for holding in self.holdings)
 
     def add(self, cut: Cut, tensors: Tensors, weight: float) -> None:
         """Add one client's tensors, as they came back; they are kept, and must not change.
@@ -57,74 +324,22 @@ class WaitingUpdates:
         """
         self.weight += weight
         self.count += 1
-        if (holding := self._holdings.get(cut.same_key)) is None:
-            holding = self._holdings[cut.same_key] = Holding(cut)
-        holding.add(tensors, weight)
-        self._bytes += sum(t.numel() * t.element_size() for t in tensors.values())
+        self.by_cut.setdefault(cut.same_key, Holding(cut)).add(tensors, weight)
+        self._bytes += _bytes(tensors)
         if self._bytes > self._most_bytes:
             self._make_room()
 
     def _make_room(self) -> None:
         """Add up what waits: cut by cut where that is enough, else in the shape of the model."""
-        self._fold()
+        self.fold()
         self._bytes = self.size
-        if 2 * self._bytes <= self._most_bytes:
-            return
-        self.more = self.more or WholeSums(self._whole)
-        holdings = self.holdings
-        for name, tensor in self._whole.items():
-            whole = as_rows(tensor)
-            for start, stop in blocks_of(whole.shape):
-                old = whole[start:stop]
-                sums = self.more.read(name, start, old.shape)
-                add_block(sums, name, old, start, stop, holdings)
-                self.more.write(name, start, sums)
-        self._holdings.clear()
-        self._bytes = 0
+        if 2 * self._bytes > self._most_bytes:
+            self.more = self.more or WholeSums(self._whole)
+            self.more.add(self.holdings)
+            self.by_cut.clear()
+            self._bytes = 0
 
-    def _fold(self) -> None:
+    def fold(self) -> None:
         """Keep sums instead of updates where they take less memory."""
         for holding in self.holdings:
-            if holding.is_worth_folding:
-                holding.fold(self._whole)
-
-    def offer(self) -> dict[str, Any] | None:
-        """What other processes must know to merge what is here; None where only sums can travel."""
-        if self.more is not None:
-            return None
-        self._fold()
-        if (description := describe_updates(self._whole, self.holdings)) is None:
-            return None
-        parcels, size = description
-        return {"weight": self.weight, "count": self.count, "parcels": parcels, "size": size}
-
-    def hand_over(self, offer: Mapping[str, Any], memory: SharedBytes, start: int) -> None:
-        """Put what was offered into memory that other processes see, and keep it nowhere else.
-
-        Args:
-            offer: what `offer` said.
-            memory: of this process.
-            start: the first byte.
-        """
-        fill(self._whole, self.holdings, offer["parcels"], memory, start)
-        self._holdings.clear()
-
-    def adopt(self, offers: Sequence[tuple[Mapping[str, Any], SharedBytes, int]]) -> None:
-        """Take everyone's updates for one's own.
-
-        Args:
-            offers: of every process, what it offered, in which memory, and where it begins.
-        """
-        self.weight = sum(offer["weight"] for offer, *_ in offers)
-        self.count = sum(offer["count"] for offer, *_ in offers)
-        self._holdings = read_updates(self._whole, [(one["parcels"], m, n) for one, m, n in offers])
-
-
-def as_rows(tensor: Tensor) -> Tensor:
-    """A tensor with at least one dimension.
-
-    >>> import torch
-    >>> as_rows(torch.tensor(2.0))
-    tensor([2.])
-    """
-    return tensor if tensor.dim() else tensor.view(1)
+            holding.fold(self._whole)
