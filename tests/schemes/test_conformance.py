@@ -275,7 +275,7 @@ BROKEN: dict[type[Scheme], str] = {
     OtherOutput: "the output step at capacity 1 is not that of FedAvg: 0.weight differs",
     LostClients: "client 1 is in cell 1 of 1",
     Peeking: "scheme Peeking: select asks for draw.knowledge.magnitudes without declaring it",
-    Hasty: "it defines `adapt`, but not `adapts`; Adapts needs all of `adapts`, `adapt`",
+    Hasty: "it defines `adapt`, but not `adapts`",
     Refusing: "the scheme refuses the run\nunit: scheme.name: not defined for 5 clients\ncoord",
 }
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from submodel.algorithm.cells import Cells, begin, cells_of
+from submodel.algorithm.cells import Cells, begin
 from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.server import Plain
@@ -152,7 +152,7 @@ def test_rounds_equal_a_plain_transcription(rule: str, per_round: int) -> None:
     for r in range(6):
         before = state
         state, _ = step(setup, state, SerialEngine(setup), costs)
-        if not cells_of(setup.scheme).joins(r):  # the global model waits
+        if not setup.scheme.joins(r):  # the global model waits
             assert all(torch.equal(before.tensors[n], t) for n, t in state.tensors.items())
     a, v, b = plain(setup, 6, rule)
     found = [t.numpy() for t in state.tensors.values()]

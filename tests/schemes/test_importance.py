@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import submodel
-from submodel.algorithm.clients import PartitionedClients
 from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.rounds import initial_state, plan, step
-from submodel.algorithm.types import Assignment, Setup, State, Task, Update
+from submodel.algorithm.types import Assignment, PartitionedClients, Setup, State, Task, Update
 from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines.batched.engine import BatchedEngine

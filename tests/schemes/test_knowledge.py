@@ -15,7 +15,7 @@ from submodel.model.axes import Axes, declare, trace
 from submodel.model.axes.layout import Along, Concatenation, FixedPart
 from submodel.model.cut import COORDINATES, UnitCut
 from submodel.model.zoo import make_model
-from submodel.schemes.knowledge import ModelKnowledge
+from submodel.schemes.draw import ModelKnowledge
 from tests.model.axes.nets import IMAGE, VECTOR, Net
 from tests.model.zoo.transformer import VisionTransformer
 from tests.support.common import tiny_setup

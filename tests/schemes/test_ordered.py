@@ -34,8 +34,8 @@ from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training
 from submodel.schemes import Client, Draw, Static
 from submodel.schemes.draw import draw_units
-from submodel.schemes.ordered.steps import NestedStep, NestedSteps, narrower, within
-from submodel.tasks.classification import MaskedCrossEntropy
+from submodel.schemes.ordered import NestedStep, NestedSteps, narrower, within
+from submodel.tasks.loss import MaskedCrossEntropy
 from tests.support.common import tiny_images, tiny_setup
 from tests.support.engines import setup_of
 from tests.support.nets import Gates, Pixels

@@ -38,7 +38,7 @@ from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 from submodel.schemes import NOTHING, Adaptation, Draw, Pruned, RunFacts
 from submodel.schemes.pruned import choose_weights
-from submodel.tasks.classification import MaskedCrossEntropy
+from submodel.tasks.loss import MaskedCrossEntropy
 from tests.support.common import RULES, tiny_images, tiny_setup
 
 # -- the choice ------------------------------------------------------------------------------------

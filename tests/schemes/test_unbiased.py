@@ -14,10 +14,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from submodel.algorithm.dispatch import Dispatcher, cut_of
+from submodel.algorithm.dispatch import Dispatcher, cut_of, scale_model, setup_factors
 from submodel.algorithm.evaluation import EVALUATOR, evaluate_capacities, evaluate_model
 from submodel.algorithm.rounds import initial_state, plan
-from submodel.algorithm.scaling import scale_model, setup_factors
 from submodel.algorithm.types import Assignment, Setup, Task
 from submodel.api import train
 from submodel.config import parse
@@ -31,7 +30,7 @@ from submodel.prepare.setup import prepare
 from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.open import Run
 from submodel.runs.training import Training
-from submodel.schemes.unbiased.factors import factors_of_cut
+from submodel.schemes.unbiased import factors_of_cut
 from tests.support.common import RULES, tiny_setup
 from tests.support.engines import doubled, setup_of
 from tests.support.nets import Gates, Joined, Pixels, six

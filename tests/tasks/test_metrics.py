@@ -132,7 +132,7 @@ def test_every_metric_says_which_direction_is_better() -> None:
 
 
 def test_the_token_loss_is_torchs_cross_entropy_in_either_order() -> None:
-    from submodel.tasks.language import TokenCrossEntropy
+    from submodel.tasks.loss import TokenCrossEntropy
 
     random = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 3, 7, generator=random)

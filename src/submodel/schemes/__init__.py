@@ -1,4 +1,4 @@
-"""Which units a client holds, each scheme with its mechanism. May import local and below."""
+"""Which units a client holds: each scheme with its mechanism."""
 
 from typing import TYPE_CHECKING
 
@@ -6,20 +6,27 @@ from submodel.lazy import lazily
 
 if TYPE_CHECKING:
     from submodel.model.capacity import units_held
-    from submodel.schemes.base import NOTHING, Draw, Knowledge, Mask, RunFacts, Scheme, SchemeMemory
-    from submodel.schemes.dropout import Dropout
-    from submodel.schemes.full import Full
-    from submodel.schemes.hierarchical import Hierarchical
-    from submodel.schemes.importance import Importance
-    from submodel.schemes.masked_sgd import MaskedSgd
-    from submodel.schemes.masks import draw_mask
-    from submodel.schemes.ordered.scheme import Ordered
-    from submodel.schemes.partition import PartitionScheme
-    from submodel.schemes.protocols import (
+    from submodel.schemes.base import (
+        NOTHING,
         Adaptation,
-        Adapts,
+        BorrowsMasks,
         Client,
         ClientStep,
+        Draw,
+        Knowledge,
+        Mask,
+        Observation,
+        RunFacts,
+        Scheme,
+        SchemeContext,
+        SchemeMemory,
+        StepRule,
+        output_passes,
+        problems_of,
+    )
+    from submodel.schemes.draw import draw_mask
+    from submodel.schemes.former import (
+        Adapts,
         HasCells,
         HasChances,
         HasLocalWork,
@@ -28,109 +35,58 @@ if TYPE_CHECKING:
         HasStepRule,
         LooksAtModel,
         MaskRole,
-        Observation,
         Observes,
         SendsMasks,
-        StepRule,
         TrainingRole,
+        all_roles,
+        role,
     )
+    from submodel.schemes.full import Full
+    from submodel.schemes.hierarchical import Hierarchical
+    from submodel.schemes.importance import Importance
+    from submodel.schemes.masked_sgd import MaskedSgd
+    from submodel.schemes.ordered import Ordered
+    from submodel.schemes.partition import PartitionScheme
     from submodel.schemes.pruned import Pruned
-    from submodel.schemes.random.scheme import Random
-    from submodel.schemes.roles import BorrowsMasks, all_roles, role
+    from submodel.schemes.random import Dropout, Random
+    from submodel.schemes.registry import SCHEMES
     from submodel.schemes.rolling import Rolling, default_windows, window_problems
     from submodel.schemes.static import Static
-    from submodel.schemes.unbiased.scheme import Unbiased
+    from submodel.schemes.unbiased import Unbiased
 
 __all__ = [
-    "NOTHING",
-    "Adaptation",
-    "Adapts",
-    "BorrowsMasks",
-    "Client",
-    "ClientStep",
-    "Draw",
-    "Dropout",
-    "Full",
-    "HasCells",
-    "HasChances",
-    "HasLocalWork",
-    "HasMemory",
-    "HasOutputPasses",
-    "HasStepRule",
-    "Hierarchical",
-    "Importance",
-    "Knowledge",
-    "LooksAtModel",
-    "Mask",
-    "MaskRole",
-    "MaskedSgd",
-    "Observation",
-    "Observes",
-    "Ordered",
-    "PartitionScheme",
-    "Pruned",
-    "Random",
-    "Rolling",
-    "RunFacts",
-    "Scheme",
-    "SchemeMemory",
-    "SendsMasks",
-    "Static",
-    "StepRule",
-    "TrainingRole",
-    "Unbiased",
-    "all_roles",
-    "default_windows",
-    "draw_mask",
-    "role",
-    "units_held",
-    "window_problems",
-]
+    "NOTHING", "SCHEMES", "Adaptation", "Adapts", "BorrowsMasks", "Client", "ClientStep", "Draw",
+    "Dropout", "Full", "HasCells", "HasChances", "HasLocalWork", "HasMemory", "HasOutputPasses",
+    "HasStepRule", "Hierarchical", "Importance", "Knowledge", "LooksAtModel", "Mask", "MaskRole",
+    "MaskedSgd", "Observation", "Observes", "Ordered", "PartitionScheme", "Pruned", "Random",
+    "Rolling", "RunFacts", "Scheme", "SchemeContext", "SchemeMemory", "SendsMasks", "Static",
+    "StepRule", "TrainingRole", "Unbiased", "all_roles", "default_windows", "draw_mask",
+    "output_passes", "problems_of", "role", "units_held", "window_problems",
+]  # fmt: skip
 __getattr__ = lazily(
     __name__,
     {
-        "units_held": "submodel.model.capacity",
-        **dict.fromkeys(
-            ("NOTHING", "Draw", "Knowledge", "Mask", "RunFacts", "Scheme", "SchemeMemory"),
-            "submodel.schemes.base",
+        "submodel.model.capacity": "units_held",
+        "submodel.schemes.base": (
+            "NOTHING Adaptation BorrowsMasks Client ClientStep Draw Knowledge Mask Observation "
+            "RunFacts Scheme SchemeContext SchemeMemory StepRule output_passes problems_of"
         ),
-        "Dropout": "submodel.schemes.dropout",
-        "Full": "submodel.schemes.full",
-        "Hierarchical": "submodel.schemes.hierarchical",
-        "Importance": "submodel.schemes.importance",
-        "MaskedSgd": "submodel.schemes.masked_sgd",
-        "draw_mask": "submodel.schemes.masks",
-        "Ordered": "submodel.schemes.ordered.scheme",
-        "PartitionScheme": "submodel.schemes.partition",
-        **dict.fromkeys(
-            (
-                "Adaptation",
-                "Adapts",
-                "Client",
-                "ClientStep",
-                "HasCells",
-                "HasChances",
-                "HasLocalWork",
-                "HasMemory",
-                "HasOutputPasses",
-                "HasStepRule",
-                "LooksAtModel",
-                "MaskRole",
-                "Observation",
-                "Observes",
-                "SendsMasks",
-                "StepRule",
-                "TrainingRole",
-            ),
-            "submodel.schemes.protocols",
+        "submodel.schemes.draw": "draw_mask",
+        "submodel.schemes.full": "Full",
+        "submodel.schemes.hierarchical": "Hierarchical",
+        "submodel.schemes.importance": "Importance",
+        "submodel.schemes.masked_sgd": "MaskedSgd",
+        "submodel.schemes.ordered": "Ordered",
+        "submodel.schemes.partition": "PartitionScheme",
+        "submodel.schemes.former": (
+            "Adapts HasCells HasChances HasLocalWork HasMemory HasOutputPasses HasStepRule "
+            "LooksAtModel MaskRole Observes SendsMasks TrainingRole all_roles role"
         ),
-        "Pruned": "submodel.schemes.pruned",
-        "Random": "submodel.schemes.random.scheme",
-        **dict.fromkeys(("BorrowsMasks", "role", "all_roles"), "submodel.schemes.roles"),
-        **dict.fromkeys(
-            ("Rolling", "default_windows", "window_problems"), "submodel.schemes.rolling"
-        ),
-        "Static": "submodel.schemes.static",
-        "Unbiased": "submodel.schemes.unbiased.scheme",
+        "submodel.schemes.pruned": "Pruned",
+        "submodel.schemes.random": "Dropout Random",
+        "submodel.schemes.registry": "SCHEMES",
+        "submodel.schemes.rolling": "Rolling default_windows window_problems",
+        "submodel.schemes.static": "Static",
+        "submodel.schemes.unbiased": "Unbiased",
     },
 )

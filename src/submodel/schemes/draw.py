@@ -2,18 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
+from typing import NoReturn, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from submodel.errors import SubmodelError
 from submodel.model.axes import CLASSES, Axes
-from submodel.model.axes.layout import Indices
-from submodel.model.cut import COORDINATES, CoordinateCut, Tensors, UnitCut
+from submodel.model.axes.layout import Along, Concatenation, FixedPart, Indices, Layout
+from submodel.model.cut import COORDINATES, CoordinateCut, Granularity, Tensors, UnitCut
 from submodel.randomness import generator
-from submodel.schemes.base import Draw, Scheme
-from submodel.schemes.masks import draw_mask
+from submodel.schemes.base import Draw, Floats, Knowledge, Mask, Scheme, SchemeMemory
+
+_BOOLEAN = np.dtype(np.bool_)  # of which there is one: compared by identity, in nanoseconds
+_MASK_FORM = (
+    "select must return a mask: a NumPy array of {size} booleans, True where the client holds a "
+    "unit (from positions: mask = np.zeros(size, bool); mask[positions] = True)"
+)
+
+
+# -- masks -----------------------------------------------------------------------------------------
+
+
+def draw_mask(scheme: Scheme, axis: str, size: int, capacity: float, draw: Draw) -> Mask:
+    """What the scheme selects; refused unless it is a mask of ``size`` booleans.
+
+    Positions, numbers or too few booleans would be taken for units that nobody meant. The values
+    are not looked at, so that asking costs the same for a million units as for ten.
+
+    >>> from submodel.schemes.static import Static
+    >>> draw_mask(Static(), "hidden", 4, 0.5, Draw(0, 0, 0))
+    array([ True,  True, False, False])
+    """
+    mask: object = scheme.select(axis, size, capacity, draw)
+    if isinstance(mask, np.ndarray) and mask.dtype is _BOOLEAN and mask.shape == (size,):
+        return mask
+    if mask_problem(mask, size) is None:  # booleans by another name
+        return np.asarray(mask, dtype=_BOOLEAN)
+    raise SubmodelError(
+        f"scheme {type(scheme).__name__}: {question(axis, size, capacity, draw)}: "
+        f"{mask_problem(mask, size)}; {_MASK_FORM.format(size=size)}"
+    )
+
+
+def mask_problem(mask: object, size: int) -> str | None:
+    """Why this is no mask of ``size`` units; None if it is one.
+
+    >>> mask_problem(np.array([0, 2]), 3)
+    'the mask is of int64, not bool'
+    """
+    if not isinstance(mask, np.ndarray):
+        return f"a {type(mask).__name__} is not a NumPy array"
+    if mask.dtype != np.bool_:
+        return f"the mask is of {mask.dtype}, not bool"
+    if mask.shape != (size,):
+        return f"the mask has shape {mask.shape}, not ({size},)"
+    return None
+
+
+def question(axis: str, size: int, capacity: float, draw: Draw) -> str:
+    """What a scheme was asked, for errors."""
+    return (
+        f"axis {axis!r} of {size} units, capacity {capacity:g}, round {draw.round}, "
+        f"client {draw.client}"
+    )
+
+
+# -- cuts ------------------------------------------------------------------------------------------
 
 
 def draw_units(
@@ -68,3 +127,158 @@ def draw_coordinates(
             mask = mask & (present > 0)
         masks[name] = mask
     return CoordinateCut(masks)
+
+
+# -- what a scheme may know of the global model ----------------------------------------------------
+
+
+def knowledge_for(
+    scheme: Scheme,
+    axes: Axes,
+    parameters: Mapping[str, Tensor],
+    memory: SchemeMemory,
+    granularity: Granularity,
+) -> Knowledge:
+    """What a scheme may look at: the model and its memory, if it says that it looks.
+
+    Args:
+        scheme: who asks
+        axes: of the model
+        parameters: the global model's
+        memory: what the scheme kept
+        granularity: of its masks
+    """
+    if not scheme.looks_at_model:
+        return cast("Knowledge", _UndeclaredKnowledge(scheme))
+    return ModelKnowledge(axes, parameters, memory, granularity)
+
+
+class _UndeclaredKnowledge:
+    """What is known to a scheme that does not say that it looks: every question is refused."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        self._scheme = type(scheme).__name__
+
+    def __getattr__(self, question: str) -> NoReturn:
+        if question.startswith("_"):
+            raise AttributeError(question)
+        raise SubmodelError(
+            f"scheme {self._scheme}: select asks for draw.knowledge.{question} without declaring "
+            f"it. Clients cannot repeat such a draw, so the masks must be sent: write "
+            f"looks_at_model = True in class {self._scheme}; or, if the masks are those of another "
+            f"scheme, class {self._scheme}(BorrowsMasks)"
+        )
+
+
+class ModelKnowledge(Knowledge):
+    """Computes what is asked for, once."""
+
+    def __init__(
+        self,
+        axes: Axes,
+        parameters: Mapping[str, Tensor],
+        memory: SchemeMemory,
+        granularity: Granularity = "unit",
+    ) -> None:
+        self._axes, self._parameters, self._memory = axes, parameters, memory
+        self._granularity = granularity
+        self._magnitudes: dict[str, Floats] = {}
+
+    @property
+    def memory(self) -> SchemeMemory:
+        """What the scheme kept."""
+        return self._memory
+
+    @property
+    def axes(self) -> Sequence[str]:
+        """The axes that capacities cut; one, of all weights, at coordinate granularity."""
+        cut_by_units = self._granularity == "unit"
+        return list(self._axes.cut_by_capacity) if cut_by_units else [COORDINATES]
+
+    def magnitudes(self, axis: str) -> Floats:
+        """The mean |w| of the weights that each unit of ``axis`` holds."""
+        if axis not in self._magnitudes:
+            self._magnitudes[axis] = (
+                torch.cat([p.detach().abs().reshape(-1) for p in self._parameters.values()])
+                .double()
+                .numpy()
+                if axis == COORDINATES
+                else self._by_unit(axis)
+            )
+        return self._magnitudes[axis]
+
+    def pieces(self, axis: str) -> Sequence[int]:
+        """The tensors' sizes for the flat vector of all weights, else the axis itself."""
+        if axis == COORDINATES:
+            return [p.numel() for p in self._parameters.values()]
+        return [self._axes.sizes[axis]]
+
+    def shapes(self, axis: str) -> Sequence[Sequence[int]]:
+        """The tensors' shapes for the flat vector of all weights; none for units."""
+        return [p.shape for p in self._parameters.values()] if axis == COORDINATES else []
+
+    def _by_unit(self, axis: str) -> Floats:
+        """A weight is a unit's if it goes with the unit; each is counted once, as w[i, i] is."""
+        size = self._axes.sizes[axis]
+        total, count = np.zeros(size), np.zeros(size)
+        for name, parameter in self._parameters.items():
+            if not (found := units_along(self._axes.layouts.get(name, ()), axis)):
+                continue
+            weights = parameter.detach().abs().double()
+            for n, (d, units) in enumerate(found):
+                is_new = units >= 0
+                for _, earlier in found[:n]:
+                    is_new = is_new & (units != earlier)
+                others = tuple(k for k in range(weights.dim()) if k != d)
+                part = weights * torch.from_numpy(is_new) if n else weights
+                sums = (part.sum(others) if others else part).numpy()
+                numbers = is_new.sum(others) * (weights.numel() // is_new.size)
+                here = units.ravel() >= 0
+                total += np.bincount(units.ravel()[here], sums[here], size)
+                count += np.bincount(units.ravel()[here], numbers[here], size)
+        return total / np.maximum(count, 1)
+
+
+def units_along(layouts: Sequence[Layout], axis: str) -> list[tuple[int, Indices]]:
+    """Where an axis lies in a tensor: a dimension, and the unit at each of its positions.
+
+    Units are shaped to be broadcast over the tensor; -1: none. A dimension may be there twice, as
+    in an outer product; parts of it that are apart are taken together.
+
+    >>> qkv = Concatenation((Along("head", 2), FixedPart(1), Along("head", 2)))
+    >>> units_along((qkv, FixedPart(3)), "head")[0][1].ravel()
+    array([ 0,  1, -1,  0,  1])
+    """
+    found: list[tuple[int, Indices]] = []
+    for d, layout in enumerate(layouts):
+        for units in (units for name, units in _units_at(layout) if name == axis):
+            shaped = units.reshape([-1 if k == d else 1 for k in range(len(layouts))])
+            if found and found[-1][0] == d and not (np.minimum(found[-1][1], shaped) >= 0).any():
+                found[-1] = d, np.maximum(found[-1][1], shaped)
+            else:
+                found.append((d, shaped))
+    return found
+
+
+@lru_cache(maxsize=1 << 12)
+def _units_at(layout: Layout) -> list[tuple[str, Indices]]:
+    """The axes that a dimension is made of, and the unit of each at every position; -1: none."""
+    if isinstance(layout, FixedPart):
+        return []
+    if isinstance(layout, Along):
+        return [(layout.axis, np.arange(layout.size))]
+    axes_units, before = [], 0
+    if isinstance(layout, Concatenation):
+        for part in layout.parts:
+            for axis, units in _units_at(part):
+                whole = np.full(layout.size, -1)
+                whole[before : before + part.size] = units
+                axes_units.append((axis, whole))
+            before += part.size
+        return axes_units
+    before, after = 1, layout.size
+    for part in layout.parts:
+        after //= part.size
+        axes_units += [(a, np.tile(np.repeat(u, after), before)) for a, u in _units_at(part)]
+        before *= part.size
+    return axes_units

@@ -14,7 +14,6 @@ from submodel.model.capacity import units_held
 from submodel.options import Count, Section
 from submodel.randomness import generator
 from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, SchemeContext
-from submodel.schemes.protocols import HasCells
 
 
 @lru_cache(maxsize=4)
@@ -28,7 +27,7 @@ def _owners(seed: int, period: int, axis: str, size: int, cells: int) -> NDArray
 
 
 @dataclass(frozen=True)
-class Hierarchical(Scheme, HasCells):
+class Hierarchical(Scheme):
     """Disjoint sub-models, one per cell of clients (Fang, Han, Brinton 2024, "Submodel Partitioning
     in Hierarchical Federated Learning: Algorithm Design and Convergence Analysis", HIST).
 
@@ -59,7 +58,7 @@ class Hierarchical(Scheme, HasCells):
         return cls(options.cells, options.every)
 
     @property
-    def cells(self) -> int:
+    def cells(self) -> int:  # type: ignore[override]
         """As many as there are parts."""
         return self.count
 

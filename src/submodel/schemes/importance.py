@@ -13,14 +13,13 @@ from pydantic import Field
 from submodel.model.capacity import units_held
 from submodel.options import Section
 from submodel.schemes.base import Draw, Floats, Knowledge, Mask, RunFacts, Scheme
-from submodel.schemes.protocols import LooksAtModel
 
 Scope = Literal["axis", "global"]
 """Whether the largest are taken of every axis (of every tensor, for single weights) or of all."""
 
 
 @dataclass(frozen=True)
-class Importance(Scheme, LooksAtModel):
+class Importance(Scheme):
     """FIARSE's masks (Wu, Wang, Wang, Liu, Su, Gao 2024).
 
     "FIARSE: Model-Heterogeneous Federated Learning via Importance-Aware Submodel Extraction": of
@@ -45,6 +44,7 @@ class Importance(Scheme, LooksAtModel):
     """
 
     scope: Scope | None = None
+    looks_at_model = True
 
     class Options(Section):
         """The keys of ``importance``."""

@@ -9,14 +9,12 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from submodel.options import Section
-from submodel.schemes.base import RunFacts, SchemeContext
-from submodel.schemes.protocols import Observation, Observes
+from submodel.schemes.base import BorrowsMasks, Observation, RunFacts, SchemeContext
 from submodel.schemes.registry import SCHEMES
-from submodel.schemes.roles import BorrowsMasks
 
 
 @dataclass(frozen=True)
-class MaskedSgd(BorrowsMasks, Observes):
+class MaskedSgd(BorrowsMasks):
     """Mohtashami, Jaggi, Stich 2022, "Masked training of neural networks with partial gradients".
 
     One machine, x_{t+1} = x_t - gamma_t m_t (.) g(m_t (.) x_t), with a given sequence of masks:

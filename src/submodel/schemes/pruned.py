@@ -14,15 +14,22 @@ from torch import Tensor
 
 from submodel.model.capacity import units_held
 from submodel.options import Count, Positive, Section
-from submodel.schemes.base import Draw, Floats, Mask, RunFacts, Scheme, SchemeMemory
-from submodel.schemes.protocols import Adaptation, Adapts, HasMemory, LooksAtModel
+from submodel.schemes.base import (
+    Adaptation,
+    Draw,
+    Floats,
+    Mask,
+    RunFacts,
+    Scheme,
+    SchemeMemory,
+)
 
 Reentry = Literal["zero", "kept"]
 """With what a weight begins that comes back: zero, or the value with which it left."""
 
 
 @dataclass(frozen=True)
-class Pruned(Scheme, LooksAtModel, HasMemory, Adapts):
+class Pruned(Scheme):
     """One mask for all, adapted to gradients and costs (Jiang, Wang, Valls, Ko, Lee, Leung,
     Tassiulas 2022, "Model pruning enables efficient federated learning on edge devices", PruneFL).
 
@@ -55,6 +62,7 @@ class Pruned(Scheme, LooksAtModel, HasMemory, Adapts):
     prunable: float = 0.3
     base_cost: float = 0.5
     reentry: Reentry = "zero"
+    looks_at_model = True
 
     class Options(Section):
         """The keys of ``pruned``."""

@@ -12,15 +12,15 @@ from submodel.model.axes import Axes
 from submodel.model.axes.layout import Indices
 from submodel.model.capacity import units_held
 from submodel.schemes.base import Draw, Mask, Scheme
-from submodel.schemes.knowledge import ModelKnowledge
-from submodel.schemes.protocols import SendsMasks
+from submodel.schemes.draw import ModelKnowledge
+from submodel.schemes.ordered import NestedSteps
 
 UnitRanking = Mapping[str, Indices]
 """Of every axis all units, the first to be held first."""
 
 
 @dataclass(frozen=True, eq=False)
-class RankedUnits(Scheme, SendsMasks):
+class RankedUnits(Scheme):
     """The first units of a ranking, so that smaller cuts nest in larger ones.
 
     It is no component: a ranking is of one trained model, and no configuration can tell it.
@@ -30,11 +30,7 @@ class RankedUnits(Scheme, SendsMasks):
     """
 
     ranking: UnitRanking
-
-    @property
-    def sends_masks(self) -> bool:  # type: ignore[override]
-        """Yes: clients do not know the ranking."""
-        return True
+    sends_masks = True  # clients do not know the ranking
 
     def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
         """The first share of the ranking.
@@ -45,6 +41,27 @@ class RankedUnits(Scheme, SendsMasks):
         mask = np.zeros(size, dtype=np.bool_)
         mask[self.ranking[axis][: units_held(capacity, size)]] = True
         return mask
+
+
+@dataclass(frozen=True, eq=False)
+class FinishingCuts(RankedUnits):
+    """What a run ends with under ``train.finish``: `ordered`, but by rank instead of by place.
+
+    Args:
+        ranking: of every axis all units, the first to be held first.
+        widths: the shares that steps draw from.
+        distill: how much narrower widths learn from the client's widest.
+    """
+
+    widths: tuple[float, ...] = ()
+    distill: float = 0.0
+
+    def step_rule(self, capacity: float) -> NestedSteps | None:
+        """Steps at widths up to the capacity; with one width they are plain steps."""
+        widths = tuple(sorted({w for w in self.widths if w <= capacity}))
+        if len(widths) < 2:
+            return None
+        return NestedSteps(widths, self.distill, RankedUnits(self.ranking))
 
 
 def rank_by_size(axes: Axes, parameters: Mapping[str, Tensor]) -> dict[str, Indices]:

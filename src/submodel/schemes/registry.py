@@ -21,24 +21,30 @@ _ADVICE = {
     "fjord": 'FjORD is scheme.name = "ordered": see examples/fjord.toml',
 }
 
+
+def _adapt(thing: object) -> object:
+    from submodel.schemes.base import as_scheme
+
+    return as_scheme(thing)
+
+
 SCHEMES: Kind[Scheme] = Kind(
     noun="scheme",
     key="scheme.name",
     group=GROUP,
     wants="a scheme: an object with select(axis, size, capacity, draw)",
     is_one=lambda candidate: callable(getattr(candidate, "select", None)),
+    adapt=_adapt,
     advice=_ADVICE,
     is_asked_later=True,
     offers={
         "full": Offer("submodel.schemes.full:Full", "everything (FedAvg)"),
         "static": Offer("submodel.schemes.static:Static", "the first units (HeteroFL)"),
         "rolling": Offer("submodel.schemes.rolling:Rolling", "windows (Algorithm 2, FedRolex)"),
-        "random": Offer("submodel.schemes.random.scheme:Random", "fresh draws (Algorithm 1)"),
-        "ordered": Offer(
-            "submodel.schemes.ordered.scheme:Ordered", "prefixes, a width per step (FjORD)"
-        ),
+        "random": Offer("submodel.schemes.random:Random", "fresh draws (Algorithm 1)"),
+        "ordered": Offer("submodel.schemes.ordered:Ordered", "prefixes, a width per step (FjORD)"),
         "unbiased": Offer(
-            "submodel.schemes.unbiased.scheme:Unbiased",
+            "submodel.schemes.unbiased:Unbiased",
             "fresh draws, divided by their chances (MAST)",
         ),
         "masked-sgd": Offer(
@@ -46,7 +52,7 @@ SCHEMES: Kind[Scheme] = Kind(
             "one machine, another scheme's masks (Mohtashami et al.)",
         ),
         "dropout": Offer(
-            "submodel.schemes.dropout:Dropout", "fresh draws of fixed size (Federated Dropout)"
+            "submodel.schemes.random:Dropout", "fresh draws of fixed size (Federated Dropout)"
         ),
         "partition": Offer("submodel.schemes.partition:PartitionScheme", "disjoint parts (IST)"),
         "importance": Offer("submodel.schemes.importance:Importance", "the largest (FIARSE)"),

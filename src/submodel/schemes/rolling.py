@@ -17,7 +17,6 @@ from submodel.model.capacity import units_held
 from submodel.options import Count, Section
 from submodel.randomness import generator
 from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, SchemeContext
-from submodel.schemes.protocols import HasOutputPasses
 
 
 @lru_cache(maxsize=4)
@@ -26,7 +25,7 @@ def _permutation(seed: int, epoch: int, windows: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class Rolling(Scheme, HasOutputPasses):
+class Rolling(Scheme):
     """A window that visits every position once per epoch (Algorithm 2; FedRolex, Alam et al. 2022).
 
     All clients share the window's start; its length is the client's. ``shuffled`` draws one

@@ -1,17 +1,23 @@
-"""What a task is: what a batch holds, the loss, and the metrics, of which one is the headline."""
+"""Tasks: what a batch holds, the loss, and the metrics, of which one is the headline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from submodel.data import Examples
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from submodel.data import Dataset, Examples
 from submodel.errors import ConfigError
-from submodel.options import FreeOptions, Section
-from submodel.tasks.loss import Loss
+from submodel.model.inputs import first_column
+from submodel.options import Decay, FreeOptions, Section
+from submodel.tasks.loss import Loss, TokenCrossEntropy
 from submodel.tasks.metrics import BatchMetric, MetricContext
-from submodel.tasks.registry import METRICS
+from submodel.tasks.registry import METRICS, TASKS
 
 LOSS = "loss"
 """The headline of a task that has no better one."""
@@ -110,3 +116,117 @@ def short_name(name: str) -> str:
     ('f1', 'Recall')
     """
     return name.rpartition(":")[2].rpartition(".")[2]
+
+
+# -- the tasks of the package ----------------------------------------------------------------------
+
+
+class Smoothing(Section):
+    """The keys of tasks that have labels."""
+
+    label_smoothing: Decay = Field(
+        0.0, description="the share of every label that is spread over all classes"
+    )
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Targets are class labels."""
+
+    Options = Smoothing
+
+    @classmethod
+    def configured(cls, options: Smoothing, context: TaskContext) -> TaskKind:
+        """The cross-entropy; accuracy is the headline."""
+        smoothing = context.smoothing(options)
+        loss: Loss = functional.cross_entropy
+        if smoothing:
+            loss = nn.CrossEntropyLoss(label_smoothing=smoothing)
+        return context.kind("classification", loss, ["accuracy"], headline="accuracy")
+
+
+@dataclass(frozen=True)
+class Language:
+    """Sequences of tokens; targets are the token that follows each."""
+
+    Options = Smoothing
+
+    @classmethod
+    def configured(cls, options: Smoothing, context: TaskContext) -> TaskKind:
+        """Perplexity, and bits per byte where the bytes of a token are known."""
+        metrics = ["perplexity"]
+        if context.facts.bytes_per_token is not None:
+            metrics.append("bits_per_byte")
+        return context.kind("language", TokenCrossEntropy(context.smoothing(options)), metrics)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Targets are numbers; whole ones, too, which would otherwise be labels.
+
+    >>> task = Regression.configured(Section(), TaskContext())
+    >>> task.examples(Examples(torch.zeros(2, 3), torch.tensor([4, 7]))).y
+    tensor([[4.],
+            [7.]])
+    """
+
+    @classmethod
+    def configured(cls, options: Section, context: TaskContext) -> TaskKind:  # noqa: ARG003
+        """The squared error; R^2 and the mean absolute error are told."""
+        task = context.kind("regression", functional.mse_loss, ["r2", "mae"])
+        return replace(task, examples=_as_numbers)
+
+
+def _as_numbers(part: Examples) -> Examples:
+    """A column of numbers in the place of whole numbers, one per example."""
+    if part.y.is_floating_point():
+        return part
+    numbers = part.y.to(torch.get_default_dtype())
+    return Examples(part.x, numbers[:, None] if numbers.dim() == 1 else numbers)
+
+
+class TaskOfData:
+    """Classification of labels, language of sequences of tokens, regression of other numbers."""
+
+    Options = Smoothing
+
+    @classmethod
+    def configured(cls, options: Smoothing, context: TaskContext) -> TaskKind:
+        """The task that the data is for, with the same keys."""
+        if context.task == "regression" and options.label_smoothing:
+            raise ConfigError(["task.label_smoothing: goes with labels, and targets are numbers"])
+        return TASKS.find(context.task).make(options, context)
+
+
+def task_for(data: Dataset) -> str:
+    """The name of the task that data is for, decided here for losses, metrics and models.
+
+    Labels are for classification; whole numbers for every place of the inputs, as the next tokens
+    of text, for language; other numbers for regression.
+
+    Args:
+        data: the examples.
+
+    >>> from submodel.data import digits
+    >>> task_for(digits())
+    'classification'
+    """
+    if data.classes is not None:
+        return "classification"
+    targets, inputs = data.train.y, first_column(data.train.x)
+    is_by_place = targets.dim() == 2 and targets.shape == inputs.shape
+    if data.text is not None or (is_whole(targets) and is_by_place):
+        return "language"
+    return "regression" if targets.is_floating_point() else "classification"
+
+
+def is_whole(tensor: Tensor) -> bool:
+    """Whether a tensor holds whole numbers.
+
+    Args:
+        tensor: of any type.
+
+    >>> is_whole(torch.tensor([1])), is_whole(torch.tensor([1.0]))
+    (True, False)
+    """
+    return not tensor.is_floating_point() and not tensor.is_complex()

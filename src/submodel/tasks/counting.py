@@ -150,10 +150,11 @@ class _Averages(TorchFunctionMode):
             if any(args[0] is total for total in self._totals) and args[1] >= 0:
                 self._others.append(_number(args[1]))
         elif inspect.isfunction(func) and func.__module__ == functional.__name__:
-            call = _Call(func, args, keywords)
-            if call["reduction"] == "sum":
+            call = _arguments(func, args, keywords)
+            reduction = call.get("reduction")
+            if reduction == "sum":
                 self._totals.append(result)
-            elif call["reduction"] in ("mean", "batchmean"):
+            elif reduction in ("mean", "batchmean"):
                 if func in _CROSS_ENTROPIES:
                     self._entropies.append(_terms(call))
                 else:
@@ -174,27 +175,19 @@ def _first(args: Sequence[Any], keywords: Mapping[str, Any]) -> Tensor:
     return tensor
 
 
-@dataclass(frozen=True)
-class _Call:
-    """The arguments of a call by parameter name; None for a parameter that it does not have."""
-
-    func: Callable[..., Any]
-    args: Sequence[Any]
-    keywords: Mapping[str, Any]
-
-    def __getitem__(self, name: str) -> Any:
-        place, default = _parameters(self.func).get(name, (len(self.args), None))
-        return self.keywords.get(name, self.args[place] if place < len(self.args) else default)
+def _arguments(
+    func: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The arguments of a call by parameter name, defaults included."""
+    call = _signature(func).bind(*args, **keywords)
+    call.apply_defaults()
+    return call.arguments
 
 
-@lru_cache(maxsize=64)
-def _parameters(func: Callable[..., Any]) -> dict[str, tuple[int, Any]]:
-    """The place and the default of every parameter."""
-    parameters = inspect.signature(func).parameters.values()
-    return {p.name: (place, p.default) for place, p in enumerate(parameters)}
+_signature = lru_cache(maxsize=64)(inspect.signature)
 
 
-def _terms(call: _Call) -> float:
+def _terms(call: Mapping[str, Any]) -> float:
     """What a cross-entropy divides by: its targets that are not ignored, each with its weight."""
     inputs, targets, weight = call["input"], call["target"], call["weight"]
     if targets.is_floating_point():  # a distribution over the classes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from submodel.plugins import Kind, Offer
 
@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from submodel.tasks.base import TaskKind
     from submodel.tasks.loss import Loss
     from submodel.tasks.metrics import BatchMetric
+
+AbsentLabels = Literal["keep", "zero", "leave_out"]
+"""Logits of labels that a client lacks stay, are set to zero, or are taken out of the softmax."""
 
 
 def _is_task(thing: object) -> bool:
@@ -26,10 +29,10 @@ TASKS: Kind[TaskKind] = Kind(
     is_one=_is_task,
     with_context=True,
     offers={
-        "auto": Offer("submodel.tasks.data_task:TaskOfData", "what the data is for"),
-        "classification": Offer("submodel.tasks.classification:Classification", "class labels"),
-        "language": Offer("submodel.tasks.language:Language", "the next token of sequences"),
-        "regression": Offer("submodel.tasks.regression:Regression", "numbers"),
+        "auto": Offer("submodel.tasks.base:TaskOfData", "what the data is for"),
+        "classification": Offer("submodel.tasks.base:Classification", "class labels"),
+        "language": Offer("submodel.tasks.base:Language", "the next token of sequences"),
+        "regression": Offer("submodel.tasks.base:Regression", "numbers"),
     },
 )
 
@@ -67,19 +70,15 @@ METRICS: Kind[BatchMetric] = Kind(
     adapt=_adapt_metric,
     is_function=True,
     offers={
-        "accuracy": Offer("submodel.tasks.metrics.accuracy:Accuracy", "the share of right answers"),
-        "top5": Offer("submodel.tasks.metrics.top5:TopFive", "right is among the best five"),
-        "f1": Offer("submodel.tasks.metrics.f1:MacroF1", "the mean over the classes"),
-        "calibration": Offer(
-            "submodel.tasks.metrics.calibration:CalibrationError", "expected error, 15 bins"
-        ),
-        "perplexity": Offer("submodel.tasks.metrics.perplexity:Perplexity", "e to the loss"),
+        "accuracy": Offer("submodel.tasks.metrics:Accuracy", "the share of right answers"),
+        "top5": Offer("submodel.tasks.metrics:TopFive", "right is among the best five"),
+        "f1": Offer("submodel.tasks.metrics:MacroF1", "the mean over the classes"),
+        "calibration": Offer("submodel.tasks.metrics:CalibrationError", "expected error, 15 bins"),
+        "perplexity": Offer("submodel.tasks.metrics:Perplexity", "e to the loss"),
         "bits_per_byte": Offer(
-            "submodel.tasks.metrics.bits_per_byte:BitsPerByte", "of the text, whatever the tokens"
+            "submodel.tasks.metrics:BitsPerByte", "of the text, whatever the tokens"
         ),
-        "mae": Offer("submodel.tasks.metrics.mae:MeanAbsoluteError", "mean absolute error"),
-        "r2": Offer(
-            "submodel.tasks.metrics.r2:ExplainedVariance", "explained share of the variance"
-        ),
+        "mae": Offer("submodel.tasks.metrics:MeanAbsoluteError", "mean absolute error"),
+        "r2": Offer("submodel.tasks.metrics:ExplainedVariance", "explained share of the variance"),
     },
 )

@@ -1,4 +1,4 @@
-"""Checks for anybody's scheme, tried on a small net. May import report and below."""
+"""Checks for anybody's scheme, tried on a small net."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from submodel.algorithm.cells import cells_of
 from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.evaluation import EVALUATOR
 from submodel.algorithm.merge import Accumulator, merge_rule
@@ -20,8 +19,8 @@ from submodel.algorithm.types import Assignment, Setup, State
 from submodel.model.cut import gather
 from submodel.runs import checkpoint
 from submodel.schemes import Draw, Mask, Scheme, units_held
-from submodel.schemes.masks import mask_problem, question
-from submodel.schemes.roles import output_passes
+from submodel.schemes.base import output_passes
+from submodel.schemes.draw import mask_problem, question
 from submodel.testing.bench import (
     ROUNDS,
     BudgetScope,
@@ -60,11 +59,10 @@ def form(bench: SchemeBench) -> list[str]:
         for query in _questions(replace(bench.setup, scheme=scheme), state):
             problem = mask_problem(scheme.select(*query), query[1])
             require(problem is None, f"{question(*query)}: {problem}")
-    cells = cells_of(bench.scheme)
-    count = cells.cells
+    count = bench.scheme.cells
     require(count >= 1, f"there are {count} cells; there is one at least")
     for client in range(bench.setup.population.count):
-        cell = cells.cell(client)
+        cell = bench.scheme.cell(client)
         require(0 <= cell < count, f"client {client} is in cell {cell} of {count}")
     return ["masks have the right form"]
 

@@ -1,4 +1,4 @@
-"""What unbiased sub-models multiply their weights with: 1 / the chance that a weight is held.
+"""Random sub-models that are unbiased: what is held is divided by its chance of being held (MAST).
 
 A weight is held when the units of all its axes are. Axes are drawn independently; where one axis
 cuts two dimensions of a tensor (the hidden units of an LSTM), two different units must be held.
@@ -6,24 +6,63 @@ cuts two dimensions of a tensor (the hidden units of an LSTM), two different uni
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
 from submodel.local.optimisers import Gradients
 from submodel.local.training import Step, trainable_parameters
 from submodel.model.axes import Axes
-from submodel.model.axes.layout import Along, Concatenation, FixedPart, Layout
+from submodel.model.axes.layout import Indices
+from submodel.model.capacity import units_held
 from submodel.model.cut import Cut, Granularity, Tensors, copy_part
 from submodel.model.inputs import Inputs
-from submodel.schemes.base import Scheme
-from submodel.schemes.protocols import HasChances
-from submodel.schemes.roles import role
+from submodel.options import Section
+from submodel.schemes.base import Scheme, SchemeContext
+from submodel.schemes.draw import units_along
+from submodel.schemes.random import MaskSampling, Random
 
-_Units = NDArray[np.int64]
+
+@dataclass(frozen=True)
+class Unbiased(Random):
+    """MAST (Demidovich, Malinovsky, Shulgin, Richtarik 2024).
+
+    "MAST: Model-agnostic sparsified training". The masks m are those of `Random`; the client
+    computes with S w, S = diag(m_j / q_j), q_j = P(m_j = 1), so that E[S] = I, and its step is
+    w <- w - eta S grad f(S w). The paper's distributed method averages the clients' steps over all
+    of them, held or not: that is the merge rule `fill_in`, with one local step.
+    """
+
+    class Options(Section):
+        """The keys of ``unbiased``."""
+
+        sampling: MaskSampling = Field(
+            "bernoulli", description="every unit with probability p, or exactly the share"
+        )
+
+    @classmethod
+    def configured(cls, options: Options, context: SchemeContext) -> Self:  # type: ignore[override]  # noqa: ARG003
+        """As `random`, but for the alignment."""
+        return cls(options.sampling)
+
+    def chance(self, size: int, capacity: float, units: int = 1, spare: bool = False) -> float:
+        """Exact: p, or the share; with p + (1 - p)^n / n where a draw may not be empty.
+
+        >>> Unbiased().chance(2, 0.5, spare=True), Unbiased("fixed").chance(4, 0.5, 2)
+        (0.625, 0.16666666666666666)
+        """
+        if self.sampling == "fixed":
+            count = units_held(capacity, size)
+            return math.perm(count, units) / math.perm(size, units)
+        empty = (1 - capacity) ** size if spare and units == 1 else 0.0
+        return float(capacity**units + empty / size)
 
 
 def weight_factors(
@@ -35,17 +74,14 @@ def weight_factors(
     least: Mapping[str, float],
 ) -> dict[str, Tensor]:
     """The factor of every parameter that has one: a number, or one for every weight."""
-    provider = role(scheme, HasChances)
-    if provider is None or provider.chance(1, 1.0) is None:
+    if scheme.chance(1, 1.0) is None:
         return {}
     if granularity == "coordinate":
         total = sum(p.numel() for p in parameters.values())
-        chance_by_name = dict.fromkeys(
-            parameters, np.array(provider.chance(total, capacity), float)
-        )
+        chance_by_name = dict.fromkeys(parameters, np.array(scheme.chance(total, capacity), float))
     else:
         chance_by_name = {
-            name: _chance_of(provider, axes, capacity, least, name) for name in parameters
+            name: _chance_of(scheme, axes, capacity, least, name) for name in parameters
         }
     return {
         name: _factor(chance, parameters[name])
@@ -60,19 +96,14 @@ def _factor(q: NDArray[np.float64], like: Tensor) -> Tensor:
 
 
 def _chance_of(
-    scheme: HasChances, axes: Axes, capacity: float, least: Mapping[str, float], name: str
+    scheme: Scheme, axes: Axes, capacity: float, least: Mapping[str, float], name: str
 ) -> NDArray[np.float64]:
     """The chance that each weight of a tensor is held; one number where all have the same."""
     layouts = axes.layouts.get(name, ())
-    by_axis: dict[str, list[_Units]] = {}
-    for d, layout in enumerate(layouts):
-        shape = [-1 if k == d else 1 for k in range(len(layouts))]
-        for axis, units in units_at(layout):
-            by_axis.setdefault(axis, []).append(units.reshape(shape))
     total: NDArray[np.float64] = np.ones(())
     for axis, size in axes.cut_by_capacity.items():
         share = max(capacity, least.get(axis, 0.0))
-        members = by_axis.get(axis, [])
+        members = [units for _, units in units_along(layouts, axis)]
         chances = [1.0]
         for k in range(len(members)):
             chance = scheme.chance(size, share, k + 1, spare=True)
@@ -86,34 +117,7 @@ def _chance_of(
     return np.broadcast_to(total, [layout.size for layout in layouts])
 
 
-def units_at(layout: Layout) -> list[tuple[str, _Units]]:
-    """The axes that a dimension is made of, and the unit of each at every position; -1: none.
-
-    >>> units_at(Concatenation((Along("a", 2), FixedPart(1))))
-    [('a', array([ 0,  1, -1]))]
-    """
-    if isinstance(layout, FixedPart):
-        return []
-    if isinstance(layout, Along):
-        return [(layout.axis, np.arange(layout.size))]
-    axes_units, before = [], 0
-    if isinstance(layout, Concatenation):
-        for part in layout.parts:
-            for axis, units in units_at(part):
-                whole = np.full(layout.size, -1)
-                whole[before : before + part.size] = units
-                axes_units.append((axis, whole))
-            before += part.size
-        return axes_units
-    before, after = 1, layout.size
-    for part in layout.parts:
-        after //= part.size
-        axes_units += [(a, np.tile(np.repeat(u, after), before)) for a, u in units_at(part)]
-        before *= part.size
-    return axes_units
-
-
-def distinct(members: list[_Units]) -> NDArray[np.int64]:
+def distinct(members: list[Indices]) -> Indices:
     """How many different units of an axis each weight needs; the arrays broadcast.
 
     >>> distinct([np.array([[0], [1]]), np.array([[0, 1, -1]])])

@@ -1,4 +1,4 @@
-"""Steps at widths below a client's own: ordered dropout, on prefixes of the client's tensors.
+"""Ordered dropout: nested prefixes, a width drawn for every local step (FjORD).
 
 A step at width q loads the prefix of the client's weights into a small module of that width, and
 puts its gradient back: outside the prefix it is zero, inside that of the small module alone. No
@@ -11,26 +11,37 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, Self
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.local.optimisers import Gradients
 from submodel.local.training import forward_context, trainable_parameters
 from submodel.model.axes import CLASSES
+from submodel.model.capacity import prefix, units_held
 from submodel.model.cut import Cut, Plan, PlannedCut, Tensors, UnitCut, copy_part
 from submodel.model.inputs import Inputs, call, count_rows
 from submodel.model.norm import set_rate
+from submodel.options import Capacity, Section
 from submodel.randomness import generator
-from submodel.schemes.base import Draw, Scheme
+from submodel.schemes.base import (
+    Client,
+    Draw,
+    Key,
+    Mask,
+    Passes,
+    RunFacts,
+    Scheme,
+    SchemeContext,
+)
 from submodel.schemes.draw import draw_units
-from submodel.schemes.protocols import Client, Key, Passes
 from submodel.schemes.static import Static
-from submodel.tasks.classification import MaskedCrossEntropy
 from submodel.tasks.counting import CountingLoss
-from submodel.tasks.loss import Loss
+from submodel.tasks.loss import Loss, MaskedCrossEntropy
 
 _BY_PLACE = Static()
 
@@ -221,3 +232,76 @@ class NestedStep:
             None if gradient is None else narrow.widen(name, gradient, like)
             for (name, like), gradient in zip(self._parameters.items(), gradients, strict=True)
         ]
+
+
+@dataclass(frozen=True)
+class Ordered(Scheme):
+    """FjORD (Horvath, Laskaridis, Almeida, Leontiadis, Venieris, Lane 2021).
+
+    "FjORD: Fair and accurate federated learning under heterogeneous targets with Ordered Dropout".
+    A client of capacity c holds the prefix of c. For every batch it draws q uniformly from the
+    ``widths`` up to c and takes the step of the prefix of width q of its own sub-model; all other
+    weights have gradient zero in that step. With 0 < ``distill`` = alpha <= 1 the loss is
+
+        (1 - alpha) CE(q) + alpha KL(softmax(widest) || softmax(q)) + CE(widest),
+
+    at temperature 1, the widest output being detached in KL; the paper found alpha = 1 best.
+    The paper averages a weight over the clients that hold it, which is the merge rule `selective`.
+    """
+
+    widths: tuple[float, ...]
+    distill: float = 0.0
+
+    class Options(Section):
+        """The keys of ``ordered``."""
+
+        widths: list[Capacity] | None = Field(
+            None, min_length=1, description="what steps draw from (default: the capacities)"
+        )
+        distill: Annotated[float, Field(ge=0, le=1)] = Field(
+            0.0, description="alpha, how much narrower widths learn from the widest; 0: not"
+        )
+
+    @classmethod
+    def configured(cls, options: Options, context: SchemeContext) -> Self:
+        """``widths``, by default the clients' capacities."""
+        return cls(tuple(options.widths or context.capacities), options.distill)
+
+    def select(self, axis: str, size: int, capacity: float, draw: Draw) -> Mask:  # noqa: ARG002
+        """The first share of the units, as `Static`.
+
+        >>> Ordered((0.5, 1.0)).select("hidden", 4, 0.5, Draw(0, 0, 0))
+        array([ True,  True, False, False])
+        """
+        return prefix(size, units_held(capacity, size))
+
+    def step_rule(self, capacity: float) -> NestedSteps | None:
+        """Steps at widths up to the capacity; with one width they are plain steps.
+
+        >>> Ordered((1.0, 0.25, 0.5)).step_rule(0.5)
+        NestedSteps(widths=(0.25, 0.5), distill=0.0)
+        """
+        widths = tuple(sorted({w for w in self.widths if w <= capacity}))
+        return NestedSteps(widths, self.distill) if len(widths) > 1 else None
+
+    def problems(self, run: RunFacts) -> list[str]:
+        """Where prefixes, or the distillation between them, are not defined."""
+        problems = []
+        if run.granularity == "coordinate":
+            problems.append(
+                "scheme.granularity: 'ordered' nests units; a prefix of the flat vector of all "
+                "weights is no narrower net; use 'unit'"
+            )
+        problems += [
+            f"scheme.widths: lacks the capacity {c:g}: its clients would hold units that no step "
+            "trains"
+            for c in sorted(set(run.capacities) - set(self.widths))
+        ]
+        if self.distill and not run.has_labels:
+            problems.append("scheme.distill: needs class labels and the cross-entropy loss")
+        if run.output_step:
+            problems.append(
+                "train.output_step: the step of Algorithms 1 and 2 has one cut per client, "
+                "'ordered' draws a width in every step"
+            )
+        return problems

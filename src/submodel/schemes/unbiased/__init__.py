@@ -1,1 +1,0 @@
-"""Unbiased sub-models (MAST): fresh draws, divided by their chances."""
