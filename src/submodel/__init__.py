@@ -23,13 +23,12 @@ if TYPE_CHECKING:
         TrainSection,
     )
     from submodel.data import Dataset, dataset, digits, load_dataset
-    from submodel.experiments.comparison.plan import compare
-    from submodel.model.axes.declare import Axes, declare
-    from submodel.model.axes.tracer import trace
-    from submodel.report.page.write import write_report
-    from submodel.runs.callbacks.base import Callback
+    from submodel.experiments import compare
+    from submodel.model import Axes, declare, trace
+    from submodel.report import write_report
+    from submodel.runs import Callback
     from submodel.runs.open import Run, open  # noqa: A004
-    from submodel.tasks.base import TaskKind
+    from submodel.tasks import TaskKind
 
 __version__ = "0.1.0"
 __all__ = [
@@ -67,16 +66,19 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        **dict.fromkeys(("Result", "build", "train"), "submodel.api"),
-        **dict.fromkeys(("Run", "open"), "submodel.runs.open"),
-        **dict.fromkeys(("Axes", "declare", "trace"), "submodel.model.axes"),
-        "Callback": "submodel.runs.callbacks",
-        **{name: "submodel.config" for name in __all__ if name.endswith("Section")},
-        "Config": "submodel.config",
-        "compare": "submodel.experiments.comparison.plan",
-        **dict.fromkeys(("Dataset", "dataset", "digits", "load_dataset"), "submodel.data"),
-        "TaskKind": "submodel.tasks.base",
-        "write_report": "submodel.report.page.write",
+        "submodel.api": "Result build train",
+        "submodel.config": (
+            "AxesSection ClientsSection Config DataSection DevicesSection EngineSection "
+            "LocalSection MergeSection ModelSection SchemeSection ServerSection TaskSection "
+            "TrainSection"
+        ),
+        "submodel.data": "Dataset dataset digits load_dataset",
+        "submodel.experiments": "compare",
+        "submodel.model": "Axes declare trace",
+        "submodel.report": "write_report",
+        "submodel.runs": "Callback",
+        "submodel.runs.open": "Run open",
+        "submodel.tasks": "TaskKind",
     },
 )
 

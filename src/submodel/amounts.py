@@ -8,6 +8,8 @@ from numbers import Real
 
 from submodel.errors import ConfigError
 
+__all__ = ["duration", "parse_amount", "parse_capacity", "si"]
+
 _LONG = 120  # seconds and minutes; above, the next unit is easier to read
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
           "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}  # fmt: skip

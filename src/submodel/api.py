@@ -1,4 +1,4 @@
-"""The Python interface: train an own module on own tensors. May import testing and below."""
+"""The Python interface: train an own module on own tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from submodel.model.axes import Axes, Dimension
 from submodel.model.axes.layout import Indices
 from submodel.model.axes.trial import Outputs
 from submodel.model.build import build_module
-from submodel.model.build.cut_check import check_cut
+from submodel.model.build.checks import check_cut
 from submodel.model.build.module import Factory, Resize
 from submodel.model.cut import UnitCut
 from submodel.model.inputs import as_tensors

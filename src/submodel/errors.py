@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+__all__ = [
+    "CallbackError",
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "DivergedError",
+    "Interruption",
+    "LostProcessError",
+    "PlanError",
+    "SilentRoundError",
+    "SubmodelError",
+    "plain",
+]
+
 
 def plain(text: object, longest: int = 500) -> str:
     r"""What a stranger said, fit to be shown: printable, on one line, not too long.

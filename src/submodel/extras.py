@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from submodel.errors import SubmodelError
 
+__all__ = ["MissingExtraError", "needs_extra"]
+
 
 class MissingExtraError(SubmodelError):
     """A package that only some machines need is not installed here."""

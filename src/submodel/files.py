@@ -12,6 +12,8 @@ from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from submodel.errors import SubmodelError, plain
 
+__all__ = ["JsonNumber", "UnreadableError", "read_typed", "write_text"]
+
 _T = TypeVar("_T")
 
 

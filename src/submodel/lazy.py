@@ -1,4 +1,4 @@
-"""Our own modules, imported when they are first used."""
+"""Names of a package that are imported when they are first used."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+__all__ = ["lazily"]
 
-def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """A package's ``__getattr__``: names live in modules that are imported when first used.
 
-    PyTorch takes seconds and hundreds of megabytes; whoever asks for help or only keeps a
-    connection open should not pay for it. Modules of the package are found in the same way.
+def lazily(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package whose names live in other modules.
+
+    Importing PyTorch takes seconds and hundreds of megabytes; a command that prints help or keeps
+    a connection open should not pay for it. Modules of the package are found in the same way.
+
+    Args:
+        package: the package.
+        names: by module, the names that the package offers of it, separated by spaces.
     """
+    homes = {name: module for module, text in names.items() for name in text.split()}
 
     def get(name: str) -> Any:
         if name in homes:

@@ -176,3 +176,6 @@ else:
                 return _validate(base, value, handler)
 
             return Annotated[SerializeAsAny[base], WrapValidator(validate)]
+
+
+__all__ = ["Capacity", "Count", "Decay", "PathText", "Positive", "Section"]

@@ -33,6 +33,8 @@ from pydantic_core import PydanticCustomError
 from submodel.errors import ConfigError, SubmodelError, plain
 from submodel.options import FreeOptions, Section
 
+__all__ = ["Component", "Kind", "Offer", "find"]
+
 _T = TypeVar("_T")
 _GIVEN = "python:"
 _PLAIN = (str, bytes, int, float, Mapping, list, tuple, type)  # values of files, and classes

@@ -10,6 +10,8 @@ import hashlib
 
 import numpy as np
 
+__all__ = ["generator", "key", "permute_index"]
+
 
 def key(seed: int, purpose: str, *where: int | str) -> int:
     """The 128-bit integer that names one draw.

@@ -1,10 +1,11 @@
-"""The configuration: its sections, read, checked, written. May import engines and below.
+"""The configuration: its sections, read, checked, written.
 
-It composes the keys that components declare. They import only `submodel.options`, not this room.
+It composes the keys that components declare. They import only `submodel.options`, not this package.
 """
 
 from submodel.config.comments import keep_comments
 from submodel.config.config import Config
+from submodel.config.meaning import differences
 from submodel.config.method import (
     DevicesSection,
     EngineSection,
@@ -39,6 +40,7 @@ __all__ = [
     "TaskSection",
     "TrainSection",
     "describe",
+    "differences",
     "given_names",
     "keep_comments",
     "override",

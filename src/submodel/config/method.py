@@ -9,13 +9,11 @@ from pydantic import Field, WrapValidator, model_validator
 from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
 from submodel.config.trackers import TRACKERS
 from submodel.engines.registry import ENGINES
-from submodel.local.optimiser_state import OptimiserState
-from submodel.local.precision import Precision
-from submodel.local.rates import StepSchedule
 from submodel.local.registry import OPTIMISERS, SCHEDULES
+from submodel.local.schedule import OptimiserState, Precision, StepSchedule
 from submodel.options import LARGEST, Capacity, ChoosingSection, Count, Positive, Section
 from submodel.schemes.registry import SCHEMES
-from submodel.tasks.absent import AbsentLabels
+from submodel.tasks.registry import AbsentLabels
 
 
 class SchemeSection(ChoosingSection):

@@ -1,33 +1,33 @@
-"""Examples, where they come from, who has them, who takes part. May import model and below."""
+"""Examples, where they come from, who has them, who takes part."""
 
 from typing import TYPE_CHECKING
 
 from submodel.lazy import lazily
 
 if TYPE_CHECKING:
+    from submodel.data.augmentations import AugmentContext
     from submodel.data.examples import Dataset, Examples, dataset, limit
     from submodel.data.partitions import Partition
+    from submodel.data.partitions.labels import DEFAULT_LABELS
     from submodel.data.population import Population
-    from submodel.data.sources import load_dataset
+    from submodel.data.sources import SourceContext, load_dataset
     from submodel.data.sources.digits import digits
+    from submodel.data.text.tokens import TokensContext
 
 __all__ = [
-    "Dataset",
-    "Examples",
-    "Partition",
-    "Population",
-    "dataset",
-    "digits",
-    "limit",
-    "load_dataset",
-]
+    "DEFAULT_LABELS", "AugmentContext", "Dataset", "Examples", "Partition", "Population",
+    "SourceContext", "TokensContext", "dataset", "digits", "limit", "load_dataset",
+]  # fmt: skip
 __getattr__ = lazily(
     __name__,
     {
-        **dict.fromkeys(("Dataset", "Examples", "dataset", "limit"), "submodel.data.examples"),
-        "Partition": "submodel.data.partitions",
-        "Population": "submodel.data.population",
-        "load_dataset": "submodel.data.sources",
-        "digits": "submodel.data.sources.digits",
+        "submodel.data.augmentations": "AugmentContext",
+        "submodel.data.examples": "Dataset Examples dataset limit",
+        "submodel.data.partitions": "Partition",
+        "submodel.data.partitions.labels": "DEFAULT_LABELS",
+        "submodel.data.population": "Population",
+        "submodel.data.sources": "SourceContext load_dataset",
+        "submodel.data.sources.digits": "digits",
+        "submodel.data.text.tokens": "TokensContext",
     },
 )

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from submodel.algorithm.clients import Model
 from submodel.algorithm.evaluation import moments_of
-from submodel.algorithm.types import Setup, Task
+from submodel.algorithm.types import Model, Setup, Task
 from submodel.config import Config
 from submodel.data import Dataset, Examples
 from submodel.engines.device import own_device
@@ -52,7 +51,7 @@ from submodel.federation.wire import (
 )
 from submodel.model.axes import Axes
 from submodel.model.axes.axes_json import axes_fingerprint, from_json, to_json
-from submodel.model.axes.failure import ForwardError
+from submodel.model.axes.forward import ForwardError
 from submodel.model.build import build_module, fill_local, load, skeleton, tensors_of, to_device
 from submodel.model.inputs import first_column
 from submodel.model.meta import Shapes

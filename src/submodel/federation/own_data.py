@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from submodel.algorithm.clients import PartitionedClients
+from submodel.algorithm.types import PartitionedClients
 from submodel.config import Config, DataSection, override, parse
 from submodel.data import Examples
 from submodel.data.cache import cache_folder

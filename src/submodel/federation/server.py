@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from submodel.algorithm.clients import Model, Present
-from submodel.algorithm.types import Assignment, Failure, Setup, Task
+from submodel.algorithm.types import Assignment, Failure, Model, Present, Setup, Task
 from submodel.config import Config
 from submodel.data import Dataset, Examples
 from submodel.engines.lone import Singles
@@ -34,7 +33,7 @@ from submodel.model.cut import Cut, count_values, gather
 from submodel.model.norm import StaticBatchNorm
 from submodel.prepare.objective import settle
 from submodel.runs.training import Training
-from submodel.schemes.roles import sends_masks
+from submodel.schemes.base import sends_masks
 
 _log = logging.getLogger(__name__)
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from torch import nn
 
-from submodel.algorithm.clients import Clients
 from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
-from submodel.algorithm.types import Setup
+from submodel.algorithm.types import Clients, Setup
 from submodel.config import Config
 from submodel.data import Population
-from submodel.local.proximal import Proximal
-from submodel.local.rates import StepRates
+from submodel.local.optimisers import Proximal
 from submodel.local.registry import OPTIMISERS, SCHEDULES
-from submodel.local.schedule import WarmUp
+from submodel.local.schedule import StepRates, WarmUp
 from submodel.local.work import LocalWork
 from submodel.model.axes import Axes
 from submodel.model.norm import Statistics
 from submodel.prepare.objective import make_augmentations
-from submodel.prepare.settings import alignment_of
 from submodel.schemes import Scheme
 from submodel.tasks.base import TaskKind
 
@@ -75,7 +72,6 @@ def assemble_setup(
         keeps_slots=local.optimiser_state == "kept",
         seed=config.seed,
         granularity=config.scheme.granularity,
-        alignment=alignment_of(config),
         least=config.axes.least,
         schedule=WarmUp(schedule, local.warmup_rounds) if local.warmup_rounds else schedule,
         absent_labels="keep" if local.absent_labels == "auto" else local.absent_labels,

@@ -12,7 +12,7 @@ from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension, declare, trace
 from submodel.model.axes.advice import to_change
 from submodel.model.build import tensors_of
-from submodel.model.build.cut_check import check_axes
+from submodel.model.build.checks import check_axes
 from submodel.model.cut import COORDINATES
 from submodel.model.zoo import only_ranks
 from submodel.model.zoo.adapters import adapters_of

@@ -10,7 +10,7 @@ from submodel.config import Config
 from submodel.data import Dataset
 from submodel.model.axes import Axes
 from submodel.model.build import build_module
-from submodel.model.build.output_check import OutputCheck
+from submodel.model.build.checks import OutputCheck
 from submodel.model.cut import WHOLE, Cut
 from submodel.prepare.axes import capacity_shares
 from submodel.prepare.built_in import BuiltIn, find_once

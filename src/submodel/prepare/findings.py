@@ -21,10 +21,10 @@ from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.model.axes import Axes
 from submodel.model.axes.axes_json import from_json, to_json
-from submodel.model.axes.trial import LARGE_MODEL
+from submodel.model.axes.keep import LARGE_MODEL
 from submodel.model.build import can_release
 from submodel.prepare.selection import logits_of, select_outputs, selection_of
-from submodel.schemes import HasMemory, role
+from submodel.schemes.base import defines
 
 _VARIABLE = "SUBMODEL_FINDINGS"
 
@@ -73,7 +73,7 @@ def findings_of(setup: Setup, config: Config) -> ModelFindings | None:
     if from_json(to_json(setup.axes)) != setup.axes:
         return None
     is_plain = not config.model.factorised and config.model.adapters is None
-    needs_no_values = is_plain and role(setup.scheme, HasMemory) is None
+    needs_no_values = is_plain and not defines(setup.scheme, "begin")
     selects_logits = selection_of(setup.module) is not None
     is_empty = needs_no_values and can_release(setup.module)
     metrics = tuple(setup.metrics)

@@ -14,18 +14,13 @@ from torch.nn.parameter import is_lazy
 from submodel.data import Dataset, Examples
 from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.model.axes import Axes
-from submodel.model.axes.failure import ForwardError, innermost
-from submodel.model.axes.forward import isolate, run
-from submodel.model.axes.kinds import refuse_kinds
-from submodel.model.axes.source import failing_line
+from submodel.model.axes.advice import failing_line
+from submodel.model.axes.forward import ForwardError, innermost, isolate, refuse_kinds, run
 from submodel.model.inputs import Inputs, call, columns, from_columns, take_rows
 from submodel.model.seeding import seed_torch
 from submodel.model.travel import constant_names
-from submodel.tasks.classification import smoothing_of
 from submodel.tasks.counting import value_of
-from submodel.tasks.language import TokenCrossEntropy
-from submodel.tasks.logits import NO_LABEL
-from submodel.tasks.loss import Loss
+from submodel.tasks.loss import NO_LABEL, Loss, TokenCrossEntropy, smoothing_of
 from submodel.tasks.metrics import BatchMetric
 
 _FEW = 2  # examples that a trial takes
@@ -270,8 +265,8 @@ def metric_problems(
 
 def _outputs(module: nn.Module, x: Inputs, name: str) -> Tensor:
     try:
-        with isolate(module), torch.enable_grad():
-            outputs: Any = run(module, x)
+        with isolate(module) as running, torch.enable_grad():
+            outputs: Any = run(running, x)
     except ForwardError as error:
         raise ForwardError(f"{name} data: {error}") from error.__cause__
     if not isinstance(outputs, Tensor):
@@ -414,8 +409,8 @@ def _holds_tokens(x: Tensor) -> bool:
 
 def _takes(module: nn.Module, x: Inputs) -> ForwardError | None:
     try:
-        with isolate(module):
-            run(module, x)
+        with isolate(module) as running:
+            run(running, x)
     except ForwardError as error:
         return error
     return None

@@ -7,7 +7,7 @@ from torch import Tensor
 from submodel.data import Dataset, Examples
 from submodel.model.inputs import first_column
 from submodel.model.zoo import ModelContext
-from submodel.tasks.data_task import is_whole, task_for
+from submodel.tasks.base import is_whole, task_for
 
 
 def context_of(data: Dataset) -> ModelContext:

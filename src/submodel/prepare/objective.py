@@ -21,12 +21,10 @@ from submodel.errors import ConfigError
 from submodel.options import FreeOptions, Section
 from submodel.prepare.fit import metric_problems, simplify
 from submodel.prepare.parts import split_data
-from submodel.tasks.absent import AbsentLabels
-from submodel.tasks.base import LOSS, TaskContext, TaskKind
-from submodel.tasks.data_task import task_for
+from submodel.tasks.base import LOSS, TaskContext, TaskKind, task_for
 from submodel.tasks.loss import Loss
 from submodel.tasks.metrics import MetricContext
-from submodel.tasks.registry import LOSSES, METRICS, TASKS
+from submodel.tasks.registry import LOSSES, METRICS, TASKS, AbsentLabels
 
 _log = logging.getLogger(__name__)
 _TRIED = 2  # examples

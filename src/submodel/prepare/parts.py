@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from submodel.config import Config
+from submodel.config import AxesSection, Config
 from submodel.data import Dataset, Partition, limit
 from submodel.data.partitions import PartitionContext
 from submodel.data.registry import PARTITIONS, SOURCES
@@ -16,7 +16,7 @@ from submodel.model.seeding import seeded
 from submodel.model.zoo import ModelContext, add_adapters, factorised
 from submodel.model.zoo.adapters import DEFAULT_RANK
 from submodel.prepare.axes import selection_sizes
-from submodel.prepare.settings import alignment_of, describe_targets
+from submodel.prepare.settings import describe_targets
 from submodel.randomness import key
 from submodel.schemes import RunFacts, Scheme
 from submodel.schemes.base import SchemeContext, problems_of
@@ -75,7 +75,9 @@ def as_low_rank(config: Config, module: nn.Module) -> nn.Module:
         )
 
 
-def make_scheme(config: Config, module: nn.Module, axes: Axes, has_labels: bool) -> Scheme:
+def make_scheme(
+    config: Config, module: nn.Module, axes: Axes, has_labels: bool, own_axes: bool = False
+) -> Scheme:
     """The scheme of a configuration, for these axes, if it is defined for the run."""
     sizes = selection_sizes(config, module, axes)
     context = SchemeContext(sizes, config.clients.capacities)
@@ -90,8 +92,9 @@ def make_scheme(config: Config, module: nn.Module, axes: Axes, has_labels: bool)
         shapes={name: parameter.shape for name, parameter in module.named_parameters()},
         least=config.axes.least,
         rounds=config.train.rounds,
-        is_aligned=alignment_of(config) == "residual",
         has_labels=has_labels,
+        module=module,
+        are_axes_traced=config.axes == AxesSection() and not own_axes,
     )
     if problems := problems_of(scheme, facts):
         raise ConfigError(problems)

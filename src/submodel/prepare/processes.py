@@ -12,11 +12,10 @@ import os
 from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.engines.device import own_device
-from submodel.engines.estimate import Estimate
-from submodel.engines.exchange_time import exchange_seconds
-from submodel.engines.native.fit import native_refusal
+from submodel.engines.estimate import Estimate, exchange_seconds
 from submodel.engines.processes.group import in_process_group
 from submodel.engines.registry import ENGINES
+from submodel.engines.select import native_refusal
 from submodel.errors import ConfigError
 
 _log = logging.getLogger(__name__)

@@ -50,7 +50,7 @@ def select_outputs(module: nn.Module, outputs: Selector) -> nn.Module:
     >>> select_outputs(pair, lambda returned: returned[0])(torch.ones(1, 2)).shape
     torch.Size([1, 3])
     """
-    copy = copy_module(module, dict(module.named_parameters()), dict(module.named_buffers()))
+    copy = copy_module(module, {**dict(module.named_parameters()), **dict(module.named_buffers())})
     copy.register_forward_hook(Selection(outputs))
     return copy
 
@@ -73,8 +73,8 @@ def returns_logits(module: nn.Module, example: Inputs) -> bool:
     False
     """
     try:
-        with isolate(module):
-            result = run(module, example)
+        with isolate(module) as running:
+            result = run(running, example)
     except SubmodelError:
         return False
     return not isinstance(result, Tensor) and isinstance(getattr(result, "logits", None), Tensor)

@@ -5,18 +5,14 @@ What one section alone can tell is refused when the configuration is read; here 
 
 from __future__ import annotations
 
-from torch import nn
-
 from submodel.algorithm.merge import LARGEST_WEIGHT_SUM, HasSums
 from submodel.algorithm.server import Plain
 from submodel.algorithm.types import Setup
-from submodel.config import AxesSection, Config
+from submodel.config import Config
 from submodel.data import Dataset
 from submodel.model.axes import CLASSES
-from submodel.model.zoo.preresnet import PreResNet
 from submodel.prepare.fit import cross_entropy_options
-from submodel.schemes import Adapts, HasCells, role
-from submodel.schemes.random.independent import Alignment
+from submodel.schemes.base import defines
 from submodel.tasks.loss import Loss
 
 
@@ -128,35 +124,6 @@ def axes_problems(config: Config, own_axes: bool) -> list[str]:
     return problems
 
 
-def alignment_of(config: Config) -> Alignment:
-    """Along residual streams, unless a scheme that can asks for something else."""
-    alignment: Alignment = getattr(config.scheme, "alignment", "residual")
-    return alignment
-
-
-def alignment_problems(config: Config, module: nn.Module, own_axes: bool) -> list[str]:
-    """Why channels cannot be drawn layer by layer here; empty if they can, or are not."""
-    if alignment_of(config) == "residual":
-        return []
-    scheme, sampling = config.scheme, getattr(config.scheme, "sampling", "")
-    needs = [
-        (scheme.name == "random", f"scheme.name = 'random', not {scheme.name!r}"),
-        (sampling == "fixed", f"scheme.sampling = 'fixed', not {sampling!r}"),
-        (scheme.granularity == "unit", "scheme.granularity = 'unit', not 'coordinate'"),
-        (
-            isinstance(module, PreResNet),
-            f"preresnet18 or preresnet34, whose layers it knows, not {type(module).__name__}",
-        ),
-        (not config.model.factorised, "the layers as they are, not model.factorised"),
-        (config.model.adapters is None, "the layers as they are, without model.adapters"),
-        (
-            not own_axes and config.axes == AxesSection(),
-            "the traced axes unchanged, as it draws by layers",
-        ),
-    ]
-    return [f"scheme.alignment: 'independent' needs {need}" for holds, need in needs if not holds]
-
-
 def product_problems(setup: Setup) -> list[str]:
     """Why products of low-rank layers cannot be merged here; empty if they can, or are not."""
     if not isinstance(setup.rule, HasSums):
@@ -176,7 +143,7 @@ def product_problems(setup: Setup) -> list[str]:
             not setup.keeps_slots,
             "local.optimiser_state = 'fresh': momenta of factors that are made anew mean nothing",
         ),
-        (role(setup.scheme, HasCells) is None, "one server: a scheme with cells has several"),
+        (not defines(setup.scheme, "cells"), "one server: a scheme with cells has several"),
         (
             not cut_names,
             f"layers of which ranks alone are cut, and of {', '.join(cut_names[:3])} more is; "
@@ -190,11 +157,10 @@ def finish_problems(config: Config, setup: Setup) -> list[str]:
     """Why the last rounds cannot train nested sub-models here; empty if they can, or do not."""
     if config.train.finish is None:
         return []
-    adapts = role(setup.scheme, HasCells) or role(setup.scheme, Adapts)
     needs = [
         (bool(setup.axes.cut_by_capacity), "a model with axes: this one has none to cut"),
         (
-            adapts is None,
+            not defines(setup.scheme, "cells", "adapt"),
             "a scheme whose model is one and keeps its weights: not "
             f"scheme.name = {config.scheme.name!r}",
         ),

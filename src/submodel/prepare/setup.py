@@ -12,9 +12,8 @@ from pathlib import Path
 from torch import nn
 from torch.nn import functional
 
-from submodel.algorithm.client_scores import client_tests
-from submodel.algorithm.clients import PartitionedClients
-from submodel.algorithm.types import Setup
+from submodel.algorithm.evaluation import client_tests
+from submodel.algorithm.types import PartitionedClients, Setup
 from submodel.config import Config
 from submodel.data import Dataset, Partition, limit
 from submodel.data.held_out import hold_out
@@ -23,10 +22,10 @@ from submodel.engines import lone
 from submodel.engines.device import device_problems
 from submodel.errors import ConfigError
 from submodel.heap import large_blocks_apart
-from submodel.local.slots import slot_problems
+from submodel.local.optimisers import slot_problems
 from submodel.local.training import trainable_parameters
 from submodel.model.axes import Axes, Dimension
-from submodel.model.empty import without_values
+from submodel.model.build import without_values
 from submodel.model.inputs import first_column
 from submodel.model.travel import constant_names
 from submodel.model.weights import load_weights
@@ -49,7 +48,6 @@ from submodel.prepare.objective import (
 from submodel.prepare.parts import as_low_rank, load_data, make_module, make_scheme, split_data
 from submodel.prepare.selection import logits_of, returns_logits, select_outputs
 from submodel.prepare.settings import (
-    alignment_problems,
     axes_problems,
     finish_problems,
     product_problems,
@@ -152,7 +150,6 @@ def prepare(
     problems += target_problems(config, data, loss)
     if partition is None:
         problems += partition_problems(config, source)
-    problems += alignment_problems(config, module, own_axes=axes is not None)
     if problems:
         raise ConfigError(problems)
     if problems := axes_problems(config, own_axes=axes is not None):
@@ -177,7 +174,7 @@ def prepare(
         else:
             problems += error.problems
     try:
-        scheme = make_scheme(config, module, cut_axes, is_plain)
+        scheme = make_scheme(config, module, cut_axes, is_plain, own_axes=axes is not None)
     except ConfigError as error:
         problems += error.problems
     if problems or partition is None or scheme is None:

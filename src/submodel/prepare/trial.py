@@ -9,7 +9,7 @@ from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Setup
 from submodel.errors import SubmodelError
 from submodel.schemes import Draw, draw_mask
-from submodel.schemes.roles import check_roles
+from submodel.schemes.base import check_members
 
 _CERTAINTY = 30.0
 """Units that are expected over the draws: e^-30 is the chance of none if each is independent."""
@@ -19,11 +19,11 @@ def try_scheme(setup: Setup) -> None:
     """Raise unless ``select`` returns a mask for every axis and capacity, and ever holds a unit.
 
     A single draw may be empty, as Bernoulli draws are. It is asked again as often as makes nothing
-    but empty ones beyond belief. The package's own schemes need not be tried. Of a protocol
-    (`submodel.schemes.protocols`) a scheme defines all or nothing.
+    but empty ones beyond belief. The package's own schemes need not be tried. Of members
+    that go together a scheme defines all or none.
     """
     scheme = setup.scheme
-    check_roles(scheme)
+    check_members(scheme)
     if type(scheme).__module__.partition(".")[0] == __name__.partition(".")[0]:
         return
     try:

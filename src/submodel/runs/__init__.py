@@ -1,1 +1,26 @@
-"""A run: the loop over rounds, its folder, what follows. May import prepare and below."""
+"""A run: the loop over rounds, its folder, what follows."""
+
+from typing import TYPE_CHECKING
+
+from submodel.lazy import lazily
+
+if TYPE_CHECKING:
+    from submodel.errors import Interruption
+    from submodel.runs.callbacks.base import Callback
+    from submodel.runs.callbacks.trackers import TrackerContext
+    from submodel.runs.metrics import Metrics
+    from submodel.runs.training import Training
+
+__all__ = [
+    "Callback", "Interruption", "Metrics", "TrackerContext", "Training",
+]  # fmt: skip
+__getattr__ = lazily(
+    __name__,
+    {
+        "submodel.runs.callbacks.base": "Callback",
+        "submodel.runs.callbacks.trackers": "TrackerContext",
+        "submodel.errors": "Interruption",
+        "submodel.runs.metrics": "Metrics",
+        "submodel.runs.training": "Training",
+    },
+)

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from submodel.algorithm.client_slots import check_slots
+from submodel.algorithm.dispatch import check_slots
 from submodel.algorithm.types import State
 from submodel.config import Config, override, parse, to_toml
 from submodel.config.meaning import fingerprint, refusals

@@ -17,8 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from submodel.algorithm.clients import Model, PartitionedClients
-from submodel.algorithm.types import Setup
+from submodel.algorithm.types import Model, PartitionedClients, Setup
 from submodel.config import Config
 from submodel.data import Dataset
 from submodel.data.examples import About, Examples

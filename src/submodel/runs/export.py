@@ -23,9 +23,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from submodel.algorithm.dispatch import scale_model
 from submodel.algorithm.evaluation import assemble_module
 from submodel.algorithm.rounds import initial_state
-from submodel.algorithm.scaling import scale_model
 from submodel.algorithm.score import Score, score
 from submodel.algorithm.types import State
 from submodel.errors import SubmodelError

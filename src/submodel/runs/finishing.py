@@ -16,8 +16,7 @@ from torch import Tensor
 from submodel.algorithm.types import Setup, State
 from submodel.config import Config
 from submodel.prepare.fit import cross_entropy_options
-from submodel.schemes.ordered.finishing import FinishingCuts
-from submodel.schemes.ranked import rank_by_size
+from submodel.schemes.ranked import FinishingCuts, rank_by_size
 
 _OWNER = "finish"
 
@@ -79,7 +78,7 @@ def setup_of_round(config: Config, setup: Setup, state: State) -> Setup:
         tuple(setup.population.capacities),
         1.0 if has_labels else 0.0,
     )
-    return replace(setup, scheme=cuts, granularity="unit", alignment="residual")
+    return replace(setup, scheme=cuts, granularity="unit")
 
 
 def _rank(setup: Setup, state: State) -> dict[str, Tensor]:

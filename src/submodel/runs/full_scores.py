@@ -9,8 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from submodel.algorithm.client_scores import client_tests, score_clients
-from submodel.algorithm.evaluation import evaluate_model
+from submodel.algorithm.evaluation import client_tests, evaluate_model, score_clients
 from submodel.algorithm.execution import ALONE
 from submodel.algorithm.types import State
 from submodel.errors import ConfigError

@@ -14,10 +14,10 @@ from typing import Annotated, Any, NotRequired
 from pydantic import ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from submodel.algorithm.holdings import Holdings, SharedCut
+from submodel.algorithm.tally import Holdings, SharedCut
 from submodel.algorithm.types import Assignment
 from submodel.files import UnreadableError, bounded_lines, parse_typed, read_typed, write_text
-from submodel.model.layers import ModelLayer
+from submodel.model.inspect import ModelLayer
 
 _LONGEST = 2**23  # bytes of a line
 _MOST_LAYERS = 2**25  # bytes of layers.json

@@ -14,12 +14,11 @@ from itertools import count
 import torch
 
 from submodel.algorithm.execution import ALONE, Engine, Group
-from submodel.algorithm.one_model import OneModel
-from submodel.algorithm.rounds import output_step, step
+from submodel.algorithm.rounds import OneModel, output_step, step
 from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import State
 from submodel.engines.processes.group import ProcessGroup
-from submodel.engines.processes.shared_model import SharedModel, share_model
+from submodel.engines.processes.shared import SharedModel, share_model
 from submodel.errors import (
     CallbackError,
     Interruption,

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from submodel.algorithm.client_scores import ScoredModel, score_clients
+from submodel.algorithm.evaluation import ScoredModel, score_clients
 from submodel.algorithm.score import Score
 from submodel.algorithm.types import State
 from submodel.amounts import parse_capacity

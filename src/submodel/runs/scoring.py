@@ -8,13 +8,16 @@ from statistics import fmean
 
 from torch import Tensor
 
-from submodel.algorithm.client_scores import ClientScore, ScoredModel, score_clients, worst_quarter
 from submodel.algorithm.evaluation import (
+    ClientScore,
+    ScoredModel,
     capacity_models,
     evaluate_capacities,
     evaluate_parts,
     measure_moments,
+    score_clients,
     some,
+    worst_quarter,
 )
 from submodel.algorithm.execution import Group
 from submodel.algorithm.types import State

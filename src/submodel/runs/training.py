@@ -9,17 +9,14 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from submodel.algorithm.client_scores import ClientTests, client_tests
-from submodel.algorithm.dispatch import cut_of, knowledge_of
-from submodel.algorithm.evaluation import EVALUATOR, assemble_module
+from submodel.algorithm.dispatch import cut_of, knowledge_of, scale_model
+from submodel.algorithm.evaluation import EVALUATOR, ClientTests, assemble_module, client_tests
 from submodel.algorithm.execution import Engine
-from submodel.algorithm.scaling import scale_model
-from submodel.algorithm.scorer import Scorer, plain_scorer
-from submodel.algorithm.types import Assignment, Setup, State
+from submodel.algorithm.types import Assignment, Scorer, Setup, State
 from submodel.config import Config
 from submodel.data import Dataset
 from submodel.engines.device import own_device
-from submodel.engines.native.scoring import KernelScorer
+from submodel.engines.select import scorer_of
 from submodel.model.cut import WHOLE, Cut, Tensors
 from submodel.prepare.engine import make_engine
 from submodel.prepare.selection import without_selection
@@ -78,10 +75,7 @@ class Training:
 
     @cached_property
     def _scorer(self) -> Scorer:
-        is_native = getattr(self.config.engine, "kernels", None) == "native"
-        if not is_native or self.device.type != "cpu":
-            return plain_scorer
-        return KernelScorer(self.setup.module, self.setup.clients.dataset.example)
+        return scorer_of(self.config.engine, self.setup, self.device)
 
     def cut(self, state: State, capacity: float) -> Cut:
         """What stands for a capacity: what it would hold in the coming round."""

@@ -27,13 +27,12 @@ from submodel.algorithm.types import Assignment, Setup, Task
 from submodel.errors import PlanError, plain
 from submodel.federation.wire.base import ModelBase, receive_base
 from submodel.federation.wire.parcel import Parcel, WireError, read_as
-from submodel.local.precision import Precision
-from submodel.local.sgd import Sgd
+from submodel.local.optimisers import Sgd
+from submodel.local.schedule import Precision
 from submodel.local.work import LocalWork
 from submodel.model.axes.layout import Indices
 from submodel.model.build import local_of, tensors_of
 from submodel.model.cut import CoordinateCut, Cut, PlannedCut, UnitCut, read_runs, runs
-from submodel.schemes.roles import step_rule
 
 _SCALES, _LOCAL = "scales/", "local/"
 
@@ -154,7 +153,7 @@ def read_task(parcel: Parcel, setup: Setup, base: ModelBase | None = None) -> Ta
                for n in tensors_of(setup.module)}  # fmt: skip
     scales, local = _part(parcel, _SCALES), _part(parcel, _LOCAL)
     _check_shapes(setup, cut, tensors, local, scales)
-    rule = step_rule(setup.scheme, head.assignment.capacity) if head.step_rule else None
+    rule = setup.scheme.step_rule(head.assignment.capacity) if head.step_rule else None
     if head.step_rule and rule is None:
         raise WireError("its steps follow a rule that the scheme of the run does not have")
     work = head.work.local_work(setup.work)

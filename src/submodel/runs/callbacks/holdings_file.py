@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import State
-from submodel.model.layers import describe_layers
+from submodel.model.inspect import describe_layers
 from submodel.runs.callbacks.base import Callback
 from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import ModelOutline, holdings_line, write_model_outline

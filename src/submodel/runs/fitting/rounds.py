@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
+from submodel.algorithm.dispatch import scale_model
 from submodel.algorithm.evaluation import assemble_module
 from submodel.algorithm.rounds import step
-from submodel.algorithm.scaling import scale_model
 from submodel.algorithm.score import Score, score
 from submodel.algorithm.server import Plain
 from submodel.algorithm.types import Setup, State
@@ -172,6 +172,5 @@ def _fit_setup(setup: Setup, clients: AblePopulation, search: CutSearch, plan: F
         schedule=Constant(),
         server=Plain(),
         granularity="unit",
-        alignment="residual",
         keeps_slots=False,
     )

@@ -16,12 +16,12 @@ from submodel.algorithm.execution import Bundle
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Setup, State
 from submodel.engines.estimate import Estimate
-from submodel.local.slots import kept_copies
+from submodel.local.optimisers import kept_copies
 from submodel.model.budget import Budget
 from submodel.model.cost import CostModel
 from submodel.model.cut import Cut
 from submodel.model.travel import size_in_bytes
-from submodel.schemes.roles import sends_masks
+from submodel.schemes.base import sends_masks
 
 _CHECKPOINTS = 2  # that a run keeps; a third is there while it is written
 _CUTS = 1000  # drawn to see what they cost

@@ -14,8 +14,7 @@ from functools import partial
 from statistics import fmean, median
 
 from submodel.algorithm.execution import Bundle
-from submodel.algorithm.one_model import OneModel
-from submodel.algorithm.rounds import plan, step
+from submodel.algorithm.rounds import OneModel, plan, step
 from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import Setup, State
 from submodel.engines.estimate import Estimate
