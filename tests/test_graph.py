@@ -9,7 +9,7 @@ import pytest
 from tools import commands, components, graph
 from tools.pages import ARCHITECTURE, COMMANDS, CONFIGURATION, PICTURE, part
 from tools.picture import PLACES, drawn_edges
-from tools.rooms import GROUND, ROOT, Rooms, first_line, read_rooms
+from tools.rooms import GROUND, ROOT, Rooms, read_rooms
 
 from submodel.config import parse
 from submodel.errors import ConfigError
@@ -48,12 +48,6 @@ def test_arrows_that_follow_from_others_are_left_out_and_all_go_down() -> None:
     assert rooms.below("a") == {GROUND: 5, "c": 3, "b": 1}
     assert set(PLACES) == set(ROOMS.names)
     assert all(PLACES[by] < PLACES[to] for by, to in ROOMS.imports)  # down, or to the right
-
-
-@pytest.mark.parametrize(("room", "below"), [*zip(ROOMS.names[:-1], ROOMS.names[1:], strict=True)])
-def test_the_first_line_of_a_room_says_what_it_may_import(room: str, below: str) -> None:
-    allowed = "only the files beside the rooms" if below == GROUND else f"{below} and below"
-    assert re.fullmatch(rf".{{20,}}\. May import {allowed}\.", first_line(room))
 
 
 def test_the_list_of_rooms_is_that_of_the_layers() -> None:

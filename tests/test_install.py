@@ -112,22 +112,25 @@ def _imports(tree: ast.AST, extra: str) -> Iterator[Imported]:
         yield from _imports(node, inner)
 
 
-def test_every_import_is_declared() -> None:
+@pytest.mark.parametrize("package", ["src/submodel", "lab/submodel_lab"])
+def test_every_import_is_declared(package: str) -> None:
     """Of the project, or of the extra that its place needs; not of another distribution's needs."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = {name: _names(needs) for name, needs in project["optional-dependencies"].items()}
+    folder = ROOT / package
+    settings = ROOT / "pyproject.toml" if "src" in package else folder.parent / "pyproject.toml"
+    project = tomllib.loads(settings.read_text("utf-8"))["project"]
+    extras = {n: _names(needs) for n, needs in project.get("optional-dependencies", {}).items()}
     always = _names(project["dependencies"])
     offered = {"": set(), **extras}
     offered["*"] = set().union(*(extras[name] for name in extras.keys() - {"dev", "docs"}))
     undeclared = []
-    for path in sorted((ROOT / "src/submodel").rglob("*.py")):
-        place = path.relative_to(ROOT / "src/submodel").as_posix()
+    for path in sorted(folder.rglob("*.py")):
+        place = path.relative_to(folder).as_posix()
         extra = "flower" if place.startswith("federation/flower/") else ""
         for module, needed in _imports(ast.parse(path.read_text("utf-8")), extra):
             top = module.partition(".")[0]
             name = DISTRIBUTIONS.get(top, top).replace("_", "-")
-            ours = top in sys.stdlib_module_names or top == "submodel"
-            if not ours and name not in always | offered[needed]:
+            ours = top in sys.stdlib_module_names or top == folder.name or place == "theory.py"
+            if not ours and name not in always | offered.get(needed, set()):
                 undeclared.append(f"{place}: {module} ({needed or 'without an extra'})")
     assert undeclared == []
 

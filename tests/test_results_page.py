@@ -9,17 +9,17 @@ import pytest
 from tools import results as page
 from tools.pages import RESULTS, part
 
-from submodel.experiments.converged.agenda import read_available
-from submodel.experiments.converged.claims import (
+from submodel.experiments.records import SeedRun, VariantRecord
+from submodel_lab.converged.agenda import read_available
+from submodel_lab.converged.claims import (
     CITED_SOURCES,
     NOT_RUN,
     PUBLISHED_FIGURES,
     published_differences,
 )
-from submodel.experiments.converged.questions import QUESTIONS
-from submodel.experiments.converged.report import results_of
-from submodel.experiments.paper.gpu_time import PEAKS, UTILISATION, forward_flops, gpu_rows
-from submodel.experiments.records import SeedRun, VariantRecord
+from submodel_lab.converged.questions import QUESTIONS
+from submodel_lab.converged.report import results_of
+from submodel_lab.paper.gpu_time import PEAKS, UTILISATION, forward_flops, gpu_rows
 
 
 def test_every_part_of_the_page_follows_from_the_records() -> None:

@@ -16,6 +16,7 @@ from submodel.options import compose
 from submodel.plugins import Kind
 from submodel.prepare.processes import choose_engine
 from submodel.prepare.setup import prepare
+from tests.pins import errors
 from tests.support.commands import Command
 
 SMALL = {"name": "mlp", "width": 8}
@@ -97,6 +98,7 @@ IN_A_CONFIGURATION: dict[str, dict[str, Any]] = {
 def test_a_configuration_with_a_key_that_nothing_uses_is_refused(sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(IN_A_CONFIGURATION[sentence])
+    errors.check("unused in a configuration", IN_A_CONFIGURATION[sentence], caught.value)
     (problem,) = caught.value.problems
     assert problem.startswith(sentence)
 
@@ -150,6 +152,7 @@ IN_A_RUN: dict[str, dict[str, Any]] = {
 def test_a_run_with_a_setting_that_it_cannot_use_is_refused(sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         prepare(parse({"model": SMALL, **IN_A_RUN[sentence]}))
+    errors.check("unused in a run", IN_A_RUN[sentence], caught.value)
     (problem,) = caught.value.problems
     assert problem.startswith(sentence)
 
@@ -196,6 +199,7 @@ def test_training_from_python_refuses_what_it_would_not_follow(sentence: str) ->
     config, arguments = FROM_PYTHON[sentence]
     with pytest.raises(ConfigError) as caught:
         library.train(factory(), library.digits(), config, progress=False, **arguments)
+    errors.check("unused from Python", FROM_PYTHON[sentence], caught.value)
     (problem,) = caught.value.problems
     assert problem.startswith(sentence)
 
@@ -225,6 +229,7 @@ def test_the_command_refuses_it_too_and_begins_no_run(
     sentence: str, submodel: Command, tmp_path: Path
 ) -> None:
     done = submodel("train", *AT_THE_COMMAND_LINE[sentence], cwd=tmp_path)
+    errors.check("unused at the command line", AT_THE_COMMAND_LINE[sentence], done)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ import pytest
 from submodel.config import Config, override, parse, read, to_toml
 from submodel.errors import ConfigError
 from submodel.prepare.setup import prepare
+from tests.pins import errors
 
 MISTAKES: dict[str, dict[str, Any]] = {
     "clients.capacities[0]: 0 is not in (0, 1]": {"clients": {"capacities": [0]}},
@@ -42,12 +43,14 @@ MISTAKES: dict[str, dict[str, Any]] = {
 def test_a_mistake_is_named_with_its_path_and_what_is_allowed(message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(MISTAKES[message])
+    errors.check("reading", MISTAKES[message], caught.value)
     assert str(caught.value).startswith(message)
 
 
 def test_all_mistakes_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         parse({"seed": -1, "local": {"lr": 0}, "data": {"name": "nmist"}, "x": 1})
+    errors.check("reading", "all at once", caught.value)
     assert len(caught.value.problems) == 4
 
 
@@ -64,6 +67,7 @@ MISFITS: dict[str, dict[str, Any]] = {
 def test_what_does_not_fit_the_data_or_the_model_is_named_too(message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         prepare(parse(MISFITS[message]))
+    errors.check("misfit", MISFITS[message], caught.value)
     assert message in str(caught.value)
 
 

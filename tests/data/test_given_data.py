@@ -13,6 +13,7 @@ from PIL import Image
 import submodel
 from submodel.data.examples import as_dataset
 from submodel.errors import DataError
+from tests.pins import errors
 
 DRAWS = np.random.default_rng(0)
 X = DRAWS.normal(size=(60, 8))
@@ -100,8 +101,9 @@ WRONG: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_no_data_is_told(case: str) -> None:
     make, reason = WRONG[case]
-    with pytest.raises(DataError, match=reason):
+    with pytest.raises(DataError, match=reason) as caught:
         submodel.train(net(), make(), CONFIG, progress=False)
+    errors.check("given data", case, caught.value)
 
 
 def test_inputs_of_trace_and_build_may_be_arrays() -> None:

@@ -11,6 +11,7 @@ import torch
 
 from submodel.data import Dataset, load_dataset
 from submodel.errors import ConfigError, SubmodelError
+from tests.pins import errors
 from tests.support.commands import Command
 from tests.support.text import inputs_of, text_of
 
@@ -144,6 +145,7 @@ def test_what_does_not_go_together_is_said(tmp_path: Path, sentence: str) -> Non
     path = saved(tmp_path / "hub", ROWS)
     with pytest.raises(SubmodelError) as caught:
         load_dataset("hf:x", path=path, **BAD[sentence])
+    errors.check("hub rows", BAD[sentence], caught.value)
     assert sentence in str(caught.value)
 
 

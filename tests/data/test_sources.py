@@ -32,6 +32,7 @@ from submodel.data.sources.cifar.spec import CIFAR10, CIFAR100, NPM_FILE, Spec
 from submodel.data.sources.cifar.verification import verify_images
 from submodel.errors import ConfigError, DataError
 from submodel.prepare.parts import load_data
+from tests.pins import errors
 from tests.support.commands import Command
 
 TEN = replace(CIFAR10, train_records=4, test_records=10, verify=False)
@@ -232,6 +233,7 @@ def test_bad_archives_are_named_for_what_they_are(tmp_path: Path) -> None:
         with pytest.raises(DataError) as caught:
             read_cifar(path, spec, spec.default_label)
         assert re.search(message, str(caught.value)), case
+        errors.check("archive", case, caught.value)
 
 
 def test_an_official_archive_is_known_by_its_checksum(tmp_path: Path) -> None:
@@ -574,6 +576,7 @@ def test_a_missing_package_is_named_with_how_to_install_it(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError) as caught:
         prepare(parse({"data": keys}))
+    errors.check("missing package", package, caught.value)
     assert f"pip install '{extra}'" in str(caught.value)
 
 
@@ -609,6 +612,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
 def test_mistakes_in_the_data_section(message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse({"data": MISTAKES[message]})
+    errors.check("data", MISTAKES[message], caught.value)
     assert str(caught.value).startswith(message)
 
 
@@ -655,6 +659,7 @@ def test_the_command_refuses_bad_input_without_a_traceback(
         (["own"], "data.name: 'own' stands for what"),
     ):
         result = submodel("data", *arguments, cwd=tmp_path)
+        errors.check("command data", arguments, result)
         assert result.returncode == 2
         assert message in result.stderr
         assert "Traceback" not in result.stderr

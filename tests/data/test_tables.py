@@ -17,6 +17,7 @@ from submodel.data.owners import owners_of
 from submodel.data.sources.base import Encoding, SourceContext
 from submodel.data.sources.table import Table, TableOptions
 from submodel.errors import SubmodelError
+from tests.pins import errors
 
 ROWS = [
     f"{n},{'red' if n % 3 else 'blue'},{('ann', 'bob', 'cy')[n % 3]},{n * 0.5}" for n in range(40)
@@ -117,8 +118,9 @@ def test_a_second_table_is_the_test_part(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_table_is_said(
     rows: list[str], keys: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(SubmodelError, match=reason):
+    with pytest.raises(SubmodelError, match=reason) as caught:
         load_dataset(f"csv:{table(tmp_path, *rows)}", **keys)
+    errors.check("table", [rows[-1:], keys], caught.value)
 
 
 HOLES = [*ROWS[:30], ",red,ann,3", "7,,bob,4", "NaN,red,cy,5", *ROWS[30:]]

@@ -18,6 +18,7 @@ import pytest
 from submodel.errors import SubmodelError
 from tests.deep.reader import Reader
 from tests.deep.readers import READERS
+from tests.pins.errors import kind
 
 _SLOW = 2.5  # seconds of processor time: 89 million pixels take 1.6 on the slowest machine seen
 _HANGS = 60  # seconds
@@ -96,7 +97,7 @@ def _one(reader: Reader, path: Path, outcome: Outcome) -> str:
         reader.read(path)
         outcome.read += 1
     except SubmodelError as error:
-        outcome.refused[type(error).__name__] += 1
+        outcome.refused[kind(error)] += 1
         if len(str(error)) > 20_000:
             return f"{type(error).__name__} of {len(str(error)):,} characters"
     except BaseException as error:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.deep.attack import attack
 from tests.deep.readers import READERS
+from tests.pins.store import ERRORS
 
 CASES = 100
 
@@ -15,3 +16,4 @@ def test_nothing_but_our_errors_comes_out(name: str) -> None:
     outcome = attack(name, range(-CASES, 0))
     assert not outcome.wrong, "\n\n".join(outcome.wrong)
     assert outcome.refused or READERS[name].takes_what_it_can
+    ERRORS.check(f"reader: {name}", sorted(outcome.refused))

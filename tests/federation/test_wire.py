@@ -31,7 +31,7 @@ from submodel.federation.wire import (
 from submodel.local.work import LocalWork
 from submodel.model.cut import CoordinateCut
 from submodel.schemes import Static
-from submodel.schemes.ordered.steps import NestedSteps
+from submodel.schemes.ordered import NestedSteps
 from tests.support.common import tiny_setup
 
 CUT = CoordinateCut({"w": torch.tensor([True, False, True])})

@@ -2,7 +2,8 @@
 
 Only when a change is *meant* to change what a run ends with (a scheme, a rule or a default that was
 wrong), in the commit that makes it, and only for the cases that it names; or for all of them, with
-no change of the code, on a new kind of machine or with a new PyTorch. Never because a test fails.
+no change of the code, with a new PyTorch. Never because a test fails. The processor does not matter
+(see `tests.support.portable`), but must be an x86-64 one.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import json
 import sys
 
 from tests.golden.cases import CASES
-from tests.golden.take import FILE, machine, take
+from tests.golden.portable import take_portably
+from tests.golden.take import FILE
+from tests.support.portable import machine
 
 
 def main(part: str = "") -> None:
     kept = json.loads(FILE.read_text()) if FILE.exists() else {"machine": machine(), "ends": {}}
     if part and kept["machine"] != machine():
-        sys.exit(f"these are of another kind of machine, {kept['machine']}: take all of them anew")
-    ends = take(name for name in CASES if part in name)
+        sys.exit(f"these are of {kept['machine']}: take all of them anew")
+    ends = take_portably(name for name in CASES if part in name)
     known = {name: kept["ends"][name] for name in CASES if name in kept["ends"]}
     both = known | ends
     ordered = {name: both[name] for name in CASES if name in both}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import product
 
+from tests.golden.components import FITTED, SCORED, TOLD
 from tests.support.common import RULES
 from tests.support.schemes import VARIANTS, Sections, joined
 
@@ -101,7 +102,37 @@ CASES = {
         "devices": DEVICES,
         "resumed": RESUMED,
         "two processes": PROCESSES,
+        "scored": SCORED,
+        "told": TOLD,
+        **{f"fitted by {cut}": cases for cut, cases in FITTED.items()},
     }.items()
     for name, config in cases.items()
 }
 """What it is called -> how it is run, and its configuration."""
+
+
+def _group(name: str) -> str:
+    """Together what shares a process: the local engines prepare a configuration once."""
+    engine = CASES[name][0]
+    if engine in ("serial", "batched"):
+        return next((f"local, {rule}" for rule in RULES if f", {rule}, " in name), "local, others")
+    return "scored" if engine == "scored" else "other ways"
+
+
+GROUPS: dict[str, list[str]] = {}
+"""What is run by one process: a few seconds each."""
+for _name in CASES:
+    GROUPS.setdefault(_group(_name), []).append(_name)
+USUAL = [
+    *(f"{engine}: rolling, selective, unit" for engine in ("serial", "batched")),
+    *(f"{engine}: preresnet18" for engine in ("serial", "batched")),
+    *(f"{engine}: server adam" for engine in ("resumed", "two processes")),
+    *("devices: rolling", "serial: adapters", "scored: bytes", "scored: bytes, stacked"),
+    *("scored: regression", "scored: finish", "fitted by importance: mlp"),
+]
+"""What is run with the usual kernels of the machine, too: every engine and way."""
+NATIVE = [
+    *("batched: rolling, selective, unit", "batched: random, selective, unit"),
+    *("scored: classes, stacked", "scored: bytes, stacked", "scored: gpt, static"),
+]
+"""What native kernels can compute, too, and do about the same."""

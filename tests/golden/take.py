@@ -1,10 +1,10 @@
-"""Runs a case and says what it ended with; and on what kind of machine."""
+"""Runs cases in this process and says what they ended with."""
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import chdir
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,28 +26,17 @@ from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import Tell
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.loop import Interruption, RunFolder, run_rounds
+from submodel.runs.open import open as open_run
 from submodel.runs.training import Training
 from tests.golden.cases import CASES
+from tests.golden.components import FITTED, write_files
 from tests.support.devices import Neighbours
 from tests.support.ranks import run_group
-from tests.support.schemes import Sections
+from tests.support.schemes import Sections, joined
 
 End = dict[str, Any]
 FILE = Path(__file__).with_name("golden.json")
 REFUSED: End = {"refused": True}
-
-
-def machine() -> dict[str, str]:
-    """What the last bits of a float32 sum depend on."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.exists() else []
-    facts = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
-    wanted = ("vendor_id", "cpu family", "model", "model name")
-    return {
-        "torch": torch.__version__,
-        "kernels": torch.backends.cpu.get_cpu_capability(),
-        "processor": " ".join(facts[key] for key in wanted if key in facts) or platform.machine(),
-    }
 
 
 def end(tensors: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> End:
@@ -55,29 +44,42 @@ def end(tensors: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> End:
     flat = torch.cat([tensors[name].double().flatten() for name in sorted(tensors)])
     places = torch.arange(len(flat), dtype=torch.float64)
     return {
-        "model_sha256": model_sha256(tensors),
-        **({"memory_sha256": model_sha256(memory)} if memory else {}),
-        "sums": [float(flat.abs().sum()), float(flat.norm()), float(flat @ places.cos())],
+        "model": model_sha256(tensors)[:16],
+        **({"memory": model_sha256(memory)[:16]} if memory else {}),
+        "sums": [float(f"{x:.9g}") for x in (flat.abs().sum(), flat.norm(), flat @ places.cos())],
     }
 
 
-def take(names: Iterable[str]) -> dict[str, End]:
-    """The ends of these cases."""
-    ends: dict[str, End] = {}
+def take(names: Iterable[str], begin: Callable[[], None] | None = None) -> dict[str, End]:
+    """The ends of these cases.
+
+    Args:
+        names: of the cases.
+        begin: done first by each process that a case starts.
+    """
     names = list(names)
     together = {n: CASES[n][1] for n in names if CASES[n][0] == "two processes"}
-    for name in names:
-        engine, values = CASES[name]
-        if name not in together:
-            try:
-                ends[name] = _WAYS[engine](parse(values))
-            except SubmodelError:
-                ends[name] = REFUSED
-    return ends | (_two_processes(together) if together else {})
+    with TemporaryDirectory() as folder, chdir(folder):
+        write_files(Path(folder))
+        ends = {name: _take(name) for name in names if name not in together}
+    return ends | (run_group(_of_a_group, (together, begin), 2) if together else {})
+
+
+def _take(name: str) -> End:
+    try:
+        return take_one(name)
+    except SubmodelError:
+        return REFUSED
+
+
+def take_one(name: str, *sections: Sections) -> End:
+    """The end of a case of this process, with other sections laid over its own."""
+    engine, values = CASES[name]
+    return _WAYS[engine](parse(joined(values, *sections)))
 
 
 def _here(config: Config) -> End:
-    plain = config.engine.model_copy(update={"batching": "never"})
+    plain = config.engine.model_copy(update={"batching": "never", "kernels": "auto"})
     key = config.model_copy(update={"engine": plain}).model_dump_json()
     state, _ = run_rounds(Training(config, _setup(key)))
     return end(state.tensors, state.memory)
@@ -125,14 +127,60 @@ def _resumed(config: Config) -> End:
     raise AssertionError("it was not stopped")
 
 
-_WAYS = {"serial": _here, "batched": _here, "devices": _over_devices, "resumed": _resumed}
+def _scored(config: Config) -> End:
+    """With the deterministic entries of the last line."""
+    state, lines = run_rounds(Training(config, prepare(config)))
+    return {
+        **end(state.tensors, {**state.memory, **state.client_slots}),
+        "line": _lasting(lines[-1]),
+    }
 
 
-def _two_processes(cases: Mapping[str, Sections]) -> dict[str, End]:
-    return run_group(_of_a_group, cases, 2)
+def _told(config: Config) -> End:
+    """With those of every line, as they are read from the run's folder."""
+    with TemporaryDirectory() as path:
+        folder = RunFolder(Path(path) / "run")
+        folder.create(config)
+        state, _ = run_rounds(Training(config, prepare(config)), folder)
+        lines = [_lasting(line) for line in folder.metrics()]
+        return {**end(state.tensors, state.memory), "lines": lines}
 
 
-def _of_a_group(group: ProcessGroup, cases: Mapping[str, Sections]) -> dict[str, End]:
+def _fitted(cut: str, config: Config) -> End:
+    """The sub-model of half the capacity, and what fitting it came to."""
+    with TemporaryDirectory() as path:
+        folder = RunFolder(Path(path) / "run")
+        folder.create(config)
+        run_rounds(Training(config, prepare(config)), folder)
+        run = open_run(folder.path)
+        (result,) = run.fit(0.5, rounds=2, cut=cut, progress=False)
+        fitted = run.fitted_model(0.5)
+        assert fitted is not None
+        return {**end(fitted.tensors, {}), "line": _lasting(result)}
+
+
+def _lasting(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line without what it took of time."""
+    return {key: value for key, value in line.items() if key != "seconds"}
+
+
+_WAYS: dict[str, Callable[[Config], End]] = {
+    "serial": _here,
+    "batched": _here,
+    "devices": _over_devices,
+    "resumed": _resumed,
+    "scored": _scored,
+    "told": _told,
+    **{f"fitted by {cut}": partial(_fitted, cut) for cut in FITTED},
+}
+
+
+def _of_a_group(
+    group: ProcessGroup, work: tuple[Mapping[str, Sections], Callable[[], None] | None]
+) -> dict[str, End]:
+    cases, begin = work
+    if begin is not None:
+        begin()
     ends = {}
     for name, values in cases.items():
         config = parse(values)

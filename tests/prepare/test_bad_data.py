@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.pins import errors
 from tests.support.commands import Command
 
 OUTSIDER = '''
@@ -160,6 +161,7 @@ def _toml(value: Any) -> str:
 @pytest.mark.parametrize("sentence", BAD)
 def test_it_is_said_before_the_first_round(place: Path, submodel: Command, sentence: str) -> None:
     result = submodel("train", *words(BAD[sentence]), "--out", "run", cwd=place)
+    errors.check("bad data", BAD[sentence], result)
     assert result.returncode == 2
     assert sentence in result.stderr
     assert not (place / "run").exists()

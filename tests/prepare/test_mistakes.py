@@ -18,6 +18,7 @@ import submodel
 from submodel import Dataset, SubmodelError, dataset, declare, trace
 from submodel.schemes import Draw, Mask, Random, Scheme
 from submodel.testing import check_scheme
+from tests.pins import errors
 from tests.support.commands import Command
 
 Pair = tuple[Tensor, Tensor]
@@ -395,6 +396,7 @@ def test_a_mistake_is_told_before_the_first_round(mistake: str, place: Path) -> 
     ROUNDS.clear()
     with pytest.raises(SubmodelError) as error:
         make()
+    errors.check("from Python", mistake, error.value)
     assert not ROUNDS
     assert [word for word in words if word not in str(error.value)] == []
 
@@ -428,6 +430,7 @@ def test_a_scheme_that_returns_no_mask_is_refused(answer: str, granularity: str)
     scheme = {"name": f"{__name__}:{answer}", "granularity": granularity}
     with pytest.raises(SubmodelError) as error:
         train(given=config(scheme=scheme))
+    errors.check("own scheme", f"{answer}, {granularity}", error.value)
     assert str(error.value).startswith("scheme Own: ")
     assert ANSWERS[answer][1] in str(error.value)
     if answer != "Failing":
@@ -544,6 +547,7 @@ def test_a_mistaken_command_ends_with_a_sentence(
     command: str, place: Path, submodel: Command
 ) -> None:
     ended = submodel(*command.split())
+    errors.check("command", command, ended)
     assert ended.returncode == 2
     lines = ended.stderr.splitlines()
     assert len(lines) == 1
@@ -670,5 +674,6 @@ def test_more_clients_than_a_round_can_merge_are_refused_before_training(
     trained: list[dict[str, Any]] = []
     with pytest.raises(SubmodelError, match=key) as error:
         submodel.train(net(), own(), config(PLAIN, sections), on_round=trained.append)
+    errors.check("many clients", sections, error.value)
     assert "16,384" in str(error.value)
     assert not trained

@@ -10,7 +10,7 @@ from submodel.config import Config
 from submodel.data import dataset
 from submodel.prepare.model_context import context_of
 from submodel.prepare.objective import make_task
-from submodel.tasks.data_task import task_for
+from submodel.tasks.base import task_for
 
 ROWS = torch.arange(12).reshape(4, 3)
 CASES: dict[str, tuple[Tensor, Tensor, str, tuple[int, int | None, str | None]]] = {

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from submodel.config import parse
-from submodel.engines.estimate import Estimate
-from submodel.engines.exchange_time import exchange_seconds
+from submodel.engines.estimate import Estimate, exchange_seconds
 from submodel.prepare import processes
 from submodel.prepare.setup import prepare
 

@@ -22,7 +22,8 @@ from submodel.prepare.setup import prepare
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.loop import Interruption
 from submodel.schemes import Ordered
-from submodel.schemes.ordered.finishing import FinishingCuts
+from submodel.schemes.ordered import NestedSteps
+from submodel.schemes.ranked import FinishingCuts
 
 CONFIG: dict[str, Any] = {
     "clients": {"count": 8, "per_round": 4, "capacities": [1, "1/2", "1/4"]},
@@ -100,7 +101,8 @@ def test_targets_that_are_no_labels_are_finished_without_distillation() -> None:
     config["train"] = {**config["train"], "rounds": 3}
     module = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
     result = submodel.train(module, submodel.dataset(examples, examples), config, progress=False)
-    rule = result.training.setup_at(result.state).scheme.step_rule(1.0)  # type: ignore[attr-defined]
+    rule = result.training.setup_at(result.state).scheme.step_rule(1.0)
+    assert isinstance(rule, NestedSteps)
     assert rule.distill == 0.0
     assert rule.widths == (0.25, 0.5, 1.0)
 

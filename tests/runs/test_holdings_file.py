@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from submodel.algorithm.holdings import HoldingBook
+from submodel.algorithm.tally import HoldingBook
 from submodel.algorithm.types import Assignment
 from submodel.config import parse
 from submodel.model.axes import Axes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,7 +17,9 @@ from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Setup, Task, Update
 from submodel.config import parse
 from submodel.data import Dataset, dataset
+from submodel.engines import EngineContext
 from submodel.engines.batched.engine import BatchedEngine
+from submodel.engines.select import Local
 from submodel.engines.serial import SerialEngine
 from submodel.prepare.setup import prepare
 from tests.support.common import WIDTHS, tiny_images
@@ -64,6 +66,12 @@ def tasks_of(setup: Setup, round_: int = 0) -> Iterator[Task]:
 def updates(engine: Engine, setup: Setup) -> dict[int, Update]:
     found = engine.run(tasks_of(setup))
     return {u.assignment.client: u for u in found if isinstance(u, Update)}
+
+
+def native_engine(setup: Setup, batching: Literal["auto", "always"] = "auto") -> Any:
+    """Stacks by the native kernels."""
+    options = Local.Options(batching=batching, kernels="native")
+    return Local.configured(options, EngineContext(setup, torch.device("cpu")))
 
 
 def assert_equal_updates(setup: Setup, tolerance: float = TOLERANCE) -> None:

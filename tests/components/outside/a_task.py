@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from submodel.tasks.base import TaskContext, TaskKind
-from submodel.tasks.metrics.accuracy import Accuracy
+from submodel.tasks.metrics import Accuracy
 
 
 def doubled(outputs: Tensor, targets: Tensor) -> Tensor:

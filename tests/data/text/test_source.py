@@ -12,7 +12,8 @@ from submodel.config import parse
 from submodel.data.parts import NO_TARGET
 from submodel.errors import ConfigError, DataError
 from submodel.prepare.parts import load_data
-from submodel.tasks.logits import NO_LABEL
+from submodel.tasks.loss import NO_LABEL
+from tests.pins import errors
 from tests.support.text import folder_of, inputs_of, load_text, text_of
 
 LINES = "".join(f"{number}: the quick brown fox\n" for number in range(100))
@@ -173,6 +174,7 @@ def test_a_text_that_cannot_be_used_is_named(what: str, tmp_path: Path) -> None:
         path.write_bytes(content)
     with pytest.raises(kind, match=said) as caught:
         load_text(path, **keys)
+    errors.check("text", what, caught.value)
     assert str(path) in str(caught.value) or str(caught.value).startswith("data.")
 
 
@@ -202,6 +204,7 @@ UNKNOWN_KEYS: dict[str, dict[str, Any]] = {
 def test_a_key_that_text_does_not_have_is_refused(sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse({"data": {"name": "text:x", **UNKNOWN_KEYS[sentence]}})
+    errors.check("keys of text", UNKNOWN_KEYS[sentence], caught.value)
     (problem,) = caught.value.problems
     assert problem.startswith(sentence)
 

@@ -19,6 +19,7 @@ from submodel.data.text.tokens import Tokeniser, TokensContext, read_tokens
 from submodel.data.text.tokens.base import NoTokenError
 from submodel.data.text.tokens.characters import CharacterTokens
 from submodel.errors import ConfigError, DataError
+from tests.pins import errors
 
 TEXT = "the cat sat on the mat; the naïve cat ate the rat. ☃☃\n" * 20
 ALPHABET = "".join(sorted(set(TEXT)))
@@ -191,6 +192,7 @@ def test_a_file_that_is_no_tokeniser_is_named(what: str, tmp_path: Path) -> None
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConfigError, match=said) as caught:
         make(f"file:{path}")
+    errors.check("tokeniser", what, caught.value)
     assert str(caught.value).startswith(f"data.tokens: {path}: ")
 
 

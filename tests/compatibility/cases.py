@@ -1,0 +1,28 @@
+"""All fixtures, and those that need portable numbers as a program: its output is JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.compatibility import axes, comparisons, messages, runs
+
+CASES = {
+    case.name: case for case in (*runs.CASES, *comparisons.CASES, *axes.CASES, *messages.CASES)
+}
+
+
+def main(version: str) -> None:
+    """Print what every computing case of a version comes to."""
+    found = {}
+    with TemporaryDirectory() as place:
+        for name, case in CASES.items():
+            if case.compute is not None and case.folder(version).exists():
+                found[name] = case.observed(version, "compute", Path(place).resolve() / name)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

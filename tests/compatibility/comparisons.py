@@ -1,0 +1,104 @@
+"""Comparisons: finished, and stopped between two of their runs; and the records in results/."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from tests.compatibility.case import (
+    Case,
+    Observation,
+    digest,
+    page_parts,
+    told,
+    told_json,
+    without_times,
+)
+
+RESULTS = Path(__file__).parents[2] / "results"
+SETTINGS = (
+    "model.name=mlp", "model.width=8", "data.examples=60", "data.test_examples=40",
+    "clients.count=6", "clients.per_round=3", "train.rounds=4", "train.evaluate_every=2",
+    "engine.name=local", "engine.batching=never", "engine.device=cpu",
+)  # fmt: skip
+
+
+def _compare(folder: Path, seeds: int) -> list[str | Path]:
+    options = [word for text in SETTINGS for word in ("--set", text)]
+    out = folder / "comparison"
+    return ["compare", "static,rolling:order=sequential", *options, "--seeds", str(seeds),
+            "--jobs", "1", "--out", out]  # fmt: skip
+
+
+def write_comparison(folder: Path) -> None:
+    told(*_compare(folder, 2), cwd=folder)
+    for picture in folder.rglob("*.png"):
+        picture.unlink()
+
+
+def read_comparison(folder: Path) -> Observation:
+    """What its records say, with the folders of its runs and without."""
+    told("report", "comparison", "--out", "whole.html", cwd=folder)
+    told("plot", "comparison", "comparison", "--out", "figure.svg", cwd=folder)
+    listed = told_json("runs", "comparison", cwd=folder)
+    listed["runs"].sort(key=lambda run: str(run["path"]))
+    records = folder / "comparison/records"
+    table = without_times(told_json("compare", "--records", records, cwd=folder))
+    shutil.rmtree(folder / "comparison/runs")
+    told("report", "comparison", "--out", "records.html", cwd=folder)
+    return {
+        "table": table,
+        "runs": without_times(listed),
+        "watch": sorted(told_json("watch", "comparison", cwd=folder)),
+        "page": page_parts(folder / "whole.html"),
+        "page of records": page_parts(folder / "records.html"),
+    }
+
+
+def compute_comparison(folder: Path) -> Observation:
+    """The same command goes on: one run is not there yet, and there is a seed more."""
+    stopped = folder / "comparison"
+    shutil.rmtree(stopped / "records")
+    shutil.rmtree(next(stopped.glob("runs/rolling*/seed-1")))
+    before = _hashes(stopped)
+    assert len(before) == 3
+    table = without_times(told_json(*_compare(folder, 3), cwd=folder))
+    table.pop("page")
+    after = _hashes(stopped)
+    return {"table": table, "hashes": after, "kept": [name for name in after if name in before]}
+
+
+def _hashes(comparison: Path) -> dict[str, str]:
+    files = sorted(comparison.glob("runs/*/seed-*/summary.json"))
+    return {
+        file.parent.relative_to(comparison).as_posix(): json.loads(file.read_text())["model_sha256"]
+        for file in files
+    }
+
+
+def write_results(folder: Path) -> None:
+    """The records in results/, which later versions may add to, are read from there."""
+    (folder / "README.md").write_text("The records are those of results/ in the repository.\n")
+
+
+def read_results(folder: Path) -> Observation:
+    """The page of each folder of records, with its tables, and what `compare` prints of it.
+
+    tests/test_results_page.py and tests/test_fit_page.py hold what follows from the others.
+    """
+    pages, tables = {}, {}
+    for records in ("compare-bytes", "compare-rounds", "converged", "small"):
+        told("report", f"results/{records}", "--out", folder / "page.html", cwd=RESULTS.parent)
+        pages[records] = page_parts(folder / "page.html")
+    for budget in ("bytes", "rounds"):
+        records = f"results/compare-{budget}"
+        ways = told_json("compare", "--records", records, cwd=RESULTS.parent)["ways"]
+        tables[budget] = {way["way"]: digest(way) for way in ways}
+    return {"pages": pages, "tables": tables}
+
+
+CASES = (
+    Case("comparison", write_comparison, read_comparison, compute_comparison),
+    Case("results", write_results, read_results),
+)

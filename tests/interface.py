@@ -1,0 +1,107 @@
+"""The public interface as the code has it today; `python -m tests.interface` adds what is new.
+
+tests/interface.json keeps every key, command, option, JSON key, file, exit code, group and name
+that users may rely on. Entries are added when the interface grows. None is taken out: a thing that
+is renamed keeps its old name as an alias.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from tools import completions
+from typer.core import TyperGroup
+
+from submodel.cli.application import command_line
+from submodel.cli.help import read_lesson
+
+ROOT = Path(__file__).parent.parent
+FILE = Path(__file__).with_name("interface.json")
+REFERENCE = ROOT / "docs/reference"
+Interface = dict[str, dict[str, list[str]]]
+"""By part of the interface: things, and what each offers."""
+
+
+def read_interface() -> Interface:
+    """All parts, from the code and from the pages that promise them."""
+    return {
+        "keys": dict(_keys()),
+        "commands": dict(_commands()),
+        "modules": dict(documented_modules()),
+        "pages": {
+            "files of a run": [*_first_column("run-folder.md", "file")],
+            "metrics": [*_first_column("run-folder.md", "entry")],
+            "exit codes": [*_first_column("interface.md", "code")],
+            "entry points": [*_first_column("interface.md", "group")],
+        },
+    }
+
+
+def _keys() -> Iterator[tuple[str, list[str]]]:
+    """Every key of the configuration: its default, then the names that it may have."""
+    for key, entry in json.loads(completions.text()).items():
+        yield key, [f"default: {entry['default']}", *entry["values"]]
+
+
+def _commands() -> Iterator[tuple[str, list[str]]]:
+    """Every command: its arguments and options, and the keys of its JSON."""
+    application: Any = typer.main.get_command(command_line)
+    waiting = [("submodel", application)]
+    while waiting:
+        name, command = waiting.pop(0)
+        if isinstance(command, TyperGroup):
+            waiting += [(f"{name} {inner}", each) for inner, each in command.commands.items()]
+        options = [word for p in command.params for word in (*p.opts, *p.secondary_opts)]
+        keys = [] if command.callback is None else read_lesson(command.callback).keys
+        names = [part.strip() for key in keys for part in key.split(",")]
+        yield name, [*options, *(f"JSON: {key}" for key in names)]
+
+
+def documented_modules() -> Iterator[tuple[str, list[str]]]:
+    """The modules of docs/reference/python.md with their names; `submodel` itself first."""
+    text = (REFERENCE / "python.md").read_text("utf-8")
+    yield "submodel", sorted(re.findall(r"^::: submodel\.(\w+)$", text, re.MULTILINE))
+    for module, names in re.findall(r"^\| `(submodel[\w.]*)` \| (`[^|]*`) \|", text, re.MULTILINE):
+        yield module, re.findall(r"`(\w+)`", names)
+
+
+def _first_column(page: str, heading: str) -> Iterator[str]:
+    """What the tables of a page whose first heading is this list, one by one."""
+    text = (REFERENCE / page).read_text("utf-8")
+    for table in re.findall(rf"^\| {heading} \|.*\n\| ---.*\n((?:\|.*\n)+)", text, re.MULTILINE):
+        for row in table.splitlines():
+            cell = row.split("|")[1]
+            yield from re.findall(r"`([^`]+)`", cell) or [cell.strip()]
+
+
+def offered_names(module: str) -> list[str]:
+    """What a module says that it offers; raises where one of the names is not there."""
+    found = importlib.import_module(module)
+    for name in found.__all__:
+        getattr(found, name)
+    return list(found.__all__)
+
+
+def main() -> None:
+    kept: Interface = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
+    for part, things in read_interface().items():
+        for thing, offers in things.items():
+            known = kept.setdefault(part, {}).setdefault(thing, [])
+            known += [offer for offer in offers if offer not in known]
+    lines = [
+        f' "{part}": {{\n'
+        + ",\n".join(f"  {json.dumps(t)}: {json.dumps(o)}" for t, o in things.items())
+        + "\n }"
+        for part, things in kept.items()
+    ]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

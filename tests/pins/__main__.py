@@ -1,0 +1,50 @@
+"""Record the pins anew: `python -m tests.pins [nets] [costs] [exports] [errors]`; minutes.
+
+Only in the commit that means to change what a pin holds, so that its diff shows which entries
+change. Never because a test fails: such an entry is what a user sees, and a change of it is either
+a fault or a decision. New nets, cases and rows are recorded in the commit that adds them.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.pins.store import COSTS, ERRORS, EXPORTS, NETS, Pins
+
+BATTERY = "tests/model/zoo/test_battery.py::test_every"
+FURTHER = f"{BATTERY}_further_net_goes_through_the_battery_and_is_cut"
+RECORDED = {
+    "nets": (NETS, [f"{BATTERY}_net_goes_through_the_battery", FURTHER]),
+    "costs": (COSTS, ["tests/pins/test_costs.py"]),
+    "exports": (EXPORTS, ["tests/pins/test_exports.py"]),
+    "errors": (
+        ERRORS,
+        [
+            *("tests/prepare/test_mistakes.py", "tests/prepare/test_bad_data.py"),
+            *("tests/config/test_reading.py", "tests/config/test_nothing_is_ignored.py"),
+            *("tests/data/test_sources.py", "tests/data/test_given_data.py"),
+            *("tests/data/test_hub_rows.py", "tests/data/test_tables.py"),
+            *("tests/data/text/test_source.py", "tests/data/text/test_tokens.py"),
+            *("tests/algorithm/test_server.py", "tests/deep/test_hundred.py", FURTHER),
+        ],
+    ),
+}
+"""The tests that take the values of a file."""
+
+
+def main(*names: str) -> None:
+    Pins.recording = True
+    for name in names or RECORDED:
+        pins, tests = RECORDED[name]
+        if pytest.main(["-p", "no:xdist", *tests]):
+            sys.exit(f"{name}: not recorded, as tests fail")
+        changed = pins.write()
+        print(f"{name}: {len(pins.found)} recorded, {len(changed)} changed", *changed, sep="\n  ")
+        for each, _ in RECORDED.values():
+            each.found.clear()  # some tests take values of two files
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,77 @@
+"""A process whose arithmetic does not depend on the model of the processor.
+
+PyTorch, oneDNN, NNPACK, MKL and NumPy's OpenBLAS choose among kernels by what the processor offers
+(AVX2, AVX-512, FMA), and these add in another order. `ENVIRONMENT` and `use_plain_kernels` choose
+those that every x86-64 processor has: loops compiled for its baseline, MKL in the mode that repeats
+on all of them, OpenBLAS for SSE3, neither oneDNN nor NNPACK, one thread. glibc's exp, log, sin and
+pow have variants with FMA that may differ in the last bit; they are hidden too. The libraries read
+most of this when they are loaded: hence a process of its own.
+
+What is left is the version of PyTorch and the architecture: `machine`. All golden ends were the
+same on an EPYC (family 26, AVX-512) as it is and with its vector instructions hidden from glibc and
+NumPy, and some of every group under qemu as Haswell, Ivy Bridge and Nehalem.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "MKL_CBWR": "COMPATIBLE",
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-AVX2_Usable,-FMA,-FMA_Usable,-FMA4",
+    "OPENBLAS_CORETYPE": "Prescott",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MPLBACKEND": "Agg",
+}
+
+
+def machine() -> dict[str, str]:
+    """What the last bits of a float32 sum depend on, in such a process."""
+    return {"torch": torch.__version__, "architecture": platform.machine()}
+
+
+def run_portably(
+    module: str, *arguments: str | Path, cwd: Path = ROOT, standard_input: str = ""
+) -> str:
+    """Run ``python -m module arguments`` with plain kernels; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, module, *map(str, arguments)],
+        input=standard_input,
+        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+        cwd=cwd,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def use_plain_kernels() -> None:
+    """Switch off, in this process, what no environment variable does."""
+    assert torch.backends.cpu.get_cpu_capability() == "DEFAULT"
+    torch.set_num_threads(1)
+    torch.backends.mkldnn.set_flags(_enabled=False)  # type: ignore[no-untyped-call]
+    torch.backends.nnpack.set_flags(_enabled=False)  # type: ignore[no-untyped-call]
+
+
+def main() -> None:
+    """Run a module in this process, which `run_portably` started."""
+    use_plain_kernels()
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
