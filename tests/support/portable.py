@@ -4,12 +4,18 @@ PyTorch, oneDNN, NNPACK, MKL and NumPy's OpenBLAS choose among kernels by what t
 (AVX2, AVX-512, FMA), and these add in another order. `ENVIRONMENT` and `use_plain_kernels` choose
 those that every x86-64 processor has: loops compiled for its baseline, MKL in the mode that repeats
 on all of them, OpenBLAS for SSE3, neither oneDNN nor NNPACK, one thread. glibc's exp, log, sin and
-pow have variants with FMA that may differ in the last bit; they are hidden too. The libraries read
-most of this when they are loaded: hence a process of its own.
+pow have variants with FMA that may differ in the last bit; they are hidden too, as are NumPy's for
+AVX2 and AVX-512. The libraries read most of this when they are loaded: hence a process of its own.
+
+MKL's vector functions have no mode that repeats on all processors. Of those, the project uses the
+square root, which is off by a bit for some arguments (others on each processor): here NumPy's takes
+its place, which is the processor's own and exact. (`atan` and, in double precision, `tan` differ as
+well; no case uses them.)
 
 What is left is the version of PyTorch and the architecture: `machine`. All golden ends were the
-same on an EPYC (family 26, AVX-512) as it is and with its vector instructions hidden from glibc and
-NumPy, and some of every group under qemu as Haswell, Ivy Bridge and Nehalem.
+same on an EPYC (family 26, AVX-512), as it is and with its vector instructions hidden from glibc
+and NumPy, and, but for the square roots, on a Xeon (Rocket Lake); some of every group under qemu as
+Haswell, Ivy Bridge and Nehalem.
 """
 
 from __future__ import annotations
@@ -19,9 +25,12 @@ import platform
 import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import numpy
 import torch
+from torch import Tensor
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -29,6 +38,7 @@ ENVIRONMENT = {
     "MKL_CBWR": "COMPATIBLE",
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-AVX2_Usable,-FMA,-FMA_Usable,-FMA4",
     "OPENBLAS_CORETYPE": "Prescott",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -64,6 +74,24 @@ def use_plain_kernels() -> None:
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(_enabled=False)  # type: ignore[no-untyped-call]
     torch.backends.nnpack.set_flags(_enabled=False)  # type: ignore[no-untyped-call]
+    kernels = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # that they are replaced
+        for name, function in _ROOTS.items():
+            kernels.impl(name, function, "CPU")  # type: ignore[no-untyped-call]
+    _LIBRARIES.append(kernels)  # the kernels go with it
+
+
+def _root(values: Tensor) -> Tensor:
+    return _root_into(values, out=torch.empty_like(values))
+
+
+def _root_into(values: Tensor, *, out: Tensor) -> Tensor:
+    numpy.sqrt(values.numpy(), out=out.numpy())
+    return out
+
+
+_ROOTS = {"sqrt": _root, "sqrt.out": _root_into, "sqrt_": lambda x: _root_into(x, out=x)}
+_LIBRARIES: list[torch.library.Library] = []
 
 
 def main() -> None:

@@ -50,6 +50,10 @@ def attend(y: Tensor) -> Tensor:
 EXACT: dict[str, tuple[Forward, list[int]]] = {
     "stored size": (lambda m, x: m.out(attend(m.lift(x).view(len(x), -1, m.size))), [6]),
     "stored count": (lambda m, x: m.out(attend(m.lift(x).view(len(x), m.heads, -1))), [6]),
+    "size by both": (
+        lambda m, x: m.out(attend(m.lift(x).view(len(x), -1, m.width // m.heads))),
+        [6],
+    ),
     "written size": (lambda m, x: m.out(attend(m.lift(x).view(len(x), -1, 6))), [4]),
     "written count": (lambda m, x: m.out(attend(m.lift(x).view(len(x), 4, -1))), [6]),
     "both written": (lambda m, x: m.out(attend(m.lift(x).view(len(x), 4, 6))), []),
@@ -106,16 +110,16 @@ def test_what_is_cut_can_be_built_and_is_the_masked_model(name: str, sampling: A
 
 
 def test_a_size_that_comes_out_wrong_is_named() -> None:
-    net = Net(lambda m, x: m.out(attend(m.lift(x).view(len(x), -1, m.width // m.heads))))
+    net = Net(lambda m, x: m.out(attend(m.lift(x).view(len(x), -1, m.heads + 2))))
     cut = draw_units(Random("fixed"), trace(net, (X,)), 0.5, Draw(0, 0, 0))
-    words = r"the model \(Net\): a size computed from heads, width is 6 and should be 3"
+    words = r"the model \(Net\): a size computed from heads is 6 and should be 3"
     with pytest.raises(SubmodelError, match=words):
         build_module(net, cut)
     with pytest.raises(SubmodelError, match=words):  # a hook is checked as well
         build_module(net, cut, resize=lambda *_: None)
 
     def settle(small: Any, _: object) -> None:
-        small.width = 12
+        small.heads = 1
 
     assert build_module(net, cut, resize=settle, example_inputs=(X,))(X).shape == (4, 3)
 
