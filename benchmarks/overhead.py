@@ -24,7 +24,7 @@ from submodel.algorithm.types import Setup, State
 from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines.serial import SerialEngine
-from submodel.local.work import batches
+from submodel.local.training import batches
 from submodel.model.build import build_module
 from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare

@@ -19,7 +19,7 @@ from torch.nn import functional
 from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.rounds import plan
 from submodel.algorithm.types import Setup
-from submodel.local.work import batches
+from submodel.local.training import batches
 from submodel.model.build import build_module
 from submodel.model.cut import Cut
 

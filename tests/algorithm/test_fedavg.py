@@ -10,7 +10,7 @@ from torch.nn import functional
 from submodel.algorithm.rounds import initial_state, step
 from submodel.config import parse
 from submodel.engines.serial import SerialEngine
-from submodel.local.work import batches
+from submodel.local.training import batches
 from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
 

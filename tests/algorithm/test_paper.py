@@ -25,7 +25,7 @@ from submodel.algorithm.types import Setup
 from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines.serial import SerialEngine
-from submodel.local.work import LocalWork, batches
+from submodel.local.training import LocalWork, batches
 from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
 from submodel.randomness import generator

@@ -31,7 +31,7 @@ from submodel.federation.facts import Facts, briefing
 from submodel.federation.own_data import OwnData
 from submodel.federation.server import over_devices
 from submodel.federation.wire import task_parcel
-from submodel.local.work import LocalWork, batches
+from submodel.local.training import LocalWork, batches
 from submodel.model.axes import Dimension
 from submodel.model.build import build_module
 from submodel.model.cost import BACKWARD, CostModel

@@ -28,7 +28,7 @@ from submodel.federation.wire import (
     task_parcel,
     update_parcel,
 )
-from submodel.local.work import LocalWork
+from submodel.local.training import LocalWork
 from submodel.model.cut import CoordinateCut
 from submodel.schemes import Static
 from submodel.schemes.ordered import NestedSteps

@@ -13,8 +13,7 @@ from torch.nn import functional
 from submodel.data import Examples
 from submodel.errors import SubmodelError
 from submodel.local.schedule import Constant, Cosine, Steps
-from submodel.local.training import train_module
-from submodel.local.work import LocalWork, batches
+from submodel.local.training import LocalWork, batches, train_module
 from submodel.model.norm import StaticBatchNorm, calibrate
 from submodel.tasks.loss import MaskedCrossEntropy
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from submodel.errors import ConfigError
-from submodel.local.work import LocalWork
+from submodel.local.training import LocalWork
 from submodel.randomness import generator
 from submodel.schemes import (
     Adaptation,

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from submodel.algorithm.cells import Cells, begin
 from submodel.algorithm.dispatch import cut_of
-from submodel.algorithm.rounds import initial_state, step
+from submodel.algorithm.rounds import Cells, begin_cells, initial_state, step
 from submodel.algorithm.server import Plain
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.config import parse
@@ -193,7 +192,7 @@ def test_rows_of_absent_labels_are_averaged_over_those_who_held_them(rule: str) 
     """Weights 1 and 2 in cell 0, 3 in cell 1, over two rounds; label 3 has nobody."""
     setup = labelled(rule)
     state = State(0, {n: torch.zeros_like(t) for n, t in initial_state(setup).tensors.items()})
-    state = begin(setup, state)
+    state = begin_cells(setup, state)
     first = Cells(setup, state)
     moved(first, setup, 0, [0, 1], by=1.0, weight=1.0)
     waiting, covered, together = first.merge(lambda _: UnitCut(setup.axes, {}))
@@ -238,7 +237,7 @@ class Counting(Plain):
     def __init__(self) -> None:
         self.steps = 0
 
-    def begin(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:  # noqa: ARG002
+    def begin_cells(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:  # noqa: ARG002
         return {"steps": torch.zeros(1)}
 
     def step(self, old: Any, merged: Any, covered: Any, memory: Any) -> Any:

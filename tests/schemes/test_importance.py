@@ -25,7 +25,7 @@ from submodel.data import dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
-from submodel.local.work import batches
+from submodel.local.training import batches
 from submodel.model.cost import CostModel
 from submodel.model.cut import CoordinateCut, UnitCut
 from submodel.prepare.setup import prepare

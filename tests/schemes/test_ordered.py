@@ -20,8 +20,7 @@ from submodel.data import dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
-from submodel.local.training import trainable_parameters
-from submodel.local.work import LocalWork, batches
+from submodel.local.training import LocalWork, batches, trainable_parameters
 from submodel.model.axes import trace
 from submodel.model.build import build_module, load, tensors_of
 from submodel.model.cost import BACKWARD, CostModel

@@ -22,8 +22,7 @@ from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import SubmodelError
 from submodel.local.optimisers import Gradients
-from submodel.local.training import Step, plain_step
-from submodel.local.work import LocalWork
+from submodel.local.training import LocalWork, Step, plain_step
 from submodel.model.cost import CostModel
 from submodel.model.cut import Cut
 from submodel.model.inputs import Inputs

@@ -23,7 +23,7 @@ from submodel.config import parse
 from submodel.data import Dataset, dataset
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
-from submodel.local.work import batches
+from submodel.local.training import batches
 from submodel.model.build import build_module, load
 from submodel.model.cut import CoordinateCut, UnitCut, gather
 from submodel.prepare.setup import prepare

@@ -30,13 +30,12 @@ from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import DataError, DivergedError, SubmodelError
 from submodel.federation.wire import Parcel, WireError, read_update, update_parcel
-from submodel.local.training import train_module
-from submodel.local.work import LocalWork, batches
+from submodel.local.training import LocalWork, batches, train_module
 from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
 from submodel.report.tables import history_table
 from submodel.runs.loop import Metrics
-from submodel.tasks.counting import value_of
+from submodel.tasks.loss import value_of
 
 TOKENS, LENGTH, CLIENTS, EACH = 5, 4, 6, 4
 IGNORED = -100

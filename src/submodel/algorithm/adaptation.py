@@ -17,10 +17,10 @@ from submodel.algorithm.merge import FILL_IN, Accumulator
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment, Failure, Setup, State, Task
 from submodel.errors import DivergedError, SilentRoundError
-from submodel.local.work import LocalWork
+from submodel.local.training import LocalWork
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, CoordinateCut, Tensors, gather
-from submodel.schemes import Adaptation, BorrowsMasks, Observation, Scheme
+from submodel.schemes import Adaptation, Observation, Scheme
 
 
 def adapt_state(
@@ -33,8 +33,6 @@ def adapt_state(
     tally: Tally,
 ) -> State:
     """The state with which the round begins; what the clients did for it is in the tally."""
-    if not setup.scheme.adapts(state.round):
-        return state
     now = Adaptation(
         setup.seed,
         state.round,
@@ -100,18 +98,16 @@ def squared_gradients(
     return everything | accumulator.merge()
 
 
-def observers_of(scheme: Scheme, round_: int) -> list[Scheme]:
-    """Those that observe this round: the scheme, and the one whose masks it borrows."""
-    others = observers_of(scheme.masks_of, round_) if isinstance(scheme, BorrowsMasks) else []
-    return [scheme, *others] if scheme.observes(round_) else others
-
-
 def observe(
-    setup: Setup, state: State, engine: Engine, tasks: Iterable[Task], tally: Tally
+    setup: Setup,
+    state: State,
+    engine: Engine,
+    tasks: Iterable[Task],
+    tally: Tally,
+    observers: Sequence[Scheme],
 ) -> None:
-    """Note what the scheme sees of clients and their sub-models, before they train."""
-    observers = observers_of(setup.scheme, state.round)
-    for task in tasks if observers else ():
+    """Note what schemes see of clients and their sub-models, before they train."""
+    for task in tasks:
         tally.note(_notes(setup, state, engine, task, observers))
         tally.lap("observe")
 

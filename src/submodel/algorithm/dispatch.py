@@ -18,8 +18,7 @@ from torch import Tensor
 from submodel.algorithm.types import Assignment, Setup, State, Task, Update
 from submodel.errors import SubmodelError
 from submodel.local.optimisers import slot_forms
-from submodel.local.training import trainable_parameters
-from submodel.local.work import LocalWork
+from submodel.local.training import LocalWork, trainable_parameters
 from submodel.model.cut import Cut, CutSource, LastCut, Tensors
 from submodel.schemes import NOTHING, Draw, Knowledge
 from submodel.schemes.draw import draw_coordinates, draw_units, knowledge_for
@@ -87,7 +86,8 @@ class Dispatcher:
         if self._last is None or self._last.same_key != cut.same_key:
             self._last = cut
         work = setup.scheme.work(self._work, assignment.capacity)
-        factors = factors_of_cut(self._last, self._scales(assignment.capacity))
+        factors = self._scales(assignment.capacity)
+        factors = factors and factors_of_cut(self._last, factors)
         rule = setup.scheme.step_rule(assignment.capacity)
         tensors = self._gather(self._last)
         return Task(assignment, self._last, tensors, work, classes, factors, rule)

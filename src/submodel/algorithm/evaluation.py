@@ -54,7 +54,7 @@ from submodel.model.norm import (
     set_statistics,
 )
 from submodel.randomness import generator
-from submodel.tasks.counting import batch_weights
+from submodel.tasks.loss import batch_weights
 
 _OWN_STATISTICS_BATCH = 50  # as FedRolex's CIFAR test batches were at 3f1485e; 100 at its head
 EVALUATOR = -1

@@ -127,16 +127,6 @@ def mask_bytes(cut: Cut, shapes: TensorShapes) -> int:
     )
 
 
-def element_size(tensor: Tensor, transport: Transport) -> int:
-    """The bytes that each value of a tensor takes on its way.
-
-    >>> element_size(torch.zeros(3), "exact"), element_size(torch.zeros(3), "half")
-    (4, 2)
-    """
-    halves = transport == "half" and tensor.is_floating_point()
-    return min(tensor.element_size(), 2) if halves else tensor.element_size()
-
-
 def halve(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Floating-point tensors as float16 between -1 and 1, and the power of two each was divided by.
 

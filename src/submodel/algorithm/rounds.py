@@ -9,26 +9,27 @@ which is asked before anything is planned; the engine alone knows where a task r
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from submodel.algorithm.adaptation import adapt_state, observe
-from submodel.algorithm.cells import Cells
-from submodel.algorithm.cells import begin as begin_cells
 from submodel.algorithm.dispatch import ClientSlots, Dispatcher
 from submodel.algorithm.execution import ALONE, Engine, Group, Workers
-from submodel.algorithm.merge import FILL_IN, Accumulator, coverage, unsound
+from submodel.algorithm.merge import FILL_IN, Accumulator, average, coverage, unsound
 from submodel.algorithm.server import MayForget
 from submodel.algorithm.tally import RoundReport, Tally, open_book
 from submodel.algorithm.types import Assignment, Present, Setup, State, Task, Update
 from submodel.data import Population
 from submodel.errors import DivergedError, SilentRoundError, SubmodelError
+from submodel.model.axes import CLASSES, Axes
 from submodel.model.build import release, tensors_of
 from submodel.model.cost import CostModel
-from submodel.schemes.base import output_passes, pass_cuts, sends_masks
-from submodel.tasks.counting import NOTHING_COUNTS
+from submodel.model.cut import Cut
+from submodel.schemes.base import observers_of, output_passes, pass_cuts, sends_masks
+from submodel.tasks.loss import NOTHING_COUNTS
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +121,8 @@ def step(
     present = setup.clients.present(state.round)
     assignments = plan(setup, state.round, present)
     bundles = workers.share(assignments)
-    state = adapt_state(setup, state, engine, costs, assignments, group, tally)
+    if setup.scheme.adapts(state.round):
+        state = adapt_state(setup, state, engine, costs, assignments, group, tally)
 
     # 2. Client i trains its sub-model m_i (.) w_r. In a scheme with cells, w_r is its cell's.
     work = replace(setup.work, lr=setup.work.lr * setup.schedule.factor(state.round))
@@ -133,8 +135,10 @@ def step(
         return slots.give(dispatchers[cells.number(assignment.client)].task(assignment))
 
     # 3. Sound updates are added up: in any order, to the same bits.
+    observers = observers_of(setup.scheme, state.round)
     for bundle in bundles:
-        observe(setup, state, engine, map(task, bundle.assignments), tally)
+        if observers:
+            observe(setup, state, engine, map(task, bundle.assignments), tally, observers)
         for update in workers.train(map(task, bundle.assignments)):
             if _add(setup, cells, update, tally):
                 slots.take(update)
@@ -304,3 +308,125 @@ def can_overwrite(setup: Setup, state: State, cells: Cells) -> bool:
     addresses = {t.untyped_storage().data_ptr() for t in state.tensors.values()}
     others = [*state.memory.values(), *state.client_slots.values()]
     return addresses.isdisjoint(t.untyped_storage().data_ptr() for t in others)
+
+
+CutOfCell = Callable[[int], Cut]
+_OWNER = "cells"
+
+
+def _row_counted_tensors(axes: Axes) -> list[str]:
+    """The tensors that are also cut by the labels a client has."""
+    return [
+        name
+        for name, layouts in axes.layouts.items()
+        if any(CLASSES in layout.axes() for layout in layouts)
+    ]
+
+
+def begin_cells(setup: Setup, state: State) -> State:
+    """The state in which all cells begin from the global model, without updates so far."""
+    cells, tensors = setup.scheme.cells, setup.travel.of_update(state.tensors)
+    if cells == 1:
+        return state
+    memory = {"weights": torch.zeros(cells, dtype=torch.float64)}
+    for cell in range(cells):  # copies: a file of tensors cannot hold one under two names
+        memory |= {f"{cell}/model/{name}": t.clone() for name, t in tensors.items()}
+        memory |= {f"{cell}/held/{name}": torch.zeros_like(tensors[name], dtype=torch.float64)
+                   for name in _row_counted_tensors(setup.axes)}  # fmt: skip
+    return state.remember(_OWNER, memory)
+
+
+class Cells:
+    """Where a round's updates are added up: in one place, or in each cell of a hierarchical scheme.
+
+    Clients of a cell average among themselves. In rounds that `Scheme.joins` names, the cells'
+    models w_c are merged, by the rule of the run, and until then the global model w waits:
+
+        delta_j = sum_c h_c[j] (w_c[j] - w[j]) / D_j,
+
+    with D_j = sum_c h_c[j] (``selective``) or sum_c a_c (``fill_in``). a_c is the weight of all the
+    updates that cell c took since the last join, h_c[j] of those that held weight j. All clients of
+    a cell have one cut m_c, so h_c = a_c m_c, but for rows of the classifier, which clients without
+    the label do not hold: these, and these alone, are counted row by row.
+    """
+
+    def __init__(self, setup: Setup, state: State) -> None:
+        self._setup, self._state = setup, state
+        self._of = setup.scheme
+        self._count = self._of.cells
+        self._memory = state.recall(_OWNER)
+        self._tensors_back = setup.travel.of_update(state.tensors)
+        self.bases: list[Mapping[str, Tensor]] = [state.tensors]
+        if self._count > 1:
+            self.bases = [
+                {n: self._memory.get(f"{cell}/model/{n}", t) for n, t in state.tensors.items()}
+                for cell in range(self._count)
+            ]
+        trained_bases = [setup.travel.of_update(base) for base in self.bases]
+        self.accumulators = [setup.begin_sums(base) for base in trained_bases]
+
+    def number(self, client: int) -> int:
+        """The cell of a client."""
+        return self._of.cell(client)
+
+    @property
+    def can_overwrite(self) -> bool:
+        """Whether the merged tensors may take the place of those before."""
+        return self._count == 1 and self.accumulators[0].can_overwrite
+
+    def merge(
+        self, cut_of_cell: CutOfCell, *, overwrite: bool = False, writes: bool = True
+    ) -> tuple[State, Mapping[str, Tensor], bool]:
+        """The state with the merged tensors, what was held of them, and whether it is global.
+
+        Args:
+            cut_of_cell: what a cell holds.
+            overwrite: let them take the place of those before.
+            writes: whether this process puts them there.
+        """
+        if self._count == 1:
+            (sums,) = self.accumulators
+            tensors = sums.merge(in_place=overwrite, writes=writes)
+            return self._with(tensors), sums.coverage_masks(), True
+        memory = self._after_round()
+        if self._of.joins(self._state.round):
+            tensors, coverage = self._join(memory, cut_of_cell)
+            return self._with(tensors), coverage, True
+        nothing = {n: torch.zeros_like(t, dtype=torch.bool) for n, t in self._tensors_back.items()}
+        return self._state.remember(_OWNER, memory), nothing, False
+
+    def _with(self, tensors: Mapping[str, Tensor]) -> State:
+        """The state with these tensors; what is not trained stays."""
+        return replace(self._state, tensors={**self._state.tensors, **tensors})
+
+    def _after_round(self) -> dict[str, Tensor]:
+        """Every cell's new average, and the weight of all its updates so far."""
+        new = torch.tensor([sums.weight for sums in self.accumulators], dtype=torch.float64)
+        memory = self._memory | {"weights": self._memory["weights"] + new}
+        for cell, sums in enumerate(self.accumulators):
+            if sums.count:  # a cell may have no client in a round
+                memory |= {f"{cell}/model/{name}": t for name, t in sums.merge().items()}
+                rows = sums.holder_weights(_row_counted_tensors(self._setup.axes))
+                memory |= {f"{cell}/held/{n}": memory[f"{cell}/held/{n}"] + h
+                           for n, h in rows.items()}  # fmt: skip
+        return memory
+
+    def _join(
+        self, memory: Mapping[str, Tensor], cut_of_cell: CutOfCell
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The cells' models merged, and what any of them held."""
+        weights = memory["weights"].tolist()
+        cuts = {cell: cut_of_cell(cell) for cell, total in enumerate(weights) if total}
+        tensors, coverage = {}, {}
+        for name, whole in self._tensors_back.items():
+            move, weight = (torch.zeros_like(whole, dtype=torch.float64) for _ in range(2))
+            for cell, cut in cuts.items():
+                holders = memory.get(f"{cell}/held/{name}")
+                if holders is None:
+                    holders = torch.zeros_like(weight)
+                    cut.add(name, holders, weights[cell])
+                move += holders * (memory[f"{cell}/model/{name}"].double() - whole.double())
+                weight += holders
+            tensors[name] = average(whole, move, weight, sum(weights), self._setup.rule)
+            coverage[name] = weight > 0
+        return tensors, coverage

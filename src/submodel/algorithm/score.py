@@ -25,7 +25,7 @@ from submodel.model.build import build_module, load, load_local, sharing, to_dev
 from submodel.model.cut import WHOLE, Cut, gather
 from submodel.model.inputs import Inputs, map_inputs, split_rows, take_rows
 from submodel.model.norm import Spread, in_order, quicken_pools, stop_training
-from submodel.tasks.counting import batch_weights, check_unknown, value_of
+from submodel.tasks.loss import batch_weights, check_unknown, value_of
 
 BATCH = 200
 """How many examples are scored at once."""

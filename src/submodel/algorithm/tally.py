@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from submodel.algorithm.packing import Transport, element_size, mask_bytes
+from submodel.algorithm.packing import Transport, mask_bytes
 from submodel.algorithm.types import Assignment, Setup, State
 from submodel.model.axes import Axes
 from submodel.model.axes.layout import Indices
@@ -363,3 +364,14 @@ def open_book(setup: Setup, state: State) -> HoldingBook:
     if not setup.cuts_units:
         return HoldingBook(shapes={n: state.tensors[n].shape for n in setup.parameter_names})
     return HoldingBook(setup.axes.cut_by_capacity if sends_masks(setup.scheme) else {})
+
+
+def element_size(tensor: Tensor, transport: Transport) -> int:
+    """The bytes that each value of a tensor takes on its way.
+
+    >>> import torch
+    >>> element_size(torch.zeros(3), "exact"), element_size(torch.zeros(3), "half")
+    (4, 2)
+    """
+    halves = transport == "half" and tensor.is_floating_point()
+    return min(tensor.element_size(), 2) if halves else tensor.element_size()

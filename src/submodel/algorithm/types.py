@@ -19,7 +19,7 @@ from submodel.algorithm.server import NoProjection, Plain, Projection, ServerSte
 from submodel.data import Dataset, Examples, Partition, Population
 from submodel.data.augmentations import Augmentations
 from submodel.local.schedule import Constant, Schedule
-from submodel.local.work import LocalWork
+from submodel.local.training import LocalWork
 from submodel.model.axes import Axes
 from submodel.model.cut import COORDINATES, Cut, Granularity, Tensors
 from submodel.model.inputs import Inputs, call
@@ -28,8 +28,7 @@ from submodel.model.travel import Travel, travel_of
 from submodel.model.zoo.adapters import FactorPair, factor_pairs
 from submodel.schemes import Scheme
 from submodel.schemes.base import Passes, StepRule
-from submodel.tasks.counting import NOTHING_COUNTS
-from submodel.tasks.loss import Loss
+from submodel.tasks.loss import NOTHING_COUNTS, Loss
 from submodel.tasks.metrics import BatchMetric
 from submodel.tasks.registry import AbsentLabels
 

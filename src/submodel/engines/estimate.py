@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup
-from submodel.local.work import batch_length, count_steps
+from submodel.local.training import batch_length, count_steps
 from submodel.model.budget import activation_bytes
 from submodel.model.build import tensors_of
 from submodel.model.capacity import prefix_cut

@@ -7,8 +7,7 @@ round; elsewhere the training that fails on one says why.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 
@@ -18,11 +17,11 @@ from torch import Tensor, nn
 from submodel.algorithm.types import Setup, Task
 from submodel.engines.estimate import Estimate
 from submodel.errors import DataError
-from submodel.local.work import LocalWork, batch_length, batches_per_pass
+from submodel.local.training import LocalWork, batch_length, batches_per_pass
 from submodel.model.axes.forward import innermost
 from submodel.model.build import build_module
 from submodel.model.inputs import Inputs, call, map_inputs, take_rows
-from submodel.model.seeding import seeded
+from submodel.randomness import seeded
 
 _MOST_CLIENTS = 10_000
 """So many are looked at before the first round: everyone, or those who will train first."""
@@ -161,19 +160,27 @@ class Singles:
         return None
 
 
-@contextmanager
-def explain_lone_batches(setup: Setup, tasks: Sequence[Task]) -> Iterator[None]:
-    """Let training that fails on a single example say so, whose it is, and what helps."""
-    try:
-        yield
-    except (ValueError, RuntimeError, IndexError) as error:
-        size = setup.clients.size
-        lone = [t for t in tasks if gets_one(size(t.assignment.client), t.work)]
-        if not lone:
-            raise
-        reason = refusal(build_module(setup.module, lone[0].cut), setup.clients.dataset.example)
-        if reason is None:
-            raise
+FAILURES = (ValueError, RuntimeError, IndexError)
+"""What modules raise that cannot be trained on a single example."""
+
+
+def explain_failure(setup: Setup, tasks: Sequence[Task], error: Exception) -> None:
+    """Of training that failed: if it was for a single example, say so, whose, and what helps.
+
+    Args:
+        setup: of the run.
+        tasks: that were trained together.
+        error: what was raised.
+
+    Raises:
+        DataError: it was; nothing is raised if it was not.
+    """
+    size = setup.clients.size
+    lone = [t for t in tasks if gets_one(size(t.assignment.client), t.work)]
+    if not lone:
+        return
+    reason = refusal(build_module(setup.module, lone[0].cut), setup.clients.dataset.example)
+    if reason is not None:
         raise DataError(
             f"{_name_clients([t.assignment.client for t in lone])}: a batch of one example came "
             f"up, but {_CANNOT}: {reason}; local.drop_last = true leaves it out, unless a client "

@@ -12,18 +12,15 @@ from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.engines.device import move, place_examples
 from submodel.engines.estimate import Estimate
-from submodel.engines.lone import explain_lone_batches
-from submodel.local.training import Step, plain_step, train_module
-from submodel.local.work import batches
+from submodel.engines.lone import FAILURES, explain_failure
+from submodel.local.training import Step, batches, plain_step, train_module
 from submodel.model.build import build_module, fill_local, load, load_local, tensors_of, to_device
 from submodel.model.cut import Cut
 from submodel.model.norm import set_rate
-from submodel.model.seeding import default_generators, seeded
-from submodel.randomness import key
+from submodel.randomness import default_generators, key, seeded
 from submodel.schemes.base import Client
 from submodel.schemes.unbiased import scaled_step
-from submodel.tasks.counting import CountingLoss
-from submodel.tasks.loss import MaskedCrossEntropy, smoothing_of
+from submodel.tasks.loss import CountingLoss, MaskedCrossEntropy, smoothing_of
 
 _KEPT_MODULES, _KEPT_VALUES = 16, 1 << 24
 
@@ -92,14 +89,17 @@ class SerialEngine:
         seed = key(setup.seed, "torch", where.round, where.client) % 2**63
         with seeded(seed, default_generators(self._device)):  # dropout draws from the task's key
             order = batches(len(examples), task.work, setup.seed, where.round, where.client)
-            with explain_lone_batches(setup, [task]):
-                augment = setup.augment.of_client(where.round, where.client)
-                earlier = None
-                if task.slots is not None:
-                    earlier = {n: move(t, self._device) for n, t in task.slots.items()}
+            augment = setup.augment.of_client(where.round, where.client)
+            earlier = None
+            if task.slots is not None:
+                earlier = {n: move(t, self._device) for n, t in task.slots.items()}
+            try:
                 result = train_module(
                     module, examples, order, task.work, loss, masks, step, augment, earlier
                 )
+            except FAILURES as error:
+                explain_failure(setup, [task], error)
+                raise
         own_memory = dict(module.named_parameters()).keys()  # buffers are the next task's as well
         tensors = {
             name: tensor.to("cpu", copy=name not in own_memory)

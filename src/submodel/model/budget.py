@@ -18,8 +18,8 @@ from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import UnitCut
 from submodel.model.inputs import Inputs
 from submodel.model.meta import Shapes
-from submodel.model.seeding import seeded
 from submodel.model.travel import travel_of
+from submodel.randomness import seeded
 
 
 @dataclass(frozen=True)

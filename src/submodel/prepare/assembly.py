@@ -11,7 +11,7 @@ from submodel.data import Population
 from submodel.local.optimisers import Proximal
 from submodel.local.registry import OPTIMISERS, SCHEDULES
 from submodel.local.schedule import StepRates, WarmUp
-from submodel.local.work import LocalWork
+from submodel.local.training import LocalWork
 from submodel.model.axes import Axes
 from submodel.model.norm import Statistics
 from submodel.prepare.objective import make_augmentations

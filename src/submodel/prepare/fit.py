@@ -17,10 +17,9 @@ from submodel.model.axes import Axes
 from submodel.model.axes.advice import failing_line
 from submodel.model.axes.forward import ForwardError, innermost, isolate, refuse_kinds, run
 from submodel.model.inputs import Inputs, call, columns, from_columns, take_rows
-from submodel.model.seeding import seed_torch
 from submodel.model.travel import constant_names
-from submodel.tasks.counting import value_of
-from submodel.tasks.loss import NO_LABEL, Loss, TokenCrossEntropy, smoothing_of
+from submodel.randomness import seed_torch
+from submodel.tasks.loss import NO_LABEL, Loss, TokenCrossEntropy, smoothing_of, value_of
 from submodel.tasks.metrics import BatchMetric
 
 _FEW = 2  # examples that a trial takes

@@ -12,12 +12,11 @@ from submodel.data.sources import SourceContext
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes
 from submodel.model.registry import MODELS
-from submodel.model.seeding import seeded
 from submodel.model.zoo import ModelContext, add_adapters, factorised
 from submodel.model.zoo.adapters import DEFAULT_RANK
 from submodel.prepare.axes import selection_sizes
 from submodel.prepare.settings import describe_targets
-from submodel.randomness import key
+from submodel.randomness import key, seeded
 from submodel.schemes import RunFacts, Scheme
 from submodel.schemes.base import SchemeContext, problems_of
 from submodel.schemes.registry import SCHEMES

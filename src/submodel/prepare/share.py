@@ -10,8 +10,7 @@ from submodel.model.axes import trace
 from submodel.model.build import build_module, load, tensors_of
 from submodel.model.cut import gather
 from submodel.model.inputs import Inputs
-from submodel.model.seeding import seeded
-from submodel.randomness import key
+from submodel.randomness import key, seeded
 from submodel.schemes.base import Draw
 from submodel.schemes.draw import draw_units
 from submodel.schemes.static import Static

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from submodel.errors import SubmodelError
 from submodel.model.axes.trial import as_double, double
 from submodel.model.inputs import Inputs, call
-from submodel.model.seeding import seeded
 from submodel.model.zoo.hugging_face import only_errors
 from submodel.prepare.selection import without_selection
+from submodel.randomness import seeded
 from submodel.runs.pretrained_config import (
     Changes,
     Misfit,

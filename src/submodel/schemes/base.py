@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
 from submodel.local.optimisers import Gradients
-from submodel.local.work import LocalWork
+from submodel.local.training import LocalWork
 from submodel.model.axes import Axes
 from submodel.model.axes.layout import Indices
 from submodel.model.cut import Cut
@@ -497,3 +497,9 @@ def output_passes(scheme: Scheme) -> Sequence[Scheme]:
     4
     """
     return [as_scheme(one) for one in as_scheme(scheme).output_passes()]
+
+
+def observers_of(scheme: Scheme, round_: int) -> list[Scheme]:
+    """Those that observe this round: the scheme, and the one whose masks it borrows."""
+    others = observers_of(scheme.masks_of, round_) if isinstance(scheme, BorrowsMasks) else []
+    return [scheme, *others] if scheme.observes(round_) else others

@@ -40,8 +40,7 @@ from submodel.schemes.base import (
 )
 from submodel.schemes.draw import draw_units
 from submodel.schemes.static import Static
-from submodel.tasks.counting import CountingLoss
-from submodel.tasks.loss import Loss, MaskedCrossEntropy
+from submodel.tasks.loss import CountingLoss, Loss, MaskedCrossEntropy
 
 _BY_PLACE = Static()
 

@@ -1,22 +1,34 @@
-"""Losses, and the logits that they and the metrics read."""
+"""Losses, the logits that they and the metrics read, and what a loss is the mean of.
+
+The mean of the means of batches is the mean of all only if each batch weighs as much as its loss
+averages over: tokens that are not ignored, say, rather than sequences. A loss may say so by its
+method ``count``; for others, the calls that average are watched while the loss is computed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, SubmodelError
 from submodel.tasks.registry import AbsentLabels
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean loss over the batch.
 
 Where not all examples count alike, ``loss.count(targets)``, if it has that, tells how many terms it
-is the mean of (`submodel.tasks.counting`)."""
+is the mean of (`submodel.tasks.loss`)."""
 
 NO_LABEL = -100
 """A label that does not count, as torch's cross-entropy and Hugging Face's models have it."""
@@ -131,3 +143,245 @@ class TokenCrossEntropy:
     def count(self, targets: Tensor) -> int:
         """The places that count."""
         return int((targets != NO_LABEL).sum())
+
+
+_log = logging.getLogger(__name__)
+_IGNORED_TARGET = -100
+"""What `functional.cross_entropy` leaves out by default."""
+_CROSS_ENTROPIES = (functional.cross_entropy, functional.nll_loss)
+_MEANS = (torch.mean, Tensor.mean)
+_SUMS = (torch.sum, Tensor.sum)
+_QUOTIENTS = (torch.div, torch.true_divide, Tensor.div, Tensor.true_divide, Tensor.__truediv__)
+NOTHING_COUNTS = "none of its targets counts in the loss"
+
+
+@dataclass(frozen=True)
+class Value:
+    """The loss of a batch."""
+
+    mean: Tensor
+    count: float  # what it is the mean of, in examples where all their targets count
+    is_count_known: bool = True  # if not, examples are taken to count alike
+
+
+def value_of(loss: Loss, outputs: Tensor, targets: Tensor) -> Value:
+    """The loss of a batch, and what it is the mean of.
+
+    >>> targets = torch.tensor([[1, -100], [0, 1]])
+    >>> value_of(functional.cross_entropy, torch.zeros(2, 3, 2), targets).count
+    1.5
+    """
+    examples = len(targets)
+    if (tell := getattr(loss, "count", None)) is not None:
+        return Value(loss(outputs, targets), _count_by_loss(tell, targets))
+    each = targets.numel() / examples  # targets of an example
+    if loss is functional.cross_entropy and not targets.is_floating_point():
+        count = examples if targets.dim() == 1 else int((targets != _IGNORED_TARGET).sum()) / each
+        return Value(loss(outputs, targets), count)
+    with _Averages(outputs, targets) as averages:
+        mean = loss(outputs, targets)
+    terms = averages.count()
+    if terms == 0 and bool(torch.isfinite(mean)):
+        terms = None  # a mean over nothing, but the loss makes something of it
+    return Value(mean, examples if terms is None else terms / each, terms is not None)
+
+
+class CountingLoss:
+    """A loss that remembers what it was last the mean of; None before it was computed.
+
+    >>> loss = CountingLoss(functional.mse_loss)
+    >>> float(loss(torch.zeros(3, 2), torch.ones(3, 2))), loss.last
+    (1.0, 3.0)
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+        self.last: float | None = None
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean over the batch."""
+        value = value_of(self.loss, outputs, targets)
+        self.last = value.count
+        return value.mean
+
+
+def _count_by_loss(tell: Callable[[Tensor], Any], targets: Tensor) -> float:
+    """The answer of the loss itself, by its attribute ``count``."""
+    answer = tell(targets) if callable(tell) else tell
+    try:
+        count = _number(answer) if callable(tell) else math.nan
+    except (TypeError, ValueError, RuntimeError):
+        count = math.nan
+    if not 0 <= count < math.inf:
+        raise SubmodelError(
+            f"loss.count(targets): {answer!r} given; want the number of terms that the loss of "
+            "these targets is the mean of, 0 or more"
+        )
+    return count
+
+
+class _Averages(TorchFunctionMode):
+    """Watches, while entered, for functions of torch that average what was made of tensors."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        super().__init__()
+        self._results = {id(tensor): ref(tensor) for tensor in tensors}  # weak: they may be large
+        self._entropies: list[float] = []
+        self._others: list[float] = []
+        self._totals: list[Tensor] = []  # what was summed up, perhaps to be divided by hand
+
+    def count(self) -> float | None:
+        """How many terms the mean has: the last mean seen, of cross-entropies if there were any."""
+        counts = self._entropies or self._others
+        return counts[-1] if counts else None
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call the function and note what it averages over."""
+        keywords = kwargs or {}
+        result = func(*args, **keywords)
+        if any(self._is_result(tensor) for tensor in _tensors((args, *keywords.values()))):
+            for tensor in _tensors(result):
+                self._results[id(tensor)] = ref(tensor)
+            if isinstance(result, Tensor) and result.dim() == 0:
+                self._note(func, args, keywords, result)
+        return result
+
+    def _is_result(self, tensor: Tensor) -> bool:
+        reference = self._results.get(id(tensor))
+        return reference is not None and reference() is tensor
+
+    def _note(
+        self,
+        func: Callable[..., Any],
+        args: Sequence[Any],
+        keywords: Mapping[str, Any],
+        result: Tensor,
+    ) -> None:
+        if func in _MEANS:
+            self._others.append(_first(args, keywords).numel())
+        elif func in _SUMS:
+            self._totals.append(result)
+        elif func in _QUOTIENTS and len(args) == 2:
+            if any(args[0] is total for total in self._totals) and args[1] >= 0:
+                self._others.append(_number(args[1]))
+        elif inspect.isfunction(func) and func.__module__ == functional.__name__:
+            call = _arguments(func, args, keywords)
+            reduction = call.get("reduction")
+            if reduction == "sum":
+                self._totals.append(result)
+            elif reduction in ("mean", "batchmean"):
+                if func in _CROSS_ENTROPIES:
+                    self._entropies.append(_terms(call))
+                else:
+                    self._others.append(_first(args, keywords).numel())
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """Those in nested tuples and lists."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, tuple | list):
+        for value in values:
+            yield from _tensors(value)
+
+
+def _first(args: Sequence[Any], keywords: Mapping[str, Any]) -> Tensor:
+    tensor: Tensor = args[0] if args else keywords["input"]
+    return tensor
+
+
+def _arguments(
+    func: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The arguments of a call by parameter name, defaults included."""
+    call = _signature(func).bind(*args, **keywords)
+    call.apply_defaults()
+    return call.arguments
+
+
+_signature = lru_cache(maxsize=64)(inspect.signature)
+
+
+def _terms(call: Mapping[str, Any]) -> float:
+    """What a cross-entropy divides by: its targets that are not ignored, each with its weight."""
+    inputs, targets, weight = call["input"], call["target"], call["weight"]
+    if targets.is_floating_point():  # a distribution over the classes
+        return float(targets.numel() / inputs.shape[min(1, inputs.dim() - 1)])
+    is_term = targets != call["ignore_index"]
+    return _number(is_term.sum() if weight is None else weight[targets[is_term]].sum())
+
+
+def _number(value: Tensor | float) -> float:
+    return value.item() if isinstance(value, Tensor) else float(value)
+
+
+class LossBook:
+    """The mean loss of each of some clients, batch by batch."""
+
+    def __init__(self, clients: int = 1, device: torch.device | str = "cpu") -> None:
+        self._totals = torch.zeros(clients, dtype=torch.float64, device=device)
+        self._units = [0.0] * clients  # of a client's first batch: equal batches weigh just 1
+        self._weights = [0.0] * clients
+        self.counts = [0.0] * clients
+
+    def add(self, values: Tensor, counts: Sequence[float], start: int = 0) -> None:
+        """A batch of each of some neighbouring clients."""
+        weights = []
+        for client, count in enumerate(counts, start):
+            self._units[client] = self._units[client] or count
+            weights.append(count / self._units[client] if count else 0.0)
+            self._weights[client] += weights[-1]
+            self.counts[client] += count
+        values = values.detach().to(self._totals)
+        if any(weight != 1 for weight in weights):
+            factors = values.new_tensor(weights)
+            values = torch.where(factors > 0, values * factors, 0.0)
+        self._totals[start : start + len(counts)] += values
+
+    def means(self) -> list[float]:
+        """Over all that counted; 0 where nothing did."""
+        return [
+            total / weight if weight else 0.0
+            for total, weight in zip(self._totals.tolist(), self._weights, strict=True)
+        ]
+
+
+def batch_weights(counts: Sequence[float], lengths: Sequence[int]) -> Sequence[float]:
+    """What batches weigh that count so much; where examples count alike, their numbers themselves.
+
+    >>> batch_weights([6.0, 6.0, 3.0], [2, 2, 1]), batch_weights([6.0, 5.0], [2, 2])
+    ([2, 2, 1], [6.0, 5.0])
+    """
+    alike = all(c * lengths[0] == counts[0] * n for c, n in zip(counts, lengths, strict=True))
+    return lengths if alike and counts[0] else counts
+
+
+def check_unknown(loss: Loss, outputs: Tensor, targets: Tensor, whole: Tensor) -> None:
+    """Say so, once, if a loss that averages in an unseen way does not count examples alike."""
+    half = len(targets) // 2
+    if not half:
+        return
+    parts = [
+        (len(y), float(loss(o, y)))
+        for o, y in ((outputs[:half], targets[:half]), (outputs[half:], targets[half:]))
+    ]
+    mean = sum(n * value for n, value in parts) / len(targets)
+    error = 1000 * torch.finfo(whole.dtype).eps  # of sums in another order, and to spare
+    if not math.isclose(mean, float(whole), rel_tol=error, abs_tol=error):
+        _warn(getattr(loss, "__qualname__", type(loss).__qualname__))
+
+
+@lru_cache(maxsize=64)
+def _warn(name: str) -> None:
+    _log.warning(
+        "the loss %s of a batch is not the mean over its examples, and what else it is the mean of "
+        "cannot be seen: losses in the metrics weigh batches by examples. Let it tell by "
+        "loss.count(targets) -> number of terms",
+        name,
+    )

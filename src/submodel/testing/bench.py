@@ -20,9 +20,9 @@ from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, trace
 from submodel.model.cost import CostModel
-from submodel.model.seeding import seeded
 from submodel.prepare.findings import ModelFindings
 from submodel.prepare.setup import prepare
+from submodel.randomness import seeded
 from submodel.schemes import Scheme
 
 BudgetScope = Literal["axis", "total"]

@@ -16,7 +16,7 @@ from submodel.algorithm.types import Assignment, Task
 from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines.serial import SerialEngine
-from submodel.local.work import batches
+from submodel.local.training import batches
 from submodel.model.axes import trace
 from submodel.model.build import build_module, load, skeleton, tensors_of, to_device
 from submodel.model.cut import WHOLE, CoordinateCut, UnitCut, gather, lay_out

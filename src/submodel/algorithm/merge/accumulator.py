@@ -28,10 +28,9 @@ from submodel.algorithm.merge.exchange import (
     describe_updates,
     fill,
     read_updates,
-    run_jobs,
 )
 from submodel.algorithm.merge.rules import MergeRule, average
-from submodel.algorithm.merge.sums import FLAT, TensorSums, flat_holdings
+from submodel.algorithm.merge.sums import FLAT, TensorSums, flat_holdings, run_jobs
 from submodel.algorithm.merge.waiting import WaitingUpdates
 from submodel.model.cut import Cut, LastCut, Tensors, cut_digest, small_layout
 

@@ -7,8 +7,7 @@ if each had trained every client itself, and merge them alike: no sums travel.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +17,6 @@ from submodel.algorithm.merge.waiting import Holding
 from submodel.model.axes.layout import Indices
 from submodel.model.cut import PlannedCut, Tensors
 
-_AT_ONCE = 1 << 20  # values that are exchanged together
 _ALIGNMENT = 64  # bytes: as torch's own tensors
 SharedBytes = Any
 """Bytes that can be written and read, such as an `mmap.mmap`."""
@@ -41,50 +39,6 @@ class Exchange(Protocol):
     def release(self) -> None:
         """Nobody needs the updates of this round any more, wherever they lie."""
         ...
-
-
-@dataclass(frozen=True)
-class SumJob:
-    """Sums of this process, and what is done with the sums of all.
-
-    Args:
-        sums: in float64.
-        finish: takes the sums of all processes, in the same shape.
-    """
-
-    sums: Tensor
-    finish: Callable[[Tensor], None]
-
-
-def run_jobs(jobs: Iterable[SumJob], exchange: Exchange | None) -> None:
-    """Finish every job, in their order.
-
-    Args:
-        jobs: made one at a time.
-        exchange: with the other processes; None: there are none.
-    """
-    waiting: list[SumJob] = []
-    values = 0
-    for job in jobs:
-        if exchange is None:
-            job.finish(job.sums)
-            continue
-        waiting.append(job)
-        values += job.sums.numel()
-        if values >= _AT_ONCE:
-            _finish_together(waiting, exchange)
-            waiting, values = [], 0
-    if exchange is not None and waiting:
-        _finish_together(waiting, exchange)
-
-
-def _finish_together(jobs: list[SumJob], exchange: Exchange) -> None:
-    """One exchange for all of them."""
-    together = torch.cat([job.sums.reshape(-1) for job in jobs])
-    exchange.add(together)
-    parts = torch.split(together, [job.sums.numel() for job in jobs])
-    for job, part in zip(jobs, parts, strict=True):
-        job.finish(part.view(job.sums.shape))
 
 
 def describe_updates(whole: Tensors, holdings: Sequence[Holding]) -> dict[str, Any] | None:

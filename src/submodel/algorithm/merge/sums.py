@@ -8,14 +8,14 @@ model calls take the time, not arithmetic: its small tensors are merged as one v
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from submodel.algorithm.merge.exchange import SumJob
+from submodel.algorithm.merge.exchange import Exchange
 from submodel.algorithm.merge.rules import MergeRule, average
 from submodel.algorithm.merge.waiting import (
     Holding,
@@ -29,9 +29,54 @@ from submodel.heap import large_blocks_apart
 from submodel.model.cut import FlatLayout, PlannedCut, Tensors
 
 _LEAST_WEIGHT = 2.0**-60  # no client has less
+_AT_ONCE = 1 << 20  # values that are exchanged together
 _MOST_HELD = 0.8  # of a dimension: where more is held, what is left out does not pay
 FLAT = ""
 """The name of the vector of all small tensors."""
+
+
+@dataclass(frozen=True)
+class SumJob:
+    """Sums of this process, and what is done with the sums of all.
+
+    Args:
+        sums: in float64.
+        finish: takes the sums of all processes, in the same shape.
+    """
+
+    sums: Tensor
+    finish: Callable[[Tensor], None]
+
+
+def run_jobs(jobs: Iterable[SumJob], exchange: Exchange | None) -> None:
+    """Finish every job, in their order.
+
+    Args:
+        jobs: made one at a time.
+        exchange: with the other processes; None: there are none.
+    """
+    waiting: list[SumJob] = []
+    values = 0
+    for job in jobs:
+        if exchange is None:
+            job.finish(job.sums)
+            continue
+        waiting.append(job)
+        values += job.sums.numel()
+        if values >= _AT_ONCE:
+            _finish_together(waiting, exchange)
+            waiting, values = [], 0
+    if exchange is not None and waiting:
+        _finish_together(waiting, exchange)
+
+
+def _finish_together(jobs: list[SumJob], exchange: Exchange) -> None:
+    """One exchange for all of them."""
+    together = torch.cat([job.sums.reshape(-1) for job in jobs])
+    exchange.add(together)
+    parts = torch.split(together, [job.sums.numel() for job in jobs])
+    for job, part in zip(jobs, parts, strict=True):
+        job.finish(part.view(job.sums.shape))
 
 
 @dataclass(frozen=True)

@@ -34,15 +34,14 @@ from submodel.engines.batched.vmap import MappedForward
 from submodel.engines.batched.wide import WideForward
 from submodel.engines.device import move, move_examples, place_examples, take_batch
 from submodel.engines.estimate import TORCH_COSTS, Estimate, StepCosts
-from submodel.engines.lone import explain_lone_batches
+from submodel.engines.lone import FAILURES, explain_failure
 from submodel.engines.serial import SerialEngine
-from submodel.local.training import forward_context
-from submodel.local.work import batches, batches_per_pass, count_steps
+from submodel.local.training import batches, batches_per_pass, count_steps, forward_context
 from submodel.model.build import build_module, sharing, tensors_of, to_device
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs, first_column, map_inputs
 from submodel.model.norm import has_scaler, set_rate
-from submodel.tasks.counting import LossBook
+from submodel.tasks.loss import LossBook
 
 _log = logging.getLogger(__name__)
 
@@ -321,12 +320,13 @@ class BatchedEngine:
             def compute(
                 x: Inputs, y: Tensor, share: Share = share, present: Tensor | None = present
             ) -> tuple[Tensor, Tensor | list[float]]:
-                with (
-                    explain_lone_batches(self._setup, tasks),
-                    forward_context(y.device, work.precision),
-                ):
-                    outputs = forward(share.effective_tensors(), share.clients, x)
-                    return loss(outputs, y, present)
+                with forward_context(y.device, work.precision):
+                    try:
+                        outputs = forward(share.effective_tensors(), share.clients, x)
+                        return loss(outputs, y, present)
+                    except FAILURES as error:
+                        explain_failure(self._setup, tasks, error)
+                        raise
 
             lr = work.lr * work.rates.factor(turn.steps[0], total_steps)
             if work.pieces == 1:

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from submodel.model.axes.keep import DispatchMode
-from submodel.model.seeding import seeded
+from submodel.randomness import seeded
 
 READ = torch.ops.aten._local_scalar_dense.default
 """The operator by which code asks for a value."""

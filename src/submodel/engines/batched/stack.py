@@ -17,11 +17,9 @@ from submodel.algorithm.types import Setup, Task
 from submodel.engines.batched.layers import TORCH_KERNELS, LayerKernels
 from submodel.engines.device import move
 from submodel.local.optimisers import Gradients, Slots, name_slots, restore_slots
-from submodel.local.training import clip_gradients
-from submodel.local.work import LocalWork
+from submodel.local.training import LocalWork, clip_gradients
 from submodel.model.inputs import Inputs, split_rows
-from submodel.tasks.counting import value_of
-from submodel.tasks.loss import NO_LABEL, TokenCrossEntropy, flat_logits, smoothing_of
+from submodel.tasks.loss import NO_LABEL, TokenCrossEntropy, flat_logits, smoothing_of, value_of
 
 
 def widen(tensors: Sequence[Tensor], device: torch.device) -> Tensor:

@@ -21,9 +21,9 @@ from submodel.engines.batched.stack import Share, Stack, StackedLoss
 from submodel.engines.native.forward import NativeForward, StackView
 from submodel.engines.native.library import LANES, TensorSlot, TrainingPlan, load_library
 from submodel.local.optimisers import Sgd
-from submodel.local.work import LocalWork, count_steps
+from submodel.local.training import LocalWork, count_steps
 from submodel.model.inputs import columns
-from submodel.tasks.counting import LossBook
+from submodel.tasks.loss import LossBook
 
 
 class WholeTraining:

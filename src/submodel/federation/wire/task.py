@@ -29,7 +29,7 @@ from submodel.federation.wire.base import ModelBase, receive_base
 from submodel.federation.wire.parcel import Parcel, WireError, read_as
 from submodel.local.optimisers import Sgd
 from submodel.local.schedule import Precision
-from submodel.local.work import LocalWork
+from submodel.local.training import LocalWork
 from submodel.model.axes.layout import Indices
 from submodel.model.build import local_of, tensors_of
 from submodel.model.cut import CoordinateCut, Cut, PlannedCut, UnitCut, read_runs, runs

@@ -98,7 +98,7 @@ def update_limits(task: Task, transport: Transport, travel: Travel = EVERYTHING)
     ``travel``: what of them comes back.
 
     >>> import torch
-    >>> from submodel.local.work import LocalWork
+    >>> from submodel.local.training import LocalWork
     >>> from submodel.model.cut import CoordinateCut
     >>> cut = CoordinateCut({"w": torch.arange(9) < 5})
     >>> task = Task(Assignment(0, 0, 1), cut, {"w": torch.ones(9)}, LocalWork(0.1), None)

@@ -22,7 +22,7 @@ from submodel.errors import ConfigError, SubmodelError
 from submodel.model.axes.keep import throw_away
 from submodel.model.inputs import Inputs, arguments
 from submodel.model.norm import StaticBatchNorm
-from submodel.model.seeding import seed_torch, seeded
+from submodel.randomness import seed_torch, seeded
 
 _INSIDE = "; give the module inside it, its `.module`"
 

@@ -25,8 +25,7 @@ from submodel.model.build import build_module
 from submodel.model.build.tensors import settle_spectral_norms
 from submodel.model.capacity import units_held
 from submodel.model.cut import UnitCut, copy_part
-from submodel.model.seeding import seeded
-from submodel.randomness import generator
+from submodel.randomness import generator, seeded
 
 CAPACITIES = (0.5, 0.25)
 """What is measured if nobody says what capacities there are."""
