@@ -31,6 +31,7 @@ from submodel.model.cut import FlatLayout, PlannedCut, Tensors
 _LEAST_WEIGHT = 2.0**-60  # no client has less
 _AT_ONCE = 1 << 20  # values that are exchanged together
 _MOST_HELD = 0.8  # of a dimension: where more is held, what is left out does not pay
+_FEW = 6  # cuts, of which all sets are counted
 FLAT = ""
 """The name of the vector of all small tensors."""
 
@@ -130,13 +131,15 @@ class TensorSums:
         if self.writes and not self.in_place and shares_memory(old, whole):
             with large_blocks_apart():  # or what is made on the way leaves holes between them
                 new = torch.empty(old.shape, dtype=old.dtype, device=old.device)
-        self.covered[name] = old.numel() if is_same else 0
+        known_count = old.numel() if is_same else self._count_held(name, places, part.shape)
+        self.covered[name] = known_count or 0
 
         def finish(sums: Tensor, start: int) -> None:
             fine, coarse, *others = sums
             weight = others[0] if others else torch.full_like(fine, self.weight)
             if not is_same:
-                self.covered[name] += int(weight.count_nonzero())
+                if known_count is None:
+                    self.covered[name] += int(weight.count_nonzero())
                 weight.clamp_(min=_LEAST_WEIGHT)  # where nobody holds a value, it did not change
             if not self.writes:
                 return
@@ -160,13 +163,18 @@ class TensorSums:
                 continue
             yield SumJob(sums, lambda sums, start=start: finish(sums, start))  # type: ignore[misc]
 
+        columns = [(d, positions) for d, positions in held.items() if d]
+
         def end(_: Tensor) -> None:
             target = self.whole[name]
             if self.writes and not self.in_place:
                 target = whole.clone(memory_format=torch.contiguous_format) if held else new
                 target = target.view(self.whole[name].shape)
             if self.writes and not shares_memory(new, target):
-                hull.put(name, as_rows(target), new.view(part.shape))
+                rows = held.get(0, np.arange(len(new)))
+                for start, stop in blocks_of(old.shape):  # positions of a block stay in the cache
+                    block = PlannedCut({name: ((0, rows[start:stop]), *columns)})
+                    block.put(name, as_rows(target), new[start:stop].view(-1, *part.shape[1:]))
             tensors[name] = target
 
         yield SumJob(torch.empty(0, dtype=torch.float64), end)
@@ -198,6 +206,26 @@ class TensorSums:
                 for one in places:
                     one[d] = ranks[one[d]]
         return held, places
+
+    def _count_held(self, name: str, places: Sequence[Places], shape: Sequence[int]) -> int | None:
+        """How many values somebody holds, by rows that the same clients hold; None: not told so."""
+        if self.more is not None or self.is_shared or not 0 < len(places) <= _FEW:
+            return None
+        if any(h.cut.mask(name) is not None for h in self.holdings):
+            return None
+        codes = np.zeros(shape[0], np.int64)
+        columns = np.zeros((len(places), *shape[1:]), np.bool_)
+        for number, one in enumerate(places):
+            codes[one.get(0, slice(None))] |= 1 << number
+            kept = np.ix_(*(one.get(d, np.arange(n)) for d, n in enumerate(shape[1:], 1)))
+            columns[(number, *kept)] = True
+        row_counts = np.bincount(codes, minlength=1 << len(places))
+        numbers = np.arange(len(places))
+        return sum(
+            int(count) * int(np.count_nonzero(columns[code >> numbers & 1 > 0].any(0)))
+            for code, count in enumerate(row_counts)
+            if count
+        )
 
     def _have_same(self, name: str, places: Sequence[Places]) -> bool:
         """Whether all hold the same, where that is known: these positions and no mask."""

@@ -22,7 +22,7 @@ from submodel.algorithm.merge.exact import CHUNK, LARGEST_WEIGHT_SUM, add, exact
 from submodel.model.axes.layout import Indices
 from submodel.model.cut import Cut, Tensors
 
-_BLOCK = CHUNK  # values of a tensor that are worked on at a time
+_BLOCK = 1 << 18  # values of a tensor that are worked on at a time: of fewer, calls take the time
 _LEAST_WAITING = 1 << 24  # bytes that updates may take before they are added up, in any model
 _MOST_IN_MEMORY = 1 << 28  # bytes of sums in the shape of the model; more go to a file
 _SUM_BYTES = 16  # of a value's two sums in float64
@@ -33,7 +33,7 @@ Places = dict[int, Indices]
 def blocks_of(shape: Sequence[int]) -> Iterator[tuple[int, int]]:
     """The rows of a tensor, from and to, that are worked on at a time: equal for all processes.
 
-    >>> list(blocks_of((3, 1 << 15)))
+    >>> list(blocks_of((3, 1 << 17)))
     [(0, 2), (2, 3)]
     """
     step = max(1, _BLOCK // max(1, math.prod(shape[1:])))
