@@ -133,6 +133,7 @@ class TensorSums:
                 new = torch.empty(old.shape, dtype=old.dtype, device=old.device)
         known_count = old.numel() if is_same else self._count_held(name, places, part.shape)
         self.covered[name] = known_count or 0
+        is_shared = self.is_shared or self.more is not None
 
         def finish(sums: Tensor, start: int) -> None:
             fine, coarse, *others = sums
@@ -143,9 +144,11 @@ class TensorSums:
                 weight.clamp_(min=_LEAST_WEIGHT)  # where nobody holds a value, it did not change
             if not self.writes:
                 return
+            if is_shared or any(share.has_coarse for share in shares):
+                fine += coarse
             block = old[start : start + len(fine)]
             new[start : start + len(fine)] = average(
-                block, fine.add_(coarse), weight, self.weight, self.rule, is_held=True
+                block, fine, weight, self.weight, self.rule, is_held=True
             )
 
         room: Tensor | None = None

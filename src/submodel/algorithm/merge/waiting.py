@@ -181,6 +181,7 @@ class Share:
         self._holding, self._name, self._count = holding, name, count
         self._total, self._rows = math.prod(shape[1:]), places.get(0)
         self._columns: Tensor | None = None  # all
+        self.has_coarse = False  # whether any coarse part was added so far
         if places.keys() - {0}:
             columns = np.zeros(1, np.int64)
             for d in range(1, len(shape)):
@@ -217,6 +218,7 @@ class Share:
         mask = None if self._mask is None else self._mask[own].reshape(-1)
         width = self._total if self._columns is None else len(self._columns)
         terms = self._holding.terms(self._name, own, values, mask, width, self._count)
+        self.has_coarse |= terms[1] is not None
         weight = terms[0].new_tensor(self._holding.weight)
         weights = weight.expand(len(values)) if mask is None else mask.to(weight) * weight
         for total, part in zip(sums, (*terms, weights), strict=False):
