@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -220,8 +221,9 @@ class TensorSums:
         columns = np.zeros((len(places), *shape[1:]), np.bool_)
         for number, one in enumerate(places):
             codes[one.get(0, slice(None))] |= 1 << number
-            kept = np.ix_(*(one.get(d, np.arange(n)) for d, n in enumerate(shape[1:], 1)))
-            columns[(number, *kept)] = True
+            kept = (one.get(d, np.arange(n)) for d, n in enumerate(shape[1:], 1))
+            where: tuple[Any, ...] = number, *np.ix_(*kept)
+            columns[where] = True
         row_counts = np.bincount(codes, minlength=1 << len(places))
         numbers = np.arange(len(places))
         return sum(

@@ -17,12 +17,12 @@ from torch import Tensor
 from submodel.algorithm.packing import (
     PackedTensors,
     Transport,
-    element_size,
     halve,
     pack_cut,
     restore_values,
     unpack_cut,
 )
+from submodel.algorithm.tally import element_size
 from submodel.algorithm.types import Assignment, Task, Update
 from submodel.errors import plain
 from submodel.federation.wire.parcel import (
