@@ -237,7 +237,7 @@ class Counting(Plain):
     def __init__(self) -> None:
         self.steps = 0
 
-    def begin_cells(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:  # noqa: ARG002
+    def begin(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:  # noqa: ARG002
         return {"steps": torch.zeros(1)}
 
     def step(self, old: Any, merged: Any, covered: Any, memory: Any) -> Any:
