@@ -55,10 +55,11 @@ def run_portably(
     module: str, *arguments: str | Path, cwd: Path = ROOT, standard_input: str = ""
 ) -> str:
     """Run ``python -m module arguments`` with plain kernels; return what it prints."""
+    paths = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])  # of the tested code
     done = subprocess.run(
         [sys.executable, "-m", __name__, module, *map(str, arguments)],
         input=standard_input,
-        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)},
         cwd=cwd,
         text=True,
         capture_output=True,
