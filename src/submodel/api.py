@@ -18,7 +18,7 @@ from submodel.amounts import parse_capacity
 from submodel.config import Config, parse
 from submodel.data import Dataset
 from submodel.data.examples import as_dataset
-from submodel.data.partitions.lists import parse_lists
+from submodel.data.partitions import parse_lists
 from submodel.data.registry import PARTITIONS
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension

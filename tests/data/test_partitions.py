@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from submodel.config import parse
 from submodel.data import Partition, Population, dataset, digits, limit
 from submodel.data.examples import choose_balanced
-from submodel.data.partitions import PartitionContext
-from submodel.data.partitions.dirichlet import Dirichlet
-from submodel.data.partitions.flower import check_parts, flower_partition
-from submodel.data.partitions.labels import assign_labels
+from submodel.data.partitions import (
+    Dirichlet,
+    PartitionContext,
+    assign_labels,
+    check_parts,
+    flower_partition,
+)
 from submodel.data.registry import PARTITIONS
 from submodel.errors import ConfigError, DataError
 from submodel.prepare.parts import split_data

@@ -19,8 +19,7 @@ from submodel.algorithm.rounds import initial_state, output_step, step
 from submodel.algorithm.types import Assignment, PartitionedClients, Setup
 from submodel.config import parse
 from submodel.data import Dataset, dataset
-from submodel.data.partitions.dirichlet import Dirichlet
-from submodel.data.partitions.draws import Draws
+from submodel.data.partitions import Dirichlet, Draws
 from submodel.engines import lone
 from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.estimate import Estimate

@@ -40,7 +40,7 @@ from submodel.algorithm.score import (
 from submodel.algorithm.types import Assignment, Clients, Model, PartitionedClients, Setup, State
 from submodel.data import Examples
 from submodel.data.owners import Owners
-from submodel.data.partitions.natural import Natural
+from submodel.data.partitions import Natural
 from submodel.errors import ConfigError, DataError
 from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs

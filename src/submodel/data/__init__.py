@@ -7,8 +7,7 @@ from submodel.lazy import lazily
 if TYPE_CHECKING:
     from submodel.data.augmentations import AugmentContext
     from submodel.data.examples import Dataset, Examples, dataset, limit
-    from submodel.data.partitions import Partition
-    from submodel.data.partitions.labels import DEFAULT_LABELS
+    from submodel.data.partitions import DEFAULT_LABELS, Partition
     from submodel.data.population import Population
     from submodel.data.sources import SourceContext, load_dataset
     from submodel.data.sources.digits import digits
@@ -23,8 +22,7 @@ __getattr__ = lazily(
     {
         "submodel.data.augmentations": "AugmentContext",
         "submodel.data.examples": "Dataset Examples dataset limit",
-        "submodel.data.partitions": "Partition",
-        "submodel.data.partitions.labels": "DEFAULT_LABELS",
+        "submodel.data.partitions": "DEFAULT_LABELS Partition",
         "submodel.data.population": "Population",
         "submodel.data.sources": "SourceContext load_dataset",
         "submodel.data.sources.digits": "digits",

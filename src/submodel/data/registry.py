@@ -78,13 +78,13 @@ TOKENS: Kind[Tokeniser] = Kind(
     is_one=lambda thing: all(hasattr(thing, name) for name in _TOKENISER),
     with_context=True,
     offers={
-        "bytes": Offer("submodel.data.text.tokens.bytes:ByteTokens", "256 values"),
+        "bytes": Offer("submodel.data.text.tokens:ByteTokens", "256 values"),
         "characters": Offer(
-            "submodel.data.text.tokens.characters:CharacterTokens",
+            "submodel.data.text.tokens:CharacterTokens",
             "those of the training part; any that it has once, or not at all, are one token",
         ),
-        "bpe": Offer("submodel.data.text.tokens.bpe:BpeTokens", "byte pairs of the training part"),
-        "file": Offer("submodel.data.text.tokens.file:FileTokens", "a tokenizer.json", "PATH"),
+        "bpe": Offer("submodel.data.text.tokens:BpeTokens", "byte pairs of the training part"),
+        "file": Offer("submodel.data.text.tokens:FileTokens", "a tokenizer.json", "PATH"),
     },
 )
 
@@ -94,7 +94,7 @@ def _adapt(thing: object) -> object:
     if isinstance(thing, list | tuple):
         import numpy as np
 
-        from submodel.data.partitions.lists import ClientLists
+        from submodel.data.partitions import ClientLists
 
         return ClientLists(tuple(np.sort(np.asarray(part, dtype=np.int64)) for part in thing))
     return thing
@@ -110,21 +110,17 @@ PARTITIONS: Kind[Partition] = Kind(
     with_context=True,
     offers={
         "auto": Offer(
-            "submodel.data.partitions.auto:PartitionOfData",
+            "submodel.data.partitions:PartitionOfData",
             "natural where the data names clients, labels where it has any, else iid",
         ),
-        "iid": Offer("submodel.data.partitions.iid:Iid", "equal random parts"),
-        "labels": Offer(
-            "submodel.data.partitions.labels:ByLabel", "L labels per client, equal shards"
-        ),
-        "dirichlet": Offer(
-            "submodel.data.partitions.dirichlet:Dirichlet", "each label split by Dir(alpha)"
-        ),
+        "iid": Offer("submodel.data.partitions:Iid", "equal random parts"),
+        "labels": Offer("submodel.data.partitions:ByLabel", "L labels per client, equal shards"),
+        "dirichlet": Offer("submodel.data.partitions:Dirichlet", "each label split by Dir(alpha)"),
         "natural": Offer(
-            "submodel.data.partitions.natural:Natural", "a role, file or column value is a client"
+            "submodel.data.partitions:Natural", "a role, file or column value is a client"
         ),
-        "own": Offer("submodel.data.partitions.lists:ClientLists", is_hidden=True),
-        "flwr": Offer("submodel.data.partitions.flower:Flower", "a partitioner of flwr-datasets"),
+        "own": Offer("submodel.data.partitions:ClientLists", is_hidden=True),
+        "flwr": Offer("submodel.data.partitions:Flower", "a partitioner of flwr-datasets"),
     },
 )
 
@@ -137,8 +133,8 @@ AUGMENTATIONS: Kind[Augmentation] = Kind(
     is_function=True,
     offers={
         "crop": Offer(
-            "submodel.data.augmentations.crop:Crop", "shifted by up to 4 pixels, padded with black"
+            "submodel.data.augmentations:Crop", "shifted by up to 4 pixels, padded with black"
         ),
-        "flip": Offer("submodel.data.augmentations.flip:Flip", "mirrored, every second on average"),
+        "flip": Offer("submodel.data.augmentations:Flip", "mirrored, every second on average"),
     },
 )

@@ -46,7 +46,7 @@ def label_counts(
 ) -> NDArray[np.int64]:
     """How many examples of each label (column) each client (row) has.
 
-    >>> from submodel.data.partitions.labels import ByLabel
+    >>> from submodel.data.partitions import ByLabel
     >>> labels = np.array([0, 1, 0, 1])
     >>> label_counts(ByLabel(labels, 2, 2, seed=0), labels, 2, 2).tolist()
     [[1, 1], [1, 1]]

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from submodel.config import Config
 from submodel.data import Dataset
-from submodel.data.partitions.lists import parse_lists
+from submodel.data.partitions import parse_lists
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
 from submodel.prepare.fit import check_kinds

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from submodel.config.plain import shorten
 from submodel.data import Dataset
-from submodel.data.partitions.lists import ClientLists
+from submodel.data.partitions import ClientLists
 from submodel.model.axes.axes_json import axes_fingerprint
 from submodel.model.build import tensors_of
 from submodel.model.inputs import columns

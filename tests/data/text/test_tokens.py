@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from submodel.data.registry import TOKENS
-from submodel.data.text.tokens import Tokeniser, TokensContext, read_tokens
-from submodel.data.text.tokens.base import NoTokenError
-from submodel.data.text.tokens.characters import CharacterTokens
+from submodel.data.text.tokens import (
+    CharacterTokens,
+    NoTokenError,
+    Tokeniser,
+    TokensContext,
+    read_tokens,
+)
 from submodel.errors import ConfigError, DataError
 from tests.pins import errors
 

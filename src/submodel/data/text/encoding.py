@@ -11,8 +11,14 @@ from submodel.data.registry import TOKENS
 from submodel.data.text.plan import Passage
 from submodel.data.text.sequences import cut_windows
 from submodel.data.text.store import Sink
-from submodel.data.text.tokens import Tokeniser, TokensContext, read_tokens
-from submodel.data.text.tokens.base import ByteLengths, NoTokenError, TokenArray
+from submodel.data.text.tokens import (
+    ByteLengths,
+    NoTokenError,
+    TokenArray,
+    Tokeniser,
+    TokensContext,
+    read_tokens,
+)
 from submodel.errors import ConfigError, DataError
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from submodel.data.parts import NO_TARGET
-from submodel.data.text.tokens.base import TokenArray
+from submodel.data.text.tokens import TokenArray
 
 PADDING = 0
 """What stands in the inputs where a window has no more tokens."""
