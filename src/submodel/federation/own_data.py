@@ -22,7 +22,7 @@ from submodel.config import Config, DataSection, override, parse
 from submodel.data import Examples
 from submodel.data.cache import cache_folder
 from submodel.data.registry import SOURCES
-from submodel.data.sources.base import Encoding, SourceContext
+from submodel.data.sources import Encoding, SourceContext
 from submodel.data.text.reading import visible_files
 from submodel.data.text.tables import TABLES
 from submodel.errors import ConfigError, DataError

@@ -198,7 +198,7 @@ def test_looking_at_a_run_fetches_nothing(
     monkeypatch.setattr("shutil.which", lambda program: f"/usr/bin/{program}")
     monkeypatch.setattr("subprocess.run", lambda command, **_: commands.append(command))
     monkeypatch.setattr("datasets.load_dataset", lambda *names: commands.append(names))
-    monkeypatch.setattr("submodel.data.sources.mnist.component._DEBIAN_FOLDER", tmp_path / "none")
+    monkeypatch.setattr("submodel.data.sources.mnist._DEBIAN_FOLDER", tmp_path / "none")
     path = make_run(tmp_path / "run", settings={"data": {"name": name}}).path
     data = page_data([path])  # it has no layers.json: its model would be made again, of the data
     assert "not on this machine" in data["partitions"][0]["words"][0]

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from submodel.data.examples import About, Dataset, dataset, limit
-from submodel.data.sources.base import SourceContext
+from submodel.data.sources import SourceContext
 from submodel.extras import needs_extra
 from submodel.options import Section
 from submodel.randomness import generator

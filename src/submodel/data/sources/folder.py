@@ -11,7 +11,7 @@ from pydantic import Field
 
 from submodel.data.examples import Dataset
 from submodel.data.images import Images, ImageSet, Pixels, decode, open_picture, stack_pictures
-from submodel.data.sources.base import SourceContext
+from submodel.data.sources import SourceContext
 from submodel.errors import ConfigError, DataError
 from submodel.options import Count, Section
 from submodel.randomness import generator

@@ -22,7 +22,7 @@ from submodel.data.columns import (
 )
 from submodel.data.examples import Dataset, Examples
 from submodel.data.owners import Owners, owners_of
-from submodel.data.sources.base import SourceContext
+from submodel.data.sources import SourceContext
 from submodel.data.table_facts import ColumnCode, Missing, TableFacts
 from submodel.errors import ConfigError, DataError, plain
 from submodel.options import PathText, Section

@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from submodel.data.examples import Dataset
-from submodel.data.sources.base import SourceContext
+from submodel.data.sources import SourceContext
 from submodel.data.text.build import build_text
 from submodel.data.text.options import TextOptions
 from submodel.data.text.plan import Streams, TextPlan

@@ -8,7 +8,7 @@ from typing import Any
 
 from submodel.data.examples import Dataset
 from submodel.data.registry import TOKENS
-from submodel.data.sources.base import Encoding
+from submodel.data.sources import Encoding
 from submodel.data.text.dataset import TensorPair, text_dataset
 from submodel.data.text.encoding import (
     EncodedPart,

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from submodel.data.cache import cache_folder
+from submodel.data.cache import cache_folder, keeping_in
 from submodel.data.registry import TOKENS
 from submodel.data.text.plan import TextPlan
 from submodel.errors import DataError
@@ -89,17 +89,13 @@ def read_index(folder: Path) -> TextIndex | None:
 def keep_text(folder: Path, write: Callable[[Path], TextIndex]) -> TextIndex:
     """Let ``write`` fill a folder beside this one, then rename: nobody ever sees half of it."""
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    try:
-        partial.mkdir(parents=True)
-        index = write(partial)
-        write_text(partial / _INDEX, index.model_dump_json())
-        if not folder.exists():  # else another process was first, with the same
-            partial.rename(folder)
-    except OSError as error:
-        raise DataError(
-            f"{folder.parent}: cannot keep the text there ({error}); set the environment variable "
-            "SUBMODEL_DATA to a folder that can be written"
-        ) from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with keeping_in(folder.parent):
+        try:
+            partial.mkdir()
+            index = write(partial)
+            write_text(partial / _INDEX, index.model_dump_json())
+            if not folder.exists():  # else another process was first, with the same
+                partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     return index

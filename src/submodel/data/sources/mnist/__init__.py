@@ -1,1 +1,0 @@
-"""MNIST and Fashion-MNIST: images in idx files."""
