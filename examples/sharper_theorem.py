@@ -26,13 +26,17 @@ from submodel_lab.theory import (
     rolling,
     run_trials,
 )
-from submodel_lab.theory.biases import second_order_bias
 from submodel_lab.theory.data import Directions
 from submodel_lab.theory.drawing import Panel, PlotLine, draw_panels
-from submodel_lab.theory.limits import balance
-from submodel_lab.theory.problem_constants import largest_gradient
+from submodel_lab.theory.limits import (
+    balance,
+    distance_bounds,
+    exact_residual,
+    first_order_shift,
+    second_order_bias,
+)
+from submodel_lab.theory.objective import largest_gradient
 from submodel_lab.theory.problems import FloatArray
-from submodel_lab.theory.residuals import distance_bounds, exact_residual, first_order_shift
 from submodel_lab.theory.theorems import lemma_bound
 
 STEPS, ROUNDS = 5, (80, 320, 1280, 5120, 20480)

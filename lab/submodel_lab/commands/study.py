@@ -113,7 +113,7 @@ def _show(study: Study) -> None:
 
 def _summary(studies: Iterable[Study]) -> Table:
     """Statement, parameter, study, verdicts: a line for everything that was judged."""
-    from submodel_lab.theory.register import summarise  # scipy and scikit-learn come with it
+    from submodel_lab.theory.results import summarise  # scipy and scikit-learn come with it
 
     table = Table("statement", "in", "study", "verdicts", title="what was judged")
     for study in studies:

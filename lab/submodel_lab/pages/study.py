@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from submodel.errors import SubmodelError, plain
 from submodel.files import UnreadableError, read_typed
 from submodel.report import PageStudy, PageTable, finite, shorten
-from submodel_lab.theory.terminal import format_number
+from submodel_lab.theory.results import format_number
 
 _LARGEST = 1 << 26  # bytes of the JSON
 _LARGEST_PICTURE = 1 << 20

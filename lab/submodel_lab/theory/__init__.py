@@ -7,10 +7,9 @@ from submodel.lazy import lazily
 if TYPE_CHECKING:
     from submodel_lab.theory.data import Directions, load_split
     from submodel_lab.theory.exact import ExactTrajectory, exact_moments
-    from submodel_lab.theory.lab import Trajectory, TrialPlan, run_trials
     from submodel_lab.theory.masking import Masking, bernoulli, coordinatewise, mask_list, rolling
-    from submodel_lab.theory.objective import MaskedObjective
-    from submodel_lab.theory.problem_constants import Constants, constants
+    from submodel_lab.theory.objective import Constants, MaskedObjective, constants
+    from submodel_lab.theory.own_problems import ModuleProblem, PosedProblem, load_problem
     from submodel_lab.theory.problems import (
         Logistic,
         Net,
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
         pad_examples,
         quadratics,
     )
-    from submodel_lab.theory.problems.loading import PosedProblem, load_problem
-    from submodel_lab.theory.problems.module import ModuleProblem
+    from submodel_lab.theory.trials import Trajectory, TrialPlan, run_trials
 
 __all__ = [
     "Constants", "Directions", "ExactTrajectory", "Logistic", "MaskedObjective", "Masking",
@@ -36,14 +34,12 @@ __getattr__ = lazily(
     {
         "submodel_lab.theory.data": "Directions load_split",
         "submodel_lab.theory.exact": "ExactTrajectory exact_moments",
-        "submodel_lab.theory.lab": "Trajectory TrialPlan run_trials",
         "submodel_lab.theory.masking": "Masking bernoulli coordinatewise mask_list rolling",
-        "submodel_lab.theory.objective": "MaskedObjective",
-        "submodel_lab.theory.problem_constants": "Constants constants",
+        "submodel_lab.theory.objective": "Constants MaskedObjective constants",
+        "submodel_lab.theory.own_problems": "ModuleProblem PosedProblem load_problem",
         "submodel_lab.theory.problems": (
             "Logistic Net Problem Quadratic Ridge TheoryError pad_examples quadratics"
         ),
-        "submodel_lab.theory.problems.loading": "PosedProblem load_problem",
-        "submodel_lab.theory.problems.module": "ModuleProblem",
+        "submodel_lab.theory.trials": "Trajectory TrialPlan run_trials",
     },
 )

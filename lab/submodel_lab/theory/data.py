@@ -9,7 +9,7 @@ import numpy as np
 
 from submodel.extras import needs_extra
 from submodel.randomness import generator
-from submodel_lab.theory.problem_constants import client_distance
+from submodel_lab.theory.objective import client_distance
 from submodel_lab.theory.problems import FloatArray, Logistic, Ridge, TheoryError
 
 with needs_extra("server", "the lab"):

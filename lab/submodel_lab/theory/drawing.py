@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
     from matplotlib.figure import Figure
 
-
 _PLOT_WIDTH = 135.0  # points of an axis, about
 _NAME_WIDTH = 17  # characters
 _LEAST_HEIGHT, _AROUND = 1.95, 0.7  # inches: of a panel; of its title and the numbers below
@@ -55,28 +54,14 @@ class PlotLine:
     def of(
         cls, label: str, x: Sequence[float], values: Sequence[FloatArray], style: str = "-o"
     ) -> PlotLine:
-        """From the values of all trials at each x.
-
-        Args:
-            label: Its name in the legend.
-            x: Where.
-            values: Of every trial, at each x.
-            style: As matplotlib writes it.
-        """
+        """From the values of all trials at each x."""
         return cls.of_measures(label, x, [Measure(*interval(v)) for v in values], style)
 
     @classmethod
     def of_measures(
         cls, label: str, x: Sequence[float], measures: Sequence[Measure], style: str = "-o"
     ) -> PlotLine:
-        """From a measure at each x.
-
-        Args:
-            label: Its name in the legend.
-            x: Where.
-            measures: What was measured there.
-            style: As matplotlib writes it.
-        """
+        """From a measure at each x."""
         exact_values = [m.exact for m in measures if m.exact is not None]
         return cls(
             label, x, [m.mean for m in measures], [m.low for m in measures],
@@ -111,11 +96,6 @@ class Panel:
 def guide_through(line: PlotLine, slope: float, label: str) -> Guide:
     """A slope through the first point of a curve.
 
-    Args:
-        line: The curve.
-        slope: The stated slope.
-        label: What states it.
-
     >>> guide_through(PlotLine("a", [2.0, 4.0], [8.0, 4.0]), -1.0, "Theorem 1").y
     8.0
     """
@@ -123,24 +103,13 @@ def guide_through(line: PlotLine, slope: float, label: str) -> Guide:
 
 
 def draw_panels(panels: Sequence[Panel], title: str, path: Path) -> None:
-    """Write a figure of panels, two in a row.
-
-    Args:
-        panels: What to draw.
-        title: Over all of them.
-        path: The file.
-    """
+    """Write a figure of panels, two in a row."""
     save_figure(panels_figure(panels, title), path)
 
 
 @with_style
 def panels_figure(panels: Sequence[Panel], title: str) -> Figure:
-    """A figure of panels, two in a row, every line with its name beside it.
-
-    Args:
-        panels: What to draw.
-        title: Over all of them.
-    """
+    """A figure of panels, two in a row, every line with its name beside it."""
     heights = [max(map(_height, panels[at : at + 2])) for at in range(0, len(panels), 2)]
     figure = new_figure(DOUBLE, 0.2 + sum(heights))
     ratios = {"height_ratios": heights}

@@ -1,4 +1,4 @@
-"""Where masked training settles: to first order in the step size, for every kind of mask.
+"""Sharper statements than the paper's: where masked training settles, and how far that is from w*.
 
 Near w*(p) the error u = w - w*(p) obeys u+ = u - eta K (H u + g) + ..., with the mean Hessian H and
 the masked gradients g of a round, of mean 0. So E[u u'] settles where H S + S H = eta K Q, Q being
@@ -13,11 +13,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from submodel_lab.theory.exact.four_moments import four_moments
-from submodel_lab.theory.mask_laws import MOST_LISTED, ListLaw, MaskLaw
-from submodel_lab.theory.masking import Masking
+from submodel_lab.theory.masking import (
+    MOST_LISTED,
+    BernoulliLaw,
+    FixedSizeLaw,
+    ListLaw,
+    Masking,
+    MaskLaw,
+)
 from submodel_lab.theory.objective import MaskedObjective
 from submodel_lab.theory.problems import FloatArray, Problem, Quadratic, Samples, TheoryError
+from submodel_lab.theory.round_maps import four_moments
 
 _STEP = 1e-5  # of central differences, for Hessians of losses that are not quadratic
 
@@ -37,12 +43,7 @@ class Balance:
         return float(np.trace(np.linalg.solve(self.hessian, total))) / 2
 
     def rate_constant(self, steps: int, convexity: float) -> float:
-        """Lim R E||w_R - w*||^2 / log(KR) with eta = 2 log(KR) / (``convexity`` K R).
-
-        Args:
-            steps: K.
-            convexity: mu~ of Theorem 1, or any number up to the least eigenvalue of H.
-        """
+        """Lim R E||w_R - w*||^2 / log(KR) with eta = 2 log(KR) / (``convexity`` K R)."""
         least = float(np.linalg.eigvalsh(self.hessian)[0])
         if convexity > least * (1 + 1e-9):
             raise TheoryError(
@@ -54,12 +55,6 @@ class Balance:
 
 def balance(problem: Problem, masking: Masking, radius: float = math.inf) -> Balance:
     """H and the covariances at the optimum of the masked objective.
-
-    Args:
-        problem: The clients' losses; of quadratics everything is exact, of examples too where all
-            masks are listed, but for H, by central differences.
-        masking: How they are masked; windows cancel over an epoch, so their masks add nothing.
-        radius: Of the ball in which the optimum is looked for.
 
     >>> from submodel_lab.theory import bernoulli, quadratics
     >>> problem = quadratics(4, 10, 1.0, 2.0, noise=10.0)
@@ -145,3 +140,166 @@ def _noise_covariance(
         away = scaled_masks * (problem.stochastic_gradients(point, at) - mean)
         total += np.einsum("i,im,imd,ime->de", weights, chances, away, away)
     return total / problem.clients
+
+
+def second_order_bias(problem: Quadratic, masking: Masking, steps: int) -> FloatArray:
+    """Lim E[w - w*] / eta for small eta, where training settles (windows: at the ends of epochs).
+
+    >>> from submodel_lab.theory import bernoulli, quadratics
+    >>> float(abs(second_order_bias(quadratics(), bernoulli(0.5, 4), 1)).max())
+    0.0
+    """
+    d = problem.dimension
+    law, factors = masking.law(d), masking.factors(d)
+    w = MaskedObjective(problem, masking).optimum(math.inf)
+    hessian = (problem.matrices * masking.moments(d)[1]).mean(0)
+    if isinstance(law, ListLaw) and (law.order != "fresh" or law.every > 1):
+        if law.order == "fresh":
+            raise TheoryError("masks that last for several rounds: no limit is known for them")
+        return _window_bias(problem, law, factors, w, steps, hessian)
+    if not law.lists_all:
+        raise TheoryError(f"d = {d}: the bias needs all masks, and they are too many to list")
+    masks, chances = law.list_masks()
+    pulls = _curved_gradients(problem, masks * factors[:, None], w)
+    mean = np.einsum("im,imd->d", chances, pulls) / problem.clients
+    return np.asarray((steps - 1) / 2 * np.linalg.solve(hessian, mean))
+
+
+def _curved_gradients(problem: Quadratic, masks: FloatArray, w: FloatArray) -> FloatArray:
+    """S A_i S times S grad f_i(S w), of every client and mask; S is the mask times its factor."""
+    gradients = masks * problem.gradients(masks * w)
+    return np.asarray(masks * ((masks * gradients) @ problem.matrices))
+
+
+def _window_bias(
+    problem: Quadratic,
+    law: ListLaw,
+    factors: FloatArray,
+    w: FloatArray,
+    steps: int,
+    hessian: FloatArray,
+) -> FloatArray:
+    masks = law.masks.swapaxes(0, 1) * factors[:, None]  # clients x windows x d
+    gradients = (masks * problem.gradients(masks * w)).mean(0)  # g_j
+    local = _curved_gradients(problem, masks, w).mean((0, 1))  # mean of v_j
+
+    def pull(window: int, vector: FloatArray) -> FloatArray:
+        own_masks = masks[:, window]
+        return np.asarray(
+            (own_masks * np.einsum("ide,ie->id", problem.matrices, own_masks * vector)).mean(0)
+        )
+
+    count = len(gradients)
+    if law.order == "shuffled":  # j is after k half of the time, and the sum of all g is 0
+        passed_on = -sum(pull(j, gradients[j]) for j in range(count)) / 2
+    else:
+        behind = np.cumsum(gradients, 0) - gradients
+        passed_on = sum(pull(j, behind[j]) for j in range(count))
+    total = (steps - 1) / 2 * local + steps * np.asarray(passed_on) / count
+    return np.asarray(np.linalg.solve(hessian, total))
+
+
+def exact_residual(problem: Quadratic, masking: Masking) -> FloatArray:
+    """w*(1) - w*(p) = H^-1 grad F_p(w*).
+
+    With Bernoulli masks grad F_p(w*) is the mean of p_i [grad f_i(w*) + (1 - p_i)(D_i - A_i) w*],
+    D_i the diagonal of A_i; with any others it is that of E[m_i (.) grad f_i(m_i (.) w*)].
+
+    >>> from submodel_lab.theory import bernoulli, quadratics
+    >>> float(abs(exact_residual(quadratics(), bernoulli(1.0, 4))).max()) < 1e-12
+    True
+    """
+    best = MaskedObjective(problem).optimum(math.inf)
+    hessian = (problem.matrices * masking.moments(problem.dimension)[1]).mean(0)
+    return np.asarray(np.linalg.solve(hessian, MaskedObjective(problem, masking).gradient(best)))
+
+
+@dataclass(frozen=True)
+class DistanceBounds:
+    """Bounds on ||w*(1) - w*(p)||; NaN where one does not apply."""
+
+    by_condition: float  # (1 - rho)(kappa_F - 1)||w*||: quadratics, the same masks for everyone
+    unequal: float  # quadratics, any p_i: what differing p_i and masking add, over the mean of p_i
+    smooth: float  # kappa sqrt((1 - p)/p)||w*||: any strongly convex losses, Bernoulli, equal p
+
+
+def distance_bounds(problem: Problem, masking: Masking) -> DistanceBounds:
+    """The bounds of docs/theory.md, for strongly convex problems."""
+    if problem.convexity <= 0:
+        raise TheoryError("the bounds need a strongly convex problem: mu = 0 here")
+    best = MaskedObjective(problem).optimum(math.inf)
+    norm = float(np.linalg.norm(best))
+    law = masking.law(problem.dimension)
+    first, second = law.moments
+    if not isinstance(law, BernoulliLaw | FixedSizeLaw) or np.ptp(first, axis=1).max() > 0:
+        raise TheoryError("the bounds are for Bernoulli masks and fixed sizes, plain p_i")
+    if (masking.factors(problem.dimension) != 1).any():
+        raise TheoryError("the bounds are for plain masks, not for those divided by their chance")
+    p, kappa = first[:, 0], problem.smoothness / problem.convexity
+    rho = second[:, 0, -1] / p if problem.dimension > 1 else np.ones_like(p)
+    equal = float(np.ptp(p)) == 0
+    by_condition = unequal = smooth = math.nan
+    if isinstance(problem, Quadratic):
+        spectrum = np.linalg.eigvalsh(problem.matrices.mean(0))
+        gradients = problem.matrices @ best - problem.vectors
+        covariance = float(np.linalg.norm(((p - p.mean())[:, None] * gradients).mean(0)))
+        spread = problem.smoothness - problem.convexity
+        masked_part = float((p * (1 - rho)).mean()) * spread * norm
+        unequal = (covariance + masked_part) / (float(p.mean()) * problem.convexity)
+        if equal:
+            by_condition = float(1 - rho[0]) * (float(spectrum[-1] / spectrum[0]) - 1) * norm
+    if equal and isinstance(law, BernoulliLaw):
+        smooth = kappa * math.sqrt((1 - p[0]) / p[0]) * norm
+    return DistanceBounds(by_condition, unequal, smooth)
+
+
+def first_order_shift(problem: Problem, radius: float, step: float = 1e-5) -> FloatArray:
+    """Lim (w*(1) - w*(p)) / (1 - p) for p -> 1, Bernoulli masks, any smooth strongly convex losses.
+
+    It is hess F(w*)^-1 times the sum over j of grad F(w* without j), but for its own entry j: what
+    is missing is felt by the others only.
+    """
+    original = MaskedObjective(problem)
+    w = original.optimum(radius)
+    d = len(w)
+    total = np.zeros(d)
+    for j in range(d):
+        without = w.copy()
+        without[j] = 0
+        gradient = original.gradient(without)
+        gradient[j] = 0
+        total += gradient
+    steps = step * np.eye(d)
+    hessian = np.array(
+        [(original.gradient(w + e) - original.gradient(w - e)) / (2 * step) for e in steps]
+    )
+    return np.asarray(np.linalg.solve((hessian + hessian.T) / 2, total))
+
+
+def variance(powers: FloatArray, probabilities: FloatArray) -> float:
+    """The variance of m/p (.) g, where ``powers`` are E[g_j^2].
+
+    >>> variance(np.array([4.0, 1.0]), np.array([0.5, 0.5]))
+    5.0
+    """
+    return float((powers * (1 / probabilities - 1)).sum())
+
+
+def least_variance(powers: FloatArray, budget: float) -> FloatArray:
+    """The p_j in (0, 1] of sum ``budget`` that make `variance` least: min(1, c sqrt(powers)).
+
+    >>> least_variance(np.array([4.0, 1.0, 1.0]), 2.0)
+    array([1. , 0.5, 0.5])
+    """
+    if not (powers > 0).all():
+        raise TheoryError("a power of 0: what is never needed has no probability; leave it out")
+    if not 0 < budget <= len(powers):
+        raise TheoryError(f"a budget of {budget:g} for {len(powers)}: it must be in (0, d]")
+    roots = np.sqrt(powers)
+    largest_first = np.argsort(-roots, kind="stable")
+    tail = np.cumsum(roots[largest_first][::-1])[::-1]  # of each one and all smaller ones
+    for certain, rest in enumerate(tail):
+        factor = (budget - certain) / rest
+        if factor * roots[largest_first[certain]] <= 1:
+            return np.asarray(np.minimum(1.0, factor * roots))
+    return np.ones_like(roots)

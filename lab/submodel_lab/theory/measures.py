@@ -1,10 +1,12 @@
-"""Numbers with intervals: means over trials, slopes, and how far they are from exact values."""
+"""Numbers with intervals, statements about them, and whether these hold: one rule for each kind."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from submodel_lab.theory.problems import FloatArray, TheoryError
 
 _NORMAL = 1.96  # of a 95 % interval
 _RESAMPLES = 200
+_WIDEST_SLOPE = 0.6  # an interval of a slope that is wider decides nothing
+_SLACK = 0.01  # of a slope that is exact: what terms of higher order do to it at a finite R
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,6 @@ class Measure:
     def of(cls, values: FloatArray, exact: float | None = None) -> Measure:
         """The mean over trials.
 
-        Args:
-            values: One of each trial.
-            exact: What the mean should be, if that is known.
-
         >>> Measure.of(np.array([1.0, 3.0]), exact=2.0).errors_off
         0.0
         """
@@ -40,9 +40,6 @@ class Measure:
 
     def minus(self, other: Measure) -> Measure:
         """The difference trial by trial: both must have the values of the same trials.
-
-        Args:
-            other: What is taken away.
 
         >>> one, two = Measure.of(np.array([1.0, 3.0])), Measure.of(np.array([1.0, 2.0]))
         >>> one.minus(two).mean
@@ -58,9 +55,6 @@ class Measure:
 
     def times(self, factor: float) -> Measure:
         """All of it, in another unit.
-
-        Args:
-            factor: A positive number.
 
         >>> Measure(1.0, 0.5, 1.5).times(2.0).high
         3.0
@@ -86,9 +80,6 @@ class Measure:
 def interval(values: FloatArray) -> tuple[float, float, float]:
     """Mean over trials and its 95 % confidence interval.
 
-    Args:
-        values: One of each trial.
-
     >>> interval(np.array([1.0, 1.0, 1.0]))
     (1.0, 1.0, 1.0)
     """
@@ -99,10 +90,6 @@ def interval(values: FloatArray) -> tuple[float, float, float]:
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
     """The least-squares slope in log-log axes; NaN where a value is not positive, or for one x.
-
-    Args:
-        x: Where.
-        y: The values there.
 
     >>> round(slope([1, 2, 4], [8, 4, 2]), 6)
     -1.0
@@ -120,11 +107,6 @@ def slope_measure(
     """The slope of the means over trials and its 95 % interval, by bootstrap over trials.
 
     It is NaN where too few trials were different from 0 for it.
-
-    Args:
-        x: Where.
-        values: Of every trial, at each x.
-        exact: The exact means, if they are known: their slope is the exact one.
     """
     rng = generator(0, "bootstrap")
 
@@ -138,3 +120,112 @@ def slope_measure(
     low, high = np.percentile(usable, [2.5, 97.5])
     exact_slope = None if exact is None else slope(x, exact)
     return Measure(fit_slope(lambda v: v), float(low), float(high), exact_slope)
+
+
+class Verdict(StrEnum):
+    """What a measurement says of a statement."""
+
+    YES = "yes"
+    FASTER = "yes, faster"  # it holds, and the truth is better than stated
+    NO = "no"
+    OPEN = "undecided"
+    SILENT = "no theorem"  # nothing is stated here, so nothing is judged
+    NUMBER = "-"  # a number that is reported, with nothing to judge
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement, what was measured of it, and whether it holds.
+
+    ``relation`` is between the number that was measured and ``limit``, the one that is stated.
+    """
+
+    source: str  # Theorem 1, Lemma 2, ...; "" beyond the paper
+    parameter: str  # along which: R, K, N, p, ...
+    case: str  # the other parameters, in words
+    quantity: str
+    measure: Measure
+    relation: str
+    limit: float | None
+    verdict: Verdict
+    conditions: str = "met"  # of the theorem
+
+    def as_dict(self) -> dict[str, Any]:
+        """For CSV and JSON: numbers that are not known are None."""
+        fields = asdict(self)
+        del fields["measure"]
+        m = self.measure
+        numbers = {"estimate": m.mean, "low": m.low, "high": m.high, "exact": m.exact}
+        fields |= {name: _finite(number) for name, number in numbers.items()}
+        fields["limit"] = _finite(self.limit)
+        fields["verdict"] = self.verdict.value
+        order = ("source", "parameter", "case", "quantity", "estimate", "low", "high", "exact",
+                 "relation", "limit", "verdict", "conditions")  # fmt: skip
+        return {name: fields[name] for name in order}
+
+
+def judge_slope(measure: Measure, limit: float, speaks: bool = True) -> Verdict:
+    """Whether something falls at least as fast as stated, or grows at most as fast.
+
+    Faster than stated is no contradiction; an interval that is wholly shallower is one.
+
+    >>> judge_slope(Measure(-1.3, -1.4, -1.2), -1.0)
+    <Verdict.FASTER: 'yes, faster'>
+    >>> judge_slope(Measure(-0.46, -0.47, -0.45), -0.5)
+    <Verdict.NO: 'no'>
+    """
+    if not speaks:
+        return Verdict.SILENT
+    wide = measure.high - measure.low > _WIDEST_SLOPE
+    if math.isnan(measure.mean) or math.isnan(limit):
+        return Verdict.OPEN
+    slack = _SLACK if measure.low == measure.high else 0.0
+    if measure.low > limit + slack:
+        return Verdict.NO
+    if measure.high < limit - slack:
+        return Verdict.FASTER
+    return Verdict.OPEN if wide else Verdict.YES
+
+
+def judge_positive(measure: Measure) -> Verdict:
+    """Whether a difference is above 0.
+
+    >>> judge_positive(Measure(0.1, -0.1, 0.3))
+    <Verdict.OPEN: 'undecided'>
+    """
+    if measure.low > 0:
+        return Verdict.YES
+    return Verdict.NO if measure.high < 0 else Verdict.OPEN
+
+
+def judge_at_most(measure: Measure, limit: float) -> Verdict:
+    """Whether a number is at most the stated one.
+
+    >>> judge_at_most(Measure(2.0, 1.5, 2.5), 1.0)
+    <Verdict.NO: 'no'>
+    """
+    if measure.high <= limit:
+        return Verdict.YES
+    return Verdict.NO if measure.low > limit else Verdict.OPEN
+
+
+def judge_equal(measure: Measure, limit: float) -> Verdict:
+    """Whether a number is the stated one: whether that is inside its interval.
+
+    >>> judge_equal(Measure(2.0, 1.5, 2.5), 2.1)
+    <Verdict.YES: 'yes'>
+    """
+    return Verdict.YES if measure.low <= limit <= measure.high else Verdict.NO
+
+
+def exact_measure(number: float) -> Measure:
+    """A number that was computed, not drawn.
+
+    >>> exact_measure(2.0).low
+    2.0
+    """
+    return Measure(number, number, number, number)
+
+
+def _finite(number: float | None) -> float | None:
+    return None if number is None or not math.isfinite(number) else number

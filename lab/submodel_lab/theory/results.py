@@ -1,10 +1,11 @@
-"""What a study found: rows of numbers, statements, panels; written as CSV, JSON and PNG."""
+"""What a study found: rows, statements, panels; on the terminal and as CSV, JSON and PNG."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -13,23 +14,217 @@ from typing import Any
 from rich.table import Table
 
 from submodel_lab.theory.drawing import Panel, draw_panels
-from submodel_lab.theory.measures import Measure
-from submodel_lab.theory.terminal import number_tables, statement_table
-from submodel_lab.theory.verdicts import Statement
+from submodel_lab.theory.measures import Measure, Statement, Verdict
 
-OnProgress = Callable[[int, int], None]
-"""Hears of every step of a study: how many are behind it, and how many there are."""
+_CONDITION = "condition"  # the fact that says whether a theorem's conditions are met
+_SETTING = "setting"  # the column of what is not usual
+_MOST_QUANTITIES = 6  # in one table
+_RATES = ("R", "K", "N", "1/p", "zeta", "noise")
+REGISTER: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "convergence": {
+        "Theorem 1": (*_RATES, "kappa", "value", "floor"),
+        "Theorem 3": (*_RATES, "kappa", "floor"),
+        "Algorithm 1": ("output",),
+        "Theorem A": ("R",),
+    },
+    "residual": {"Lemma 2": ("value", "1-p", "d"), "Theorem 1": ("residual", "1-p")},
+    "lemmas": {
+        "Proposition 1": ("p",),
+        "Proposition 2": ("p",),
+        "Lemma 4": ("p",),
+        "Lemma 5": ("K",),
+        "Lemma 6": ("K",),
+        "Lemma 10": ("epoch",),
+        "Lemma 11": ("K",),
+        "Lemma 12": ("K",),
+    },
+    "nonconvex": {"Theorem 2": (*_RATES, "residual"), "Theorem 4": (*_RATES, "residual")},
+    "stability": {
+        "Theorem 5": ("n", "N", "R", "K", "p", "p, control", "D_max", "noise"),
+        "Theorem 6": ("n", "N", "R", "K", "p", "p, control", "D_max", "noise"),
+        "Corollary": ("gap",),
+        "Lemma 1": ("gap",),
+    },
+    "generalization": {"Remark 3": ("p", "p, pays", "p, control")},
+    "beyond": {"Section 3": ("order",)},
+}
+"""Study -> statement -> the parameters along which it is measured."""
 _MOST_ERRORS = 5.0  # standard errors that trials may be away from an exact value
 _LEAST_TRIALS = 30  # of which a standard error is worth something
 
 
-def report_nothing(steps: int, total: int) -> None:
-    """Let a study take its steps unheard.
+def number_tables(rows: Sequence[ResultRow], title: str) -> list[Table]:
+    """What was measured, one setting a line; one table for every few quantities.
 
-    Args:
-        steps: How many are behind it.
-        total: How many there are.
+    What all rows share stands under the last table. So does the usual value of a parameter, one
+    that more than half of the rows have: it is named only where it differs.
     """
+    parameters = [_without_repeats(row.parameters) for row in rows]
+    facts = [{n: v for n, v in row.facts.items() if n != _CONDITION} for row in rows]
+    shared = _shared_values(parameters) | _shared_values(facts)
+    usual = {n: v for n, v in _usual_values(parameters).items() if n not in shared}
+    settings, numbers = [], []
+    for row, own_parameters, own_facts in zip(rows, parameters, facts, strict=True):
+        settings.append({_SETTING: _name_setting(row, own_parameters, usual)} | {
+            n: _format_cell(v) for n, v in own_parameters.items()
+            if n not in shared and n not in usual
+        })  # fmt: skip
+        numbers.append(_measure_cells(row) | {
+            n: _format_cell(v) for n, v in own_facts.items() if n not in shared
+        })  # fmt: skip
+    if not any(line[_SETTING] for line in settings):
+        settings = [{n: v for n, v in line.items() if n != _SETTING} for line in settings]
+    names, quantities = _all_names(settings), _all_names(numbers)
+    tables = []
+    for start in range(0, max(1, len(quantities)), _MOST_QUANTITIES):
+        part = [*names, *quantities[start : start + _MOST_QUANTITIES]]
+        tables.append(Table(title=title if not start else None))
+        for name in part:
+            tables[-1].add_column(name, overflow="fold")
+        for line, own_numbers in zip(settings, numbers, strict=True):
+            tables[-1].add_row(*((line | own_numbers).get(name, "") for name in part))
+    tables[-1].caption, tables[-1].caption_justify = _caption(shared, usual), "left"
+    return tables
+
+
+def statement_table(claims: Iterable[Statement], title: str) -> Table:
+    """Claims, one a line."""
+    table = Table(title=title)
+    for name in ("of", "in", "case", "quantity", "measured", "exact", "stated", "holds"):
+        table.add_column(name, overflow="fold")
+    for claim in claims:
+        m = claim.measure
+        measured_text = format_number(m.mean)
+        if m.low != m.high:
+            measured_text += f" [{format_number(m.low)}, {format_number(m.high)}]"
+        limit_text = "" if claim.limit is None else f"{claim.relation} {format_number(claim.limit)}"
+        verdict = str(claim.verdict) + ("" if claim.conditions == "met" else " *")
+        table.add_row(
+            claim.source,
+            claim.parameter,
+            claim.case,
+            claim.quantity,
+            measured_text,
+            "" if m.exact is None else format_number(m.exact),
+            limit_text,
+            verdict,
+        )
+    return table
+
+
+def format_number(number: float) -> str:
+    """Four digits, and no more places than a reader needs.
+
+    >>> format_number(0.123456), format_number(-1.0)
+    ('0.1235', '-1')
+    """
+    return f"{number:.4g}"
+
+
+def _without_repeats(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The share that is held is worth a word only where it is not p."""
+    return {n: v for n, v in parameters.items() if n != "share" or v != parameters.get("p")}
+
+
+def _name_setting(row: ResultRow, parameters: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
+    """The first parameter, and those that are not as usual; a star outside the conditions."""
+    first = next(iter(parameters), "")
+    words = [
+        _name_value(name, value)
+        for name, value in parameters.items()
+        if name in usual and (name == first or value != usual[name])
+    ]
+    star = "*" if str(row.facts.get(_CONDITION, "")).startswith("not met") else ""
+    return f"{', '.join(word for word in words if word)} {star}".strip()
+
+
+def _all_names(lines: Iterable[Mapping[str, str]]) -> list[str]:
+    return list(dict.fromkeys(name for line in lines for name in line))
+
+
+def _measure_cells(row: ResultRow) -> dict[str, str]:
+    """The mean, its interval, and the exact value."""
+    cells = {}
+    for name, measure in row.measures.items():
+        cells[name] = format_number(measure.mean)
+        if measure.high > measure.low:
+            cells[name] += f" [{format_number(measure.low)}, {format_number(measure.high)}]"
+            if measure.exact is not None:
+                cells[name] += f" ({format_number(measure.exact)})"
+    return cells
+
+
+def _shared_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What is the same in all rows, of several."""
+    if len(rows) < 2:
+        return {}
+    first, others = rows[0], rows[1:]
+    return {n: v for n, v in first.items() if all(n in row and row[n] == v for row in others)}
+
+
+def _usual_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What more than half of the rows have; "" of what more than half of them lack."""
+    counts = {name: Counter(row.get(name, "") for row in rows) for row in rows for name in row}
+    most = {name: counter.most_common(1)[0] for name, counter in counts.items()}
+    return {name: value for name, (value, count) in most.items() if 2 * count > len(rows)}
+
+
+def _caption(shared: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
+    parts = []
+    if shared:
+        parts.append("all rows: " + ", ".join(_name_all(shared)))
+    if usual_words := _name_all(usual):
+        parts.append("where nothing else is said: " + ", ".join(usual_words))
+    parts.append("95 % intervals are in [ ], exact values in ( )")
+    return "; ".join(parts)
+
+
+def _name_all(values: Mapping[str, Any]) -> list[str]:
+    return [f"{name} = {_format_cell(value)}" for name, value in values.items() if value != ""]
+
+
+def _name_value(name: str, value: Any) -> str:
+    """Words speak for themselves, numbers need their name."""
+    return value if isinstance(value, str) else f"{name} = {_format_cell(value)}"
+
+
+def _format_cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return format_number(value) if isinstance(value, float) else str(value)
+
+
+def empty_rows(study: str, claims: Iterable[Statement]) -> list[tuple[str, str]]:
+    """The statements and parameters that a study should have measured, and did not.
+
+    >>> empty_rows("beyond", [])
+    [('Section 3', 'order')]
+    """
+    claim_rows = {(claim.source, claim.parameter) for claim in claims}
+    return [
+        (source, parameter)
+        for source, parameters in REGISTER[study].items()
+        for parameter in parameters
+        if (source, parameter) not in claim_rows
+    ]
+
+
+def summarise(claims: Iterable[Statement]) -> dict[tuple[str, str], dict[Verdict, int]]:
+    """How many claims of each statement and parameter came to which verdict."""
+    table: dict[tuple[str, str], dict[Verdict, int]] = {}
+    for claim in claims:
+        if claim.source and claim.verdict is not Verdict.NUMBER:
+            counts = table.setdefault((claim.source, claim.parameter), {})
+            counts[claim.verdict] = counts.get(claim.verdict, 0) + 1
+    return table
+
+
+OnProgress = Callable[[int, int], None]
+"""Hears of every step of a study: how many are behind it, and how many there are."""
+
+
+def report_nothing(steps: int, total: int) -> None:
+    """Let a study take its steps unheard."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +287,7 @@ class Study:
         }
 
     def write(self, folder: Path, trial_values: bool = False) -> list[Path]:
-        """Write CSV of the rows and of the claims, JSON with settings and version too, and PNG.
-
-        Args:
-            folder: Where; it is made.
-            trial_values: Whether to write the value of every trial too.
-        """
+        """Write CSV of the rows and of the claims, JSON with settings and version too, and PNG."""
         folder.mkdir(parents=True, exist_ok=True)
         version = {"version": metadata.version("submodel")}
         rows = [{**row.as_dict(), **version} for row in self.rows]

@@ -170,7 +170,7 @@ def compare(
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """K = 1 by enumeration, and by four moments."""
     if request.param == "moments":
-        monkeypatch.setattr("submodel_lab.theory.exact.round_maps._FEW_MASKS", 0)
+        monkeypatch.setattr("submodel_lab.theory.round_maps._FEW_MASKS", 0)
 
 
 @pytest.mark.usefixtures("_way")

@@ -41,13 +41,13 @@ from submodel_lab.theory import (
     rolling,
     run_trials,
 )
-from submodel_lab.theory.budget import least_variance, variance
 from submodel_lab.theory.data import Directions
-from submodel_lab.theory.lab import MaskDraws
-from submodel_lab.theory.problem_constants import largest_gradient
+from submodel_lab.theory.limits import least_variance, variance
+from submodel_lab.theory.objective import largest_gradient
 from submodel_lab.theory.problems import FloatArray
-from submodel_lab.theory.register import REGISTER
+from submodel_lab.theory.results import REGISTER
 from submodel_lab.theory.theorems import lemma_bound, theorem_1, theorem_3, theorem_5
+from submodel_lab.theory.trials import MaskDraws
 
 DEVIATION = 1e-12
 

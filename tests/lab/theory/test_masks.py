@@ -37,8 +37,8 @@ from submodel_lab.theory import (
     mask_list,
     quadratics,
 )
-from submodel_lab.theory.lab import MaskDraws
 from submodel_lab.theory.problems import FloatArray, Quadratic
+from submodel_lab.theory.trials import MaskDraws
 
 D = 5
 

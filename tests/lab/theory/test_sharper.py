@@ -28,12 +28,16 @@ from submodel_lab.theory import (
     rolling,
     run_trials,
 )
-from submodel_lab.theory.biases import second_order_bias
 from submodel_lab.theory.data import Directions
-from submodel_lab.theory.limits import balance
-from submodel_lab.theory.mask_laws import MOST_LISTED
+from submodel_lab.theory.limits import (
+    balance,
+    distance_bounds,
+    exact_residual,
+    first_order_shift,
+    second_order_bias,
+)
+from submodel_lab.theory.masking import MOST_LISTED
 from submodel_lab.theory.problems import FloatArray, Quadratic
-from submodel_lab.theory.residuals import distance_bounds, exact_residual, first_order_shift
 from submodel_lab.theory.theorems import theorem_1
 
 CLOSE = 1e-8

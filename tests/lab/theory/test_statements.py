@@ -19,13 +19,20 @@ from submodel_lab.theory import (
     rolling,
     run_trials,
 )
-from submodel_lab.theory.bounds import BoundFacts, theorem_1_bound, theorem_4_bound
 from submodel_lab.theory.data import Directions
 from submodel_lab.theory.exact import exact_moments
 from submodel_lab.theory.limits import balance
-from submodel_lab.theory.problem_constants import constants, largest_gradient
+from submodel_lab.theory.objective import constants, largest_gradient
 from submodel_lab.theory.studies.lemmas import LemmaSettings, recursion_error
-from submodel_lab.theory.theorems import residual_term, theorem_1, theorem_3, theorem_5
+from submodel_lab.theory.theorems import (
+    BoundFacts,
+    residual_term,
+    theorem_1,
+    theorem_1_bound,
+    theorem_3,
+    theorem_4_bound,
+    theorem_5,
+)
 
 
 def test_rolling_weakens_convexity() -> None:

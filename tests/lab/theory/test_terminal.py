@@ -14,9 +14,8 @@ from rich.table import Table
 from submodel.cli import main
 from submodel_lab.theory import TheoryError
 from submodel_lab.theory.measures import Measure, slope
-from submodel_lab.theory.results import ResultRow, report_nothing
+from submodel_lab.theory.results import ResultRow, number_tables, report_nothing
 from submodel_lab.theory.studies import STUDIES
-from submodel_lab.theory.terminal import number_tables
 
 
 def texts(tables: list[Table]) -> str:

@@ -11,37 +11,40 @@ import pytest
 
 from submodel.cli import main
 from submodel_lab.theory import TheoryError, bernoulli, constants, load_split, quadratics, rolling
-from submodel_lab.theory.bounds import BoundTerms, stated_slope
 from submodel_lab.theory.drawing import Panel, PlotLine
-from submodel_lab.theory.measures import Measure, slope_measure
-from submodel_lab.theory.results import ResultRow, Study
-from submodel_lab.theory.studies import STUDIES, StudyOffer
-from submodel_lab.theory.studies.comparison import mean_share
-from submodel_lab.theory.studies.convergence.cases import (
-    ConvergenceSettings,
-    convergence_base,
-    spread_optima,
-)
-from submodel_lab.theory.studies.convergence.points import measure_point
-from submodel_lab.theory.studies.convergence.statements import floor_statements
-from submodel_lab.theory.studies.convergence.study import study_convergence
-from submodel_lab.theory.studies.convergence.sweeps import parameter_sweeps, round_sweeps
-from submodel_lab.theory.studies.generalization import (
-    GeneralizationSettings,
-    draw_examples,
-    score_trials,
-)
-from submodel_lab.theory.studies.nonconvex.cases import NonconvexCase, NonconvexSettings
-from submodel_lab.theory.studies.stability.cases import StabilityCase, StabilitySettings
-from submodel_lab.theory.studies.stability.controls import match_factor
-from submodel_lab.theory.verdicts import (
+from submodel_lab.theory.measures import (
+    Measure,
     Statement,
     Verdict,
     judge_at_most,
     judge_equal,
     judge_positive,
     judge_slope,
+    slope_measure,
 )
+from submodel_lab.theory.results import ResultRow, Study
+from submodel_lab.theory.studies import STUDIES, StudyOffer
+from submodel_lab.theory.studies.convergence import (
+    floor_statements,
+    parameter_sweeps,
+    round_sweeps,
+    study_convergence,
+)
+from submodel_lab.theory.studies.convergence_cases import (
+    ConvergenceSettings,
+    convergence_base,
+    measure_point,
+    spread_optima,
+)
+from submodel_lab.theory.studies.generalization import (
+    GeneralizationSettings,
+    draw_examples,
+    score_trials,
+)
+from submodel_lab.theory.studies.nonconvex import NonconvexCase, NonconvexSettings
+from submodel_lab.theory.studies.stability import StabilityCase, StabilitySettings, match_factor
+from submodel_lab.theory.studies.sweeps import mean_share
+from submodel_lab.theory.theorems import BoundTerms, stated_slope
 
 
 @pytest.mark.parametrize(

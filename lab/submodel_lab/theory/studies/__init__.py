@@ -41,7 +41,7 @@ class StudyOffer:
         >>> offer.run(settings, report_nothing).name
         'residual'
         """
-        from submodel_lab.theory.studies.checks import check_settings
+        from submodel_lab.theory.studies.sweeps import check_settings
 
         function: Callable[[Any, OnProgress], Study] = getattr(self._load(), self.function)
         check_settings(settings)

@@ -10,13 +10,12 @@ import numpy as np
 from submodel.randomness import generator
 from submodel_lab.theory.data import DatasetName, DataSplit, load_split
 from submodel_lab.theory.drawing import Panel, PlotLine
-from submodel_lab.theory.lab import TrialPlan, run_trials
 from submodel_lab.theory.masking import bernoulli
-from submodel_lab.theory.measures import Measure
+from submodel_lab.theory.measures import Measure, Statement, Verdict, judge_positive
 from submodel_lab.theory.problems import FloatArray, Logistic, TheoryError
 from submodel_lab.theory.results import OnProgress, ResultRow, Study, report_nothing
-from submodel_lab.theory.studies.stability.controls import match_factor
-from submodel_lab.theory.verdicts import Statement, Verdict, judge_positive
+from submodel_lab.theory.studies.stability import match_factor
+from submodel_lab.theory.trials import TrialPlan, run_trials
 
 _CONTROL_RUNS = 12  # at most, to find a step size of equal training loss
 _SILENT = "bounded gradients only within W"  # of the corollary, on these data

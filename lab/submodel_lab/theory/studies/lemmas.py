@@ -9,16 +9,14 @@ import numpy as np
 
 from submodel.randomness import generator
 from submodel_lab.theory.drawing import Panel, PlotLine
-from submodel_lab.theory.lab import MaskDraws
 from submodel_lab.theory.limits import balance
 from submodel_lab.theory.masking import Masking, bernoulli, rolling
-from submodel_lab.theory.measures import Measure
-from submodel_lab.theory.objective import MaskedObjective
-from submodel_lab.theory.problem_constants import largest_gradient
+from submodel_lab.theory.measures import Measure, Statement, exact_measure, judge_at_most
+from submodel_lab.theory.objective import MaskedObjective, largest_gradient
 from submodel_lab.theory.problems import FloatArray, Quadratic, TheoryError, quadratics
 from submodel_lab.theory.results import OnProgress, ResultRow, Study, report_nothing
-from submodel_lab.theory.studies.comparison import mean_share
-from submodel_lab.theory.verdicts import Statement, exact_measure, judge_at_most
+from submodel_lab.theory.studies.sweeps import mean_share
+from submodel_lab.theory.trials import MaskDraws
 
 _LOG_FAILURE = 0.05  # nu
 
@@ -147,18 +145,7 @@ def local_deviation(
     problem: Quadratic, masking: Masking, w: FloatArray, steps: int, eta: float, trials: int,
     seed: int, masks: FloatArray | None = None,
 ) -> FloatArray:  # fmt: skip
-    """||w_{r,k} - w_r||^2 at the worst k < K, of every client and trial.
-
-    Args:
-        problem: The losses.
-        masking: How they are masked.
-        w: The w_r that the round begins from.
-        steps: K.
-        eta: The step size.
-        trials: How many draws of masks and noise.
-        seed: Of both.
-        masks: Clients x trials x d, instead of drawn ones.
-    """
+    """||w_{r,k} - w_r||^2 at the worst k < K, of every client and trial."""
     if masks is None:
         masks = MaskDraws(masking, problem.dimension, trials, seed)(0)
     xi = problem.draw(seed, 0, steps, trials)
@@ -221,12 +208,7 @@ def _recursion_statements(s: LemmaSettings) -> list[Statement]:
 
 
 def recursion_error(s: LemmaSettings, radius: float) -> float:
-    """How far the epoch recursion (Lemma 10) is from what an epoch does, without noise.
-
-    Args:
-        s: The settings.
-        radius: Of the ball that every round projects onto.
-    """
+    """How far the epoch recursion (Lemma 10) is from what an epoch does, without noise."""
     d, n, steps = s.dimension, s.clients, max(s.steps)
     problem = quadratics(n, d, s.mu, s.smoothness, s.heterogeneity, 0.0, s.seed)
     masking = rolling(min(s.capacities), n, d)

@@ -11,18 +11,15 @@ from submodel.model import COORDINATES
 from submodel.schemes import SCHEMES, SchemeContext
 from submodel_lab.theory.drawing import Panel, PlotLine
 from submodel_lab.theory.exact import exact_moments
-from submodel_lab.theory.lab import TrialPlan, run_trials
-from submodel_lab.theory.limits import balance
+from submodel_lab.theory.limits import balance, distance_bounds
 from submodel_lab.theory.masking import Masking
-from submodel_lab.theory.measures import Measure
-from submodel_lab.theory.objective import MaskedObjective
-from submodel_lab.theory.problem_constants import Constants, constants
+from submodel_lab.theory.measures import Measure, Statement, Verdict, exact_measure, judge_at_most
+from submodel_lab.theory.objective import Constants, MaskedObjective, constants
+from submodel_lab.theory.own_problems import load_problem
 from submodel_lab.theory.problems import FloatArray, Quadratic, TheoryError
-from submodel_lab.theory.problems.loading import load_problem
-from submodel_lab.theory.residuals import distance_bounds
 from submodel_lab.theory.results import OnProgress, ResultRow, Study, report_nothing
 from submodel_lab.theory.theorems import StepSize, theorem_1, theorem_2
-from submodel_lab.theory.verdicts import Statement, Verdict, exact_measure, judge_at_most
+from submodel_lab.theory.trials import TrialPlan, run_trials
 
 
 @dataclass(frozen=True)
@@ -99,12 +96,7 @@ class ProblemBench:
                        float(np.linalg.norm(self._best - optimum)), share, numbers)  # fmt: skip
 
     def measure(self, case: OneCase, rounds: int) -> ResultRow:
-        """One run of all trials.
-
-        Args:
-            case: The masks.
-            rounds: R.
-        """
+        """One run of all trials."""
         s, problem = self._s, self.problem
         step = self._step(case, rounds)
         plan = TrialPlan(case.masking, rounds, s.steps, step.eta, math.inf, s.trials, s.seed,
@@ -154,12 +146,7 @@ class ProblemBench:
                 "output": moments.output_gap}  # fmt: skip
 
     def claims(self, case: OneCase, rows: list[ResultRow]) -> list[Statement]:
-        """The bounds on the residual, and the limit of the rate, where they apply.
-
-        Args:
-            case: The masks.
-            rows: What was measured with them, for every R.
-        """
+        """The bounds on the residual, and the limit of the rate, where they apply."""
         if not self.is_convex:
             return []
         statements = []
@@ -191,12 +178,7 @@ class ProblemBench:
 
 
 def study_one_problem(s: OneProblemSettings, on_progress: OnProgress = report_nothing) -> Study:
-    """Measure everything.
-
-    Args:
-        s: The problem, the masks and the runs.
-        on_progress: Hears of every run.
-    """
+    """Measure everything."""
     bench = ProblemBench(s)
     cases = bench.list_cases()
     rows: dict[str, list[ResultRow]] = {case.label: [] for case in cases}

@@ -10,22 +10,22 @@ import numpy as np
 
 from submodel.schemes import Random
 from submodel_lab.theory.drawing import Panel, PlotLine, guide_through
+from submodel_lab.theory.limits import distance_bounds
 from submodel_lab.theory.masking import Masking, bernoulli, rolling
-from submodel_lab.theory.measures import Measure, slope
-from submodel_lab.theory.objective import MaskedObjective
-from submodel_lab.theory.problem_constants import largest_gradient
-from submodel_lab.theory.problems import Quadratic, quadratics
-from submodel_lab.theory.residuals import distance_bounds
-from submodel_lab.theory.results import OnProgress, ResultRow, Study, report_nothing
-from submodel_lab.theory.studies.comparison import mean_share
-from submodel_lab.theory.theorems import lemma_bound, residual_term, sharper_bound
-from submodel_lab.theory.verdicts import (
+from submodel_lab.theory.measures import (
+    Measure,
     Statement,
     Verdict,
     exact_measure,
     judge_at_most,
     judge_slope,
+    slope,
 )
+from submodel_lab.theory.objective import MaskedObjective, largest_gradient
+from submodel_lab.theory.problems import Quadratic, quadratics
+from submodel_lab.theory.results import OnProgress, ResultRow, Study, report_nothing
+from submodel_lab.theory.studies.sweeps import mean_share
+from submodel_lab.theory.theorems import lemma_bound, residual_term, sharper_bound
 
 Row = tuple[float, int, float]  # p, d, heterogeneity
 

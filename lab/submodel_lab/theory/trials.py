@@ -17,8 +17,7 @@ from submodel.algorithm import FILL_IN, average, shrinkage
 from submodel.model import COORDINATES
 from submodel.randomness import generator
 from submodel.schemes import Draw, Random, Rolling, Scheme, output_passes
-from submodel_lab.theory.mask_schemes import CoordinateChances
-from submodel_lab.theory.masking import Masking, epoch_windows
+from submodel_lab.theory.masking import CoordinateChances, Masking, epoch_windows
 from submodel_lab.theory.problems import FloatArray, Problem, TheoryError
 
 OnTrialRound = Callable[[int], None]
@@ -109,14 +108,7 @@ def run_trials(
     keep: Collection[int] = (),
     on_round: OnTrialRound | None = None,
 ) -> Trajectory:
-    """Run the algorithm; keeps the iterates w_r of the rounds in ``keep``.
-
-    Args:
-        problem: The clients' losses.
-        plan: Masks, rounds, steps and where to start.
-        keep: The r whose w_r are wanted, from 0 (the start) to the number of rounds.
-        on_round: Hears of every round.
-    """
+    """Run the algorithm; keeps the iterates w_r of the rounds in ``keep``."""
     check_plan(problem, plan)
     n, d = problem.clients, problem.dimension
     masks_of = MaskDraws(plan.masking, d, plan.trials, plan.seed)

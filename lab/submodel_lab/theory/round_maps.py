@@ -1,4 +1,9 @@
-"""One round of the algorithm as a linear map of E[z z'], z = (w - c, 1): by masks or by moments."""
+"""One round for quadratics as a linear map of E[z z'], z = (w - c, 1): by masks or moments.
+
+With S = F M (mask times factors), A~ = F A F, b~ = F b and B = I - eta M A~ M, a client's change is
+x_K - w = -eta (I + B + ... + B^(K-1)) M (A~ M w - b~), and its noise has the covariance
+eta^2 (sigma^2/d) sum_k B^k S^2 B^k'. With z = (w - c, 1), c a centre, the change is D z.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,107 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from submodel_lab.theory.exact.four_moments import FourMoments, four_moments
-from submodel_lab.theory.exact.local_maps import ClientWork
-from submodel_lab.theory.mask_laws import ListLaw, MaskLaw
-from submodel_lab.theory.problems import FloatArray, TheoryError
+from submodel_lab.theory.masking import BernoulliLaw, FixedSizeLaw, ListLaw, MaskLaw
+from submodel_lab.theory.problems import FloatArray, Quadratic, TheoryError
 
 MOST_MASKS = 1 << 14
 """Masks of a client that are enumerated; where there are more, moments serve, if K = 1."""
 _FEW_MASKS = 1 << 10  # more than these take longer than moments, where those are enough
 _CHUNK = 1 << 12
+
+
+@dataclass(frozen=True, eq=False)
+class ClientWork:
+    """A client's loss with its factors in it, and how it is trained."""
+
+    matrix: FloatArray  # F A F
+    vector: FloatArray  # F b
+    noise: FloatArray  # of every coordinate, the variance times the factor's square
+    steps: int
+    eta: float
+    centre: FloatArray
+
+    def change_maps(self, masks: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """D (masks x d x (d+1)) and the covariance of the noise (masks x d x d), of each mask."""
+        count, d = masks.shape
+        rows = masks[:, :, None]
+        curvature = rows * self.matrix * masks[:, None]
+        step = np.eye(d) - self.eta * curvature
+        power_sum = np.zeros((count, d, d))
+        covariance = np.zeros((count, d, d))
+        diagonal = np.zeros((count, d, d))
+        diagonal[:, range(d), range(d)] = self.eta**2 * masks * self.noise
+        for _ in range(self.steps):
+            power_sum = np.eye(d) + step @ power_sum
+            covariance = step @ covariance @ step + diagonal
+        pull = masks * ((masks * self.centre) @ self.matrix - self.vector)
+        gradient = np.concatenate([curvature, pull[:, :, None]], 2)
+        return -self.eta * power_sum @ gradient, covariance
+
+
+def list_work(
+    problem: Quadratic, factors: FloatArray, steps: int, eta: float, centre: FloatArray
+) -> list[ClientWork]:
+    """What each client does in a round."""
+    variance = problem.noise**2 / problem.dimension
+    return [
+        ClientWork(f[:, None] * a * f, f * b, variance * f**2, steps, eta, centre)
+        for a, b, f in zip(problem.matrices, problem.vectors, factors, strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class FourMoments:
+    """t and q_1 ... q_4 of one client's masks."""
+
+    weights: FloatArray
+    orders: FloatArray
+
+    def gradient_square(
+        self, matrix: FloatArray, vector: FloatArray, centre: FloatArray, moments: FloatArray
+    ) -> FloatArray:
+        """E[g g'] where E[z z'] = ``moments`` (... x (d+1) x (d+1)), z = (w - centre, 1).
+
+        Write g_a = m_a (sum_b A_ab m_b w_b + h_a), b != a, with h_a = A_aa w_a - b_a. In g_a g_e
+        let y_a be the part of the sum with b != e, and k_a = h_a + A_ae w_e the rest, so that the
+        masks in y_a k_e are of three different coordinates, and of three or four in y_a y_e.
+        """
+        t, (q1, q2, q3, q4) = self.weights, self.orders
+        d = len(t)
+        across = matrix - np.diag(np.diag(matrix))
+        point = np.concatenate([np.eye(d), centre[:, None]], 1)  # w = point z
+        sums = across * t @ point
+        rest = np.diag(matrix)[:, None] * point
+        rest[:, -1] -= vector
+        yy, yw, yh = (sums @ moments @ other.T for other in (sums, point, rest))
+        hh, hw, ww = (
+            rest @ moments @ rest.T, rest @ moments @ point.T, point @ moments @ point.T,
+        )  # fmt: skip
+        powers = np.diagonal(ww, axis1=-2, axis2=-1)[..., None, :]
+        once, twice = (across * (weight * powers) @ across for weight in (t, t**2))
+        yw_a, hw_a = (np.diagonal(m, axis1=-2, axis2=-1)[..., None] for m in (yw, hw))
+        yw_e, hw_e = (np.swapaxes(m, -1, -2) for m in (yw_a, hw_a))
+        t_a, t_e, both = t[:, None], t[None], across**2 * ww
+        y_y = yy - across * (t_a * yw_a + t_e * yw_e) + t_a * t_e * both
+        y_k = yh + across * (yw_a - t_e * hw_e) - t_e * both
+        k_k = hh + across * (hw_a + hw_e) + both
+        y_k = y_k + np.swapaxes(y_k, -1, -2)
+        square = t_a * t_e * (q4 * (y_y - twice) + q3 * (once + y_k) + q2 * k_k)
+        on = range(d)
+        square[..., on, on] = t * (
+            q3 * (yy - twice) + q2 * (once + 2 * yh) + q1 * hh
+        )[..., on, on]  # fmt: skip
+        return np.asarray(square)
+
+
+def four_moments(law: MaskLaw) -> list[FourMoments] | None:
+    """Of every client; None where the law is a list, or clients depend on each other."""
+    if isinstance(law, BernoulliLaw):
+        return [FourMoments(p, np.ones(4)) for p in law.probabilities]
+    if isinstance(law, FixedSizeLaw) and law.independent:
+        return [FourMoments(np.ones(law.dimension), q) for q in law.orders]
+    return None
+
 
 Square = Callable[[FloatArray], FloatArray]
 """E[(sum of changes)(sum of changes)'] as a function of E[z z'], any number of them at once."""
@@ -56,13 +153,7 @@ class PairWeights:
 
 
 def round_map(work: list[ClientWork], law: MaskLaw, participants: int | None = None) -> RoundMap:
-    """One round with fresh masks.
-
-    Args:
-        work: What each client does.
-        law: Of the masks; the order of a list plays no part here.
-        participants: Clients of the round; None: all.
-    """
+    """One round with fresh masks."""
     weights = PairWeights.of(len(work), participants)
     if isinstance(law, ListLaw) and not law.independent:
         return _joint_map(work, law.masks, law.chances, weights)

@@ -1,26 +1,141 @@
-"""Problems of one's own: made by a function in a file, or arrays in an .npz file."""
+"""Problems of one's own: a torch module, a function in a file, or arrays in an .npz file."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from submodel.errors import SubmodelError
 from submodel.plugins import find
-from submodel_lab.theory.problems.base import FloatArray, Problem, TheoryError
-from submodel_lab.theory.problems.examples import Logistic, Ridge, pad_examples
-from submodel_lab.theory.problems.quadratic import Quadratic
+from submodel.randomness import generator
+from submodel_lab.theory.problems import (
+    FloatArray,
+    Logistic,
+    Problem,
+    Quadratic,
+    Ridge,
+    TheoryError,
+    largest_curvature,
+    pad_examples,
+)
 
+_MOST_WEIGHTS = 4096  # masked objectives take thousands of points of d numbers
 _MEMBERS = ("clients", "dimension", "smoothness", "convexity", "losses", "gradients", "draw",
             "stochastic_gradients")  # fmt: skip
 _QUADRATIC_KEYS = {"A", "b", "c", "noise", "w0"}
 _EXAMPLE_KEYS = {"x", "y", "client", "loss", "l2", "w0"}
+
+
+class ModuleProblem:
+    """A small net in float64, for the lab; clients may have different numbers of examples.
+
+    L has no closed form: ``smoothness`` is the largest curvature met at points around the module's
+    own weights, and so a lower bound of it. Dropout and the like are off (``eval``).
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        x: Sequence[Tensor],
+        y: Sequence[Tensor],
+        radius: float = 1.0,
+    ) -> None:
+        """Take the module as it is; it is copied."""
+        if len(x) != len(y) or not len(x) or any(len(a) != len(b) or not len(a)
+                                                 for a, b in zip(x, y, strict=True)):  # fmt: skip
+            raise TheoryError("x and y must have as many examples for each client, at least one")
+        self._module = deepcopy(module).double().eval()
+        self._loss, self._radius = loss, radius
+        self._x = [part.double() if part.is_floating_point() else part for part in x]
+        self._y = [part.double() if part.is_floating_point() else part for part in y]
+        self._shapes = {n: p.shape for n, p in self._module.named_parameters()}
+        if not 0 < self.dimension <= _MOST_WEIGHTS:
+            raise TheoryError(f"{self.dimension} weights: the lab takes 1 to {_MOST_WEIGHTS}")
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return len(self._x)
+
+    @property
+    def dimension(self) -> int:
+        """The number of weights."""
+        return sum(shape.numel() for shape in self._shapes.values())
+
+    @property
+    def start(self) -> FloatArray:
+        """The module's own weights, for w_0: at 0 many nets have no gradient."""
+        flat = [p.detach().reshape(-1) for p in self._module.parameters()]
+        return np.asarray(torch.cat(flat).numpy(), np.float64).copy()
+
+    @cached_property
+    def smoothness(self) -> float:
+        """The largest curvature of any f_i near the module's weights."""
+        return largest_curvature(self, self._radius, self.start)
+
+    @property
+    def convexity(self) -> float:
+        """Nothing is known: 0."""
+        return 0.0
+
+    def losses(self, w: FloatArray) -> FloatArray:
+        """f_i at each point."""
+        of_points = vmap(self._value, in_dims=(0, None, None))
+        return self._stack(
+            of_points(torch.tensor(w[i]), self._x[i], self._y[i]) for i in range(self.clients)
+        )
+
+    def gradients(self, w: FloatArray) -> FloatArray:
+        """The gradients of f_i at each point."""
+        return self._stack(
+            _slopes(vmap(self._value, in_dims=(0, None, None)), w[i], self._x[i], self._y[i])
+            for i in range(self.clients)
+        )
+
+    def draw(self, seed: int, round_: int, steps: int, trials: int) -> NDArray[Any]:
+        """One example per step, uniformly and with replacement."""
+        counts = np.array([len(part) for part in self._x])[:, None]
+        rng = generator(seed, "samples", round_)
+        return rng.integers(counts, size=(steps, self.clients, trials))
+
+    def stochastic_gradients(self, w: FloatArray, xi: NDArray[Any]) -> FloatArray:
+        """The gradient at one example."""
+        rows = [torch.as_tensor(index)[:, None] for index in xi]
+        return self._stack(
+            _slopes(vmap(self._value), w[i], self._x[i][rows[i]], self._y[i][rows[i]])
+            for i in range(self.clients)
+        )
+
+    def _value(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        weights, begin = {}, 0
+        for name, shape in self._shapes.items():
+            weights[name] = w[begin : begin + shape.numel()].view(shape)
+            begin += shape.numel()
+        return self._loss(functional_call(self._module, weights, (x,)), y)
+
+    @staticmethod
+    def _stack(parts: Any) -> FloatArray:
+        return np.stack([np.asarray(part.detach().numpy(), np.float64) for part in parts])
+
+
+def _slopes(values: Callable[..., Tensor], w: FloatArray, x: Tensor, y: Tensor) -> Tensor:
+    """The gradient of every point's value by its own weights: points do not mix in the sum."""
+    points = torch.tensor(w, requires_grad=True)
+    (slopes,) = torch.autograd.grad(values(points, x, y).sum(), points)
+    return slopes
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,16 +147,7 @@ class PosedProblem:
 
 
 def load_problem(source: str) -> PosedProblem:
-    """The problem that a file has.
-
-    Args:
-        source: ``file.py:make`` or ``package.module:make``, a function without arguments that
-            returns a problem, or a problem and w_0; or ``file.npz`` with ``A`` (clients x d x d)
-            and ``b`` (clients x d), also ``c``, ``noise``; or with ``x`` and ``y`` (clients x n x
-            features; or rows of all, and ``client``, whose each row is), also ``loss`` (logistic,
-            the default where all labels are -1 and 1; ridge, the default elsewhere) and ``l2``. In
-            either, ``w0`` is where to start.
-    """
+    """The problem that a file has."""
     path, colon, name = source.rpartition(":")
     if source.endswith(".npz"):
         result = _from_arrays(Path(source))
@@ -66,12 +172,7 @@ def load_problem(source: str) -> PosedProblem:
 
 
 def check_problem(problem: Problem, name: str) -> None:
-    """Refuse what is no problem, or whose gradients are not those of its losses.
-
-    Args:
-        problem: What to look at.
-        name: What to call it.
-    """
+    """Refuse what is no problem, or whose gradients are not those of its losses."""
     if missing := [member for member in _MEMBERS if not hasattr(problem, member)]:
         raise TheoryError(
             f"{name}: a {type(problem).__name__} has no {', '.join(missing)}: it is no problem of "
