@@ -8,8 +8,7 @@ from submodel.presentation.figures import save_figure
 from submodel_lab.advice.evidence import EVIDENCE_FILE
 from submodel_lab.advice.gather import gather_evidence
 from submodel_lab.converged.agenda import plan_lines, read_available, spread_over_seeds
-from submodel_lab.converged.claims import claims_of
-from submodel_lab.converged.overview import claims_lines, draw_claims
+from submodel_lab.converged.claims import claims_lines, claims_of, draw_claims
 from submodel_lab.converged.questions import QUESTIONS
 from submodel_lab.converged.report import draw_question, question_lines, results_of
 from submodel_lab.paper.gpu_time import gpu_lines

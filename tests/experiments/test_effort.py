@@ -7,8 +7,8 @@ from pathlib import Path
 from submodel.experiments.effort import Effort, EffortFile, describe_machine, sum_known
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel_lab.converged.candidates import Candidate
-from submodel_lab.converged.rates import RateTable
-from submodel_lab.converged.remarks import effort_words
+from submodel_lab.converged.converge import RateTable
+from submodel_lab.converged.report import effort_words
 
 
 def test_efforts_add_up_over_commands_and_are_not_known_where_nobody_counted(

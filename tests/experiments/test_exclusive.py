@@ -16,7 +16,7 @@ from submodel.experiments.comparison.plan import base_of, plan_comparison, run_p
 from submodel.experiments.comparison.ways import parse_ways
 from submodel.experiments.runner import Runner
 from submodel.prepare.setup import prepare
-from submodel_lab.converged.rates import read_rates
+from submodel_lab.converged.converge import read_rates
 from submodel_lab.converged.to_the_end import (
     contenders_of_plan,
     course_of,

@@ -21,8 +21,7 @@ from submodel.experiments.statistics import (
 )
 from submodel.experiments.wording import number
 from submodel_lab.paper import report as paper_report
-from submodel_lab.paper.plans import EXPERIMENTS, Claim, Experiment
-from submodel_lab.paper.variants import Scale
+from submodel_lab.paper.experiments import EXPERIMENTS, Claim, Experiment, Scale
 
 ROOT = Path(__file__).parents[2]
 

@@ -29,8 +29,8 @@ from submodel_lab.advice.fleet import Case, Goal, case_of, parse_fleet
 from submodel_lab.advice.gather import gather_evidence
 from submodel_lab.advice.recommend import advise
 from submodel_lab.advice.wording import answer_lines, limits, plain_advice, sureness
+from submodel_lab.converged.converge import RateTable
 from submodel_lab.converged.questions import QUESTIONS
-from submodel_lab.converged.rates import RateTable
 
 ROOT = Path(__file__).parent.parent.parent
 MIXTURE = [(1.0, 0.4), (0.25, 0.6)]

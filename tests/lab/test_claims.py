@@ -10,8 +10,7 @@ import pytest
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.presentation.palette import FRAME, LINES
 from submodel_lab.converged.candidates import Candidate
-from submodel_lab.converged.claims import ContrastClaim, claims_of
-from submodel_lab.converged.overview import draw_claims, write_claims
+from submodel_lab.converged.claims import ContrastClaim, claims_of, draw_claims, write_claims
 from submodel_lab.converged.questions import QUESTIONS
 
 

@@ -30,11 +30,11 @@ from submodel_lab.converged.agenda import (
     read_results,
     run_agenda,
 )
-from submodel_lab.converged.candidates import TRIED_WAYS, Candidate
-from submodel_lab.converged.equal_loss import differences_at_equal_loss
+from submodel_lab.converged.candidates import SETTINGS, Candidate, Setting
+from submodel_lab.converged.converge import TUNING_SEED, RateTable, read_rates
 from submodel_lab.converged.questions import QUESTIONS, Contrast, OpenQuestion
-from submodel_lab.converged.rates import TUNING_SEED, RateTable, read_rates
-from submodel_lab.converged.settings import SETTINGS, Setting
+from submodel_lab.converged.report import differences_at_equal_loss
+from submodel_lab.paper.experiments import EXPERIMENTS, WAYS, Scale
 from tests.support.jobs import run_in_this_process
 
 TINY: dict[str, Any] = {
@@ -166,7 +166,9 @@ def test_every_run_of_the_plan_has_a_valid_configuration_that_its_question_speak
                 assert len(contender.seeds) >= (3 if config.data.name == "cifar10" else 10)
     assert len(slugs) == len({c for q in QUESTIONS.values() for x in q.candidates
                               for c in (x.members.values() or [x.slug])})  # fmt: skip
-    assert {c.way for q in QUESTIONS.values() for c in q.candidates} == set(TRIED_WAYS)
+    ways = {c.way for q in QUESTIONS.values() for c in q.candidates}
+    ways |= {v.way for e in EXPERIMENTS.values() for v in e.variants(Scale.SMALL)}
+    assert ways == set(WAYS)
 
 
 def test_mixtures_of_two_capacities_have_one_mean() -> None:

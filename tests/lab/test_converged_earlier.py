@@ -21,17 +21,18 @@ from submodel.experiments.records import VariantRecord, portable
 from submodel.experiments.runner import Runner
 from submodel.runs.loop import Interruption
 from submodel_lab.converged.agenda import run_agenda, words_of_rest
-from submodel_lab.converged.contenders import Contender
-from submodel_lab.converged.converge import choose_rates, converge
-from submodel_lab.converged.earlier import (
+from submodel_lab.converged.candidates import SETTINGS, Contender, Setting
+from submodel_lab.converged.converge import (
+    Outlook,
+    RateTable,
+    choose_rates,
+    converge,
     missing_seeds,
     read_earlier,
     read_earlier_rates,
+    seconds_left,
 )
-from submodel_lab.converged.outlook import Outlook, seconds_left
 from submodel_lab.converged.questions import QUESTIONS, Contrast, OpenQuestion
-from submodel_lab.converged.rates import RateTable
-from submodel_lab.converged.settings import SETTINGS, Setting
 from tests.lab.test_converged import TINY
 from tests.support.jobs import run_in_this_process
 

@@ -1,7 +1,7 @@
 """The evidence that advice rests on: contrasts seed by seed, and where each was measured.
 
-It is a file of the package, so that whoever installs it has it. `make results` writes it from the
-records in results/, and a test holds both equal.
+It is a file of the package. `make results` writes it from the records in results/, and a test
+holds both equal.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from submodel.errors import SubmodelError
 from submodel.experiments import Judgement, judge
 from submodel.files import UnreadableError, read_typed, write_text
 
+_MOST = 2**24  # bytes of it
+
+
 EVIDENCE_FILE = Path(__file__).with_name("evidence.json")
 """Where the package has it."""
-_MOST = 2**24  # bytes of it
 
 
 @dataclass(frozen=True)
@@ -121,11 +123,7 @@ class Evidence:
     rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """As JSON, a line for each thing that was measured.
-
-        Args:
-            path: of the file.
-        """
+        """As JSON, a line for each thing that was measured."""
         plain = asdict(self)
         parts = [
             *(_table(key, plain[key]) for key in ("ways", "settings", "rates")),
@@ -151,11 +149,7 @@ _EVIDENCE = TypeAdapter(Evidence)
 
 
 def read_evidence(path: Path = EVIDENCE_FILE) -> Evidence:
-    """The evidence of the package.
-
-    Args:
-        path: of another file of the same kind.
-    """
+    """The evidence of the package."""
     try:
         return read_typed(_EVIDENCE, path, _MOST)
     except UnreadableError as error:

@@ -1,7 +1,8 @@
-"""What advice is asked for: a fleet, a budget, a goal, and what is known of model and data."""
+"""What advice is asked for, and how near that is to where something was measured."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,9 +13,20 @@ from submodel.amounts import parse_capacity
 from submodel.data import DEFAULT_LABELS
 from submodel.errors import ConfigError
 from submodel.experiments import BudgetKind
+from submodel_lab.advice.evidence import Circumstances
 
 if TYPE_CHECKING:
     from submodel.config import Config
+
+CAPACITY_FACTOR = 2
+"""The largest capacity may differ by so much; the smallest may be larger by so much, not less."""
+MEAN_DISTANCE = 0.2
+"""And the mean capacity by so much."""
+LABEL_FACTOR = 2
+"""The labels of a client may differ by so much."""
+ROUND_FACTOR = 3
+"""The rounds may differ by so much."""
+_CONVOLUTIONAL = ("cnn", "preresnet18", "preresnet34")
 
 
 class Goal(StrEnum):
@@ -63,10 +75,6 @@ def fleet_shares(
 ) -> list[tuple[float, float]]:
     """(capacity, share of the clients), the largest first, each once.
 
-    Args:
-        capacities: of a configuration.
-        proportions: their weights; None: all alike.
-
     >>> fleet_shares([0.25, 1.0, 0.25], None)
     [(1.0, 0.3333), (0.25, 0.6667)]
     """
@@ -79,9 +87,6 @@ def fleet_shares(
 
 def parse_fleet(text: str) -> list[tuple[float, float]]:
     """Capacities and their shares as people write them; shares need not add up to one.
-
-    Args:
-        text: ``CAPACITY:SHARE,...``; without shares all are alike.
 
     >>> parse_fleet("1:0.2,1/4:0.8"), parse_fleet("1/2, 1")
     ([(1.0, 0.2), (0.25, 0.8)], [(1.0, 0.5), (0.5, 0.5)])
@@ -106,14 +111,7 @@ def parse_fleet(text: str) -> list[tuple[float, float]]:
 
 
 def case_of(config: Config, goal: Goal, budget: BudgetKind | None, rounds: int | None) -> Case:
-    """What a configuration tells.
-
-    Args:
-        config: its clients, model and data.
-        goal: what is to be good.
-        budget: what is scarce.
-        rounds: how many there can be.
-    """
+    """What a configuration tells."""
     data, clients = config.data, config.clients
     labels = (data.labels_per_client or DEFAULT_LABELS) if data.partition == "labels" else None
     return Case(
@@ -131,11 +129,98 @@ def case_of(config: Config, goal: Goal, budget: BudgetKind | None, rounds: int |
 def write_capacity(capacity: float) -> str:
     """A capacity as a fraction, where it is one.
 
-    Args:
-        capacity: in (0, 1].
-
     >>> write_capacity(0.0625), write_capacity(1.0), write_capacity(0.3)
     ('1/16', '1', '3/10')
     """
     exact = Fraction(capacity).limit_denominator(1024)
     return str(exact) if float(exact) == capacity else f"{capacity:g}"
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """How near, and what differs.
+
+    Args:
+        distance: of the capacities; 0: the same.
+        obstacles: what is too far apart for anything to carry over.
+        remarks: what differs all the same.
+    """
+
+    distance: float
+    obstacles: Sequence[str]
+    remarks: Sequence[str]
+
+    @property
+    def is_near(self) -> bool:
+        """Whether what was measured there may speak for the fleet."""
+        return not self.obstacles
+
+
+def nearness_of(case: Case, there: Circumstances) -> Nearness:
+    """Compare a case with where something was measured.
+
+    >>> from submodel_lab.advice.fleet import Goal
+    >>> mixture = [(1.0, 0.5), (0.25, 0.5)]
+    >>> there = Circumstances("a", "cifar10", "cnn", 5, mixture, (1100, 1100), True, "rounds")
+    >>> nearness_of(Case([(1.0, 0.2), (1 / 64, 0.8)], Goal.DEVICES), there).obstacles
+    ['smallest capacity 1/4 there, 1/64 here', 'mean capacity 0.62 there, 0.21 here']
+    """
+    distance, obstacles = _compare_capacities(case.fleet, there.capacities)
+    budget_obstacles = _compare_budgets(case, there)
+    remarks: list[str] = []
+    if case.model is not None and case.model != there.model:
+        both = {case.model, there.model}
+        text = f"model {there.model} there, {case.model} here"
+        (remarks if both <= set(_CONVOLUTIONAL) else obstacles).append(text)
+    if case.data is not None and case.data != there.data:
+        remarks.append(f"data {there.data} there, {case.data} here")
+    if case.labels is not None and there.labels is not None:
+        if _factor(case.labels, there.labels) > LABEL_FACTOR:
+            obstacles.append(f"{there.labels} labels a client there, {case.labels} here")
+    elif case.split is not None and there.labels is not None:
+        remarks.append(f"{there.labels} labels a client there, split by {case.split!r} here")
+    return Nearness(distance, [*obstacles, *budget_obstacles], remarks)
+
+
+def _compare_capacities(
+    here: Sequence[tuple[float, float]], there: Sequence[tuple[float, float]]
+) -> tuple[float, list[str]]:
+    obstacles, distance = [], 0.0
+    for name, choose in (("smallest", min), ("largest", max)):
+        first, second = (choose(c for c, _ in pairs) for pairs in (there, here))
+        distance += abs(math.log2(first / second))
+        is_beyond = name == "smallest" and second < first
+        if is_beyond or _factor(first, second) > CAPACITY_FACTOR:
+            obstacles.append(
+                f"{name} capacity {write_capacity(first)} there, {write_capacity(second)} here"
+            )
+    means = [mean_capacity(pairs) for pairs in (there, here)]
+    if round(abs(means[0] - means[1]), 2) > MEAN_DISTANCE:  # shares are recorded as rounded
+        obstacles.append(f"mean capacity {means[0]:.2f} there, {means[1]:.2f} here")
+    return distance + abs(means[0] - means[1]), obstacles
+
+
+def mean_capacity(fleet: Sequence[tuple[float, float]]) -> float:
+    """The mean over devices."""
+    return sum(c * share for c, share in fleet) / sum(share for _, share in fleet)
+
+
+def _factor(first: float, second: float) -> float:
+    return max(first / second, second / first)
+
+
+def _compare_budgets(case: Case, there: Circumstances) -> list[str]:
+    """What is scarce must be what was equal, and for about as long."""
+    if case.budget is not None and case.budget.value != there.budget:
+        return [f"equal {there.budget} there, a budget of {case.budget.value} here"]
+    low, high = there.rounds
+    if case.rounds is None:
+        if case.budget is None and not there.is_converged:
+            return [f"{high} rounds there, as many as it takes here"]
+        return []
+    if there.is_converged and case.rounds >= low:
+        return []
+    if case.rounds * ROUND_FACTOR < low or case.rounds > high * ROUND_FACTOR:
+        rounds = f"{low}" if low == high else f"{low} to {high}"
+        return [f"{rounds} rounds there, {case.rounds} here"]
+    return []

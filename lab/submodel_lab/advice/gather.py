@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from submodel.errors import SubmodelError
 from submodel.experiments import EXCLUSIVE, Findings, VariantRecord, behind_best, parse_ways
+from submodel.files import UnreadableError, read_typed
 from submodel_lab.advice.evidence import (
     Circumstances,
     Evidence,
@@ -15,18 +20,156 @@ from submodel_lab.advice.evidence import (
     TriedContrast,
     TriedWay,
 )
-from submodel_lab.advice.fitted import FIT, FITTED_WAYS, read_fitted
-from submodel_lab.advice.tried import circumstances_of, settings_of, tried_way, way_key
+from submodel_lab.advice.fleet import fleet_shares
 from submodel_lab.converged.agenda import read_available
-from submodel_lab.converged.candidates import EQUAL_BYTES, TRIED_WAYS, Candidate
+from submodel_lab.converged.candidates import EQUAL_BYTES, SETTINGS, Candidate
 from submodel_lab.converged.questions import QUESTIONS
 from submodel_lab.converged.report import differences_of
-from submodel_lab.converged.settings import SETTINGS
-from submodel_lab.paper.plans import EXPERIMENTS
+from submodel_lab.paper.experiments import EXPERIMENTS, PAPER_CAPACITIES, WAYS, Scale, Variant
 from submodel_lab.paper.report import claim_sides
-from submodel_lab.paper.variants import TITLES, WAYS, Scale, Variant
 
+_DEFAULTS = ("scheme.order=shuffled", "scheme.sampling=bernoulli", "merge.rule=selective")
+_OF_THE_FLEET = ("clients.capacities=", "clients.capacity_mode=")
+"""What devices are, not what is chosen for them."""
+FIT = "rolling, then fit"
+"""What is trained for itself after the run."""
+_MOST_BYTES = 2**20  # bytes of a record
 _INDEPENDENT = "it adds channels that do not belong together, to show what that costs"
+
+
+def settings_of(sections: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Sections as ``key=value``, without what a fleet decides.
+
+    >>> settings_of({"scheme": {"name": "rolling"}, "clients": {"capacities": [1]}})
+    ['scheme.name=rolling']
+    """
+    texts = [f"{name}.{key}={value}" for name, s in sections.items() for key, value in s.items()]
+    return [text for text in texts if not text.startswith(_OF_THE_FLEET)]
+
+
+def way_key(settings: Iterable[str]) -> str:
+    """One name for ways that set the same, however they are spelt.
+
+    >>> way_key(["scheme.name=dropout"]), way_key(["scheme.name=rolling", "merge.rule=fill_in"])
+    ('random:sampling=fixed', 'rolling:merge.rule=fill_in')
+    """
+    names = [text.partition("=")[2] for text in settings if text.startswith("scheme.name=")]
+    others = [
+        text.removeprefix("scheme.")
+        for text in settings
+        if not text.startswith("scheme.name=") and text not in _DEFAULTS
+    ]
+    if names == ["dropout"]:
+        names, others = ["random"], ["sampling=fixed", *others]
+    return ":".join([*names, *sorted(others)])
+
+
+def tried_way(title: str, settings: Sequence[str], reference: str = "") -> TriedWay:
+    """A way, and why a fleet would not run it."""
+    if not reference:
+        if any(text.startswith("clients.capacities=") for text in settings):
+            reference = "it has capacities of its own"
+        elif "scheme.name=full" in settings:
+            reference = "every device holds the whole model"
+        elif "scheme.granularity=coordinate" in settings:
+            reference = "its masks are as large as the whole model"
+    return TriedWay(title, list(settings), reference)
+
+
+def circumstances_of(
+    title: str,
+    config: Mapping[str, Any],
+    records: Sequence[VariantRecord],
+    budget: str,
+    is_converged: bool = False,
+) -> Circumstances:
+    """Where some runs were made."""
+    clients, data = config["clients"], config["data"]
+    rounds = [int(r) for record in records for r in record.final("round").values()]
+    labels = data.get("labels_per_client") if data.get("partition") == "labels" else None
+    return Circumstances(
+        title,
+        data["name"],
+        config["model"]["name"],
+        labels,
+        fleet_shares(clients["capacities"], clients.get("proportions")),
+        (min(rounds), max(rounds)),
+        is_converged,
+        budget,
+    )
+
+
+FITTED_WAYS: dict[str, TriedWay] = {
+    "rolling": TriedWay("rolling", ["scheme.name=rolling"]),
+    FIT: TriedWay(FIT, ["scheme.name=rolling"], afterwards="submodel fit RUN --capacity CAPACITY"),
+    "rolling:train.finish=1/4": TriedWay(
+        "rolling:train.finish=1/4", ["scheme.name=rolling", "train.finish=1/4"]
+    ),
+    "static": TriedWay("static", ["scheme.name=static"]),
+    "importance": TriedWay("importance", ["scheme.name=importance"]),
+    "ordered:distill=1.0": TriedWay(
+        "ordered:distill=1.0", ["scheme.name=ordered", "scheme.distill=1.0"]
+    ),
+    EXCLUSIVE: TriedWay(EXCLUSIVE, []),
+}
+_FILES = dict(
+    zip(
+        ("as-it-is", "fit", "finish", "static", "importance", "ordered-distilled", "exclusive"),
+        FITTED_WAYS,
+        strict=True,
+    )
+)
+"""What the records of each are called."""
+_RECORD, _CONFIG = TypeAdapter(dict[str, Any]), "config.json"
+
+
+@dataclass(frozen=True)
+class FittedScores:
+    """Scores by way, measure and seed, and where they were measured."""
+
+    circumstances: Circumstances
+    scores: Mapping[str, Mapping[str, Mapping[int, float]]]
+
+
+def read_fitted(folder: Path) -> FittedScores | None:
+    """The records of one configuration; None: it is not kept, or they are not accuracies."""
+    if not (folder / _CONFIG).is_file():
+        return None
+    config = _read(folder / _CONFIG)
+    scores: dict[str, dict[str, dict[int, float]]] = {}
+    for file, way in _FILES.items():
+        for path in sorted(folder.glob(f"{file}-seed-*.json")):
+            record, seed = _read(path), int(path.stem.rpartition("-")[2])
+            if record["metric"] != "accuracy":
+                return None
+            sizes = {float(c): score for c, score in record["capacities"].items()}
+            measures = {
+                "accuracy": record["global"],
+                "mean over sizes": fmean(sizes.values()),
+                "smallest size": sizes[min(sizes)],
+            }
+            by_measure = scores.setdefault(way, {measure: {} for measure in measures})
+            for measure, value in measures.items():
+                by_measure[measure][seed] = value
+    clients, rounds = config["clients"], config["train"]["rounds"]
+    circumstances = Circumstances(
+        f"{config['data']['name']}, {clients['capacity_mode']} capacities",
+        config["data"]["name"],
+        config["model"]["name"],
+        None,
+        fleet_shares(clients["capacities"], clients.get("proportions")),
+        (rounds, rounds),
+        is_converged=False,
+        budget="rounds",
+    )
+    return FittedScores(circumstances, scores)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_typed(_RECORD, path, _MOST_BYTES)
+    except UnreadableError as error:
+        raise SubmodelError(f"{path}: not a record ({error})") from None
 
 
 @dataclass
@@ -72,11 +215,7 @@ class _Gathering:
 
 
 def gather_evidence(results: Path) -> Evidence:
-    """All evidence that the records of this project hold.
-
-    Args:
-        results: the folder of all records: ``converged``, ``compare-*``, ``small``, ``fit``.
-    """
+    """All evidence that the records of this project hold."""
     gathering = _Gathering()
     _gather_converged(gathering, results / "converged")
     for folder in sorted(results.glob("compare-*")):
@@ -127,13 +266,13 @@ def _gather_converged(gathering: _Gathering, folder: Path) -> None:
 
 
 def _mode(candidate: Candidate) -> str:
-    sections = TRIED_WAYS[candidate.way][1]
+    sections = WAYS[candidate.way][1]
     usual = SETTINGS[candidate.setting].sections["clients"]["capacity_mode"]
     return str(sections.get("clients", {}).get("capacity_mode", usual))
 
 
 def _add_candidate(gathering: _Gathering, candidate: Candidate) -> str:
-    title, sections = TRIED_WAYS[candidate.way]
+    title, sections = WAYS[candidate.way]
     settings = settings_of(sections)
     if candidate.members:
         return gathering.add_way(EXCLUSIVE, TriedWay("exclusive", []))
@@ -205,17 +344,17 @@ def _gather_paper(gathering: _Gathering, folder: Path) -> None:
 
 
 def _place(variant: Variant) -> str:
-    clients = WAYS[variant.way]["clients"]
-    capacities = " ".join(f"{c:g}" for c in clients["capacities"])
+    clients = WAYS[variant.way][1].get("clients", {})
+    capacities = " ".join(f"{c:g}" for c in clients.get("capacities", PAPER_CAPACITIES))
     mode = clients.get("capacity_mode", "dynamic")
     return f"{variant.dataset} {variant.heterogeneity}, {mode} {capacities}"
 
 
 def _add_variant(gathering: _Gathering, variant: Variant) -> str:
-    settings = settings_of(WAYS[variant.way])
+    settings = settings_of(WAYS[variant.way][1])
     key = way_key(settings)
     if "scheme.alignment=independent" in settings:
-        return gathering.add_way(key, tried_way(TITLES[variant.way], settings, _INDEPENDENT))
+        return gathering.add_way(key, tried_way(variant.title, settings, _INDEPENDENT))
     return gathering.add_way(key, tried_way(key, settings))
 
 

@@ -13,8 +13,7 @@ from submodel_lab.advice.evidence import (
     TriedContrast,
     TriedWay,
 )
-from submodel_lab.advice.fleet import GOAL_MEASURES, Case
-from submodel_lab.advice.nearness import Nearness, nearness_of
+from submodel_lab.advice.fleet import GOAL_MEASURES, Case, Nearness, nearness_of
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,6 @@ def advise(evidence: Evidence, case: Case) -> Advice:
 
     A way is recommended if near records show it to be better than another one and show none to be
     better than it; of several, the one that beats most.
-
-    Args:
-        evidence: all that was measured.
-        case: what is asked for.
     """
     measure = GOAL_MEASURES[case.goal]
     findings = sorted(_findings(evidence, case, measure), key=lambda finding: finding.order)
@@ -152,12 +147,7 @@ def _strength(beats: Mapping[str, Finding]) -> tuple[int, float]:
 
 
 def settings_for(evidence: Evidence, advice: Advice) -> tuple[TriedWay, dict[str, float]] | None:
-    """What the recommended way sets, and by setting the learning rate that was best for it.
-
-    Args:
-        evidence: all that was measured.
-        advice: what is recommended.
-    """
+    """What the recommended way sets, and by setting the learning rate that was best for it."""
     if advice.way is None:
         return None
     near_settings = {f.contrast.setting: f.setting.title for f in advice.near}

@@ -17,25 +17,22 @@ from submodel.experiments import (
 )
 from submodel.presentation import text_table
 from submodel_lab.advice.evidence import Evidence
-from submodel_lab.advice.fleet import Case, Goal, write_capacity
-from submodel_lab.advice.nearness import mean_capacity
+from submodel_lab.advice.fleet import Case, Goal, mean_capacity, write_capacity
 from submodel_lab.advice.recommend import Advice, Finding, settings_for
+
+_TRIVIAL = "all devices hold the whole model, and every scheme is FedAvg then, bit for bit."
+_FAR_SHOWN = 8  # findings that do not reach the fleet, in the terminal
+
 
 _GOALS = {
     Goal.FULL_MODEL: "the best full model (test accuracy)",
     Goal.DEVICES: "the best models on the devices (test accuracy, the mean over their sizes)",
 }
-_TRIVIAL = "all devices hold the whole model, and every scheme is FedAvg then, bit for bit."
 _HEADINGS = ("setting", "rounds", "ways", "difference", "seeds", *JUDGEMENT_HEADINGS, "verdict")
-_FAR_SHOWN = 8  # findings that do not reach the fleet, in the terminal
 
 
 def question_words(case: Case) -> str:
-    """What was asked, in a line.
-
-    Args:
-        case: what was asked.
-    """
+    """What was asked, in a line."""
     devices = ", ".join(f"{100 * share:.0f} % of {write_capacity(c)}" for c, share in case.fleet)
     budget = "no budget: until runs are flat"
     if case.budget is not None:
@@ -48,12 +45,7 @@ def question_words(case: Case) -> str:
 
 
 def answer_lines(evidence: Evidence, advice: Advice) -> list[str]:
-    """What is recommended, how sure that is, and what the records do not say.
-
-    Args:
-        evidence: all that was measured.
-        advice: what it comes to.
-    """
+    """What is recommended, how sure that is, and what the records do not say."""
     return [
         *_recommendation(evidence, advice),
         "",
@@ -84,11 +76,7 @@ def _recommendation(evidence: Evidence, advice: Advice) -> list[str]:
 
 
 def sureness(advice: Advice) -> list[str]:
-    """How sure the advice is, in words.
-
-    Args:
-        advice: what the evidence comes to.
-    """
+    """How sure the advice is, in words."""
     if advice.is_trivial:
         return ["certain: it is a property of the algorithm, which tests hold for every scheme"]
     lines = [
@@ -127,12 +115,7 @@ def _rounds(finding: Finding) -> str:
 
 
 def limits(evidence: Evidence, advice: Advice) -> list[str]:
-    """What the records do not say of this case.
-
-    Args:
-        evidence: all that was measured.
-        advice: what it comes to.
-    """
+    """What the records do not say of this case."""
     if advice.is_trivial:
         return ["how well it works: no record was asked"]
     case = advice.case
@@ -171,12 +154,7 @@ def _by_setting(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def evidence_table(title: str, findings: Sequence[Finding]) -> Table:
-    """Findings for the terminal.
-
-    Args:
-        title: above it.
-        findings: what is shown.
-    """
+    """Findings for the terminal."""
     rows = [
         [
             finding.setting.title,
@@ -194,11 +172,7 @@ def evidence_table(title: str, findings: Sequence[Finding]) -> Table:
 
 
 def evidence_tables(advice: Advice) -> list[Table]:
-    """The findings that speak for the fleet, or, where none do, the nearest others.
-
-    Args:
-        advice: what the evidence comes to.
-    """
+    """The findings that speak for the fleet, or, where none do, the nearest others."""
     if advice.is_trivial:
         return []
     if advice.near:
@@ -208,12 +182,7 @@ def evidence_tables(advice: Advice) -> list[Table]:
 
 
 def plain_advice(evidence: Evidence, advice: Advice) -> dict[str, Any]:
-    """Everything as plain values, for programs.
-
-    Args:
-        evidence: all that was measured.
-        advice: what it comes to.
-    """
+    """Everything as plain values, for programs."""
     answer = settings_for(evidence, advice)
     way, rates = answer or (None, {})
     case = advice.case

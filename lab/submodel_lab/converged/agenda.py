@@ -1,28 +1,32 @@
-"""The whole plan: what is run for some questions, in which order, and what it takes."""
+"""The whole plan: what is run for some questions, in which order, what it takes and can show."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
+from statistics import median
 
 from submodel.errors import SubmodelError
-from submodel.experiments import Runner, VariantRecord, put_together
+from submodel.experiments import LEAST_SEEDS, LEVEL, Runner, VariantRecord, put_together, spread
+from submodel.extras import needs_extra
 from submodel.presentation import markdown_table
-from submodel_lab.converged.candidates import Candidate
-from submodel_lab.converged.contenders import Contender
-from submodel_lab.converged.converge import converge
-from submodel_lab.converged.earlier import missing_seeds, read_earlier
-from submodel_lab.converged.outlook import Outlook, seconds_left
-from submodel_lab.converged.power import (
-    POWER,
-    power_of_test,
-    seeds_needed,
-    typical_deviation,
+from submodel_lab.converged.candidates import SETTINGS, Candidate, Contender
+from submodel_lab.converged.converge import (
+    Outlook,
+    RateTable,
+    converge,
+    missing_seeds,
+    read_earlier,
+    read_rates,
+    seconds_left,
 )
 from submodel_lab.converged.questions import OpenQuestion
-from submodel_lab.converged.rates import RateTable, read_rates
-from submodel_lab.converged.settings import SETTINGS
 
+POWER = 0.8
+"""The chance that a difference is found, if it is there."""
+_MOST_SEEDS = 1000
 ONE_POINT = 0.01
 COST_HEADINGS = (
     *("question", "setting", "ways", "seeds", "runs", "rounds each", "core-seconds a round"),
@@ -32,6 +36,50 @@ POWER_HEADINGS = (
     *("setting", "seeds", "deviation of a difference", "seeds for one point"),
     *("chance to find one point", "found four times in five"),
 )
+
+
+def power_of_test(seeds: int, difference: float, deviation: float, tests: int = 1) -> float:
+    """The chance that a paired t-test finds a difference of this size.
+
+    >>> round(power_of_test(3, 0.01, 0.01), 2), round(power_of_test(10, 0.01, 0.01), 2)
+    (0.18, 0.8)
+    """
+    with needs_extra("server", "a test"):
+        from scipy import stats
+
+    if seeds < 2:
+        return 0.0
+    shift = math.sqrt(seeds) * abs(difference) / deviation
+    limit = float(stats.t.ppf(1 - LEVEL / tests / 2, seeds - 1))
+    above = float(stats.nct.sf(limit, seeds - 1, shift))
+    below = float(stats.nct.cdf(-limit, seeds - 1, shift))
+    return above + (below if math.isfinite(below) else 0.0)
+
+
+def seeds_needed(difference: float, deviation: float, tests: int = 1) -> int:
+    """How many seeds find such a difference four times in five.
+
+    >>> seeds_needed(0.01, 0.007), seeds_needed(0.01, 0.023), seeds_needed(0.01, 0.007, tests=4)
+    (7, 44, 9)
+    """
+    for seeds in range(LEAST_SEEDS, _MOST_SEEDS):
+        if power_of_test(seeds, difference, deviation, tests) >= POWER:
+            return seeds
+    return _MOST_SEEDS
+
+
+def typical_deviation(records: Sequence[VariantRecord], measure: str = "accuracy") -> float | None:
+    """The median over all pairs of ways of how much their difference varies over seeds.
+
+    Returns:
+        None where no pair has enough seeds in common.
+    """
+    deviations = [
+        spread(differences)[1]
+        for one, other in combinations(records, 2)
+        if len(differences := one.ahead_of(other, measure)) >= LEAST_SEEDS
+    ]
+    return median(deviations) if deviations else None
 
 
 def _blocks(questions: Sequence[OpenQuestion]) -> list[list[Candidate]]:
@@ -46,12 +94,7 @@ def _blocks(questions: Sequence[OpenQuestion]) -> list[list[Candidate]]:
 
 
 def contenders_of(block: Sequence[Candidate], seeds: int | None = None) -> list[Contender]:
-    """All that has to be run for some candidates.
-
-    Args:
-        block: the candidates.
-        seeds: how many runs of each; None: as many as each setting has.
-    """
+    """All that has to be run for some candidates."""
     return [contender for candidate in block for contender in candidate.contenders(seeds)]
 
 
@@ -61,12 +104,6 @@ def run_agenda(
     """Run all that the questions need, question by question, of each the cheaper settings first.
 
     In a setting, rates come first, then runs seed by seed: what is stopped has answers to show.
-
-    Args:
-        runner: runs several at a time.
-        questions: what is asked.
-        records: where records are kept; what is there is not run again.
-        seeds: how many runs of each way; None: as many as each setting has.
     """
     blocks = [contenders_of(block, seeds) for block in _blocks(questions)]
     seconds = [seconds_left(block, records) for block in blocks]
@@ -93,13 +130,7 @@ def _by_effort(block: Sequence[Contender]) -> list[list[Contender]]:
 
 
 def words_of_rest(questions: Sequence[OpenQuestion], records: Path, seeds: int | None) -> str:
-    """What is left to run beyond some records.
-
-    Args:
-        questions: what is asked.
-        records: the folder of records.
-        seeds: how many runs of each way; None: as many as each setting has.
-    """
+    """What is left to run beyond some records."""
     contenders = [c for block in _blocks(questions) for c in contenders_of(block, seeds)]
     missing = sum(len(missing_seeds(c, read_earlier(c, records))) for c in contenders)
     hours = seconds_left(contenders, records) / 3600
@@ -112,10 +143,6 @@ def read_results(
     """What is recorded of the questions' candidates, and their tables of learning rates.
 
     Raises `SubmodelError` where that is nothing.
-
-    Args:
-        questions: whose candidates.
-        records: the folder of records; a candidate that has none there is left out.
     """
     results, tables = read_available(questions, records)
     if not results:
@@ -126,12 +153,7 @@ def read_results(
 def read_available(
     questions: Sequence[OpenQuestion], records: Path
 ) -> tuple[dict[Candidate, VariantRecord], dict[Candidate, list[RateTable]]]:
-    """As `read_results`, but there need be none.
-
-    Args:
-        questions: whose candidates.
-        records: the folder of records.
-    """
+    """As `read_results`, but there need be none."""
     results: dict[Candidate, VariantRecord] = {}
     tables: dict[Candidate, list[RateTable]] = {}
     for candidate in (candidate for block in _blocks(questions) for candidate in block):
@@ -150,12 +172,7 @@ def read_available(
 
 
 def spread_over_seeds(questions: Sequence[OpenQuestion], records: Path) -> dict[str, float]:
-    """By setting, how much differences vary over seeds, where records can tell.
-
-    Args:
-        questions: whose candidates.
-        records: the folder of records.
-    """
+    """By setting, how much differences vary over seeds, where records can tell."""
     by_setting: dict[str, list[VariantRecord]] = {}
     for candidate, record in read_available(questions, records)[0].items():
         by_setting.setdefault(candidate.setting, []).append(record)
@@ -164,12 +181,7 @@ def spread_over_seeds(questions: Sequence[OpenQuestion], records: Path) -> dict[
 
 
 def budget_rows(questions: Sequence[OpenQuestion], seeds: int | None = None) -> list[list[str]]:
-    """What is run for every question that no question before it needs, setting by setting.
-
-    Args:
-        questions: what is asked.
-        seeds: how many runs of each way; None: as many as each setting has.
-    """
+    """What is run for every question that no question before it needs, setting by setting."""
     rows, totals, runs = [], [0.0, 0.0, 0.0], 0
     for question, block in zip(questions, _blocks(questions), strict=True):
         for name in dict.fromkeys(candidate.setting for candidate in block):
@@ -207,13 +219,7 @@ def _hours(contenders: Sequence[Contender]) -> list[float]:
 def power_rows(
     questions: Sequence[OpenQuestion], deviations: Mapping[str, float], seeds: int | None = None
 ) -> list[list[str]]:
-    """How many seeds a difference of one point takes in every setting, and what ours can find.
-
-    Args:
-        questions: what is asked.
-        deviations: by setting, where records say; others as the setting has it.
-        seeds: how many runs of each way; None: as many as each setting has.
-    """
+    """How many seeds a difference of one point takes in every setting, and what ours can find."""
     rows = []
     for name in dict.fromkeys(c.setting for block in _blocks(questions) for c in block):
         setting, count = SETTINGS[name], seeds or SETTINGS[name].seeds
@@ -239,13 +245,7 @@ def power_rows(
 def plan_lines(
     questions: Sequence[OpenQuestion], deviations: Mapping[str, float], seeds: int | None = None
 ) -> list[str]:
-    """The plan as Markdown: what is run, what it takes, what it can show.
-
-    Args:
-        questions: what is asked.
-        deviations: of differences over seeds, by setting, where records say.
-        seeds: how many runs of each way; None: as many as each setting has.
-    """
+    """The plan as Markdown: what is run, what it takes, what it can show."""
     return [
         *(f"- {q.name}: {q.title}, {len(q.contrasts)} contrasts" for q in questions),
         "",

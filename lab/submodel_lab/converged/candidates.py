@@ -1,75 +1,257 @@
-"""The ways that are tried in a setting, and the contenders that each of them is run by."""
+"""What is run to the end: settings, the ways that are tried in them, and their contenders.
+
+A *contender* is what is run of a way: its configuration by seed, how long, with which rates.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import partial
 from statistics import fmean
 from typing import Any
 
 from submodel.config import Config, parse
-from submodel.experiments import EXCLUSIVE, Course
-from submodel_lab.converged.contenders import Contender
-from submodel_lab.converged.settings import SETTINGS, Setting
-from submodel_lab.paper.variants import Sections, merge_sections
+from submodel.engines import find_compiler
+from submodel.experiments import EXCLUSIVE, Course, FlatRule
+from submodel_lab.paper.experiments import (
+    PAPER_CAPACITIES,
+    WAYS,
+    Scale,
+    Sections,
+    Variant,
+    merge_sections,
+)
 
-_FILL_IN: Sections = {"merge": {"rule": "fill_in"}}
-_FIXED_MODE: Sections = {"clients": {"capacity_mode": "fixed"}}
-_ROLLING: Sections = {"scheme": {"name": "rolling"}}
-_STATIC: Sections = {"scheme": {"name": "static"}}
-_DROPOUT: Sections = {"scheme": {"name": "random", "sampling": "fixed"}}
-_FULL: Sections = {"scheme": {"name": "full"}}
 _LEAST_COST = 0.1  # of a round at capacity 1, however small the sub-model
 EQUAL_BYTES = "-equal-bytes"
 """Ways whose names end so have the rounds that the bytes of the setting's shortest run buy."""
 
 
-def _at(capacity: float) -> Sections:
-    return {"clients": {"capacities": [capacity]}}
+@dataclass(frozen=True)
+class Setting:
+    """What the ways of a question share.
+
+    Args:
+        title: what it is, in tables.
+        sections: of the configuration.
+        course: how long runs go on.
+        seeds: how many each way has.
+        seconds: of a core for a round of ten clients, evaluations included, measured on the
+            machine of docs/results.md with native kernels.
+        deviation: of the difference of two ways over seeds, the median over pairs of the 30-round
+            records in results/ (compare-rounds for L = 5, small for L = 2); None: no records.
+        rates: the grid of learning rates.
+        tuning_rounds: how long each is tried.
+    """
+
+    title: str
+    sections: Sections
+    course: Course
+    seeds: int
+    seconds: float
+    deviation: float | None = None
+    rates: tuple[float, ...] = (0.02, 0.05, 0.1)
+    tuning_rounds: int = 150
+    capacities: tuple[float, ...] = field(default=PAPER_CAPACITIES)
 
 
-def _rate(rate: float) -> Sections:
-    return {"local": {"lr": rate}}
+_ENGINE = {
+    "name": "local",
+    "kernels": "native" if find_compiler() else "torch",
+}  # of all runs alike
 
 
-TRIED_WAYS: dict[str, tuple[str, Sections]] = {
-    "rolling": ("rolling", _ROLLING),
-    "static": ("static", _STATIC),
-    "random": ("random (Bernoulli, Algorithm 1)", {"scheme": {"name": "random"}}),
-    "dropout": ("dropout (random, fixed size)", _DROPOUT),
-    "rolling-sequential": (
-        "rolling, sequential windows",
-        {"scheme": {"name": "rolling", "order": "sequential"}},
-    ),
-    "rolling-fill_in": ("rolling, fill_in", merge_sections(_ROLLING, _FILL_IN)),
-    "static-fill_in": ("static, fill_in", merge_sections(_STATIC, _FILL_IN)),
-    "dropout-fill_in": ("dropout, fill_in", merge_sections(_DROPOUT, _FILL_IN)),
-    "rolling-fixed": ("rolling, fixed capacities", merge_sections(_ROLLING, _FIXED_MODE)),
-    "static-fixed": ("static, fixed capacities", merge_sections(_STATIC, _FIXED_MODE)),
-    "dropout-fixed": ("dropout, fixed capacities", merge_sections(_DROPOUT, _FIXED_MODE)),
-    "dropout-independent": (
-        "dropout, layers drawn independently",
-        {"scheme": {"name": "random", "sampling": "fixed", "alignment": "independent"}},
-    ),
-    "rolling-rate-0.05": ("rolling, rate 0.05", merge_sections(_ROLLING, _rate(0.05))),
-    "rolling-rate-0.1": ("rolling, rate 0.1", merge_sections(_ROLLING, _rate(0.1))),
-    "static-rate-0.1": ("static, rate 0.1", merge_sections(_STATIC, _rate(0.1))),
-    "full": ("full (capacity 1)", merge_sections(_FULL, _at(1.0))),
-    "dropout-at-1-2": ("dropout, capacity 1/2", merge_sections(_DROPOUT, _at(1 / 2))),
-    "dropout-at-1-4": ("dropout, capacity 1/4", merge_sections(_DROPOUT, _at(1 / 4))),
-    "exclusive-fixed": (
-        "exclusive, fixed capacities, equal rounds",
-        merge_sections(_FULL, _FIXED_MODE),
-    ),
-    "exclusive-fixed-equal-bytes": (
-        "exclusive, fixed capacities, equal bytes",
-        merge_sections(_FULL, _FIXED_MODE),
-    ),
-    "exclusive-equal-bytes": ("exclusive, equal bytes", _FULL),
-    "full-equal-bytes": ("full, equal bytes", merge_sections(_FULL, _at(1.0))),
+def _cifar(heterogeneity: str, *capacities: float) -> Sections:
+    plain: dict[str, Any] = Variant("cifar10", heterogeneity, "rolling").settings(
+        Scale.CONVERGED, seed=0
+    )
+    sections = {name: dict(values) for name, values in plain.items() if isinstance(values, dict)}
+    sections.pop("scheme")
+    for key in ("schedule", "milestones", "decay"):  # the course has its own
+        sections["local"].pop(key)
+    own_sections: Sections = {"clients": {"capacities": list(capacities)}, "engine": _ENGINE}
+    return merge_sections(sections, own_sections)
+
+
+_LOCAL = {
+    "batch_size": 10,
+    "momentum": 0.9,
+    "weight_decay": 1e-3,
+    "clip": 1.0,
+    "absent_labels": "zero",
 }
-"""Title and sections by name."""
+
+
+def _fashion(examples: int, **clients: Any) -> Sections:
+    return {
+        "model": {"name": "cnn", "width": 16},
+        "data": {
+            "name": "fashion-mnist",
+            "examples": examples,
+            "held_out": 0.1,
+            "partition": "labels",
+            "labels_per_client": 5,
+        },
+        "clients": {
+            "count": 100,
+            "per_round": 10,
+            "capacity_mode": "dynamic",
+            "capacities": list(PAPER_CAPACITIES),
+            **clients,
+        },
+        "local": _LOCAL,
+        "train": {
+            "evaluate_every": 20,
+            "checkpoint_every": 100,
+            "evaluate_capacities": False,
+            "statistics_examples": 1_000,
+        },
+        "engine": _ENGINE,
+    }
+
+
+_MEAN_CAPACITY = 0.6
+_FASHION_COURSE = Course(400, 600, step=100, final=40, rule=FlatRule(window=5))
+_CIFAR_COURSE = Course(1_000, 1_500, step=250, final=100)
+
+
+def _smallest(smallest: float) -> Setting:
+    """Capacities 1 and a smaller one, in proportions that make the mean capacity 0.6."""
+    share = (_MEAN_CAPACITY - smallest) / (1 - smallest)
+    return Setting(
+        f"Fashion-MNIST, L = 5, capacities 1 and {Fraction(smallest)}, mean {_MEAN_CAPACITY:g}",
+        _fashion(10_000, capacities=[1.0, smallest], proportions=[share, 1 - share]),
+        _FASHION_COURSE,
+        seeds=10,
+        seconds=FASHION_SECONDS * 1.1,
+        capacities=(1.0, smallest),
+    )
+
+
+CIFAR_SECONDS = 0.7
+FASHION_SECONDS = 0.08
+WIDE_SECONDS = 0.95
+SETTINGS: dict[str, Setting] = {
+    "cifar-low": Setting(
+        "CIFAR-10, L = 5",
+        _cifar("low", *PAPER_CAPACITIES),
+        _CIFAR_COURSE,
+        seeds=3,
+        seconds=CIFAR_SECONDS,
+        deviation=0.0229,
+    ),
+    "cifar-high": Setting(
+        "CIFAR-10, L = 2",
+        _cifar("high", *PAPER_CAPACITIES),
+        _CIFAR_COURSE,
+        seeds=3,
+        seconds=CIFAR_SECONDS,
+        deviation=0.0241,
+    ),
+    "fashion": Setting(
+        "Fashion-MNIST, L = 5",
+        _fashion(10_000),
+        _FASHION_COURSE,
+        seeds=10,
+        seconds=FASHION_SECONDS,
+    ),
+    "fashion-1-2": _smallest(1 / 2),
+    "fashion-1-4": _smallest(1 / 4),
+    "fashion-1-8": _smallest(1 / 8),
+    "fashion-1-16": _smallest(1 / 16),
+    "overfit": Setting(
+        "Fashion-MNIST, 18 images a client",
+        merge_sections(
+            _fashion(2_000),
+            {
+                "model": {"scaler": True},  # logits of the whole model as large as those trained
+                "data": {"labels_per_client": 10},  # fewer labels each, and it never fits all
+                "local": {"weight_decay": 0.0, "epochs": 5},
+                "train": {"evaluate_train": True},
+            },
+        ),
+        Course(900, 900, step=1, final=90),
+        seeds=10,
+        seconds=0.06,
+    ),
+    "table3": Setting(
+        "CIFAR-10, L = 2, capacities 1/4 and 1/8",
+        _cifar("high", 1 / 4, 1 / 8),
+        Course(2_000, 2_000, step=1, final=200),
+        seeds=3,
+        seconds=CIFAR_SECONDS / 4,
+        deviation=0.0241,
+        capacities=(1 / 4, 1 / 8),
+    ),
+    "cifar-wide": Setting(
+        "CIFAR-10, L = 5, width 16",
+        merge_sections(_cifar("low", *PAPER_CAPACITIES), {"model": {"width": 16}}),
+        _CIFAR_COURSE,
+        seeds=3,
+        seconds=WIDE_SECONDS,
+        deviation=0.0229,
+    ),
+    "factors": Setting(
+        "CIFAR-10, L = 5, width 4, 100 images a client",
+        merge_sections(
+            _cifar("low", *PAPER_CAPACITIES), {"model": {"width": 4}, "data": {"examples": 10_500}}
+        ),
+        Course(400, 400, step=1, final=40),
+        seeds=3,
+        seconds=0.25,
+        tuning_rounds=100,
+    ),
+}
+"""In the order in which they are run: main questions first."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One run of a way for each seed.
+
+    Args:
+        slug: its name in folders.
+        config: its configuration, by seed.
+        course: how long its runs go on.
+        seeds: how many there are.
+        rates: the grid of learning rates; none: as configured.
+        tuning_rounds: how long each of those is tried.
+        seconds: what a round takes of a core, as measured or guessed.
+        group: what it shares with those that it is compared with: the setting.
+    """
+
+    slug: str
+    config: Callable[[int], Config]
+    course: Course
+    seeds: Sequence[int]
+    rates: Sequence[float] = ()
+    tuning_rounds: int = 0
+    seconds: float = 1.0
+    group: str = ""
+
+    def config_at(self, seed: int, rate: float | None) -> Config:
+        """Its configuration with a learning rate."""
+        config = self.config(seed)
+        if rate is None:
+            return config
+        return config.model_copy(update={"local": config.local.with_values(lr=rate)})
+
+    @property
+    def tuning_seconds(self) -> float:
+        """What its grid takes of a core."""
+        return len(self.rates) * self.tuning_rounds * self.seconds
+
+    @property
+    def least_seconds(self) -> float:
+        """What its runs take at least: flat as soon as anybody asks."""
+        return len(self.seeds) * self.course.shortest * self.seconds
+
+    @property
+    def most_seconds(self) -> float:
+        """And at most: never flat."""
+        return len(self.seeds) * self.course.longest * self.seconds
 
 
 @dataclass(frozen=True)
@@ -91,7 +273,7 @@ class Candidate:
     @property
     def title(self) -> str:
         """Its name in tables."""
-        return TRIED_WAYS[self.way][0]
+        return WAYS[self.way][0]
 
     @property
     def members(self) -> dict[float, str]:
@@ -105,14 +287,9 @@ class Candidate:
         return {c: f"{self.slug}-at-{c:g}" for c in SETTINGS[self.setting].capacities}
 
     def config(self, seed: int, capacity: float | None = None) -> Config:
-        """Its configuration, or that of the run of one capacity.
-
-        Args:
-            seed: all randomness follows from it.
-            capacity: whose run, where every capacity has its own.
-        """
+        """Its configuration, or that of the run of one capacity."""
         setting = SETTINGS[self.setting]
-        sections = merge_sections(setting.sections, TRIED_WAYS[self.way][1])
+        sections = merge_sections(setting.sections, WAYS[self.way][1])
         slug = self.slug
         if capacity is not None:
             slug = self.members[capacity]
@@ -124,18 +301,14 @@ class Candidate:
         return parse(plain)
 
     def contenders(self, seeds: int | None = None) -> list[Contender]:
-        """What has to be run for it.
-
-        Args:
-            seeds: how many runs of each; None: as many as the setting has.
-        """
+        """What has to be run for it."""
         setting = SETTINGS[self.setting]
         whole = Contender(
             self.slug,
             self.config,
             setting.course,
             range(seeds or setting.seeds),
-            () if "lr" in TRIED_WAYS[self.way][1].get("local", {}) else setting.rates,
+            () if "lr" in WAYS[self.way][1].get("local", {}) else setting.rates,
             setting.tuning_rounds,
             setting.seconds * _cost(self.way, setting),
             self.setting,
@@ -177,10 +350,6 @@ def equal_course(candidate: Candidate, setting: Setting) -> Course:
     """The rounds of a way that send no more bytes than the setting's mixture in its shortest run.
 
     Bytes go by the square of a capacity, as parameters do; what a run really sent is in its record.
-
-    Args:
-        candidate: whose.
-        setting: its setting.
     """
     squares = [c * c for c in setting.capacities]
     times = sum(squares) / fmean(squares) if candidate.members else 1 / fmean(squares)

@@ -1,8 +1,8 @@
-"""Saying what converged runs came to: answers with intervals, results, rates, a figure each."""
+"""What converged runs came to: answers with intervals, results, rates, a figure each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import fill
@@ -13,8 +13,14 @@ import numpy as np
 from submodel.amounts import si
 from submodel.experiments import (
     JUDGEMENT_HEADINGS,
+    LEAST_SEEDS,
+    LEVEL,
+    MEASURES,
+    PLUS_MINUS,
     Judgement,
+    Line,
     VariantRecord,
+    counted,
     describe_judgement,
     judge,
     number,
@@ -34,43 +40,133 @@ from submodel.presentation import (
     whole_ticks,
     with_style,
 )
-from submodel_lab.converged.candidates import Candidate
-from submodel_lab.converged.equal_loss import differences_at_equal_loss
+from submodel_lab.converged.candidates import SETTINGS, Candidate
+from submodel_lab.converged.converge import RateTable
 from submodel_lab.converged.questions import AT_ROUND, EQUAL_LOSS, Contrast, OpenQuestion
-from submodel_lab.converged.rates import RateTable
-from submodel_lab.converged.remarks import (
-    CandidateRecords,
-    effort_words,
-    flatness_words,
-    reading_words,
-    rest_words,
-)
-from submodel_lab.converged.settings import SETTINGS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
     from matplotlib.figure import Figure
 
+_GRIDS = ("grid of rates", "grids of rates")
 _TITLE = 44  # characters of a line over one of two plots
-ANSWER_HEADINGS = (
-    *("setting", "difference", "measure", "in its favour", "seeds that agree"),
-    *(*JUDGEMENT_HEADINGS, "verdict"),
-)
 _RESULT_HEADINGS = (
     *("setting", "way", "rounds", "flat", "traffic", "FLOPs", "test accuracy", "train accuracy"),
     *("mean over sizes", "smallest size", "worst quarter"),
 )
 
 
+def differences_at_equal_loss(
+    better: VariantRecord, worse: VariantRecord, measure: str
+) -> list[float]:
+    """By how much a gap of one is smaller than the other's where train losses are equal, by seed.
+
+    The loss is the lowest that both reached; each is read where it first got there, between two
+    evaluations by proportion.
+    """
+    others = {run.seed: run.lines for run in worse.runs}
+    differences = []
+    for run in better.runs:
+        if run.seed in others:
+            pair = run.lines, others[run.seed]
+            loss = max(min(line["train_eval_loss"] for line in lines) for lines in pair)
+            first, second = (value_at_loss(lines, loss, measure) for lines in pair)
+            differences.append(second - first)
+    return differences
+
+
+def value_at_loss(lines: Sequence[Line], loss: float, measure: str) -> float:
+    """A measure of a run where its train loss first came down to a value.
+
+    >>> losses, tests = (1.0, 0.5, 0.7), (1.0, 0.75, 0.9)
+    >>> lines = [{"train_eval_loss": a, "test_loss": b} for a, b in zip(losses, tests)]
+    >>> value_at_loss(lines, 0.75, "loss gap")
+    0.125
+    """
+    values = [MEASURES[measure](line) for line in lines]
+    losses = [line["train_eval_loss"] for line in lines]
+    place = next(i for i, value in enumerate(losses) if value <= loss)
+    if place == 0:
+        return values[0]
+    ends = losses[place], losses[place - 1]  # rising, as interpolation wants it
+    return float(np.interp(loss, ends, (values[place], values[place - 1])))
+
+
+CandidateRecords = Mapping[Candidate, VariantRecord]
+"""What came out, by candidate."""
+
+
+def effort_words(results: CandidateRecords, tables: Sequence[RateTable]) -> str:
+    """How many runs there were, what they took of a core with their rates, and where."""
+    runs = [run for record in results.values() for run in record.runs]
+    run_seconds = [run.core_seconds for run in runs if run.core_seconds is not None]
+    grid_seconds = [t.core_seconds for t in tables if t.core_seconds is not None]
+    text = f"{len(runs)} runs"
+    if len(run_seconds) < len(runs):  # what rounds took by the clock, whoever had the core
+        return f"{text}, {sum(run.seconds for run in runs) / 3600:.2f} hours of rounds by the clock"
+    if grid_seconds:
+        text += f" and {counted(len(grid_seconds), *_GRIDS)}"
+    machines = " and ".join(dict.fromkeys(run.machine for run in runs if run.machine))
+    hours = (sum(run_seconds) + sum(grid_seconds)) / 3600
+    others = len(tables) - len(grid_seconds)
+    was = "was" if others == 1 else "were"
+    rest = f"; {counted(others, *_GRIDS)} {was} not timed" if others else ""
+    return f"{text}, {hours:.2f} core-hours on {machines}{rest}"
+
+
+def rest_words(question: OpenQuestion, results: CandidateRecords) -> list[str]:
+    """What of a question has not been run: ways that lack seeds, setting by setting."""
+    missing: dict[str, list[str]] = {}
+    for candidate in question.candidates:
+        setting = SETTINGS[candidate.setting]
+        count = len(results[candidate].runs) if candidate in results else 0
+        if count < setting.seeds:
+            text = f"{candidate.title} {count} of {setting.seeds}"
+            missing.setdefault(setting.title, []).append(text)
+    if not missing:
+        return []
+    words = "; ".join(f"{title}: {', '.join(ways)}" for title, ways in missing.items())
+    return [f"**Still to run** (seeds there are of those planned). {words}.", ""]
+
+
+def reading_words(judgements: Sequence[Judgement]) -> str:
+    """What the verdicts of a question mean, whose contrasts may have several numbers of seeds."""
+    counts = sorted({len(one.differences) for one in judgements if one.p is not None})
+    if not counts:
+        return f"Nothing is decided yet: a verdict takes {LEAST_SEEDS} seeds of both ways."
+    return (
+        f"'holds': a paired t-test over the seeds that both ways have "
+        f"({' or '.join(map(str, counts))}) finds p < {LEVEL:g}, corrected for all contrasts of "
+        "the same measure here (Holm); 'reversed': it finds so of the opposite; 'undecided' "
+        "does not mean equal. An interval is that of the mean difference, each by itself, not "
+        f"corrected. {PLUS_MINUS}"
+    )
+
+
+def flatness_words(results: CandidateRecords) -> list[str]:
+    """When runs count as flat, setting by setting."""
+    words = []
+    for name in dict.fromkeys(candidate.setting for candidate in results):
+        setting = SETTINGS[name]
+        course, every = setting.course, setting.sections["train"]["evaluate_every"]
+        words.append(
+            f"- {setting.title}: flat where {course.rule.describe(every)}, on the held-out part; "
+            f"asked from round {course.least} on, at most {course.most} rounds, then "
+            f"{course.final} at a tenth of the learning rate."
+        )
+    return words
+
+
+ANSWER_HEADINGS = (
+    *("setting", "difference", "measure", "in its favour", "seeds that agree"),
+    *(*JUDGEMENT_HEADINGS, "verdict"),
+)
+
+
 def judge_question(
     question: OpenQuestion, results: CandidateRecords
 ) -> list[tuple[Contrast, Judgement]]:
-    """The contrasts of a question that were run; those of a measure are judged together.
-
-    Args:
-        question: whose contrasts.
-        results: what came out, by candidate.
-    """
+    """The contrasts of a question that were run; those of a measure are judged together."""
     judgements: dict[Contrast, Judgement] = {}
     for family in question.families:
         contrasts = [c for c in family if all(side in results for side in c.sides)]
@@ -80,12 +176,7 @@ def judge_question(
 
 
 def answer_rows(question: OpenQuestion, results: CandidateRecords) -> list[list[str]]:
-    """What each contrast of a question came to; those not run are left out.
-
-    Args:
-        question: whose contrasts.
-        results: what came out, by candidate.
-    """
+    """What each contrast of a question came to; those not run are left out."""
     rows = []
     for contrast, one in judge_question(question, results):
         better, worse = contrast.sides
@@ -105,12 +196,7 @@ def answer_rows(question: OpenQuestion, results: CandidateRecords) -> list[list[
 
 
 def plain_answers(question: OpenQuestion, results: CandidateRecords) -> list[dict[str, Any]]:
-    """What each contrast of a question came to, as plain values.
-
-    Args:
-        question: whose contrasts.
-        results: what came out, by candidate.
-    """
+    """What each contrast of a question came to, as plain values."""
     return [
         {
             "setting": SETTINGS[contrast.setting].title,
@@ -124,12 +210,7 @@ def plain_answers(question: OpenQuestion, results: CandidateRecords) -> list[dic
 
 
 def differences_of(contrast: Contrast, results: CandidateRecords) -> list[float]:
-    """What a contrast came to, seed by seed.
-
-    Args:
-        contrast: of two candidates that have results.
-        results: what came out, by candidate.
-    """
+    """What a contrast came to, seed by seed."""
     better, worse = (results[side] for side in contrast.sides)
     if contrast.measure.endswith(EQUAL_LOSS):
         measure = contrast.measure.removesuffix(EQUAL_LOSS)
@@ -143,9 +224,6 @@ def differences_of(contrast: Contrast, results: CandidateRecords) -> list[float]
 def base_measure(measure: str) -> str:
     """What is measured, wherever it is read.
 
-    Args:
-        measure: of a contrast.
-
     >>> base_measure("accuracy at round 100"), base_measure("loss gap at equal train loss")
     ('accuracy', 'loss gap')
     """
@@ -153,11 +231,7 @@ def base_measure(measure: str) -> str:
 
 
 def result_rows(results: CandidateRecords) -> list[list[str]]:
-    """Every candidate after its last round.
-
-    Args:
-        results: what came out, by candidate.
-    """
+    """Every candidate after its last round."""
     return [_result_row(candidate, record) for candidate, record in results.items()]
 
 
@@ -180,11 +254,7 @@ def _result_row(candidate: Candidate, record: VariantRecord) -> list[str]:
 
 
 def rate_rows(tables: Sequence[RateTable]) -> list[list[str]]:
-    """The learning rates that were tried, by held-out accuracy, and the one that was taken.
-
-    Args:
-        tables: of all contenders.
-    """
+    """The learning rates that were tried, by held-out accuracy, and the one that was taken."""
     return [
         [
             table.slug,
@@ -200,11 +270,7 @@ def rate_rows(tables: Sequence[RateTable]) -> list[list[str]]:
 
 @with_style
 def draw_question(results: CandidateRecords) -> Figure:
-    """Test accuracy to the end, a plot for each setting.
-
-    Args:
-        results: what came out of a question's candidates.
-    """
+    """Test accuracy to the end, a plot for each setting."""
     settings = list(dict.fromkeys(candidate.setting for candidate in results))
     columns = min(2, len(settings))
     rows = -(-len(settings) // columns)
@@ -231,12 +297,7 @@ def _draw_setting(plot: Plot, results: CandidateRecords) -> None:
 
 
 def results_of(question: OpenQuestion, results: CandidateRecords) -> CandidateRecords:
-    """What came out of a question's own candidates.
-
-    Args:
-        question: whose candidates.
-        results: of these and others.
-    """
+    """What came out of a question's own candidates."""
     return {c: results[c] for c in question.candidates if c in results}
 
 
@@ -247,15 +308,7 @@ def question_lines(
     command: str,
     picture: str,
 ) -> list[str]:
-    """The answers, the results behind them and the rates as Markdown, below a heading.
-
-    Args:
-        question: what was asked.
-        results: what came out of its candidates, as far as they were run.
-        tables: of learning rates.
-        command: what runs it.
-        picture: where the figure is, from the page.
-    """
+    """The answers, the results behind them and the rates as Markdown, below a heading."""
     lines = [f"`{command}`: {effort_words(results, tables)}.", ""]
     if not results:
         lines = [f"`{command}`: not run yet.", ""]
@@ -295,15 +348,7 @@ def write_question(
     command: str,
     folder: Path,
 ) -> Path:
-    """The answers, the results behind them, the rates and a figure as one page; its path.
-
-    Args:
-        question: what was asked.
-        results: what came out of candidates, as far as they were run.
-        tables: of learning rates.
-        command: what runs it.
-        folder: where the page goes.
-    """
+    """The answers, the results behind them, the rates and a figure as one page; its path."""
     page, picture = folder / f"{question.name}.md", folder / f"{question.name}.png"
     own_results = results_of(question, results)
     if own_results:

@@ -12,7 +12,7 @@ from rich.console import Console
 from submodel.config import Config
 from submodel.errors import ConfigError
 from submodel.experiments import ComparisonPlan, Course, Findings, Runner, Way, WayRecord
-from submodel_lab.converged.contenders import Contender
+from submodel_lab.converged.candidates import Contender
 from submodel_lab.converged.converge import converge
 
 _GRID = (0.4, 1.0, 2.0)  # times local.lr
@@ -21,9 +21,6 @@ _TUNING_SHARE = 0.15  # of the rounds before anybody asks whether a run is flat
 
 def course_of(config: Config) -> Course:
     """The course whose shortest run has the configured rounds, the last of them after the decay.
-
-    Args:
-        config: with ``local.schedule = "step"`` and one milestone.
 
     >>> from submodel.config import parse
     >>> step = {"schedule": "step", "milestones": [1000]}
@@ -50,12 +47,7 @@ def course_of(config: Config) -> Course:
 
 
 def describe_course(course: Course, every: int) -> str:
-    """How long runs go on, in words.
-
-    Args:
-        course: theirs.
-        every: rounds between evaluations.
-    """
+    """How long runs go on, in words."""
     return (
         f"until flat: {course.rule.describe(every)}, on the held-out part; {course.least} to "
         f"{course.most} rounds, then {course.final} at {course.decay:g} of the rate"
@@ -63,11 +55,7 @@ def describe_course(course: Course, every: int) -> str:
 
 
 def contenders_of_plan(plan: ComparisonPlan) -> list[Contender]:
-    """What has to be run; a way that sets ``local.lr`` keeps it, others choose from a grid.
-
-    Args:
-        plan: of `plan_comparison`.
-    """
+    """What has to be run; a way that sets ``local.lr`` keeps it, others choose from a grid."""
     return [_contender(part, plan.configs[part.slug]) for runs in plan.runs for part in runs.parts]
 
 
@@ -92,15 +80,7 @@ def _with_seed(config: Config, seed: int) -> Config:
 def run_to_the_end(
     plan: ComparisonPlan, out: Path, jobs: int | None, console: Console, command: str
 ) -> Findings:
-    """Choose rates, run what is not finished yet, and keep the records.
-
-    Args:
-        plan: of `plan_comparison`.
-        out: where everything goes.
-        jobs: how many runs at a time; None: one per core.
-        console: shows how it goes.
-        command: what started it.
-    """
+    """Choose rates, run what is not finished yet, and keep the records."""
     runner = Runner(out, jobs or os.cpu_count() or 1, console)
     contenders = contenders_of_plan(plan)
     records = converge(runner, contenders, out / "records")

@@ -9,8 +9,7 @@ from typing import Any
 
 from submodel.model import BACKWARD, Axes, CostModel, inspect_axes, prefix_cut, subject
 from submodel.presentation import markdown_table
-from submodel_lab.paper.plans import EXPERIMENTS
-from submodel_lab.paper.variants import DATASETS, Scale, Variant
+from submodel_lab.paper.experiments import DATASETS, EXPERIMENTS, Scale, Variant
 
 PEAKS = {
     "NVIDIA A100 (float32)": 19.5e12,
@@ -33,13 +32,7 @@ def _net(classes: int, width: int) -> tuple[CostModel, Axes]:
 
 
 def forward_flops(classes: int, width: int, capacity: float) -> int:
-    """What one image costs the net of the paper, cut to a capacity, in a forward pass.
-
-    Args:
-        classes: of the data.
-        width: of the net.
-        capacity: of the client.
-    """
+    """What one image costs the net of the paper, cut to a capacity, in a forward pass."""
     costs, axes = _net(classes, width)
     return costs.forward_flops(prefix_cut(axes, capacity))
 
@@ -48,9 +41,6 @@ def run_flops(variant: Variant) -> float:
     """What a run at the scale of the paper costs: training, and the evaluations on the way.
 
     Clients draw their capacities alike; evaluations score all training and test images.
-
-    Args:
-        variant: which.
     """
     plain: dict[str, Any] = variant.settings(Scale.PAPER, seed=0)
     clients, train = plain["clients"], plain["train"]

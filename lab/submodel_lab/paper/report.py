@@ -1,4 +1,4 @@
-"""Saying what came out: figures with bands, tables beside the paper's numbers, claims."""
+"""What the paper's experiments came to: figures with bands, tables beside its numbers, claims."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ from submodel.presentation import (
     whole_ticks,
     with_style,
 )
-from submodel_lab.paper.plans import Claim, Experiment
-from submodel_lab.paper.variants import Variant
+from submodel_lab.paper.experiments import Claim, Experiment, Variant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
     from matplotlib.figure import Figure
 
-Records = Mapping[Variant, VariantRecord]
 _CURVES = {"loss": "test loss", "accuracy": "test accuracy"}
 _GAPS = {"loss gap": "|test - train| loss", "accuracy gap": "|test - train| accuracy"}
+
+
+Records = Mapping[Variant, VariantRecord]
 
 
 def _settings(records: Records) -> list[tuple[tuple[str, str], list[Variant]]]:
@@ -56,12 +57,7 @@ def _settings(records: Records) -> list[tuple[tuple[str, str], list[Variant]]]:
 
 @with_style
 def draw_experiment(experiment: Experiment, records: Records) -> Figure:
-    """A row of two plots for every setting.
-
-    Args:
-        experiment: What is drawn of it: curves, or gaps after the last round.
-        records: What came out, by variant.
-    """
+    """A row of two plots for every setting."""
     settings = _settings(records)
     places = {title: place for place, title in enumerate(dict.fromkeys(v.title for v in records))}
     heights = [_height(experiment, len(variants)) for _, variants in settings]
@@ -140,12 +136,7 @@ def result_table(records: Records) -> Iterator[str]:
 def claim_sides(
     experiment: Experiment, records: Records
 ) -> Iterator[tuple[Claim, str, Variant, Variant]]:
-    """Every claim in each of its settings, and the two variants that it speaks of.
-
-    Args:
-        experiment: Whose claims.
-        records: What came out, by variant; claims without are left out.
-    """
+    """Every claim in each of its settings, and the two variants that it speaks of."""
     for claim in experiment.claims:
         for dataset, split in dict.fromkeys((v.dataset, v.split) for v in records):
             for setting in claim.settings:
@@ -164,12 +155,7 @@ def _judged_sides(
 
 
 def claim_rows(experiment: Experiment, records: Records) -> list[list[str]]:
-    """What is claimed, by how much it holds here, and the verdict; all are judged together.
-
-    Args:
-        experiment: Whose claims.
-        records: What came out, by variant.
-    """
+    """What is claimed, by how much it holds here, and the verdict; all are judged together."""
     return [
         [
             *(claim.text, setting, number(claim.measure, one.differences, sign=True)),
@@ -181,12 +167,7 @@ def claim_rows(experiment: Experiment, records: Records) -> list[list[str]]:
 
 
 def plain_claims(experiment: Experiment, records: Records) -> list[dict[str, Any]]:
-    """The claims and what became of each, as plain values.
-
-    Args:
-        experiment: Whose claims.
-        records: What came out, by variant.
-    """
+    """The claims and what became of each, as plain values."""
     return [
         {
             "claim": claim.text,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from submodel.experiments import Base, ComparisonScale, base_of
 from submodel_lab.converged.to_the_end import run_to_the_end
-from submodel_lab.paper.variants import DATASETS, Scale, Variant
+from submodel_lab.paper.experiments import DATASETS, Scale, Variant
 
 
 def scale_base(scale: Scale) -> Base:

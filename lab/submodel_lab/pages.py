@@ -1,23 +1,32 @@
-"""A study of the theory lab as a page shows it, from the JSON and the picture that it wrote."""
+"""The sections of a page that the laboratory adds: claims of records, and studies."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from submodel.errors import SubmodelError, plain
+from submodel.experiments import VariantRecord, how_to_read
 from submodel.files import UnreadableError, read_typed
 from submodel.report import PageStudy, PageTable, finite, shorten
+from submodel_lab.converged.agenda import read_available
+from submodel_lab.converged.candidates import SETTINGS
+from submodel_lab.converged.questions import QUESTIONS
+from submodel_lab.converged.report import ANSWER_HEADINGS, answer_rows
+from submodel_lab.paper.experiments import DATASETS, EXPERIMENTS, Scale, Split, Variant
+from submodel_lab.paper.report import PAPER_CLAIM_HEADINGS, claim_rows
 from submodel_lab.theory.results import format_number
 
 _LARGEST = 1 << 26  # bytes of the JSON
 _LARGEST_PICTURE = 1 << 20
 _PNG = b"\x89PNG\r\n\x1a\n"
+_DATASETS = tuple(dict.fromkeys(name for names in DATASETS.values() for name in names))
 _CLAIM_HEADINGS = ("statement", "in", "case", "quantity", "measured", "exact", "stated", "holds")
 
 
@@ -38,22 +47,14 @@ class _File(BaseModel):
 _FILE = TypeAdapter(_File)
 
 
-def read_studies(folder: Path) -> list[PageStudy]:
-    """The studies of a folder, by the files that they wrote.
-
-    Args:
-        folder: what was given as ``--out``.
-    """
+def studies(folder: Path) -> list[PageStudy]:
+    """The studies of a folder, by the files that they wrote."""
     return [read_study(path) for path in sorted(folder.glob("*.json"))
             if path.with_name(f"{path.stem}-claims.csv").is_file()]  # fmt: skip
 
 
 def read_study(path: Path) -> PageStudy:
-    """A study by its JSON.
-
-    Args:
-        path: of the file; the picture lies beside it.
-    """
+    """A study by its JSON."""
     try:
         content = read_typed(_FILE, path, _LARGEST)
     except UnreadableError as error:
@@ -63,7 +64,7 @@ def read_study(path: Path) -> PageStudy:
         name=content.study,
         title=content.title,
         settings={key: shorten(json.dumps(value)) for key, value in content.settings.items()},
-        claims=_claims(content.claims),
+        claims=_study_claims(content.claims),
         headings=headings,
         rows=[[_cell(row.get(name)) for name in headings] for row in content.rows],
         notes=content.notes,
@@ -73,7 +74,7 @@ def read_study(path: Path) -> PageStudy:
     )
 
 
-def _claims(claims: Sequence[Mapping[str, Any]]) -> PageTable:
+def _study_claims(claims: Sequence[Mapping[str, Any]]) -> PageTable:
     rows = []
     for claim in claims:
         text = _number(claim.get("estimate"))
@@ -116,3 +117,46 @@ def _picture(path: Path) -> str:
     if not content.startswith(_PNG) or len(content) > _LARGEST_PICTURE:
         return ""
     return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+
+
+def titles(records: Mapping[str, VariantRecord]) -> dict[str, str]:
+    """What the recorded variants of the paper and ways of questions are called, by their slugs."""
+    variants = {v.slug: v for name in EXPERIMENTS for v in _variants(name) if v.slug in records}
+    has_several = len({variant.dataset for variant in variants.values()}) > 1
+    found = {
+        slug: f"{f'{v.dataset}, ' if has_several else ''}{v.heterogeneity}: {v.title}"
+        for slug, v in variants.items()
+    }
+    for candidate in (c for question in QUESTIONS.values() for c in question.candidates):
+        title = f"{SETTINGS[candidate.setting].title}: {candidate.title}"
+        found[candidate.slug] = title
+        for capacity, slug in candidate.members.items():
+            found[slug] = f"{title}, {Fraction(capacity)}"
+    return found
+
+
+def tables(folder: Path, records: Mapping[str, VariantRecord]) -> list[PageTable]:
+    """The claims that can be judged by some records, an experiment or question each."""
+    found = []
+    for name, experiment in EXPERIMENTS.items():
+        by_variant = {v: records[v.slug] for v in _variants(name) if v.slug in records}
+        if rows := claim_rows(experiment, by_variant):
+            seeds = min(len(record.runs) for record in by_variant.values())
+            title, note = f"{name}: {experiment.title}", how_to_read(seeds, len(rows))
+            found.append(PageTable(title, PAPER_CLAIM_HEADINGS, rows, note, verdicts="verdict"))
+    questions = list(QUESTIONS.values())
+    results, _ = read_available(questions, folder)
+    for question in questions if results else ():
+        if rows := answer_rows(question, results):
+            seeds = min(len(record.runs) for record in results.values())
+            note = how_to_read(seeds, len(rows))
+            found.append(PageTable(question.title, ANSWER_HEADINGS, rows, note, "verdict"))
+    return found
+
+
+def _variants(experiment: str) -> list[Variant]:
+    return [
+        variant
+        for split in Split
+        for variant in EXPERIMENTS[experiment].variants(Scale.SMALL, _DATASETS, split)
+    ]
