@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from submodel.config.config import Config
-from submodel.config.mistakes import section_class
-from submodel.config.trackers import TRACKERS
+from submodel.config.reading import section_class
+from submodel.config.sections import TRACKERS, Config
 from submodel.data.registry import AUGMENTATIONS, TOKENS
 from submodel.plugins import Kind, find
 from submodel.tasks.registry import METRICS

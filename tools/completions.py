@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 
 from submodel.cli.completion import KeyEntry
 from submodel.config import Config
-from submodel.config.mistakes import section_class
+from submodel.config.reading import section_class
 from submodel.plugins import Kind
 from tools.components import words_of
 from tools.rooms import ROOT

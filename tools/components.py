@@ -10,8 +10,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from submodel.config import Config
-from submodel.config.mistakes import section_class
-from submodel.config.trackers import TRACKERS
+from submodel.config.reading import section_class
+from submodel.config.sections import TRACKERS
 from submodel.data.registry import AUGMENTATIONS
 from submodel.options import Section
 from submodel.plugins import Kind

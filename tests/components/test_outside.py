@@ -18,9 +18,8 @@ from torch import Tensor
 import submodel as library
 from submodel.algorithm.types import State
 from submodel.config import parse
-from submodel.config.config import Config
-from submodel.config.mistakes import section_class
-from submodel.config.trackers import TRACKERS
+from submodel.config.reading import section_class
+from submodel.config.sections import TRACKERS, Config
 from submodel.data.registry import AUGMENTATIONS, TOKENS
 from submodel.errors import ConfigError
 from submodel.plugins import Kind

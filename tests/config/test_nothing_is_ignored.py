@@ -10,7 +10,7 @@ from torch import nn
 
 import submodel as library
 from submodel.config import Config, parse
-from submodel.config.mistakes import section_class
+from submodel.config.reading import section_class
 from submodel.errors import ConfigError
 from submodel.options import compose
 from submodel.plugins import Kind

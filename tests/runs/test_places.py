@@ -12,7 +12,7 @@ import torch
 
 import submodel as package
 from submodel.config import parse
-from submodel.config.places import located, made_absolute, paths_in
+from submodel.config.meaning import located, made_absolute, paths_in
 from submodel.errors import ConfigError
 from submodel.runs.folder import RunFolder
 from tests.support.commands import Command

@@ -12,7 +12,7 @@ from hypothesis.strategies import SearchStrategy
 from pydantic.fields import FieldInfo
 
 from submodel.config import Config, DevicesSection, parse
-from submodel.config.mistakes import section_class
+from submodel.config.reading import section_class
 from submodel.errors import ConfigError
 from submodel.plugins import Kind
 from submodel.schemes.registry import SCHEMES

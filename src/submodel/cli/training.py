@@ -267,8 +267,7 @@ def resume_command(run: RunPath, settings: SetOptions = None, as_json: AsJson = 
         curves: the picture of its curves; null without matplotlib
     """
     from submodel.config import read
-    from submodel.config.meaning import differences
-    from submodel.config.places import PLACE_KEYS, paths_in
+    from submodel.config.meaning import PLACE_KEYS, differences, paths_in
     from submodel.report.plain import plain_end
     from submodel.runs.open import Run
 

@@ -3,27 +3,24 @@
 It composes the keys that components declare. They import only `submodel.options`, not this package.
 """
 
-from submodel.config.comments import keep_comments
-from submodel.config.config import Config
 from submodel.config.meaning import differences
-from submodel.config.method import (
+from submodel.config.reading import override, parse, read
+from submodel.config.sections import (
+    AxesSection,
+    ClientsSection,
+    Config,
+    DataSection,
     DevicesSection,
     EngineSection,
     LocalSection,
     MergeSection,
+    ModelSection,
     SchemeSection,
     ServerSection,
+    TaskSection,
     TrainSection,
 )
-from submodel.config.reading import override, parse, read
-from submodel.config.subject import (
-    AxesSection,
-    ClientsSection,
-    DataSection,
-    ModelSection,
-    TaskSection,
-)
-from submodel.config.writing import describe, given_names, to_toml
+from submodel.config.writing import describe, given_names, keep_comments, to_toml
 
 __all__ = [
     "AxesSection",

@@ -1,20 +1,23 @@
-"""What a configuration means, key by key, however it is spelt; what a run that goes on may change.
+"""What a configuration means, however it is spelt; its paths; what a run that goes on may change.
 
 A checkpoint keeps the configuration that it was made with. Two configurations are compared by their
 checked values, so neither the spelling of a number nor a key that a later version adds, with a
-default, makes them different.
+default, makes them different. A relative path is one from the working folder; a run keeps the
+folder that it was begun in, so that it can go on in another.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from submodel.config.config import Config
-from submodel.config.places import PLACE_KEYS, paths_in
-from submodel.config.plain import shorten
+from submodel.config.reading import shorten
+from submodel.config.sections import Config
 from submodel.local.registry import SCHEDULES
-from submodel.options import Section
+from submodel.options import Section, is_path_key
 
 CHANGEABLE = (
     "name",
@@ -30,6 +33,15 @@ CHANGEABLE = (
 """What may change when a run goes on: nothing here shapes the rounds behind it."""
 RATE_KEYS = ("local.schedule", "local.milestones", "local.decay")
 """What may change where the learning rates of the rounds behind stay what they were."""
+PLACE_KEYS = (
+    "data.name",
+    "data.path",
+    "data.source",
+    "data.test_path",
+    "data.tokens",
+    "model.weights",
+)
+"""Keys that say where something is; what is found there is compared with what a run began with."""
 _SCORE_KEYS = ("train.evaluate_capacities", "train.evaluate_train", "train.evaluate_train_examples",
            "train.evaluate_clients", "train.statistics", "train.statistics_examples")  # fmt: skip
 _UNSET = "null"
@@ -76,12 +88,7 @@ def differences(then: Config, now: Config) -> dict[str, tuple[str, str]]:
 
 
 def refusals(then: Config, now: Config, rounds_behind: int) -> list[str]:
-    """Why a run, begun as ``then``, cannot go on as ``now``; empty if it can.
-
-    Args:
-        then: the configuration that it began with.
-        now: the one that it is to go on with.
-        rounds_behind: how many rounds it has already.
+    """Why a run that was begun as ``then`` cannot go on as ``now``; empty if it can.
 
     >>> from submodel.config import parse
     >>> refusals(Config(), parse({"train": {"rounds": 300}}), 200)
@@ -143,3 +150,74 @@ def _spell(value: object) -> str:
 
 def _show(spelling: str) -> str:
     return "unset" if spelling == _UNSET else shorten(spelling)
+
+
+def paths_in(config: Config) -> dict[str, Path]:
+    """The paths that a configuration has, by key; those in names such as ``csv:PATH`` too.
+
+    >>> from submodel.config import parse
+    >>> paths_in(parse({"data": {"name": "csv:a.csv", "test_path": "b.csv"}}))
+    {'data.name': PosixPath('a.csv'), 'data.test_path': PosixPath('b.csv')}
+    """
+    found: dict[str, Path] = {}
+
+    def note(key: str, path: Path) -> Path:
+        found[key] = path
+        return path
+
+    _with_paths(config, note)
+    return found
+
+
+def located(config: Config, begun_in: Path | None) -> Config:
+    """The configuration with relative paths from the folder that a run was begun in, if known.
+
+    Paths that are not there stay as they are.
+    """
+    if begun_in is None or begun_in == Path.cwd():
+        return config
+    return _with_paths(
+        config, lambda _, path: there if (there := begun_in / path).exists() else path
+    )
+
+
+def made_absolute(config: Config, then: Config) -> Config:
+    """The configuration with those paths absolute that it does not share with an earlier one."""
+    before = paths_in(then)
+    return _with_paths(
+        config, lambda key, path: path if path == before.get(key) else path.absolute()
+    )
+
+
+def _with_paths(config: Config, change: Callable[[str, Path], Path]) -> Config:
+    """The configuration with every path (``~`` expanded) replaced, if it is replaced at all."""
+    sections: dict[str, Section] = {}
+    for section_name in Config.model_fields:
+        section = getattr(config, section_name)
+        if not isinstance(section, Section):
+            continue
+        values: dict[str, Any] = {}
+        for key in type(section).model_fields:
+            value = getattr(section, key)
+            prefix = _prefix(section, key, value)
+            if prefix is None:
+                continue
+            path = Path(value.removeprefix(prefix)).expanduser()
+            if (new := change(f"{section_name}.{key}", path)) != path:
+                values[key] = f"{prefix}{new}"
+        if values:
+            sections[section_name] = section.with_values(**values)
+    return config.model_copy(update=sections) if sections else config
+
+
+def _prefix(section: Section, key: str, value: object) -> str | None:
+    """What stands before the path in a value, as ``csv:``; None where it has no path."""
+    if not isinstance(value, str):
+        return None
+    if is_path_key(type(section), key):
+        return ""
+    kind = type(section).choices.get(key)
+    prefix, colon, _ = value.partition(":")
+    if kind is None or not colon or prefix not in kind.prefixes:
+        return None
+    return f"{prefix}:" if kind.offers[prefix].argument == "PATH" else None

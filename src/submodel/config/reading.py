@@ -1,19 +1,76 @@
-"""Reading configurations; every mistake is told at once, by its path."""
+"""Reading configurations, within bounds; every mistake is told at once, by its path."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from submodel.config.config import Config
-from submodel.config.mistakes import section_class, sentences
-from submodel.config.plain import MOST_BYTES, check_bounds, read_toml, shorten
+from submodel.config.sections import Config
 from submodel.errors import ConfigError
 from submodel.files import UnreadableError, read_text
-from submodel.options import compose
+from submodel.options import Section, compose
+
+MOST_BYTES = 2**18  # of a configuration; tomllib reads about a megabyte per second
+MOST_MISTAKES = 50
+"""So many mistakes are told; nobody reads more."""
+_DEEPEST = 50  # tables and lists within each other
+_MOST_VALUES = 20_000
+_LONGEST_NAME = 100  # parts joined by dots; tomllib takes time quadratic in their number
+_MOST_BITS = 1024  # of a whole number; Python does not even print what is much longer
+_LONGEST_TEXT = 200
+# A string of any of TOML's four kinds, closed or not; a comment; one character.
+TOKEN = re.compile(
+    r'"""(?:\\.|[^\\])*?(?:"""|\Z)|\'\'\'.*?(?:\'\'\'|\Z)|"(?:\\.|[^"\\\n])*"?|\'[^\'\n]*\'?'
+    r"|\#[^\n]*|[^\"'#.=,\[\]{}\n]+|.",
+    re.DOTALL,
+)
+_REASONS = {
+    "greater_than": "is not greater than {gt}",
+    "greater_than_equal": "is less than {ge}",
+    "less_than": "is not less than {lt}",
+    "less_than_equal": "is greater than {le}",
+    "literal_error": "is not one of {expected}",
+    "int_parsing": "is not a whole number",
+    "int_type": "is not a whole number",
+    "int_from_float": "is not a whole number",
+    "float_type": "is not a number",
+    "float_parsing": "is not a number",
+    "finite_number": "is not a finite number",
+    "string_type": "is not a string",
+    "list_type": "is not a list",
+    "string_too_long": "is longer than {max_length} characters",
+    "too_short": "has too few entries: at least {min_length}",
+    "string_pattern_mismatch": "holds characters other than letters, digits, '.', '_' and '-'",
+    "model_type": "is not a table of keys",
+}
+_FORMER = ("options",)  # of components of ours, which have keys instead
+
+
+def read(path: str | Path | None, settings: Sequence[str] = (), of_run: bool = False) -> Config:
+    """The configuration of a file with settings put in.
+
+    Args:
+        path: of the file; None: all defaults.
+        settings: as on the command line, ``KEY=VALUE``.
+        of_run: the file is a run's, perhaps of an earlier version, which wrote all keys of all
+            components; those that mean nothing, also with another component set, are left out.
+    """
+    where = "" if path is None else f"{path}: "
+    try:
+        values = {} if path is None else read_toml(read_text(Path(path), MOST_BYTES))
+        if of_run:
+            values = without_unused(override(values, settings))
+        return parse(override(values, settings))
+    except ConfigError as error:
+        raise ConfigError([where + problem for problem in error.problems]) from None
+    except UnreadableError as error:
+        raise ConfigError([f"{where}{error}"]) from None
 
 
 def parse(values: Mapping[str, Any]) -> Config:
@@ -32,19 +89,10 @@ scheme.name = rolling
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(sentences(error.errors(), values)) from None
-
-
-def _setting(text: str) -> tuple[list[str], Any]:
-    """Read one ``key.path=value``; the value is TOML, or a plain word."""
-    path, sign, value = text.partition("=")
-    if not sign or not path.strip():
-        raise ConfigError([f"--set {shorten(text)}: want key.path=value"])
-    try:
-        table = read_toml(f"x = {value}")
-    except ConfigError:
-        table = {}
-    return path.strip().split("."), table["x"] if table.keys() == {"x"} else value.strip()
+        problems = [_sentence(mistake, values) for mistake in error.errors()]
+        if more := problems[MOST_MISTAKES:]:
+            problems[MOST_MISTAKES:] = [f"and {len(more):,} more mistakes"]
+        raise ConfigError(problems) from None
 
 
 def override(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
@@ -68,25 +116,16 @@ def override(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-def read(path: str | Path | None, settings: Sequence[str] = (), of_run: bool = False) -> Config:
-    """The configuration of a file with settings put in.
-
-    Args:
-        path: of the file; None: all defaults.
-        settings: as on the command line, ``KEY=VALUE``.
-        of_run: the file is a run's, perhaps of an earlier version, which wrote all keys of all
-            components; those that mean nothing, also with another component set, are left out.
-    """
-    where = "" if path is None else f"{path}: "
+def _setting(text: str) -> tuple[list[str], Any]:
+    """Read one ``key.path=value``; the value is TOML, or a plain word."""
+    path, sign, value = text.partition("=")
+    if not sign or not path.strip():
+        raise ConfigError([f"--set {shorten(text)}: want key.path=value"])
     try:
-        values = {} if path is None else read_toml(read_text(Path(path), MOST_BYTES))
-        if of_run:
-            values = without_unused(override(values, settings))
-        return parse(override(values, settings))
-    except ConfigError as error:
-        raise ConfigError([where + problem for problem in error.problems]) from None
-    except UnreadableError as error:
-        raise ConfigError([f"{where}{error}"]) from None
+        table = read_toml(f"x = {value}")
+    except ConfigError:
+        table = {}
+    return path.strip().split("."), table["x"] if table.keys() == {"x"} else value.strip()
 
 
 def without_unused(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,4 +152,188 @@ def without_unused(values: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-_FORMER = ("options",)  # of components of ours, which have keys instead
+def section_class(name: str) -> type[Section] | None:
+    """The class of a section by its name; None where there is none."""
+    field = Config.model_fields.get(name)
+    if field is None:
+        return None
+    kinds = [field.annotation, *get_args(field.annotation)]
+    return next((k for k in kinds if isinstance(k, type) and issubclass(k, Section)), None)
+
+
+def _sentence(error: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """A mistake that pydantic found, as ``key.path: what was given, what is allowed``."""
+    path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error["loc"]).lstrip(".")
+    path, text = shorten(path), show_value(error["input"])
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"{path}: {_no_such_key(error['loc'], values)}"
+    whose = _whose(error["loc"], values)
+    if kind == "missing":
+        return f"{path}: is missing{whose}"
+    if kind == "value_error":  # from a validator of a section: begins with the key it is about
+        return f"{path}.{context['error']}".lstrip(".")
+    if path.startswith("clients.capacities") and kind in ("greater_than", "less_than_equal"):
+        return f"{path}: {shorten(str(error['input']))} is not in (0, 1]"
+    why = _REASONS[kind].format(**context) if kind in _REASONS else error["msg"]
+    return f"{path}: {text} {why}{whose}"
+
+
+def _no_such_key(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
+    """What else may have been meant."""
+    *outer, key = map(str, where)
+    if not outer:
+        return _nearest(key, list(Config.model_fields))
+    base = section_class(outer[0])
+    section_values = values.get(outer[0], {})
+    if base is None or not isinstance(section_values, Mapping):
+        return "no such key"
+    section = compose(base, section_values)
+    chosen = _chosen(section, section_values)
+    for choice, kind in section.choices.items():
+        if owners := kind.having(key):
+            return (
+                f"{show_value(chosen[choice])} has no such key; it goes with {outer[0]}.{choice} = "
+                f"{' or '.join(owners)}"
+            )
+    if key == "options":
+        names = [name for name in chosen.values() if name is not None]
+        take = "takes" if len(names) == 1 else "take"
+        return f"{' and '.join(map(repr, names))} {take} keys, not options, which are for own code"
+    return _nearest(key, list(section.model_fields), list(_foreign(section, chosen).values()))
+
+
+def _nearest(key: str, keys: Sequence[str], components: Sequence[str] = ()) -> str:
+    """The nearest key of the section, or the same key of others; ``components`` are named."""
+    wrong = "no such key"
+    if components:
+        has = "have" if components[1:] else "has"
+        wrong = f"{' and '.join(map(repr, components))} {has} no such key"
+    allowed_here = f"allowed here: {', '.join(keys)}"
+    if near := get_close_matches(key, keys, 1):
+        return f"{wrong}; did you mean {near[0]!r}? {allowed_here}"
+    if others := [place for name in Config.model_fields for place in _places(name, key)]:
+        there = "there are" if others[1:] else "there is"
+        return f"{wrong}; {there} {' and '.join(others)}; {allowed_here}"
+    return f"{wrong}; {allowed_here}"
+
+
+def _places(name: str, key: str) -> list[str]:
+    """Where a section has this key: at once, or with other components than the default ones."""
+    base = section_class(name)
+    if base is None:
+        return []
+    section = compose(base, {})
+    if key in section.model_fields:
+        return [f"{name}.{key}"]
+    return [
+        f"{name}.{key} (with {name}.{choice} = {' or '.join(owners)})"
+        for choice, kind in section.choices.items()
+        if (owners := kind.having(key))
+    ]
+
+
+def _chosen(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands, or stands by default, under the keys that name components."""
+    return {key: values.get(key, section.model_fields[key].default) for key in section.choices}
+
+
+def _foreign(section: type[Section], chosen: Mapping[str, Any]) -> dict[str, str]:
+    """Those of the chosen components that are not ours, by the keys that name them."""
+    kinds = section.choices
+    return {
+        key: name
+        for key, name in chosen.items()
+        if kinds[key].knows(name) and not kinds[key].is_ours(name)
+    }
+
+
+def _whose(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
+    """Which component of others declares a key; empty where it is one of ours."""
+    if len(where) < 2:
+        return ""
+    base, section_values = section_class(str(where[0])), values.get(str(where[0]))
+    if base is None or not isinstance(section_values, Mapping) or where[1] in base.model_fields:
+        return ""
+    section = compose(base, section_values)
+    for choice, name in _foreign(section, _chosen(section, section_values)).items():
+        try:
+            if where[1] in section.choices[choice].find(name).options.model_fields:
+                return f" (a key of {name!r})"
+        except ConfigError:
+            continue
+    return ""
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text; `ConfigError` says what is wrong with it."""
+    if len(text) > MOST_BYTES:
+        raise ConfigError([f"larger than {MOST_BYTES:,} characters"])
+    dots = depth = 0
+    for token in TOKEN.finditer(text):
+        sign = token[0]
+        if sign == ".":
+            dots += 1
+        elif sign in tuple("=,[]{}\n"):
+            dots = 0
+        depth += (sign in ("[", "{")) - (sign in ("]", "}"))
+        if dots >= _LONGEST_NAME or depth > _DEEPEST:
+            raise ConfigError(["not valid TOML: nested too deeply"])
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # of TOML, and of numbers that are too long
+        raise ConfigError([f"not valid TOML: {shorten(str(error))}"]) from None
+
+
+def check_bounds(values: object) -> None:
+    """Refuse values that are too deep, too many or too long to be handled, or not text."""
+    count = 0
+    waiting: list[tuple[str, int, object]] = [("", 0, values)]
+    while waiting:
+        path, depth, value = waiting.pop()
+        count += 1
+        if depth > _DEEPEST or count > _MOST_VALUES:
+            what = "nested too deeply" if depth > _DEEPEST else f"more than {_MOST_VALUES:,} values"
+            raise ConfigError([f"{shorten(path)}: {what}"])
+        if isinstance(value, str) and not _is_text(value):
+            raise ConfigError([f"{shorten(path)}: {show_value(value)} is not text"])
+        if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+            raise ConfigError([f"{shorten(path)}: a number of {value.bit_length():,} bits"])
+        for name, inner in items_of(value):
+            if isinstance(name, str) and not _is_text(name):
+                raise ConfigError([f"{shorten(path)}: {show_value(name)} is not text"])
+            step = f"[{name}]" if isinstance(name, int) else f".{shorten(str(name))}"
+            waiting.append((f"{path}{step}".lstrip("."), depth + 1, inner))
+
+
+def items_of(value: object) -> Iterator[tuple[object, object]]:
+    """The entries of a table or a list with their keys or positions; of other values none."""
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, list | tuple):
+        yield from enumerate(value)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def show_value(value: object) -> str:
+    """A value for a message, not too long.
+
+    >>> show_value("a" * 1000)[-12:]
+    'aaaaaaaa ...'
+    """
+    try:
+        return shorten(repr(value))
+    except (ValueError, RecursionError):  # a number with too many digits, a list within itself
+        return f"a {type(value).__name__}"
+
+
+def shorten(text: str) -> str:
+    """The beginning of a long text."""
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ..."

@@ -12,7 +12,7 @@ from typing import Any
 
 from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
 from submodel.config import Config
-from submodel.config.trackers import TRACKERS
+from submodel.config.sections import TRACKERS
 from submodel.data import Dataset
 from submodel.data.registry import PARTITIONS, SOURCES
 from submodel.errors import ConfigError

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from submodel.lazy import lazily
 
 if TYPE_CHECKING:
-    from submodel.config.plain import shorten
+    from submodel.config.reading import shorten
     from submodel.report.page.columns import finite
     from submodel.report.page.sections import PageSection
     from submodel.report.page.types import PageStudy, PageTable
@@ -20,7 +20,7 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "submodel.config.plain": "shorten",
+        "submodel.config.reading": "shorten",
         "submodel.report.page.columns": "finite",
         "submodel.report.page.sections": "PageSection",
         "submodel.report.page.types": "PageStudy PageTable",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from submodel.config import Config
-from submodel.config.places import paths_in
+from submodel.config.meaning import paths_in
 from submodel.data import Dataset, Partition
 from submodel.data.cache import without_fetching
 from submodel.data.held_out import hold_out

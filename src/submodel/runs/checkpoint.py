@@ -28,8 +28,7 @@ from submodel.algorithm.dispatch import check_slots
 from submodel.algorithm.types import State
 from submodel.config import Config, override, parse, to_toml
 from submodel.config.meaning import fingerprint, refusals
-from submodel.config.plain import MOST_BYTES, read_toml
-from submodel.config.reading import without_unused
+from submodel.config.reading import MOST_BYTES, read_toml, without_unused
 from submodel.errors import CheckpointError, ConfigError, plain
 from submodel.files import UnreadableError, flush, read_text, read_typed, write_text
 from submodel.runs.subject import Fingerprints, describe_differences

@@ -14,9 +14,8 @@ from pydantic import ConfigDict, TypeAdapter
 from typing_extensions import TypedDict
 
 from submodel.config import Config, keep_comments, read, to_toml
-from submodel.config.meaning import differences
-from submodel.config.places import PLACE_KEYS, located, paths_in
-from submodel.config.plain import MOST_BYTES
+from submodel.config.meaning import PLACE_KEYS, differences, located, paths_in
+from submodel.config.reading import MOST_BYTES
 from submodel.errors import SubmodelError
 from submodel.files import JsonNumber, UnreadableError, flush, read_text, read_typed, write_text
 from submodel.runs.metrics import Lines, Metrics, describe_damage

@@ -18,10 +18,16 @@ from submodel.algorithm.score import Score
 from submodel.algorithm.types import State
 from submodel.amounts import parse_capacity
 from submodel.config import Config, parse, to_toml
-from submodel.config.meaning import CHANGEABLE, RATE_KEYS, differences, refusals
-from submodel.config.places import PLACE_KEYS, made_absolute, paths_in
-from submodel.config.plain import read_toml
-from submodel.config.reading import without_unused
+from submodel.config.meaning import (
+    CHANGEABLE,
+    PLACE_KEYS,
+    RATE_KEYS,
+    differences,
+    made_absolute,
+    paths_in,
+    refusals,
+)
+from submodel.config.reading import read_toml, without_unused
 from submodel.data.examples import as_dataset
 from submodel.errors import CheckpointError, ConfigError, DataError, SubmodelError
 from submodel.model.axes import Axes, Dimension

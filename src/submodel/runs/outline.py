@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic_core import from_json
 
-from submodel.config.plain import MOST_BYTES, read_toml
+from submodel.config.reading import MOST_BYTES, read_toml
 from submodel.errors import SubmodelError, plain
 from submodel.files import read_text
 from submodel.runs.failure import read_failure

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from submodel.config.plain import shorten
+from submodel.config.reading import shorten
 from submodel.data import Dataset
 from submodel.data.partitions import ClientLists
 from submodel.model.axes.axes_json import axes_fingerprint

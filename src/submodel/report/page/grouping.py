@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from submodel.config.plain import shorten
+from submodel.config.reading import shorten
 from submodel.report.grouping import way_of
 from submodel.report.page.types import PageGroup, PageRun
 

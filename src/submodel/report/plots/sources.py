@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from submodel.config.plain import MOST_BYTES
+from submodel.config.reading import MOST_BYTES
 from submodel.errors import SubmodelError
 from submodel.experiments.comparison.findings import Findings
 from submodel.experiments.records import COMPARISON_FILE, VariantRecord, record_files

@@ -1,6 +1,6 @@
 """Trackers: callbacks that send a run's metrics somewhere, and that a configuration can name.
 
-The names are in `submodel.config.trackers`, as a configuration is read without any code of a run.
+The names are in `submodel.config.sections`, as a configuration is read without any code of a run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import cast
 from pydantic import ValidationError
 
 from submodel.config import Config
-from submodel.config.trackers import TRACKERS
+from submodel.config.sections import TRACKERS
 from submodel.errors import ConfigError
 from submodel.runs.callbacks.base import Callback
 from submodel.runs.callbacks.guard import CallbackGuard
