@@ -26,7 +26,7 @@ from submodel.config import parse
 from submodel.data.examples import Dataset, Examples
 from submodel.data.text.facts import TextFacts
 from submodel.prepare.setup import prepare
-from submodel.runs.callbacks import evaluate
+from submodel.runs.callbacks import standard
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
@@ -51,7 +51,7 @@ def _peak() -> int:
 def train(scheme: str, width: int, layers: int, vocabulary: int, length: int, rounds: int) -> Any:
     """A run in this process: its parameters, peak, and processor time by phase of every round."""
     clock = SimpleNamespace(perf_counter=time.process_time)  # others may use the machine
-    for module in (tally, evaluate):
+    for module in (tally, standard):
         vars(module)["time"] = clock
     torch.manual_seed(0)
     training_part, test_part = (_examples(count, vocabulary, length) for count in (32, 4))

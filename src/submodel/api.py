@@ -33,13 +33,11 @@ from submodel.prepare.engine import check_engine
 from submodel.prepare.from_python import as_own
 from submodel.prepare.selection import Selector
 from submodel.runs.callbacks import Callback, CallbackGuard, OnRound, Tell
-from submodel.runs.callbacks.progress import Progress
+from submodel.runs.callbacks.progress import Progress, run_html
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
-from submodel.runs.material import Material
 from submodel.runs.metrics import RESERVED_NAMES, Metrics
-from submodel.runs.notebook import run_html
-from submodel.runs.training import Metric, Training
+from submodel.runs.training import Material, Metric, Training
 from submodel.tasks.loss import Loss
 
 

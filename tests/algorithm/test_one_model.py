@@ -15,7 +15,7 @@ from submodel.engines.serial import SerialEngine
 from submodel.model.cost import CostModel
 from submodel.model.cut import CoordinateCut
 from submodel.runs import loop, scoring
-from submodel.runs.callbacks import Callback, CallbackGuard, Tell, evaluate
+from submodel.runs.callbacks import Callback, CallbackGuard, Tell, standard
 from submodel.runs.folder import RunFolder
 from tests.algorithm.test_merge import Update, random_updates
 from tests.support.common import RULES, tiny_setup
@@ -104,9 +104,9 @@ def test_stopped_where_the_model_is_written_over_it_goes_on_from_its_checkpoint(
             raise KeyboardInterrupt
         return scores(training, state, *others)
 
-    monkeypatch.setattr(evaluate, "scores", interrupted)
+    monkeypatch.setattr(standard, "scores", interrupted)
     with pytest.raises(loop.Interruption, match=r"while round 4 of 6 .*; round 2 is saved"):
         run(tmp_path / "run", config)
-    monkeypatch.setattr(evaluate, "scores", scores)
+    monkeypatch.setattr(standard, "scores", scores)
     assert run(tmp_path / "run", config, resume=True)["model_sha256"] == expected
     assert [line["round"] for line in RunFolder(tmp_path / "run").metrics()] == [1, 2, 3, 4, 5, 6]

@@ -20,7 +20,7 @@ from submodel.report.live.terminal import show_once
 from submodel.report.page import page_data
 from submodel.report.plots.registry import FIGURES
 from submodel.runs.folder import RunFolder
-from submodel.runs.full_scores import FullScores
+from submodel.runs.scoring import FullScores
 from tests.deep import mutate
 from tests.deep.reader import Reader
 from tests.report.page.folders import make_comparison, make_study

@@ -21,12 +21,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 import submodel
-from submodel.algorithm import initial_state
 from submodel.config import parse
 from submodel.prepare import prepare
-from submodel.runs.finishing import rank_by_place
 from submodel.runs.folder import RunFolder
-from submodel.runs.summary import write_result
+from submodel.runs.loop import write_result
+from submodel.runs.training import Training
 from tests.pins.store import EXPORTS
 from tests.support.schemes import Sections, joined
 
@@ -112,7 +111,7 @@ def made_run(name: str) -> submodel.Run:
     config = parse(joined({"train": {"rounds": 2}}, data, RUNS[name]))
     folder.create(config)
     setup = prepare(config)
-    state = rank_by_place(config, setup, initial_state(setup))
+    state = Training(config, setup).initial_state()
     state = replace(state, round=2, tensors=by_formula(state.tensors))
     write_result(folder, config.name, state, [], {"test_loss": 1.0})
     return submodel.open(folder.path)

@@ -21,7 +21,7 @@ from submodel.prepare.selection import (
 )
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds
-from submodel.runs.material import Material
+from submodel.runs.training import Material
 from tests.support.tokens import LENGTH, VOCABULARY, tiny_labelled_text, tiny_text, token_loss
 
 OPTIONS = {

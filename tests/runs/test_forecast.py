@@ -17,11 +17,8 @@ from submodel.config import parse
 from submodel.engines.estimate import Estimate
 from submodel.prepare.setup import prepare
 from submodel.report.forecast import evaluation_advice, forecast_tables
-from submodel.runs.forecast import Forecast, Phase, Quantities, forecast
-from submodel.runs.forecast.evaluation_time import evaluation_keys
-from submodel.runs.forecast.forecast import CoreShare
-from submodel.runs.forecast.round_times import RoundTimes, plans_of
-from submodel.runs.forecast.sample import SampleGroup
+from submodel.runs.forecast import CoreShare, Forecast, Phase, Quantities, forecast
+from submodel.runs.forecast_trials import RoundTimes, SampleGroup, evaluation_keys, plans_of
 from submodel.runs.loop import RunFolder
 from submodel.runs.training import Training
 from tests.support.runs import SMALL, run

@@ -14,10 +14,8 @@ from torch import nn
 import submodel as package
 from submodel.data import digits
 from submodel.errors import CallbackError, Interruption
-from submodel.runs.failure import failure_noted
-from submodel.runs.folder import RunFolder
-from submodel.runs.locks import LockTable
-from submodel.runs.outline import read_outline
+from submodel.runs.folder import RunFolder, failure_noted
+from submodel.runs.outline import LockTable, read_outline
 from tests.support.forked import forking, start_command
 from tests.support.run_folders import evaluated, round_entries, write_run
 

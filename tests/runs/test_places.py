@@ -300,8 +300,7 @@ def test_export_hashes_the_model_once(
 ) -> None:
     assert submodel("train", *TABLE, "--out", "run", cwd=home).returncode == 0
     assert submodel("fit", "run", "--capacity", "1/4", "--rounds", "1", cwd=home).returncode == 0
-    from submodel.runs import checkpoint, export
-    from submodel.runs.fitting import store
+    from submodel.runs import checkpoint, export, fitted
 
     hashed: list[int] = []
 
@@ -310,7 +309,7 @@ def test_export_hashes_the_model_once(
         return checkpoint.model_sha256(tensors)
 
     monkeypatch.setattr(export, "model_sha256", count)
-    monkeypatch.setattr(store, "model_sha256", count)
+    monkeypatch.setattr(fitted, "model_sha256", count)
     exported = submodel("export", "run", "--capacity", "1/4", cwd=home)
     assert "fitted" in exported.stdout, exported.stderr
     whole = sum(tensor.numel() for tensor in package.open(home / "run").model.parameters())

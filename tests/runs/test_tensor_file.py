@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from submodel.runs.tensor_file import fill_tensors, write_tensors
+from submodel.runs.checkpoint import fill_tensors, write_tensors
 
 
 def test_the_bytes_are_those_of_safetensors(tmp_path: Path) -> None:

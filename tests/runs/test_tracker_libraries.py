@@ -19,7 +19,7 @@ import submodel
 from submodel.algorithm.types import State
 from submodel.errors import ConfigError
 from submodel.extras import MissingExtraError
-from submodel.runs.callbacks.trackers.scalars import scalars
+from submodel.runs.callbacks.trackers import scalars
 from submodel.runs.loop import Interruption
 from tests.support.common import tiny_images
 

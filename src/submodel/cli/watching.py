@@ -60,7 +60,7 @@ def runs_command(
     from submodel.experiments.outline import find_outlines, is_experiment
     from submodel.report.list_table import list_table
     from submodel.report.listing import ListRow, rows_of, select_rows, sort_rows
-    from submodel.runs.locks import LockTable
+    from submodel.runs.outline import LockTable
 
     places, locks = folders or [_FOLDER], LockTable.read()
     rows: list[ListRow] = []

@@ -32,7 +32,7 @@ _CLIENTS = 50  # where nothing is said of their number
 
 
 def _is_callback(thing: object) -> bool:
-    kind = find("submodel.runs.callbacks.base:Callback", TRACKERS.key)
+    kind = find("submodel.runs.callbacks.callback:Callback", TRACKERS.key)
     return isinstance(kind, type) and isinstance(thing, kind)
 
 
@@ -45,7 +45,7 @@ TRACKERS: Kind[object] = Kind(
     with_context=True,
     offers={
         "csv": Offer(
-            "submodel.runs.callbacks.trackers.csv_file:CsvFile",
+            "submodel.runs.callbacks.trackers:CsvFile",
             "metrics.csv in the run's folder, a row per round",
         ),
         "tensorboard": Offer(

@@ -9,7 +9,7 @@ from submodel.config import Config, to_toml
 from submodel.experiments.course import Course
 from submodel.experiments.effort import EffortFile
 from submodel.runs.folder import RunFolder
-from submodel.runs.full_scores import read_full_scores
+from submodel.runs.scoring import read_full_scores
 
 
 @dataclass(frozen=True)

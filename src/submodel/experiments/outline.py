@@ -14,8 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from submodel.experiments.progress import PROGRESS_FILE, ExperimentProgress, lock_file
-from submodel.runs.locks import LockTable
-from submodel.runs.outline import RunOutline, RunState, read_outline
+from submodel.runs.outline import LockTable, RunOutline, RunState, read_outline
 
 _DEEPEST = 6  # folders within each other
 _LEAST_SECONDS = 5.0  # of work, before anybody speaks of a pace

@@ -85,7 +85,7 @@ class VariantRecord:
     @classmethod
     def of(cls, slug: str, folders: Sequence[RunFolder]) -> VariantRecord:
         """Read finished runs, seed by seed."""
-        from submodel.runs.full_scores import read_full_scores  # PyTorch: not for records alone
+        from submodel.runs.scoring import read_full_scores  # PyTorch: not for records alone
 
         runs = []
         for folder in folders:

@@ -6,7 +6,7 @@ from submodel.lazy import lazily
 
 if TYPE_CHECKING:
     from submodel.errors import Interruption
-    from submodel.runs.callbacks.base import Callback
+    from submodel.runs.callbacks.callback import Callback
     from submodel.runs.callbacks.trackers import TrackerContext
     from submodel.runs.metrics import Metrics
     from submodel.runs.training import Training
@@ -17,7 +17,7 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "submodel.runs.callbacks.base": "Callback",
+        "submodel.runs.callbacks.callback": "Callback",
         "submodel.runs.callbacks.trackers": "TrackerContext",
         "submodel.errors": "Interruption",
         "submodel.runs.metrics": "Metrics",

@@ -32,7 +32,6 @@ from submodel.config.reading import MOST_BYTES, read_toml, without_unused
 from submodel.errors import CheckpointError, ConfigError, plain
 from submodel.files import UnreadableError, flush, read_text, read_typed, write_text
 from submodel.runs.subject import Fingerprints, describe_differences
-from submodel.runs.tensor_file import fill_tensors, write_tensors
 
 __all__ = [
     "DamagedError",
@@ -314,3 +313,73 @@ def _load(path: Path, like: Mapping[str, Tensor], into: bool = False) -> dict[st
     except Exception as error:  # whatever the reader of a damaged file comes to
         raise DamagedError(f"{path.parent}: damaged ({plain(error)})") from None
     raise DamagedError(f"{path.parent}: its tensors are not those of this model")
+
+
+_KINDS = {
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""Types by their names in a file, in the order in which it has them: the widest first."""
+_HEAD_MULTIPLE = 8  # bytes that the head is a multiple of
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a file of tensors, one after another; the bytes are those of `safetensors`.
+
+    Args:
+        path: the file, which is replaced.
+        tensors: by name.
+    """
+    order = list(_KINDS)
+    names = sorted(tensors, key=lambda name: (order.index(tensors[name].dtype), name))
+    head, end = {}, 0
+    for name in names:
+        tensor = tensors[name]
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        head[name] = {
+            "dtype": _KINDS[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _HEAD_MULTIPLE)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name in names:
+            flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+            if flat.numel():
+                file.write(flat.view(torch.uint8).numpy().data)
+
+
+def fill_tensors(path: Path, tensors: Mapping[str, Tensor]) -> bool:
+    """Read a file of tensors into the memory of others; False where types or layouts differ.
+
+    Args:
+        path: a whole file, of the same names and shapes.
+        tensors: they are overwritten, unless the answer is False.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        head = json.loads(file.read(length))
+        for name, tensor in tensors.items():
+            is_plain = tensor.is_contiguous() and tensor.device.type == "cpu"
+            if not is_plain or head[name]["dtype"] != _KINDS.get(tensor.dtype):
+                return False
+        for name, tensor in tensors.items():
+            file.seek(8 + length + head[name]["data_offsets"][0])
+            view, position = tensor.detach().view(-1).view(torch.uint8).numpy().data, 0
+            while position < len(view):
+                count = file.readinto(view[position:])
+                if not count:
+                    raise EOFError(f"{path.name} ends early")
+                position += count
+    return True

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from submodel.config import Config, keep_comments, read, to_toml
 from submodel.config.meaning import PLACE_KEYS, differences, located, paths_in
 from submodel.config.reading import MOST_BYTES
-from submodel.errors import SubmodelError
+from submodel.errors import Interruption, SubmodelError, plain
 from submodel.files import JsonNumber, UnreadableError, flush, read_text, read_typed, write_text
 from submodel.runs.metrics import Lines, Metrics, describe_damage
 
@@ -247,3 +247,45 @@ def new_folder(name: str, base: Path = Path("runs")) -> RunFolder:
         number += 1
         path = base / f"{name}-{number}"
     return RunFolder(path)
+
+
+_LONGEST = 2**16  # bytes
+
+
+@contextmanager
+def failure_noted(folder: RunFolder | None) -> Iterator[None]:
+    """Write down the error that ends a run; a run that goes on has not failed.
+
+    Args:
+        folder: the run's; None: nothing is written.
+    """
+    if folder is None:
+        yield
+        return
+    folder.failed_file.unlink(missing_ok=True)
+    try:
+        yield
+    except Interruption:
+        raise
+    except Exception as error:
+        with suppress(OSError):  # a full disk may be the reason
+            write_text(folder.failed_file, f"{_describe(error)}\n")
+        raise
+
+
+def _describe(error: Exception) -> str:
+    kind = "" if isinstance(error, SubmodelError) else f"{type(error).__name__}: "
+    return (kind + str(error)).removesuffix(": ").strip()
+
+
+def read_failure(folder: RunFolder) -> str:
+    """The first line of why a run failed, or why its server gave up; empty: nobody said.
+
+    Args:
+        folder: the run's.
+    """
+    for file in (folder.failed_file, folder.stopped_file):
+        with suppress(UnreadableError):
+            lines = read_text(file, _LONGEST).strip().splitlines()
+            return plain(lines[0]) if lines else "it said nothing"
+    return ""

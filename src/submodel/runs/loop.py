@@ -6,10 +6,12 @@ the same model as one that was never killed.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import torch
 
@@ -21,25 +23,27 @@ from submodel.engines.processes.group import ProcessGroup
 from submodel.engines.processes.shared import SharedModel, share_model
 from submodel.errors import (
     CallbackError,
+    CheckpointError,
     Interruption,
     LostProcessError,
     SilentRoundError,
     SubmodelError,
 )
+from submodel.files import write_text
 from submodel.heap import give_back, large_blocks_apart
+from submodel.model.build import can_release
 from submodel.model.cost import CostModel
 from submodel.model.travel import size_in_bytes
+from submodel.runs import checkpoint
 from submodel.runs.callbacks import Callback, callbacks_of
-from submodel.runs.callbacks.several import Several
+from submodel.runs.callbacks.callback import Several
 from submodel.runs.checkpoint import saved_round
-from submodel.runs.failure import failure_noted
-from submodel.runs.finishing import finishing_round, with_ranking
-from submodel.runs.folder import RunFolder
+from submodel.runs.data_record import DataRecord, write_record
+from submodel.runs.folder import RunFolder, failure_noted
+from submodel.runs.holdings_file import keep_holdings
 from submodel.runs.metrics import Metrics, round_line
-from submodel.runs.start import start
-from submodel.runs.subject import subject_of
-from submodel.runs.summary import write_result
-from submodel.runs.training import Training
+from submodel.runs.subject import Fingerprints, subject_of
+from submodel.runs.training import Training, finishing_round
 
 __all__ = ["Interruption", "Metrics", "RunFolder", "run_rounds"]
 _log = logging.getLogger(__name__)
@@ -71,9 +75,63 @@ def run_rounds(
     watchers = callbacks_of(training, folder, subject, group, callbacks)
     with large_blocks_apart():
         follows = group is not None and group.rank > 0
-        state, history = start(training, folder, subject, resume, follows)
+        state, history = _start(training, folder, subject, resume, follows)
     with failure_noted(folder):  # a folder that holds another run is left as it is
         return _run_rounds(training, folder, watchers, engine, (state, history), group)
+
+
+def _start(
+    training: Training,
+    folder: RunFolder | None,
+    subject: Fingerprints,
+    resume: bool,
+    follows: bool,
+) -> tuple[State, list[Metrics]]:
+    """The state to go on from, and the lines of the rounds behind it.
+
+    A resumed run takes the newest checkpoint that is whole; one that was killed before its first
+    begins again. A process that ``follows`` another need not have values.
+    """
+    take = training.takes_module and can_release(training.setup.module)
+    config, state = training.config, training.initial_state(take=take, follows=follows)
+    if folder is None:
+        return state, []
+    has_checkpoint = bool(checkpoint.checkpoint_folders(folder.checkpoints))
+    if resume and not has_checkpoint:
+        _check_untrained(folder)
+        if config.engine.name != "flower":  # a server always goes on, also with a new run
+            _log.warning("%s: stopped before its first checkpoint: begins at round 1", folder.path)
+    if not folder.record_file.is_file():
+        write_record(folder, DataRecord.of(training, subject))
+    if resume and has_checkpoint:
+        state, problems = checkpoint.latest(folder.checkpoints, config, state, subject, into=True)
+        for problem in problems:
+            _log.warning("passed over %s", problem)
+        checkpoint.renew(folder.checkpoints, config, subject)
+        folder.go_on_as(config)
+    else:
+        folder.go_on_as(config)
+        checkpoint.save(folder.checkpoints, state, config, subject)
+    keep_holdings(folder.holdings_file, state.round)
+    if damage := folder.keep_metrics(state.round):
+        _log.warning(
+            "%s: %s; the model is not affected, but totals and curves are",
+            folder.metrics_file,
+            damage,
+        )
+    return state, folder.metrics()
+
+
+def _check_untrained(folder: RunFolder) -> None:
+    """Raise `CheckpointError` where a run without checkpoints has rounds that would be lost."""
+    rounds = max(folder.rounds(), (folder.summary() or {}).get("rounds", 0))
+    if rounds:
+        raise CheckpointError(
+            f"{folder.path}: {rounds} rounds are done, and no checkpoint is left to go on from: "
+            f"put {folder.checkpoints} back, or begin again: 'submodel train "
+            f"{folder.config_file} --out {folder.path} --force' (in Python: submodel.train(..., "
+            f"out={str(folder.path)!r}, overwrite=True))"
+        )
 
 
 def _run_rounds(
@@ -104,7 +162,7 @@ def _run_rounds(
         watchers.begin(training, state, history)
         while state.round < rounds:
             if state.round == finishing:
-                state = with_ranking(setup, state)
+                state = training.with_ranking(state)
                 engine = training.make_engine(training.setup_at(state))
             after, report = _round(training, state, engine, costs, together, one_model)
             if shared is not None and one_model is not None:
@@ -174,3 +232,42 @@ def _ending_within(
     text = f"stopped while round {round_ + 1} of {rounds} was merged or scored{reason}; "
     text += f"round {goes_on} is saved"
     return CallbackError(text) if isinstance(stop, CallbackError) else Interruption(text)
+
+
+def write_result(
+    folder: RunFolder,
+    name: str,
+    final: State,
+    history: Sequence[Metrics],
+    entries: Mapping[str, Any],
+) -> None:
+    """Write the final model and the summary, which says that the run is finished.
+
+    Args:
+        folder: of the run.
+        name: of the run.
+        final: the result.
+        history: the lines of its rounds.
+        entries: what callbacks add to the summary.
+    """
+    for path, tensors in ((folder.model_file, final.tensors), (folder.memory_file, final.memory)):
+        if tensors or path == folder.model_file:
+            partial = path.with_name(f".{path.name}.partial")
+            checkpoint.write_tensors(partial, tensors)
+            partial.replace(path)
+    totals = {
+        key: sum(line[key] for line in history) for key in ("bytes_down", "bytes_up", "flops")
+    }
+    once = {key: line[key] for line in history[-1:] for key in ("bytes_once",) if key in line}
+    summary = {
+        "name": name,
+        "rounds": final.round,
+        **entries,
+        "model_sha256": checkpoint.model_sha256(final.tensors),
+        **totals,
+        **once,
+        "refused": sum(len(line["refused"]) for line in history),
+        "seconds": round(sum(sum(line["seconds"].values()) for line in history), 3),
+        **({"rounds_lost": final.round - len(history)} if len(history) < final.round else {}),
+    }
+    write_text(folder.summary_file, json.dumps(summary, indent=2) + "\n")

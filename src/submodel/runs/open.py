@@ -36,20 +36,18 @@ from submodel.plugins import remember
 from submodel.prepare.selection import Selector
 from submodel.runs import checkpoint
 from submodel.runs.callbacks import Callback, CallbackGuard
-from submodel.runs.callbacks.progress import Progress
+from submodel.runs.callbacks.progress import Progress, run_html
 from submodel.runs.data_record import read_norms, read_record, setup_of_record
 from submodel.runs.export import Format, export, trained_state
-from submodel.runs.fitting.fit import fit_submodels
-from submodel.runs.fitting.store import FitFolder, FittedModel
+from submodel.runs.fitted import FitFolder, FittedModel
+from submodel.runs.fitting import fit_submodels
 from submodel.runs.folder import RunFolder
-from submodel.runs.full_scores import read_full_scores, score_in_full
 from submodel.runs.generation import generate
 from submodel.runs.loop import run_rounds
-from submodel.runs.material import Material
 from submodel.runs.metrics import Lines, Metrics, flat
-from submodel.runs.notebook import run_html
+from submodel.runs.scoring import read_full_scores, score_in_full
 from submodel.runs.subject import model_part, subject_of
-from submodel.runs.training import Metric, Training
+from submodel.runs.training import Material, Metric, Training
 from submodel.tasks.loss import Loss
 
 _log = logging.getLogger(__name__)

@@ -1,29 +1,47 @@
-"""What is trained, and how: a configuration together with the setup that was made of it."""
+"""What is trained, and how: a configuration together with the setup that was made of it.
+
+The last rounds of a run under ``train.finish`` train nested sub-models. Their units are ranked
+once, by the model with which the first of these rounds begins. The ranking is kept in the memory of
+the state, so that a resumed run has it; before, that has the units by place.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from submodel.algorithm.dispatch import cut_of, knowledge_of, scale_model
 from submodel.algorithm.evaluation import EVALUATOR, ClientTests, assemble_module, client_tests
 from submodel.algorithm.execution import Engine
+from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.types import Assignment, Scorer, Setup, State
 from submodel.config import Config
 from submodel.data import Dataset
+from submodel.data.partitions import parse_lists
 from submodel.engines.device import own_device
 from submodel.engines.select import scorer_of
+from submodel.errors import ConfigError
+from submodel.model.axes import Axes, Dimension
 from submodel.model.cut import WHOLE, Cut, Tensors
 from submodel.prepare.engine import make_engine
-from submodel.prepare.selection import without_selection
-from submodel.runs.finishing import setup_of_round
+from submodel.prepare.fit import check_kinds, cross_entropy_options
+from submodel.prepare.objective import keep_clients
+from submodel.prepare.selection import Selector, select_outputs, without_selection
+from submodel.prepare.setup import prepare
+from submodel.schemes.ranked import FinishingCuts, rank_by_size
+from submodel.tasks.loss import Loss
 
 Metric = Callable[[nn.Module, Dataset], float]
 """A score of the user's own, from the global model and all the data."""
+_RANKING = "finish"  # in the memory of a state
 
 
 @dataclass(frozen=True)
@@ -65,9 +83,37 @@ class Training:
         """Where the tasks of this process run; ``setup``: those of other rounds."""
         return self.engine or make_engine(self.config, setup or self.setup)
 
+    def initial_state(self, *, take: bool = False, follows: bool = False) -> State:
+        """The untrained state; under ``train.finish``, its units are ranked by place."""
+        state = initial_state(self.setup, take=take, follows=follows)
+        if self.config.train.finish is None:
+            return state
+        sizes = self.setup.axes.cut_by_capacity
+        return state.remember(_RANKING, {axis: torch.arange(size) for axis, size in sizes.items()})
+
+    def with_ranking(self, state: State) -> State:
+        """The state with which finishing begins: units are ranked by the size of their weights."""
+        return state.remember(_RANKING, self._rank(state))
+
+    def _rank(self, state: State) -> dict[str, Tensor]:
+        parameters = {name: state.tensors[name] for name in self.setup.parameter_names}
+        ranking = rank_by_size(self.setup.axes, parameters)
+        return {axis: torch.from_numpy(units) for axis, units in ranking.items()}
+
     def setup_at(self, state: State) -> Setup:
-        """By what the round that begins with a state is trained."""
-        return setup_of_round(self.config, self.setup, state)
+        """The setup of the round that begins with a state: the run's, or that of finishing."""
+        first, setup = finishing_round(self.config), self.setup
+        if first is None or state.round < first:
+            return setup
+        ranking = self._rank(state) if state.round == first else state.recall(_RANKING)
+        data = setup.clients.dataset
+        has_labels = data.classes is not None and not cross_entropy_options(setup.loss, data)
+        cuts = FinishingCuts(
+            {axis: units.numpy() for axis, units in ranking.items()},
+            tuple(setup.population.capacities),
+            1.0 if has_labels else 0.0,
+        )
+        return replace(setup, scheme=cuts, granularity="unit")
 
     def scored_setup_at(self, state: State) -> Setup:
         """The same, by which a state is scored: native kernels do that where they train."""
@@ -92,3 +138,71 @@ class Training:
     def assemble(self, tensors: Tensors, cut: Cut) -> nn.Module:
         """The module of a cut with these weights, ready to use."""
         return without_selection(assemble_module(self.setup, tensors, cut))
+
+
+def finishing_round(config: Config) -> int | None:
+    """The round that finishing begins with, from 0; None: it never does.
+
+    >>> from submodel.config import parse
+    >>> config = parse({"train": {"rounds": 10, "finish": "1/4"}})
+    >>> finishing_round(config), finishing_round(Config())
+    (7, None)
+    """
+    if config.train.finish is None:
+        return None
+    share = Fraction(config.train.finish).limit_denominator(1 << 20)
+    return config.train.rounds - math.ceil(share * config.train.rounds)
+
+
+@dataclass(frozen=True)
+class Material:
+    """A module and data of the user's own; None of both where the configuration names them.
+
+    Args:
+        model: the module.
+        data: the examples.
+        axes: what is cut together, if that is not to be traced.
+        loss: of a batch, from outputs and targets; None: the configuration's.
+        outputs: selects from what the module returns the tensor that counts.
+        clients: the positions of every client's training examples.
+        metrics: scores by name.
+    """
+
+    model: nn.Module | None = None
+    data: Dataset | None = None
+    axes: Axes | Mapping[str, tuple[Dimension, ...]] | None = None
+    loss: Loss | None = None
+    outputs: Selector | None = None
+    clients: Any = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+
+    def training(self, config: Config, located: Config | None = None) -> Training:
+        """What is trained by a configuration; raises `ConfigError` where it does not fit.
+
+        Args:
+            config: what the run keeps.
+            located: the same, with paths as they are found now; None: as they are.
+        """
+        check_kinds(self.model, self.data, self.loss or functional.cross_entropy)
+        model, partition = self.model, None
+        if self.outputs is not None:
+            if model is None or not callable(self.outputs):
+                raise ConfigError(
+                    [f"outputs: {self.outputs!r} is not a function of what a model= returns"]
+                )
+            model = select_outputs(model, self.outputs)
+        if self.clients is not None:
+            if self.data is None:
+                raise ConfigError(["clients: lists the examples of data=, which is not given"])
+            partition = parse_lists(self.clients, len(self.data.train))
+            if len(partition.lists) != config.clients.client_count:
+                raise ConfigError(
+                    [
+                        f"clients.count: {config.clients.client_count} is not the number of lists "
+                        f"in clients=, {len(partition.lists)}"
+                    ]
+                )
+        setup = prepare(located or config, model, self.data, self.axes, self.loss, partition)
+        metrics = dict(self.metrics)
+        config, takes_module = keep_clients(config, setup), self.model is None
+        return Training(config, setup, metrics=metrics, takes_module=takes_module)

@@ -20,7 +20,7 @@ from submodel.cli.base import command_line
 from submodel.data.able import able_clients
 from submodel.errors import ConfigError, SubmodelError
 from submodel.runs.checkpoint import model_sha256
-from submodel.runs.fitting.store import FitFolder
+from submodel.runs.fitted import FitFolder
 from submodel.runs.loop import Interruption
 from submodel.runs.open import Run
 
@@ -103,7 +103,7 @@ def test_a_fit_that_is_stopped_goes_on_to_the_same_bytes(
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr("submodel.runs.fitting.rounds.step", step)
+    monkeypatch.setattr("submodel.runs.fitting.step", step)
     with pytest.raises(Interruption, match=r"capacity 0\.25 stopped after round 3 of 5"):
         run.fit("1/4", rounds=5, progress=False)
     assert run.fitted_model("1/4") is None

@@ -21,10 +21,9 @@ from submodel.errors import SubmodelError
 from submodel.model.axes import Axes
 from submodel.model.inspect import describe_layers
 from submodel.prepare.assembly import make_population
-from submodel.runs.finishing import finishing_round
 from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import ModelOutline, read_holdings, read_model_outline
-from submodel.runs.material import Material
+from submodel.runs.training import Material, finishing_round
 from submodel.schemes import Draw, Scheme
 from submodel.schemes.base import SchemeContext, sends_masks
 from submodel.schemes.draw import draw_units

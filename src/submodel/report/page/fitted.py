@@ -11,7 +11,7 @@ import numpy as np
 from submodel.algorithm.tally import pack_units
 from submodel.errors import SubmodelError, plain
 from submodel.report.page.columns import finite
-from submodel.runs.fitting.store import FitFolder
+from submodel.runs.fitted import FitFolder
 from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import read_model_outline
 

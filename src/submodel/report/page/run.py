@@ -14,9 +14,9 @@ from submodel.report.page.columns import finite, pack_table
 from submodel.report.page.fitted import read_fits
 from submodel.report.page.types import PageRun, Trouble
 from submodel.runs.folder import RunFolder
-from submodel.runs.full_scores import read_full_scores
 from submodel.runs.metrics import Metrics, flat
 from submodel.runs.outline import RunOutline, read_outline
+from submodel.runs.scoring import read_full_scores
 
 _SCORES = ("test_", "held_out_", "train_eval_", "capacity_", "client_accuracy.", "client_loss.")
 _EVERY = ("train_loss", "coverage.units", "coverage.weights", "clients", "refused", "missing")

@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from submodel.algorithm.types import State
-from submodel.extras import MissingExtraError
 from submodel.presentation.figures import new_figure, save_figure
 from submodel.presentation.labels import label_ends
 from submodel.presentation.palette import FRAME, INK, LINES, capacity_colours
 from submodel.presentation.style import DOUBLE, in_style
 from submodel.presentation.ticks import amount_ticks, even_ticks, log_scale, whole_ticks
-from submodel.runs.callbacks.base import Callback
-from submodel.runs.folder import RunFolder
-from submodel.runs.metrics import Metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
 
-_log = logging.getLogger(__name__)
 _MARGINS = {"left": 0.065, "right": 0.985, "bottom": 0.19, "top": 0.87, "wspace": 0.62}
-
-
-class Curves(Callback):
-    """Draws ``curves.png`` when a run is finished."""
-
-    def __init__(self, folder: RunFolder, title: str) -> None:
-        self._file, self._title = folder.curves_file, title
-
-    def finish(self, last: State, final: State, history: Sequence[Metrics]) -> Mapping[str, Any]:
-        """Draw the lines of all rounds; a machine without matplotlib does without them."""
-        try:
-            draw_curves(history, self._file, self._title)
-        except MissingExtraError as error:
-            _log.warning("no curves: %s", error)
-        return {}
 
 
 def draw_curves(history: Sequence[dict[str, Any]], path: Path, title: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from submodel.algorithm.types import State
-from submodel.runs.callbacks.base import Callback
-from submodel.runs.callbacks.tell import OnRound
+from submodel.amounts import si
+from submodel.config import Config
+from submodel.presentation.notebook import card, cell, curve, grid_of_cells, line_of_text
+from submodel.runs.callbacks.callback import Callback, OnRound
 from submodel.runs.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -101,3 +103,52 @@ def _has_bars(console: Console) -> bool:
     """Whether a bar can be drawn over itself there: in a terminal, or by a notebook's widgets."""
     in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None
     return console.is_terminal or in_notebook
+
+
+def run_html(title: str, config: Config, history: Sequence[Metrics]) -> str:
+    """A run as HTML.
+
+    Args:
+        title: what stands above.
+        config: of the run.
+        history: the lines of its rounds.
+    """
+    capacities = ", ".join(f"{capacity:g}" for capacity in config.clients.capacities)
+    rows = [
+        ("scheme", f"{config.scheme.name}, by {config.scheme.granularity}"),
+        ("model, data", f"{config.model.name}, {config.data.name}"),
+        ("clients", f"{config.clients.sample_size} a round, of capacities {capacities}"),
+        ("rounds", f"{len(history)} of {config.train.rounds}"),
+    ]
+    if history:
+        traffic = sum(line["bytes_down"] + line["bytes_up"] for line in history)
+        seconds = sum(sum(line["seconds"].values()) for line in history)
+        rows.append(("traffic, time", f"{si(traffic, 'B')} down and up, {seconds:,.1f} s"))
+        units = sum(line["coverage"]["units"] for line in history) / len(history)
+        rows.append(("units held by somebody", f"{units:.1%} in a round, the mean"))
+    scored_lines = [line for line in history if "test_loss" in line]
+    parts = [grid_of_cells((), [[cell(name), cell(text)] for name, text in rows])]
+    if scored_lines:
+        parts += _scores(scored_lines)
+    return card(title, *parts)
+
+
+def _scores(lines: Sequence[Metrics]) -> list[str]:
+    """The last score by capacity, and the curve of all."""
+    last = lines[-1]
+    has_accuracy = "test_accuracy" in last
+    name, form = ("accuracy", ".1%") if has_accuracy else ("loss", ".4f")
+    text = f"test {name} {last[f'test_{name}']:{form}}"
+    if has_accuracy:
+        text += f", test loss {last['test_loss']:.4f}"
+    by_capacity = [
+        f"{value:{form}} at {capacity}"
+        for capacity, value in last.get(f"capacity_{name}", {}).items()
+        if float(capacity) < 1
+    ]
+    points = [(float(line["round"]), float(line[f"test_{name}"])) for line in lines]
+    label = f"test {name} over rounds {lines[0]['round']} to {last['round']}"
+    parts = [curve(points, label), line_of_text(f"{label}: {text}")]
+    if by_capacity:
+        parts.append(line_of_text(f"sub-models: {', '.join(by_capacity)}"))
+    return parts

@@ -5,17 +5,29 @@ The names are in `submodel.config.sections`, as a configuration is read without 
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydantic import ValidationError
 
+from submodel.algorithm.types import State
 from submodel.config import Config
 from submodel.config.sections import TRACKERS
 from submodel.errors import ConfigError
-from submodel.runs.callbacks.base import Callback
-from submodel.runs.callbacks.guard import CallbackGuard
+from submodel.files import write_text
+from submodel.runs.callbacks.callback import Callback, CallbackGuard
+from submodel.runs.metrics import Metrics, flat
+
+if TYPE_CHECKING:
+    from submodel.options import Section
+    from submodel.runs.training import Training
+
 
 __all__ = ["TRACKERS", "TrackerContext", "trackers_of"]
 
@@ -75,3 +87,98 @@ def _make_tracker(name: str, context: TrackerContext) -> Callback:
             [f"{TRACKERS.key}: {name!r} cannot be made: {keys} is missing, and has no default"]
         ) from None
     return cast(Callback, component.make(options, context))
+
+
+def scalars(line: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of a line, those of tables as ``table/entry``; the refused are counted.
+
+    Args:
+        line: of a round, or a table in one.
+
+    >>> scalars({"round": 3, "test_loss": 0.5, "seconds": {"train": 2.0}, "refused": {"7": "late"}})
+    {'test_loss': 0.5, 'seconds/train': 2.0, 'refused': 1.0}
+    """
+    numbers: dict[str, float] = {}
+    for key, value in line.items():
+        if key in ("refused", "missing") and isinstance(value, Mapping):
+            numbers[key] = float(len(value))
+        elif isinstance(value, Mapping):
+            numbers |= {f"{key}/{name}": number for name, number in scalars(value).items()}
+        elif key != "round" and _is_number(value):
+            numbers[key] = float(value)
+    return numbers
+
+
+def times(history: Sequence[Metrics], now: float) -> list[float]:
+    """When each round ended, had the run never stopped: by the seconds that rounds took.
+
+    Args:
+        history: the lines of the rounds so far.
+        now: when the last of them ended.
+
+    >>> times([{"seconds": {"train": 2.0}}, {"seconds": {"train": 3.0, "merge": 1.0}}], 100.0)
+    [96.0, 100.0]
+    """
+    moments = [now]
+    for line in reversed(history[1:]):
+        moments.append(moments[-1] - sum(line["seconds"].values()))
+    return moments[::-1][: len(history)]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+class CsvFile(Callback):
+    """``metrics.csv``: a row per round, with the columns of ``submodel.open(...).metrics``.
+
+    It follows from the lines of the rounds alone, so a resumed run has the file of one that was
+    never stopped.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    @classmethod
+    def configured(cls, options: Section, context: TrackerContext) -> Self:
+        """In the run's folder."""
+        return cls(context.needed_folder("csv") / "metrics.csv")
+
+    def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
+        """The rounds that are done."""
+        self._write(history)
+
+    def after_round(self, before: State, after: State, line: Metrics) -> None:
+        """One more row; a round that has new entries gives all rows new columns."""
+        row = flat(line)
+        self._rows.append(row)
+        if row.keys() <= set(self._columns):
+            with self._file.open("a", encoding="utf-8", newline="") as file:
+                file.write(_text([_cells(row, self._columns)]))
+        else:
+            self._write_rows()
+
+    def stop(self, state: State, history: Sequence[Metrics]) -> None:
+        """All rows anew: the last may be missing, or be one too many."""
+        self._write([line for line in history if line["round"] <= state.round])
+
+    def _write(self, history: Iterable[Metrics]) -> None:
+        self._rows = [flat(line) for line in history]
+        self._write_rows()
+
+    def _write_rows(self) -> None:
+        self._columns = list(dict.fromkeys(key for row in self._rows for key in row))
+        rows = [_cells(row, self._columns) for row in self._rows]
+        write_text(self._file, _text([self._columns, *rows] if rows else []))
+
+
+def _cells(row: Metrics, columns: Sequence[str]) -> list[Any]:
+    """The row's values; empty where it has none, lists as JSON."""
+    values = (row.get(column) for column in columns)
+    return [json.dumps(value) if isinstance(value, list) else value for value in values]
+
+
+def _text(rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 from submodel.algorithm.types import State
 from submodel.extras import needs_extra
 from submodel.files import write_text
-from submodel.runs.callbacks.base import Callback
-from submodel.runs.callbacks.trackers.scalars import scalars, times
+from submodel.runs.callbacks.callback import Callback
+from submodel.runs.callbacks.trackers import scalars, times
 from submodel.runs.metrics import Metrics
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its makers of its use

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Self
 from submodel.algorithm.types import State
 from submodel.config import to_toml
 from submodel.extras import needs_extra
-from submodel.runs.callbacks.base import Callback
-from submodel.runs.callbacks.trackers.scalars import scalars, times
+from submodel.runs.callbacks.callback import Callback
+from submodel.runs.callbacks.trackers import scalars, times
 from submodel.runs.metrics import Metrics
 
 with needs_extra("tensorboard", "train.trackers: 'tensorboard'"):

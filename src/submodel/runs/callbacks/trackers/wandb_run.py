@@ -13,8 +13,8 @@ from submodel.algorithm.types import State
 from submodel.errors import ConfigError
 from submodel.extras import needs_extra
 from submodel.files import write_text
-from submodel.runs.callbacks.base import Callback
-from submodel.runs.callbacks.trackers.scalars import scalars
+from submodel.runs.callbacks.callback import Callback
+from submodel.runs.callbacks.trackers import scalars
 from submodel.runs.metrics import Metrics
 
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it would tell its makers of errors

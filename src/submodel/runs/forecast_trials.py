@@ -8,21 +8,30 @@ for other clients from shapes (`engines/estimate.py`).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
 
-from submodel.algorithm.execution import Bundle
+import torch
+from torch import Tensor
+
+from submodel.algorithm.evaluation import evaluation_module, some
+from submodel.algorithm.execution import Bundle, Engine
+from submodel.algorithm.merge import Accumulator
 from submodel.algorithm.rounds import OneModel, plan, step
-from submodel.algorithm.tally import RoundReport
-from submodel.algorithm.types import Setup, State
+from submodel.algorithm.score import BATCH
+from submodel.algorithm.tally import RoundReport, Tally
+from submodel.algorithm.types import Assignment, Outcome, Setup, State, Task
 from submodel.engines.estimate import Estimate
 from submodel.engines.processes.group import deal
 from submodel.model.cost import CostModel
+from submodel.model.cut import WHOLE
+from submodel.model.inputs import call, map_inputs, take_rows
+from submodel.model.norm import Statistics, needs_calibration
 from submodel.model.travel import size_in_bytes
 from submodel.prepare.engine import make_engine
-from submodel.runs.forecast.sample import SampleGroup, TimedEngine
+from submodel.runs.scoring import scores
 from submodel.runs.training import Training
 
 _TRIAL = 0.4  # of the patience: what a trial may take, by the one before
@@ -204,3 +213,183 @@ def _factors(
         cost = shape_estimate.bundle(bundle.assignments).cost
         estimates[capacity] = estimates.get(capacity, 0.0) + cost
     return {capacity: tried_seconds[capacity] / estimates[capacity] for capacity in estimates}
+
+
+_SECONDS_PER_FLOP = 1.5e-11  # of a forward of many examples, at best; only to choose what is tried
+
+
+def time_evaluation(training: Training, state: State, patience: float) -> tuple[float, str, bool]:
+    """One evaluation in one process: its seconds, how that is known, and whether it was tried.
+
+    Args:
+        training: what is to be trained.
+        state: a model of it.
+        patience: seconds, roughly.
+    """
+    passes = _passes(training)
+    costs = CostModel(training.setup.module, training.setup.clients.dataset.example)
+    shape_estimate = Estimate(training.setup)
+    flops = {c: costs.forward_flops(shape_estimate.cut(c)) for c in passes}
+    passes_per_model = 2 if _calibrates(training.setup) else 1
+    least = sum(flops.values()) * passes_per_model * BATCH * _SECONDS_PER_FLOP
+    if least > patience:
+        total = sum(flops[c] * examples for c, examples in passes.items())
+        few = max(2, int(BATCH * 0.3 * patience / least))
+        seconds = _forward_seconds(training, state, few) / (few * flops[1.0])
+        return total * seconds, f"by FLOPs, from a forward of {few} examples", False
+    trials: list[float] = []
+    batches_left_out = 0
+    start = time.perf_counter()
+    while not trials or (len(trials) < 4 and time.perf_counter() - start < patience / 2):
+        group = SampleGroup(lambda bundles: bundles, patience / 4 / len(passes))
+        begin = time.perf_counter()
+        scores(training, state, group)
+        trials.append(time.perf_counter() - begin + group.seconds_left_out)
+        batches_left_out = group.batches_left_out
+    how = "tried" if not batches_left_out else f"tried but for {batches_left_out} batches"
+    return min(trials), how, True
+
+
+def evaluation_keys(training: Training) -> list[str]:
+    """The keys that make the evaluations of a run shorter, with what they are now.
+
+    Args:
+        training: what is to be trained.
+    """
+    setup, settings = training.setup, training.config.train
+    data = setup.clients.dataset
+    keys = [f"train.evaluate_every (now {settings.evaluate_every})"]
+    if _calibrates(setup):
+        count = len(some(data.train, setup.statistics.examples, setup.seed))
+        keys.append(f"train.statistics_examples (for norms; now {count:,} training examples)")
+    if settings.evaluate_train:
+        count = len(some(data.train, settings.evaluate_train_examples, setup.seed))
+        keys.append(f"train.evaluate_train_examples (now {count:,})")
+    if settings.evaluate_clients != "no":
+        keys.append(f"train.evaluate_clients (now {settings.evaluate_clients})")
+    if settings.evaluate_capacities and any(c < 1 for c in setup.population.capacities):
+        count = len(set(setup.population.capacities))
+        keys.append(f"train.evaluate_capacities (now true: {count} capacities)")
+    return [*keys, f"data.test_examples (now {len(data.test):,})"]
+
+
+def _calibrates(setup: Setup) -> bool:
+    """Whether static norms take their statistics from the clients' data first."""
+    return setup.statistics.source == "clients" and needs_calibration(setup.module)
+
+
+def _passes(training: Training) -> dict[float, int]:
+    """By capacity: how many examples an evaluation passes through the model of it."""
+    setup, settings = training.setup, training.config.train
+    data = setup.clients.dataset
+    examples = len(data.test)
+    if _calibrates(setup):
+        examples += len(some(data.train, setup.statistics.examples, setup.seed))
+    passes = {1.0: examples}
+    if data.held_out is not None:
+        passes[1.0] += len(data.held_out)
+    if settings.evaluate_train:
+        passes[1.0] += len(some(data.train, settings.evaluate_train_examples, setup.seed))
+    if settings.evaluate_capacities:
+        passes |= {c: examples for c in set(setup.population.capacities) if c < 1}
+    return passes
+
+
+@torch.no_grad()
+def _forward_seconds(training: Training, state: State, examples: int) -> float:
+    """Of so many examples through the global model, when it is warm."""
+    setup = replace(training.setup, statistics=Statistics("test_batch"))
+    rows = take_rows(setup.clients.dataset.test.x, slice(examples))
+    inputs = map_inputs(lambda tensor: tensor.to(training.device), rows)
+    with evaluation_module(setup, state, WHOLE, training.device) as module:
+        call(module, inputs)
+        begin = time.perf_counter()
+        call(module, inputs)
+        return time.perf_counter() - begin
+
+
+class SampleGroup:
+    """A group of processes of which only this one is there: it does a part, and notes the rest.
+
+    Args:
+        choose: the bundles of a round that are trained.
+        longest: seconds after which no further batch of an evaluation is computed.
+    """
+
+    def __init__(
+        self, choose: Callable[[Sequence[Bundle]], Sequence[Bundle]], longest: float
+    ) -> None:
+        self._choose, self._longest = choose, longest
+        self.seconds_left_out = 0.0
+        """What the batches that were left out would have taken, as long as the others did."""
+        self.batches_left_out = 0
+
+    def share(self, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
+        """Those that were chosen."""
+        return self._choose(bundles)
+
+    def reduce(self, accumulators: Sequence[Accumulator], tally: Tally) -> None:
+        """There is nobody else."""
+
+    def spread(self, count: int, work: Callable[[int], Tensor]) -> list[Tensor]:
+        """As many as there is time for; the last stands for the others."""
+        start = time.perf_counter()
+        results: list[Tensor] = []
+        for number in range(count):
+            results.append(work(number))
+            if time.perf_counter() - start > self._longest:
+                break
+        rest = count - len(results)
+        if rest:
+            seconds_per_batch = (time.perf_counter() - start) / len(results)
+            self.seconds_left_out += rest * seconds_per_batch
+            self.batches_left_out += rest
+        return results + results[-1:] * rest
+
+
+class TimedEngine:
+    """An engine that knows how long each bundle took, without making its tasks and merging.
+
+    Args:
+        engine: who trains.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.bundle_seconds: list[float] = []
+
+    def bundles(self, assignments: Sequence[Assignment]) -> list[Bundle]:
+        """As the engine's."""
+        return self._engine.bundles(assignments)
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        """As the engine does."""
+        waiting = _TimedTasks(tasks)
+        outcomes = self._engine.run(waiting)
+        busy = 0.0
+        while True:
+            start, elsewhere = time.perf_counter(), waiting.seconds
+            outcome = next(outcomes, None)
+            busy += time.perf_counter() - start - (waiting.seconds - elsewhere)
+            if outcome is None:
+                break
+            yield outcome
+        self.bundle_seconds.append(busy)
+
+
+class _TimedTasks:
+    """Tasks as they are asked for, and how long making them took."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self._tasks = iter(tasks)
+        self.seconds = 0.0
+
+    def __iter__(self) -> Iterator[Task]:
+        return self
+
+    def __next__(self) -> Task:
+        start = time.perf_counter()
+        try:
+            return next(self._tasks)
+        finally:
+            self.seconds += time.perf_counter() - start

@@ -7,25 +7,21 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
 from typing_extensions import TypedDict
 
 from submodel.algorithm.types import Setup
 from submodel.errors import SubmodelError
 from submodel.files import UnreadableError, read_typed, write_text
 from submodel.model.cut import Tensors, UnitCut, gather
-from submodel.runs.checkpoint import model_sha256
-from submodel.runs.fitting.cuts import CutSearch
-from submodel.runs.fitting.options import FitPlan
+from submodel.runs.checkpoint import model_sha256, write_tensors
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics
-from submodel.runs.tensor_file import write_tensors
 
 _MOST_JSON = 2**26  # bytes: units of every axis are in it
 
@@ -55,6 +51,48 @@ class _Result(TypedDict):
 
 _START: TypeAdapter[Any] = TypeAdapter(_Start)
 _RESULT: TypeAdapter[Any] = TypeAdapter(_Result)
+
+
+CutChoice = Literal["search", "importance", "prefix", "scheme"]
+"""Which units a fitted sub-model begins with."""
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """What a fit will do; one of the same plan goes on where it stopped.
+
+    Args:
+        capacity: of the sub-model.
+        rounds: over the clients who can hold it.
+        lr: the clients' learning rate.
+        cut: which units it begins with.
+        model_sha256: of the global model that it is cut from.
+    """
+
+    capacity: float
+    rounds: int
+    lr: float
+    cut: CutChoice
+    model_sha256: str
+
+
+@dataclass(frozen=True)
+class CutSearch:
+    """The cut that was chosen, and what choosing it took.
+
+    Args:
+        cut: the units that the sub-model has.
+        name: of the candidate.
+        candidates: the scores of every candidate that was tried.
+        bytes_down: that went to the clients who tried them.
+        flops: that they computed.
+    """
+
+    cut: UnitCut
+    name: str
+    candidates: Mapping[str, Mapping[str, float]]
+    bytes_down: int
+    flops: int
 
 
 @dataclass(frozen=True)
@@ -91,8 +129,8 @@ class FitFolder:
             return None
         if entries["plan"] != asdict(plan):
             return None
-        cut = _cut(setup, entries["units"])
-        return CutSearch(cut, entries["cut"], {}, entries["bytes_down"], entries["flops"])
+        took = entries["candidates"], entries["bytes_down"], entries["flops"]
+        return CutSearch(_cut(setup, entries["units"]), entries["cut"], *took)
 
     def begin(self, plan: FitPlan, search: CutSearch) -> None:
         """Keep where a fit begins; what was there before goes."""
@@ -102,17 +140,11 @@ class FitFolder:
             "plan": asdict(plan),
             "cut": search.name,
             "units": _units(search.cut),
-            "candidates": {name: s.entries() for name, s in search.scores.items()},
+            "candidates": search.candidates,
             "bytes_down": search.bytes_down,
             "flops": search.flops,
         }
         write_text(self.start_file, json.dumps(entries, indent=2) + "\n")
-
-    def candidates(self) -> dict[str, dict[str, float]]:
-        """The scores of the cuts that were tried."""
-        entries = read_typed(_START, self.start_file, _MOST_JSON)
-        scores: dict[str, dict[str, float]] = entries["candidates"]
-        return scores
 
     def finish(self, cut: UnitCut, tensors: Tensors, about: Mapping[str, Any]) -> Metrics:
         """Write the fitted sub-model and what it came to; checkpoints are not needed any more."""
@@ -152,21 +184,10 @@ class FitFolder:
             raise SubmodelError(f"{path}: cannot be read ({error}); {self._again}") from None
         if model_sha256(small) != about["fitted_sha256"]:
             raise SubmodelError(f"{path}: damaged, it does not match its hash; {self._again}")
-        return FittedModel(cut, lay_into(cut, tensors, small), about)
-
-
-def lay_into(cut: UnitCut, whole: Tensors, parts: Tensors) -> dict[str, Tensor]:
-    """The whole model with a sub-model's own values in their places; both stay as they are.
-
-    Args:
-        cut: what the sub-model has.
-        whole: the model that it was cut from.
-        parts: the sub-model's tensors.
-    """
-    tensors = {name: tensor.clone() for name, tensor in whole.items()}
-    for name, part in parts.items():
-        cut.put(name, tensors[name], part)
-    return tensors
+        whole = {name: tensor.clone() for name, tensor in tensors.items()}
+        for name, part in small.items():
+            cut.put(name, whole[name], part)
+        return FittedModel(cut, whole, about)
 
 
 def _units(cut: UnitCut) -> dict[str, list[int]]:
