@@ -21,7 +21,7 @@ from benchmarks.speed.workloads import WORKLOADS, make_config, make_data
 from submodel.config import Config, parse
 from submodel.data import Dataset
 from submodel.data.examples import Examples
-from submodel.data.text.facts import TextFacts
+from submodel.data.facts import TextFacts
 from submodel.model.capacity import units_held
 from submodel.prepare.setup import prepare
 from submodel.schemes import Draw, Mask, Scheme

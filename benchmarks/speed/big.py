@@ -24,7 +24,7 @@ import torch
 from submodel.algorithm import tally
 from submodel.config import parse
 from submodel.data.examples import Dataset, Examples
-from submodel.data.text.facts import TextFacts
+from submodel.data.facts import TextFacts
 from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import standard
 from submodel.runs.folder import RunFolder

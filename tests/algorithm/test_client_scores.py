@@ -25,7 +25,7 @@ from submodel.algorithm.score import score
 from submodel.algorithm.types import Setup, State
 from submodel.config import parse
 from submodel.data import Dataset, Examples, dataset
-from submodel.data.owners import owners_of
+from submodel.data.facts import owners_of
 from submodel.engines.processes.group import ProcessGroup
 from submodel.errors import ConfigError
 from submodel.model.cut import WHOLE

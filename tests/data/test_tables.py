@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from submodel.data import load_dataset
-from submodel.data.owners import owners_of
+from submodel.data.facts import owners_of
 from submodel.data.sources import Encoding, SourceContext
 from submodel.data.sources.table import Table, TableOptions
 from submodel.errors import SubmodelError

@@ -26,10 +26,10 @@ from submodel.algorithm.types import Assignment, Setup, Task, Update
 from submodel.config import Config, parse, read, to_toml
 from submodel.config.meaning import fingerprint
 from submodel.data import cache as data_cache
+from submodel.data.facts import ColumnCode, TableFacts
 from submodel.data.images import Images, ImageSet
 from submodel.data.sources.cifar import CIFAR10, read_cifar
 from submodel.data.sources.folder import read_folder
-from submodel.data.table_facts import ColumnCode, TableFacts
 from submodel.experiments.comparison import report
 from submodel.experiments.comparison.findings import Findings
 from submodel.federation.device import Report

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from submodel.data.registry import TOKENS
-from submodel.data.text.tables import read_table
+from submodel.data.text.streams import read_table
 from submodel.data.text.tokens import TokensContext, read_tokens
 from submodel.files import read_text
 

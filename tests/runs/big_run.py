@@ -13,7 +13,7 @@ import torch
 
 from submodel.config import parse
 from submodel.data.examples import Dataset, Examples
-from submodel.data.text.facts import TextFacts
+from submodel.data.facts import TextFacts
 from submodel.heap import give_back
 from submodel.prepare.setup import prepare
 from submodel.runs.folder import RunFolder

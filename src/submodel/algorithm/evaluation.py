@@ -39,7 +39,7 @@ from submodel.algorithm.score import (
 )
 from submodel.algorithm.types import Assignment, Clients, Model, PartitionedClients, Setup, State
 from submodel.data import Examples
-from submodel.data.owners import Owners
+from submodel.data.facts import Owners
 from submodel.data.partitions import Natural
 from submodel.errors import ConfigError, DataError
 from submodel.model.cut import WHOLE, Cut

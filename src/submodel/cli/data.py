@@ -55,7 +55,7 @@ def data_command(
         picture: the file of --out; null without it
     """
     from submodel.config import read
-    from submodel.data.held_out import hold_out
+    from submodel.data.examples import hold_out
     from submodel.prepare.objective import settle_clients
     from submodel.prepare.parts import load_data, split_data
     from submodel.presentation.figures import format_of, save_figure

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.data.table_facts import ColumnCode, Missing
+from submodel.data.facts import ColumnCode, Missing
 from submodel.errors import DataError
 from submodel.extras import needs_extra
 

@@ -1,4 +1,4 @@
-"""Examples and their targets: any tensors, checked, and balanced parts of them."""
+"""Examples and their targets: any tensors, checked; balanced and held-out parts of them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from submodel.data.checks import are_labels, count_classes
-from submodel.data.items import is_hub_part
-from submodel.data.owners import Owners
-from submodel.data.parts import read_part
-from submodel.data.table_facts import TableFacts
-from submodel.data.text.facts import TextFacts
+from submodel.data.facts import Owners, TableFacts, TextFacts
+from submodel.data.parts import are_labels, count_classes, is_hub_part, read_part
 from submodel.errors import ConfigError, DataError
 from submodel.model.inputs import Inputs, columns, count_rows, first_column, take_rows
 from submodel.randomness import generator
@@ -214,3 +210,52 @@ def limit(data: Dataset, examples: int | None, test_examples: int | None) -> Dat
 def _describe(tensor: Tensor) -> str:
     kind = str(tensor.dtype).removeprefix("torch.")
     return f"{kind} {' x '.join(map(str, tensor.shape[1:]))}".rstrip()
+
+
+def hold_out(data: Dataset, share: float | None, seed: int) -> Dataset:
+    """The dataset with a share of its training part held out, of every class or client alike.
+
+    Which examples these are follows from the seed alone. Of every class (client, where the data
+    names them; all examples, where targets are no labels) the share is held out, rounded to whole
+    examples, and at least one is left to train on.
+
+    Args:
+        data: all of it; the test part stays as it is.
+        share: of the training part; None: nothing is held out.
+        seed: of the run.
+
+    >>> from submodel.data import digits, limit
+    >>> data = hold_out(limit(digits(), 100, None), 0.2, seed=0)
+    >>> len(data.train), np.bincount(data.held_out.y).tolist()
+    (80, [2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
+    """
+    if share is None:
+        return data
+    is_out = np.zeros(len(data.train), dtype=bool)
+    for stratum, places in enumerate(_strata(data)):
+        count = min(int(share * len(places) + 0.5), len(places) - 1)
+        is_out[generator(seed, "held-out", stratum).permutation(places)[:count]] = True
+    if not is_out.any():
+        raise ConfigError(
+            [
+                f"data.held_out: {share:g} of {len(data.train):,} training examples is less than "
+                "one of any class or client: hold out more, or nothing"
+            ]
+        )
+    rest = np.flatnonzero(~is_out)
+    return replace(
+        data,
+        train=data.train.take(torch.from_numpy(rest)),
+        held_out=data.train.take(torch.from_numpy(np.flatnonzero(is_out))),
+        owners=None if data.owners is None else data.owners.of_part(rest, None),
+    )
+
+
+def _strata(data: Dataset) -> list[NDArray[np.int64]]:
+    """The places of training examples that are held out in equal shares."""
+    if data.owners is not None:
+        return [data.owners.positions(client) for client in range(len(data.owners))]
+    if data.classes is None:
+        return [np.arange(len(data.train))]
+    labels = data.train.y.numpy()
+    return [np.flatnonzero(labels == label) for label in np.unique(labels)]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from submodel.data.owners import Owners
+from submodel.data.facts import Owners
 from submodel.errors import ConfigError
 from submodel.options import Count, Positive, Section
 from submodel.randomness import generator

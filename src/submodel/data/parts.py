@@ -3,20 +3,196 @@
 What Hugging Face's models are given is a dictionary with ``labels`` in it. Those of causal language
 models are the tokens themselves, and the models compare each with the logits of the place before;
 here targets stand at the place of the logits that they are compared with.
+
+Map-style datasets of torch are read once, item by item, because who has which labels must be known
+before the first round, and because a resumed run must find the very bytes that it was trained on.
+What is drawn at random for every use of an example belongs in `data.augment`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from submodel.data.checks import check_lengths, check_tensor
-from submodel.data.items import is_item_dataset, read_items
 from submodel.errors import DataError
 from submodel.model.inputs import Inputs, as_tensors, columns, map_inputs
+
+_MOST_CLASSES = 10_000_000  # more are numbers of another kind: identifiers, seconds, prices
+
+
+def check_lengths(name: str, inputs: Mapping[str, Tensor], targets: Tensor) -> None:
+    """Raise unless there is a target for every input, and an input at all."""
+    for tensor in inputs.values():
+        if not len(tensor) or len(tensor) != len(targets):
+            counts = f"{len(tensor)} inputs and {len(targets)} targets"
+            raise DataError(f"{name} data: {counts}; want as many, not 0")
+
+
+def check_tensor(name: str, what: str, tensor: object) -> Tensor:
+    """The tensor, if it holds finite numbers, one entry per example, here on the CPU."""
+    if not isinstance(tensor, Tensor):
+        kind = f"{type(tensor).__name__} of {getattr(tensor, 'dtype', '')}".removesuffix(" of ")
+        raise DataError(
+            f"{name} data: {what} are a {kind}; give tensors or arrays of numbers, by "
+            "torch.tensor(...) or numpy.array(...)"
+        )
+    if tensor.layout is not torch.strided:
+        raise DataError(f"{name} data: {what} are {tensor.layout}; give dense tensors, .to_dense()")
+    if tensor.device.type != "cpu":
+        raise DataError(
+            f"{name} data: {what} are on {tensor.device}; give them on the cpu: engine.device says "
+            "where to train"
+        )
+    if tensor.dim() == 0:
+        raise DataError(f"{name} data: {what} are a single number; want one entry per example")
+    if not _is_finite(tensor):
+        wrong = (~tensor.isfinite()).flatten(1 if tensor.dim() > 1 else 0)
+        raise DataError(
+            f"{name} data: {what} of example {int(wrong.nonzero()[0, 0])} are not finite"
+        )
+    return tensor.detach()
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether all numbers are finite: two of them tell, as what is none is passed on by both."""
+    if tensor.is_complex():
+        return _is_finite(torch.view_as_real(tensor.resolve_conj()))
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    return all(math.isfinite(float(extreme)) for extreme in torch.aminmax(tensor.detach()))
+
+
+def are_labels(y: Tensor) -> bool:
+    """Whether targets are class labels: one whole number per example."""
+    return y.dim() == 1 and not y.is_floating_point() and not y.is_complex()
+
+
+def count_classes(train: Tensor, test: Tensor) -> int:
+    """How many classes the labels speak of."""
+    least = min(int(train.min()), int(test.min()))
+    if least < 0:
+        raise DataError("class labels must be 0, 1, 2, ...; a negative one was given")
+    classes = max(int(train.max()), int(test.max())) + 1
+    if classes > _MOST_CLASSES:
+        raise DataError(
+            f"class labels must be 0, 1, 2, ...; {classes - 1:,} was given, for "
+            f"{len(torch.unique(train)):,} different labels; number them, by "
+            "torch.unique(y, return_inverse=True)[1]"
+        )
+    return classes
+
+
+IN_MEMORY = 1 << 29
+"""Bytes that are held in memory; more are written to a file, which is read as it is needed."""
+
+
+def is_item_dataset(part: object) -> bool:
+    """Whether this is a map-style dataset: a length, and items by number.
+
+    >>> is_item_dataset(torch.utils.data.TensorDataset(torch.ones(2))), is_item_dataset([1, 2])
+    (True, False)
+    """
+    plain = isinstance(part, tuple | list | Mapping | Tensor | str | bytes | np.ndarray)
+    return not plain and hasattr(part, "__getitem__") and hasattr(part, "__len__")
+
+
+def is_hub_part(part: object) -> bool:
+    """Whether this is a ``datasets.Dataset`` with columns of its own, not as models take them.
+
+    Columns of the names ``labels`` and ``input_ids`` are given to the model by name, item by item.
+    """
+    columns = getattr(part, "column_names", None)
+    if type(part).__module__.partition(".")[0] != "datasets" or not isinstance(columns, list):
+        return False
+    return not {"labels", "input_ids"} & set(columns)
+
+
+def read_items(name: str, part: Any) -> Any:
+    """All items of a dataset, as a pair of inputs and targets or as a dictionary of tensors.
+
+    >>> pairs = torch.utils.data.TensorDataset(torch.ones(3, 2), torch.tensor([0, 1, 0]))
+    >>> [tensor.shape for tensor in read_items("training", pairs)]
+    [torch.Size([3, 2]), torch.Size([3])]
+    """
+    total = len(part)
+    if not total:
+        raise DataError(f"{name} data: the dataset has no items")
+    table: dict[str, Any] = {}
+    shape_of_items: type = tuple
+    for number in range(total):
+        try:
+            item = part[number]
+        except Exception as error:  # whatever the dataset's own code raises
+            raise DataError(
+                f"{name} data: item {number} cannot be read: {type(error).__name__}: {error}"
+            ) from error
+        values, kind = _values(name, number, item)
+        if not number:
+            shape_of_items = kind
+            size = total * sum(tensor.numel() * tensor.element_size() for tensor in values.values())
+            table = {key: _room(tensor, total, size) for key, tensor in values.items()}
+        _write(name, number, values, table)
+    tensors = {key: torch.from_numpy(array) for key, array in table.items()}
+    if shape_of_items is dict:
+        return tensors
+    *inputs, targets = tensors.values()
+    return (inputs[0] if len(inputs) == 1 else tuple(inputs)), targets
+
+
+def _values(name: str, number: int, item: object) -> tuple[dict[str, Tensor], type]:
+    """The tensors of an item by name; the last of a sequence is the target."""
+    if isinstance(item, Mapping):
+        return {str(key): torch.as_tensor(value) for key, value in item.items()}, dict
+    if isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], Mapping):
+        inputs_by_name = {str(key): torch.as_tensor(value) for key, value in item[0].items()}
+        return inputs_by_name | {"labels": torch.as_tensor(item[1])}, dict
+    if not isinstance(item, Sequence) or isinstance(item, str) or len(item) < 2:
+        raise DataError(
+            f"{name} data: item {number} is a {type(item).__name__}; want (input, target) or a "
+            "dictionary with 'labels'"
+        )
+    try:
+        return {str(place): torch.as_tensor(value) for place, value in enumerate(item)}, tuple
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"{name} data: item {number} holds what is no tensor ({error}); turn it into one in "
+            "the dataset, as by a transform"
+        ) from None
+
+
+def _room(tensor: Tensor, total: int, size: int) -> np.ndarray[Any, Any]:
+    """An array for all items, in a file that nobody else sees where they are large."""
+    kind = tensor.numpy().dtype
+    shape = (total, *tensor.shape)
+    if size <= IN_MEMORY:
+        return np.empty(shape, kind)
+    descriptor, path = tempfile.mkstemp(prefix="submodel-", suffix=".items")
+    os.close(descriptor)
+    array = np.memmap(path, kind, "w+", shape=shape)
+    Path(path).unlink()  # it goes when the array does
+    return array
+
+
+def _write(
+    name: str, number: int, values: Mapping[str, Tensor], table: Mapping[str, np.ndarray[Any, Any]]
+) -> None:
+    for key, array in table.items():
+        if key not in values or tuple(values[key].shape) != array.shape[1:]:
+            shape = tuple(values[key].shape) if key in values else "nothing"
+            raise DataError(
+                f"{name} data: item {number} has {shape} where item 0 has {array.shape[1:]}; items "
+                "must be of one shape: pad or resize them in the dataset"
+            )
+        array[number] = values[key].numpy()
+
 
 NO_TARGET = -100
 """A target that does not count, as torch's cross-entropy and Hugging Face's models have it."""

@@ -18,8 +18,8 @@ from typing import Any
 
 from submodel.data import Dataset
 from submodel.data.cache import cache_folder
+from submodel.data.facts import TableFacts
 from submodel.data.sources import Encoding
-from submodel.data.table_facts import TableFacts
 from submodel.errors import ConfigError, DataError, plain
 from submodel.federation.wire import WireError, read_as
 from submodel.files import UnreadableError, read_text

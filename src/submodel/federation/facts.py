@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from submodel.config import Config, parse, to_toml
 from submodel.data import Dataset
 from submodel.data.examples import About, Examples
-from submodel.data.text.facts import TextFacts
+from submodel.data.facts import TextFacts
 from submodel.errors import plain
 from submodel.federation.encoding import encoding_fingerprint, encoding_values
 from submodel.federation.wire import PositiveInteger, WireError, read_as

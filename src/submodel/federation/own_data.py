@@ -23,8 +23,7 @@ from submodel.data import Examples
 from submodel.data.cache import cache_folder
 from submodel.data.registry import SOURCES
 from submodel.data.sources import Encoding, SourceContext
-from submodel.data.text.reading import visible_files
-from submodel.data.text.tables import TABLES
+from submodel.data.text.streams import TABLES, visible_files
 from submodel.errors import ConfigError, DataError
 from submodel.federation.conform import conform, renumber_classes
 from submodel.federation.facts import Facts

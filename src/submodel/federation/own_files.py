@@ -10,7 +10,7 @@ import torch
 
 from submodel.amounts import si
 from submodel.data import Examples
-from submodel.data.arrays import ArrayShapes, read_arrays
+from submodel.data.files import ArrayShapes, read_arrays
 from submodel.data.images import normalise, stack_pictures
 from submodel.data.sources.folder import classes_in, images_in, open_image
 from submodel.errors import DataError

@@ -13,8 +13,8 @@ from submodel.algorithm.types import Setup
 from submodel.config import Config, parse
 from submodel.data import Dataset, Partition
 from submodel.data.augmentations import Augmentations, AugmentContext
-from submodel.data.checks import are_labels, count_classes
 from submodel.data.partitions import DEFAULT_LABELS, Natural
+from submodel.data.parts import are_labels, count_classes
 from submodel.data.registry import AUGMENTATIONS
 from submodel.errors import ConfigError
 from submodel.options import FreeOptions, Section

@@ -16,7 +16,7 @@ from submodel.algorithm.evaluation import client_tests
 from submodel.algorithm.types import PartitionedClients, Setup
 from submodel.config import Config
 from submodel.data import Dataset, Partition, limit
-from submodel.data.held_out import hold_out
+from submodel.data.examples import hold_out
 from submodel.data.partitions import Unsplit
 from submodel.engines import lone
 from submodel.engines.device import device_problems

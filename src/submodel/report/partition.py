@@ -12,7 +12,7 @@ from submodel.config import Config
 from submodel.config.meaning import paths_in
 from submodel.data import Dataset, Partition
 from submodel.data.cache import without_fetching
-from submodel.data.held_out import hold_out
+from submodel.data.examples import hold_out
 from submodel.errors import DataError
 from submodel.model.inputs import first_column
 from submodel.prepare.parts import load_data

@@ -21,9 +21,8 @@ from submodel.algorithm.types import Model, PartitionedClients, Setup
 from submodel.config import Config
 from submodel.data import Dataset
 from submodel.data.examples import About, Examples
+from submodel.data.facts import TableFacts, TextFacts
 from submodel.data.partitions import Unsplit
-from submodel.data.table_facts import TableFacts
-from submodel.data.text.facts import TextFacts
 from submodel.errors import ConfigError, SubmodelError
 from submodel.files import UnreadableError, read_typed, write_text
 from submodel.model.axes.axes_json import from_json, to_json

@@ -22,7 +22,7 @@ from submodel.algorithm.server import Plain
 from submodel.algorithm.types import Setup, State
 from submodel.config import Config
 from submodel.data import Examples
-from submodel.data.able import AblePopulation, able_clients
+from submodel.data.population import AblePopulation, able_clients
 from submodel.errors import ConfigError, Interruption
 from submodel.local.schedule import Constant
 from submodel.model.capacity import prefix_cut

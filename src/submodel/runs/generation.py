@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from submodel.data import Dataset
-from submodel.data.text.sequences import PADDING
 from submodel.data.text.tokens import Tokeniser, read_tokens
+from submodel.data.text.windows import PADDING
 from submodel.errors import ConfigError, DataError
 from submodel.model.inputs import first_column
 from submodel.randomness import generator

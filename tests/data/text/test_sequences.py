@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from submodel.data.parts import NO_TARGET
-from submodel.data.text.sequences import (
+from submodel.data.text.streams import PIECE, split_pieces, text_stream
+from submodel.data.text.windows import (
     PADDING,
     Windows,
     count_windows,
     cut_windows,
 )
-from submodel.data.text.streams import PIECE, split_pieces, text_stream
 
 
 def cut(sizes: list[int], length: int) -> Windows:

@@ -17,7 +17,7 @@ import submodel
 from submodel.algorithm import rounds
 from submodel.algorithm.score import score
 from submodel.cli.base import command_line
-from submodel.data.able import able_clients
+from submodel.data.population import able_clients
 from submodel.errors import ConfigError, SubmodelError
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.fitted import FitFolder

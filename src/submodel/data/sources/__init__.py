@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from submodel.data.examples import Dataset, limit
+from submodel.data.facts import TableFacts
 from submodel.data.images import Images, ImageSet, channel_statistics, to_dataset
 from submodel.data.registry import SOURCES
-from submodel.data.table_facts import TableFacts
 from submodel.errors import ConfigError
 
 

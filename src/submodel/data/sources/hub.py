@@ -14,6 +14,7 @@ from pydantic import Field
 from submodel.data.cache import check_may_fetch
 from submodel.data.columns import Column, word_column
 from submodel.data.examples import Dataset, dataset
+from submodel.data.facts import Missing
 from submodel.data.images import (
     Images,
     ImageSet,
@@ -33,11 +34,8 @@ from submodel.data.sources.table import (
     encode_table,
     join_tables,
 )
-from submodel.data.table_facts import Missing
-from submodel.data.text.build import build_text
-from submodel.data.text.options import TextOptions
-from submodel.data.text.plan import Streams, TextPlan
-from submodel.data.text.tables import column_streams
+from submodel.data.text.build import Streams, TextOptions, TextPlan, build_text
+from submodel.data.text.streams import column_streams
 from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.options import Count, PathText, Section
 

@@ -19,11 +19,8 @@ from submodel.data.cache import MIRRORS, cache_folder, keeping_in
 from submodel.data.examples import Dataset
 from submodel.data.files import read_files
 from submodel.data.sources import SourceContext
-from submodel.data.text.build import build_text
-from submodel.data.text.options import TextOptions
-from submodel.data.text.plan import Streams, TextPlan
-from submodel.data.text.reading import visible_files
-from submodel.data.text.streams import text_stream
+from submodel.data.text.build import Streams, TextOptions, TextPlan, build_text
+from submodel.data.text.streams import text_stream, visible_files
 from submodel.errors import DataError
 from submodel.files import UnreadableError, read_typed, write_text
 from submodel.options import LARGEST, PathText

@@ -21,9 +21,8 @@ from submodel.data.columns import (
     read_columns,
 )
 from submodel.data.examples import Dataset, Examples
-from submodel.data.owners import Owners, owners_of
+from submodel.data.facts import ColumnCode, Missing, Owners, TableFacts, owners_of
 from submodel.data.sources import SourceContext
-from submodel.data.table_facts import ColumnCode, Missing, TableFacts
 from submodel.errors import ConfigError, DataError, plain
 from submodel.options import PathText, Section
 from submodel.randomness import generator

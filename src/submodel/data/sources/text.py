@@ -9,11 +9,15 @@ from pydantic import Field, model_validator
 
 from submodel.data.examples import Dataset
 from submodel.data.sources import SourceContext
-from submodel.data.text.build import build_text
-from submodel.data.text.options import TextOptions
-from submodel.data.text.plan import Streams, TextPlan
-from submodel.data.text.reading import check_encoding, check_exists, read_plain, visible_files
-from submodel.data.text.tables import TABLES, read_table
+from submodel.data.text.build import Streams, TextOptions, TextPlan, build_text
+from submodel.data.text.streams import (
+    TABLES,
+    check_encoding,
+    check_exists,
+    read_plain,
+    read_table,
+    visible_files,
+)
 from submodel.errors import ConfigError
 from submodel.options import PathText
 

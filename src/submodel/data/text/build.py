@@ -1,26 +1,375 @@
-"""Text as a dataset: read, divided, encoded, cut, or taken from the cache."""
+"""Text as a dataset: read, divided, encoded and cut into windows, or taken from the cache.
+
+Windows of large texts are kept in a folder for every text, tokeniser and length, complete or not
+there. It is named by a hash of the files' paths, sizes and times and of the keys; a file that
+changes is encoded anew.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from submodel.data.examples import Dataset
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from torch import Tensor
+
+from submodel.data.cache import cache_folder, keeping_in
+from submodel.data.examples import Dataset, Examples
+from submodel.data.facts import Owners, TextFacts
 from submodel.data.registry import TOKENS
 from submodel.data.sources import Encoding
-from submodel.data.text.dataset import TensorPair, text_dataset
-from submodel.data.text.encoding import (
-    EncodedPart,
-    encode_passages,
-    make_tokeniser,
-    run_tokeniser,
+from submodel.data.text.streams import TextStream
+from submodel.data.text.tokens import (
+    ByteLengths,
+    NoTokenError,
+    TokenArray,
+    Tokeniser,
+    TokensContext,
+    read_tokens,
 )
-from submodel.data.text.plan import Passages, TextPlan, divide_text
-from submodel.data.text.store import LARGE, FileSink, MemorySink, Sink, map_windows
-from submodel.data.text.text_cache import TextIndex, keep_text, read_index, text_folder, text_key
-from submodel.data.text.tokens import Tokeniser
+from submodel.data.text.windows import (
+    BYTES_PER_PLACE,
+    LARGE,
+    FileSink,
+    MemorySink,
+    Sink,
+    count_windows,
+    cut_windows,
+    map_windows,
+)
 from submodel.errors import ConfigError, DataError
+from submodel.files import UnreadableError, read_typed, write_text
+from submodel.options import LARGEST, Count, Section
+
+
+class TextOptions(Section):
+    """How text becomes sequences of tokens."""
+
+    choices = {"tokens": TOKENS}  # noqa: RUF012
+
+    tokens: str = Field("bytes", description=TOKENS.describe())
+    length: Count = Field(64, description="tokens in a sequence")
+    test_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.1, description="the end of every client's text that is for testing"
+    )
+    least: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
+        0, description="clients with fewer characters are left out"
+    )
+
+
+Streams = Sequence[TextStream]
+
+
+@dataclass(frozen=True)
+class TextPlan:
+    """A text that is to be read.
+
+    Args:
+        files: all that it is made of; others are read anew.
+        read: the streams of the text, and those for testing where these are others.
+        keys: of the options, all that shape the result but for the tokeniser's own.
+        where: what errors call it.
+        identity: what else tells it from others, where files do not.
+    """
+
+    files: tuple[Path, ...]
+    read: Callable[[], tuple[Streams, Streams | None]]
+    keys: tuple[str, ...]
+    where: str
+    identity: str = ""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A part of a stream, of an owner by number; -1 is nobody."""
+
+    owner: int
+    stream: TextStream
+    start: int
+    stop: int
+
+    def pieces(self) -> Iterator[str]:
+        """Its text."""
+        return self.stream.part(self.start, self.stop)
+
+    @property
+    def most_bytes(self) -> int:
+        """No more than this as UTF-8, which has four for a character at most."""
+        return min(4 * (self.stop - self.start), self.stream.size)
+
+
+@dataclass(frozen=True)
+class Passages:
+    """All of the text that is used.
+
+    Args:
+        names: of the owners; empty where the text is nobody's.
+        train: what is learned from.
+        test: what is not.
+        left_out: how many owners had too little.
+    """
+
+    names: tuple[str, ...]
+    train: tuple[Passage, ...]
+    test: tuple[Passage, ...]
+    left_out: int
+
+    def windows_size(self, length: int) -> int:
+        """Bytes in memory of inputs and targets, at most: a token has a byte or more."""
+        rows = sum(count_windows(p.most_bytes, length) for p in (*self.train, *self.test))
+        return rows * length * BYTES_PER_PLACE
+
+
+def divide_text(
+    streams: Streams, test_streams: Streams | None, options: TextOptions, where: str
+) -> Passages:
+    """The end of every stream for testing, or other streams; those too short left out.
+
+    Args:
+        streams: the text.
+        test_streams: the text for testing; None: the last part of ``streams``.
+        options: says how much, and what is too short.
+        where: what errors call it.
+    """
+    if not any(stream.characters for stream in streams):
+        raise DataError(f"{where}: there is no text in it")
+    longest = max(streams, key=lambda stream: stream.size)
+    if options.length > longest.size:
+        raise ConfigError(
+            [f"data.length: {options.length:,} tokens, but {longest.where} has {longest.size:,} "
+             "bytes, and no other text is longer"]
+        )  # fmt: skip
+    enough = [s for s in streams if s.characters >= max(options.least, 1)]
+    if not enough:
+        most = max(stream.characters for stream in streams)
+        raise ConfigError(
+            [f"data.least: {options.least:,}, but no text has more than {most:,} characters"]
+        )
+    names = tuple(stream.owner for stream in enough if stream.owner)
+    numbers = {name: number for number, name in enumerate(names)}
+    train, test = [], []
+    for stream in enough:
+        owner, end = numbers.get(stream.owner, -1), stream.characters
+        if test_streams is None:
+            end -= round(end * options.test_share)
+            test.append(Passage(owner, stream, end, stream.characters))
+        train.append(Passage(owner, stream, 0, end))
+    for stream in test_streams or ():
+        owner = numbers.get(stream.owner, -1)
+        test.append(Passage(owner, stream, 0, stream.characters))
+    return Passages(names, tuple(train), tuple(test), len(streams) - len(enough))
+
+
+def make_tokeniser(options: Any, train: Sequence[Passage]) -> Tokeniser:
+    """The tokeniser that the options name, made from the training part."""
+    component = TOKENS.find(options.tokens)
+
+    def pieces() -> Iterator[str]:
+        return chain.from_iterable(passage.pieces() for passage in train)
+
+    return component.make(options, TokensContext(pieces, component.argument))
+
+
+def run_tokeniser(options: Any, train: Sequence[Passage], tokens: str) -> Tokeniser:
+    """The tokeniser of a run, for a device's own text.
+
+    Args:
+        options: name it.
+        train: the device's text.
+        tokens: what the server's is.
+    """
+    if TOKENS.is_ours(options.tokens):
+        return read_tokens(tokens)
+    tokeniser = make_tokeniser(options, train)  # of somebody's code, which is here as well
+    if tokeniser.to_json() != tokens:
+        raise ConfigError(
+            [f"--data: {options.tokens!r} makes another tokeniser here than on the server"]
+        )
+    return tokeniser
+
+
+@dataclass(frozen=True)
+class EncodedPart:
+    """What was written of a part.
+
+    Args:
+        rows: the owner's number and the windows of every passage, in order.
+        targets: how many tokens are targets.
+        target_bytes: how many bytes of text they stand for.
+    """
+
+    rows: tuple[tuple[int, int], ...]
+    targets: int
+    target_bytes: int
+
+    @property
+    def total(self) -> int:
+        """All windows."""
+        return sum(rows for _, rows in self.rows)
+
+
+class _TokenCounter:
+    """Tokens on their way: all but the first of a passage are targets."""
+
+    def __init__(self, tokeniser: Tokeniser, lengths: ByteLengths) -> None:
+        self._tokeniser, self._lengths = tokeniser, lengths
+        self.targets = self.target_bytes = 0
+
+    def encode(self, passage: Passage) -> Iterator[TokenArray]:
+        place, has_first = passage.start, False
+        for piece in passage.pieces():
+            tokens = self._encode_piece(piece, place, passage.stream.where)
+            place += len(piece)
+            targets = tokens if has_first else tokens[1:]
+            has_first = has_first or len(tokens) > 0
+            self.targets += len(targets)
+            self.target_bytes += int(self._lengths[targets].sum())
+            yield tokens
+
+    def _encode_piece(self, piece: str, place: int, where: str) -> TokenArray:
+        try:
+            tokens = self._tokeniser.encode(piece)
+        except NoTokenError as error:
+            at = place + error.position
+            raise DataError(
+                f"{where}: {error.piece!r} at character {at:,}: {error.reason}"
+            ) from None
+        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < len(self._lengths):
+            wrong = int(tokens.max()) if tokens.min() >= 0 else int(tokens.min())
+            raise DataError(
+                f"{where}: the tokeniser gave token {wrong:,}; its vocabulary has "
+                f"{len(self._lengths):,}, from 0"
+            )
+        return tokens
+
+
+def encode_passages(
+    passages: Sequence[Passage], tokeniser: Tokeniser, length: int, sink: Sink
+) -> EncodedPart:
+    """Write the windows of all passages into the sink."""
+    counter = _TokenCounter(tokeniser, tokeniser.byte_lengths)
+    rows = []
+    for passage in passages:
+        count = 0
+        for windows in cut_windows(counter.encode(passage), length):
+            sink.add(windows)
+            count += len(windows.x)
+        rows.append((passage.owner, count))
+    return EncodedPart(tuple(rows), counter.targets, counter.target_bytes)
+
+
+_VERSION = 1  # of what is kept: another reads nothing of this one
+_INDEX = "index.json"
+_MOST_BYTES = 1 << 30
+
+
+class TextIndex(BaseModel):
+    """What is status of windows, beside themselves."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens: str  # the tokeniser as JSON
+    vocabulary: int
+    bytes_per_token: float
+    length: int
+    names: list[str]  # of the owners
+    train: list[list[int]]  # the number of an owner and of its windows, in order
+    test: list[list[int]]
+    left_out: int
+
+
+_ADAPTER = TypeAdapter(TextIndex)
+
+
+def text_key(plan: TextPlan, options: Any, tokens_json: str | None) -> str:
+    """A hash of all that encoded text follows from; ``tokens_json`` of others' tokenisers."""
+    component = TOKENS.find(options.tokens)
+    keys = (*plan.keys, *component.options.model_fields)
+    files = [*plan.files]
+    if component.argument:
+        files.append(Path(component.argument).expanduser())
+    content = {
+        "version": _VERSION,
+        "where": plan.where,
+        "files": [_identity(file) for file in files],
+        "keys": {key: getattr(options, key) for key in keys},
+        "tokens": tokens_json,
+        **({"identity": plan.identity} if plan.identity else {}),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _identity(file: Path) -> list[Any]:
+    try:
+        status = file.stat()
+    except OSError as error:
+        raise DataError(f"{file}: {error.strerror or error}") from None
+    return [str(file.resolve()), status.st_size, status.st_mtime_ns]
+
+
+def text_folder(key: str) -> Path:
+    """Where a text is kept."""
+    return cache_folder() / "text" / key
+
+
+def read_index(folder: Path) -> TextIndex | None:
+    """What is kept in a folder; None where there is nothing."""
+    if not folder.is_dir():
+        return None
+    try:
+        return read_typed(_ADAPTER, folder / _INDEX, _MOST_BYTES)
+    except UnreadableError as error:
+        raise DataError(f"{folder / _INDEX}: damaged ({error}); delete {folder}") from None
+
+
+def keep_text(folder: Path, write: Callable[[Path], TextIndex]) -> TextIndex:
+    """Let ``write`` fill a folder beside this one, then rename: nobody ever sees half of it."""
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    with keeping_in(folder.parent):
+        try:
+            partial.mkdir()
+            index = write(partial)
+            write_text(partial / _INDEX, index.model_dump_json())
+            if not folder.exists():  # else another process was first, with the same
+                partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return index
+
+
+TensorPair = tuple[Tensor, Tensor]
+
+
+def text_dataset(index: TextIndex, train: TensorPair, test: TensorPair) -> Dataset:
+    """The dataset of windows.
+
+    Args:
+        index: what is known of them.
+        train: inputs and targets for training.
+        test: those for testing.
+    """
+    owners = None
+    if index.names:
+        owners = Owners(tuple(index.names), _owners(index.train), _owners(index.test))
+    facts = TextFacts(index.vocabulary, index.bytes_per_token, index.tokens)
+    return Dataset(Examples(*train), Examples(*test), classes=None, text=facts, owners=owners)
+
+
+def _owners(rows: list[list[int]]) -> NDArray[np.int64]:
+    """The owner of every window."""
+    table = np.array(rows, dtype=np.int64).reshape(-1, 2)
+    return np.repeat(table[:, 0], table[:, 1])
+
 
 _log = logging.getLogger(__name__)
 

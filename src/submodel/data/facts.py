@@ -1,10 +1,11 @@
-"""Natural clients: whose examples are whose, as the data itself says."""
+"""What is known of data beside its tensors: natural clients, tokens, how columns became numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,3 +87,72 @@ def owners_of(
         return Owners(tuple(names.tolist()), train_numbers), None
     test_numbers = np.array([place.get(name, -1) for name in test], dtype=np.int64)
     return Owners(tuple(names.tolist()), train_numbers, test_numbers), test_numbers >= 0
+
+
+@dataclass(frozen=True)
+class TextFacts:
+    """Of the sequences of a dataset.
+
+    Args:
+        vocabulary: how many different tokens there are.
+        bytes_per_token: of the text that the test part's targets stand for, on average.
+        tokens: the tokeniser, as `submodel.data.text.tokens.read_tokens` reads it.
+    """
+
+    vocabulary: int
+    bytes_per_token: float
+    tokens: str
+
+
+Missing = Literal["mean", "category", "drop"] | None
+"""What stands for missing cells; None: they are refused."""
+
+
+@dataclass(frozen=True)
+class ColumnCode:
+    """How a column becomes numbers.
+
+    Args:
+        name: of the column.
+        mean: what is taken from a number.
+        deviation: what that is divided by.
+        words: each a column of 0 and 1; None: the column holds numbers.
+        fill: what these columns hold where the word is missing; empty: 0, or 1 for the word "".
+        marks_missing: whether a further column of 0 and 1 says where a number is missing.
+    """
+
+    name: str
+    mean: float = 0.0
+    deviation: float = 1.0
+    words: tuple[str, ...] | None = None
+    fill: tuple[float, ...] = ()
+    marks_missing: bool = False
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """Of the columns of a table.
+
+    Args:
+        columns: those that the target is told from, in their order.
+        labels: the entries of the target that are classes, by number; None: it holds numbers.
+        target: how a target of numbers was standardised; None: it was not.
+    """
+
+    columns: tuple[ColumnCode, ...]
+    labels: tuple[str, ...] | tuple[float, ...] | None = None
+    target: ColumnCode | None = None
+
+    @property
+    def has_word_labels(self) -> bool:
+        """Whether the target holds words."""
+        return any(isinstance(label, str) for label in self.labels or ())
+
+    @property
+    def word_columns(self) -> set[str]:
+        """The names of columns that hold words.
+
+        >>> TableFacts((ColumnCode("a"), ColumnCode("b", words=("x", "y")))).word_columns
+        {'b'}
+        """
+        return {code.name for code in self.columns if code.words is not None}
