@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,9 +93,8 @@ def test_a_bound_allows_its_shallowest_leading_term() -> None:
 def test_rolling_is_named_by_what_is_held() -> None:
     """0.75 and 0.25 of ten coordinates are eight and three."""
     assert mean_share(rolling(0.75, 2, 10), 10) == 0.8
-    s = StabilitySettings()
-    case = StabilityCase(0.25, 16, 2, 60, 2, 0.3, rolls=True)
-    assert case.words(s) == "rolling, s/d=0.3"
+    case = StabilityCase(StabilitySettings(), 0.25, 60, 2, 2, 16, 0.3, rolls=True)
+    assert case.words == "rolling, s/d=0.3"
     settings = ConvergenceSettings(capacities=(1.0, 0.75))
     labels = {sweep.label for sweep in (*round_sweeps(settings), *parameter_sweeps(settings))}
     assert any(label.startswith("rolling, s/d=0.8") for label in labels)
@@ -137,8 +137,7 @@ def test_losses_are_scored_with_their_l2() -> None:
 
 def test_constants_of_a_problem_of_ones_own() -> None:
     """Its delta is known here: Gaussian noise of norm 2 on half of the coordinates."""
-    s = NonconvexSettings()
-    problem = NonconvexCase(0.5, 64, 2, 4, 0.3, noise=2.0).problem(s)
+    problem = NonconvexCase(NonconvexSettings(), 0.5, 64, 2, 4, 0.3, noise=2.0).problem
     facts = constants(problem, bernoulli(0.5, 4), radius=10.0)
     assert facts.delta2 == pytest.approx(0.5 * 2**2, rel=0.15)
     assert np.isnan(facts.D_max)
@@ -176,8 +175,8 @@ def test_the_command_fails_where_the_lab_is_wrong(
 def test_points_carry_the_exact_value() -> None:
     s = ConvergenceSettings(trials=100, dimension=5)
     for kind in ("theorem", "averaged", "decaying"):
-        case = convergence_base(s).__class__(0.5, 40, 5, 4, 10.0, 2.0, step_kind=kind)
-        point = measure_point(s, case)
+        case = replace(convergence_base(s), p=0.5, rounds=40, step_kind=kind)
+        point = measure_point(case)
         assert point.error.exact is not None
         assert point.error.errors_off < 4
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Any
+from operator import attrgetter
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +15,10 @@ from numpy.typing import NDArray
 from submodel.randomness import generator
 from submodel_lab.theory.data import Directions
 from submodel_lab.theory.drawing import Panel, PlotLine, guide_through
-from submodel_lab.theory.masking import Masking, bernoulli, rolling
 from submodel_lab.theory.measures import Measure, Statement, Verdict, judge_positive
 from submodel_lab.theory.problems import FloatArray, Logistic, TheoryError
 from submodel_lab.theory.results import OnProgress, ResultRow, Study, report_nothing
-from submodel_lab.theory.studies.sweeps import mean_share, slope_statement, worst_condition
+from submodel_lab.theory.studies.sweeps import MaskedCase, Sweep, run_cases
 from submodel_lab.theory.theorems import (
     BoundTerms,
     StabilityFacts,
@@ -34,6 +34,8 @@ GRADIENT = 1.0
 """G: examples have norm 1, so every logistic loss has gradients of norm at most 1."""
 _HALVINGS = 9  # of the interval in which the step size is looked for
 _LEAST_FACTOR = 1e-3
+_CONTROL_STEPS = 25  # of a study: what the controls of a case count
+_OUTPUT, _ITERATE = attrgetter("output"), attrgetter("iterate")
 
 
 @dataclass(frozen=True)
@@ -56,51 +58,49 @@ class StabilitySettings:
     sweep_batches: tuple[int, ...] = (8, 4, 2, 1)  # examples a step: delta^2 is one over them
     test_examples: int = 10_000  # of every client, for the risk
 
+    def check(self) -> None:
+        """Refuse settings that the study cannot use."""
+        d = self.dimension
+        if wrong := [r for r in (self.rounds, *self.sweep_rounds) if r % d or r < d]:
+            raise TheoryError(f"rounds = {wrong[0]}: not whole epochs of d = {d} windows")
+
+
+Iterates = tuple[FloatArray, FloatArray]
+"""w_R and w^ of every trial."""
+
 
 @dataclass(frozen=True)
-class StabilityCase:
+class StabilityCase(MaskedCase):
     """One run on two neighbouring datasets."""
 
-    p: float
+    s: StabilitySettings
     n: int
-    clients: int
-    rounds: int
-    steps: int
     heterogeneity: float
     batch: int = 1
-    rolls: bool = False
     eta_factor: float = 1.0  # of the theorem's step size: below 1 for a control
-
-    def source(self, s: StabilitySettings) -> Directions:
-        """Where its examples come from."""
-        return Directions(self.clients, s.dimension, self.heterogeneity, s.seed)
-
-    def masking(self, s: StabilitySettings) -> Masking:
-        """Its masks."""
-        if self.rolls:
-            return rolling(self.p, self.clients, s.dimension)
-        return bernoulli(self.p, self.clients)
-
-    def share(self, s: StabilitySettings) -> float:
-        """What is really held: a window is a whole number of coordinates."""
-        return mean_share(self.masking(s), s.dimension)
+    theorems: ClassVar[tuple[str, str]] = ("Theorem 5", "Theorem 6")
 
     @property
-    def theorem(self) -> str:
-        """The theorem that speaks of it."""
-        return "Theorem 6" if self.rolls else "Theorem 5"
+    def data(self) -> Directions:
+        """Where its examples come from."""
+        return Directions(self.clients, self.s.dimension, self.heterogeneity, self.s.seed)
 
-    def step(self, s: StabilitySettings, problem: Logistic) -> StepSize:
+    def step(self, problem: Logistic) -> StepSize:
         """The theorem's step size, or a part of it."""
+        d = self.s.dimension
         if self.rolls:
-            step = theorem_6(problem, self.n, self.steps, s.dimension, self.rounds // s.dimension)
+            step = theorem_6(problem, self.n, self.steps, d, self.rounds // d)
         else:
             step = theorem_5(problem, self.p, self.n, self.steps, self.rounds)
         return StepSize(step.eta * self.eta_factor, step.unmet)
 
-    def words(self, s: StabilitySettings) -> str:
-        """Its masks, by what is really held."""
-        return f"rolling, s/d={self.share(s):g}" if self.rolls else f"random, p={self.p:g}"
+    def run(self, problem: Logistic, smoothness: float, eta: float) -> tuple[Logistic, Iterates]:
+        """Train on a dataset with a given L: the problem with its batches, w_R and w^."""
+        s = self.s
+        batches = BatchLogistic(problem.x, problem.y, problem.l2, smoothness, self.batch)
+        plan = TrialPlan(self.masking, self.rounds, self.steps, eta, s.radius, s.trials, s.seed)
+        trajectory = run_trials(batches, plan, [self.rounds])
+        return batches, (trajectory.iterates[self.rounds], trajectory.output)
 
 
 @dataclass(frozen=True)
@@ -139,15 +139,9 @@ def neighbours(source: Directions, trials: int, n: int) -> tuple[Logistic, Logis
 
 def stability_base(s: StabilitySettings, rolls: bool = False) -> StabilityCase:
     """The case that sweeps start from: the smallest p."""
-    return StabilityCase(min(s.capacities), s.examples[len(s.examples) // 2],
-                         s.clients[len(s.clients) // 2], s.rounds, s.steps, s.heterogeneity,
+    return StabilityCase(s, min(s.capacities), s.rounds, s.steps, s.clients[len(s.clients) // 2],
+                         s.examples[len(s.examples) // 2], s.heterogeneity,
                          rolls=rolls)  # fmt: skip
-
-
-def check_stability(s: StabilitySettings) -> None:
-    """Refuse settings that the study cannot use."""
-    if wrong := [r for r in (s.rounds, *s.sweep_rounds) if r % s.dimension or r < s.dimension]:
-        raise TheoryError(f"rounds = {wrong[0]}: not whole epochs of d = {s.dimension} windows")
 
 
 @dataclass(frozen=True)
@@ -156,7 +150,6 @@ class StabilityPoint:
 
     case: StabilityCase
     step: StepSize
-    share: float
     output: Measure  # ||w^ - w^'||
     iterate: Measure  # ||w_R - w_R'||
     output_loss: Measure  # training loss of w^
@@ -164,45 +157,38 @@ class StabilityPoint:
     gap: Measure  # risk - training loss of w^
     ceiling: BoundTerms
     noise: float  # delta
-    distance: float  # D_max
 
 
-def measure_stability(s: StabilitySettings, case: StabilityCase) -> StabilityPoint:
+Points = Mapping[StabilityCase, StabilityPoint]
+Control = tuple[StabilityPoint, Callable[[StabilityPoint], Measure]]
+"""A full model beside a masked one, and what of both is compared."""
+
+
+def measure_stability(case: StabilityCase) -> StabilityPoint:
     """Train on both datasets, with shared masks and samples."""
-    source = case.source(s)
-    raw, raw_other = neighbours(source, s.trials, case.n)
-    step = case.step(s, raw)
-    masking = case.masking(s)
-    plan = TrialPlan(masking, case.rounds, case.steps, step.eta, s.radius, s.trials, s.seed)
-    first, second = (
-        BatchLogistic(data.x, data.y, data.l2, raw.smoothness, case.batch)
-        for data in (raw, raw_other)
-    )
-    one, other = (run_trials(problem, plan, [case.rounds]) for problem in (first, second))
-    w, w_other = one.iterates[case.rounds], other.iterates[case.rounds]
-    noise2, power = _gradient_powers(s, case, first, w)
-    facts = StabilityFacts(case.clients, case.n, case.share(s) * raw.smoothness, noise2, GRADIENT,
-                           source.distance, power)  # fmt: skip
-    losses = _training_losses(first, one.output)
-    risk = _risk(s, case, one.output)
+    first, second = neighbours(case.data, case.s.trials, case.n)
+    step, smoothness = case.step(first), first.smoothness
+    problem, (w, output) = case.run(first, smoothness, step.eta)
+    _, (w_other, output_other) = case.run(second, smoothness, step.eta)
+    noise2, power = _gradient_powers(case, problem, w)
+    facts = StabilityFacts(case.clients, case.n, case.share * smoothness, noise2, GRADIENT,
+                           case.data.distance, power)  # fmt: skip
+    losses = _training_losses(problem, output)
     return StabilityPoint(
-        case, step, case.share(s),
-        Measure.of(np.linalg.norm(one.output - other.output, axis=1)),
+        case, step,
+        Measure.of(np.linalg.norm(output - output_other, axis=1)),
         Measure.of(np.linalg.norm(w - w_other, axis=1)),
-        Measure.of(losses), Measure.of(_training_losses(first, w)), Measure.of(risk - losses),
+        Measure.of(losses), Measure.of(_training_losses(problem, w)),
+        Measure.of(_risk(case, output) - losses),
         theorem_6_bound(facts) if case.rolls else theorem_5_bound(facts),
-        float(np.sqrt(noise2)), source.distance,
+        float(np.sqrt(noise2)),
     )  # fmt: skip
 
 
-def train_once(s: StabilitySettings, case: StabilityCase) -> tuple[float, float]:
+def train_once(case: StabilityCase) -> tuple[float, float]:
     """The mean training loss of w_R and of w^, on the first dataset alone."""
-    raw, _ = neighbours(case.source(s), s.trials, case.n)
-    problem = BatchLogistic(raw.x, raw.y, raw.l2, raw.smoothness, case.batch)
-    eta = case.step(s, raw).eta
-    plan = TrialPlan(case.masking(s), case.rounds, case.steps, eta, s.radius, s.trials, s.seed)
-    trajectory = run_trials(problem, plan, [case.rounds])
-    points = (trajectory.iterates[case.rounds], trajectory.output)
+    first, _ = neighbours(case.data, case.s.trials, case.n)
+    problem, points = case.run(first, first.smoothness, case.step(first).eta)
     iterate, output = (float(_training_losses(problem, w).mean()) for w in points)
     return iterate, output
 
@@ -212,20 +198,19 @@ def _training_losses(problem: Logistic, w: FloatArray) -> FloatArray:
     return np.asarray(problem.losses(many).mean(0))
 
 
-def _risk(s: StabilitySettings, case: StabilityCase, w: FloatArray) -> FloatArray:
+def _risk(case: StabilityCase, w: FloatArray) -> FloatArray:
     """The loss on fresh examples of every client, the same for all trials."""
-    x, y = case.source(s).draw(1, s.test_examples, "test")
+    x, y = case.data.draw(1, case.s.test_examples, "test")
     total = np.zeros(len(w))
     for client_x, client_y in zip(x[:, 0], y[:, 0], strict=True):
         total += np.logaddexp(0, -client_y * (w @ client_x.T)).mean(1)
     return total / case.clients
 
 
-def _gradient_powers(
-    s: StabilitySettings, case: StabilityCase, problem: BatchLogistic, w: FloatArray
-) -> tuple[float, float]:
+def _gradient_powers(case: StabilityCase, problem: Logistic, w: FloatArray) -> tuple[float, float]:
     """delta^2 and sigma_*^2, as they are at w_R with fresh masks."""
-    masks = MaskDraws(case.masking(s), s.dimension, len(w), s.seed)(case.rounds)
+    s = case.s
+    masks = MaskDraws(case.masking, s.dimension, len(w), s.seed)(case.rounds)
     gradients = masks * problem.gradients(masks * w)
     xi = problem.draw(s.seed + 1, case.rounds, 1, len(w))[0]
     away = masks * problem.stochastic_gradients(masks * w, xi) - gradients
@@ -250,109 +235,82 @@ def match_factor(loss_of: Callable[[float], float], target: float) -> float | No
     return math.sqrt(low * high)
 
 
-def control_points(
-    s: StabilitySettings, point: StabilityPoint
-) -> dict[str, tuple[StabilityPoint, Callable[[StabilityPoint], Measure]]]:
-    """Full models beside a masked one, by kind of control, and what is compared with each."""
+def control_points(point: StabilityPoint) -> dict[str, Control]:
+    """Full models beside a masked one, by kind of control, and what is compared with each.
+
+    A masked model moves less in the same rounds, so it is less trained. A full model that moves
+    less is more stable, too: only at equal training loss the masks themselves are compared.
+    """
     whole = replace(point.case, p=1.0, rolls=False)
-    controls: dict[str, tuple[StabilityPoint, Callable[[StabilityPoint], Measure]]] = {}
-    smaller = replace(whole, eta_factor=point.share)
-    controls["step p eta, w^"] = (measure_stability(s, smaller), _output)
-    for name, place, target in (
-        ("equal training loss, w_R", 0, point.iterate_loss.mean),
-        ("equal training loss, w^", 1, point.output_loss.mean),
+    smaller = replace(whole, eta_factor=point.case.share)
+    controls: dict[str, Control] = {"step p eta, w^": (measure_stability(smaller), _OUTPUT)}
+    for name, place, read, target in (
+        ("equal training loss, w_R", 0, _ITERATE, point.iterate_loss.mean),
+        ("equal training loss, w^", 1, _OUTPUT, point.output_loss.mean),
     ):
 
         def loss_of(factor: float, place: int = place) -> float:
-            return train_once(s, replace(whole, eta_factor=factor))[place]
+            return train_once(replace(whole, eta_factor=factor))[place]
 
         factor = match_factor(loss_of, target)
         if factor is not None:
-            full = measure_stability(s, replace(whole, eta_factor=factor))
-            controls[name] = (full, _output if place else _iterate)
+            controls[name] = (measure_stability(replace(whole, eta_factor=factor)), read)
     return controls
 
 
-def control_statements(
-    s: StabilitySettings,
-    point: StabilityPoint,
-    controls: dict[str, tuple[StabilityPoint, Callable[[StabilityPoint], Measure]]],
-) -> list[Statement]:
+def control_statements(point: StabilityPoint, controls: Mapping[str, Control]) -> list[Statement]:
     """Whether the masked model is still the more stable one."""
-    words, claims = point.case.words(s), []
+    source, claims = point.case.source, []
     for name, (full, read) in controls.items():
+        words = f"{point.case.words}: {name}"
         less = read(full).minus(read(point))
         claims += [
-            Statement(point.case.theorem, "p, control", f"{words}: {name}",
+            Statement(source, "p, control", words,
                       "how much less the masked model moves than the full one", less, ">", 0.0,
                       judge_positive(less), point.step.note),
-            Statement(point.case.theorem, "p, control", f"{words}: {name}",
+            Statement(source, "p, control", words,
                       "the full model's distance", read(full), "-", read(point).mean,
                       Verdict.NUMBER, point.step.note),
         ]  # fmt: skip
     return claims
 
 
-def _output(point: StabilityPoint) -> Measure:
-    return point.output
-
-
-def _iterate(point: StabilityPoint) -> Measure:
-    return point.iterate
-
-
-@dataclass(frozen=True)
-class StabilitySweep:
-    """Cases along one parameter."""
-
-    parameter: str
-    cases: Sequence[StabilityCase]
-
-    def statements(self, s: StabilitySettings, points: StabilityPoints) -> list[Statement]:
-        """Whether the distances of w^ and of w_R move along the parameter as the bound does."""
-        run = [points[case] for case in self.cases]
-        x = [self.value(point) for point in run]
-        conditions = worst_condition([p.step for p in run])
-        return [
-            slope_statement(
-                run[0].case.theorem, self.parameter, run[0].case.words(s), f"E||{name} - {name}'||",
-                x, measures, [p.ceiling for p in run], conditions,
-            )
-            for name, measures in (("w^", [p.output for p in run]),
-                                   ("w_R", [p.iterate for p in run]))
-        ]  # fmt: skip
-
-    def value(self, point: StabilityPoint) -> float:
-        """The parameter at a point."""
-        case = point.case
-        return {
-            "n": float(case.n), "N": float(case.clients), "R": float(case.rounds),
-            "K": float(case.steps), "D_max": point.distance, "noise": point.noise,
-        }[self.parameter]  # fmt: skip
-
-
-def stability_sweeps(s: StabilitySettings) -> list[StabilitySweep]:
+def stability_sweeps(s: StabilitySettings) -> list[Sweep[StabilityCase]]:
     """Along n, N, R, K, D_max and noise; n and N at several p."""
-    sweeps = []
+    sweeps: list[Sweep[StabilityCase]] = []
     for rolls in (False, True):
         base = stability_base(s, rolls)
+        p_values = dict.fromkeys((1.0, base.p))
         for p in s.capacities if not rolls else (1.0, base.p):
-            sweeps.append(StabilitySweep("n", [replace(base, p=p, n=n) for n in s.examples]))
-        for p in dict.fromkeys((1.0, base.p)):
-            sweeps.append(StabilitySweep("N", [replace(base, p=p, clients=c) for c in s.clients]))
+            case = replace(base, p=p)
+            sweeps.append(Sweep.along("n", case, "n", s.examples, case.words))
+        for p in p_values:
+            case = replace(base, p=p)
+            sweeps.append(Sweep.along("N", case, "clients", s.clients, case.words))
+        distances = [replace(base, heterogeneity=h).data.distance for h in s.sweep_heterogeneity]
         sweeps += [
-            StabilitySweep("R", [replace(base, rounds=r) for r in s.sweep_rounds]),
-            StabilitySweep("K", [replace(base, steps=k) for k in s.sweep_steps]),
-            StabilitySweep("D_max",
-                           [replace(base, heterogeneity=h) for h in s.sweep_heterogeneity]),
-            StabilitySweep("noise", [replace(base, batch=b) for b in s.sweep_batches]),
+            Sweep.along("R", base, "rounds", s.sweep_rounds, base.words),
+            Sweep.along("K", base, "steps", s.sweep_steps, base.words),
+            Sweep.along("D_max", base, "heterogeneity", s.sweep_heterogeneity, base.words,
+                        distances),
+            Sweep.along("noise", base, "batch", s.sweep_batches, base.words),
         ]  # fmt: skip
     return sweeps
 
 
+def _sweep_statements(sweep: Sweep[StabilityCase], points: Points) -> list[Statement]:
+    """Whether the distances of w^ and of w_R move along the parameter as the bound does."""
+    if sweep.parameter == "noise":  # delta itself, which is measured
+        sweep = replace(sweep, x=[points[case].noise for case in sweep.cases])
+    return [
+        sweep.statement(points, f"E||{name} - {name}'||", read)
+        for name, read in (("w^", _OUTPUT), ("w_R", _ITERATE))
+    ]
+
+
 def study_stability(s: StabilitySettings, on_progress: OnProgress = report_nothing) -> Study:
     """Measure everything."""
-    check_stability(s)
+    s.check()
     sweeps = stability_sweeps(s)
     chains = [
         [replace(stability_base(s, rolls), p=p) for p in sorted(s.capacities, reverse=True)]
@@ -360,50 +318,42 @@ def study_stability(s: StabilitySettings, on_progress: OnProgress = report_nothi
     ]
     every = [*(case for chain in chains for case in chain),
              *(case for sweep in sweeps for case in sweep.cases)]  # fmt: skip
-    cases = list(dict.fromkeys(every))
-    masked_cases = [case for chain in chains for case in chain if case.share(s) < 1]
-    total = len(cases) + 25 * len(masked_cases)
-    points: StabilityPoints = {}
-    for number, case in enumerate(cases):
-        points[case] = measure_stability(s, case)
-        on_progress(number + 1, total)
-    claims = [claim for chain in chains for claim in _chain_statements(s, chain, points)]
+    masked_cases = [case for chain in chains for case in chain if case.share < 1]
+    beyond = _CONTROL_STEPS * len(masked_cases)
+    points = run_cases(every, measure_stability, on_progress, beyond=beyond)
+    claims = [claim for chain in chains for claim in _chain_statements(chain, points)]
     controls = {}
     for number, case in enumerate(masked_cases):
-        controls[case] = control_points(s, points[case])
-        claims += control_statements(s, points[case], controls[case])
-        on_progress(len(cases) + 25 * (number + 1), total)
-    claims += [claim for sweep in sweeps for claim in sweep.statements(s, points)]
-    claims += [claim for chain in chains for claim in _gap_statements(s, chain, points)]
-    rows = [_row(s, point, "") for point in points.values()]
+        controls[case] = control_points(points[case])
+        claims += control_statements(points[case], controls[case])
+        done = len(points) + _CONTROL_STEPS * (number + 1)
+        on_progress(done, len(points) + beyond)
+    claims += [claim for sweep in sweeps for claim in _sweep_statements(sweep, points)]
+    claims += [claim for chain in chains for claim in _gap_statements(chain, points)]
+    rows = [_row(point, "") for point in points.values()]
     rows += [
-        _row(s, full, f"{name}, of {case.words(s)}")
+        _row(full, f"{name}, of {case.words}")
         for case, by_control in controls.items() for name, (full, _) in by_control.items()
     ]  # fmt: skip
-    panels: list[Panel] = stability_panels(s, chains, controls, points)
     return Study("stability", "Theorems 5 and 6: one changed example, shared randomness",
-                 asdict(s), rows, panels, claims,
+                 asdict(s), rows, _panels(sweeps, chains, controls, points), claims,
                  ["delta and sigma_* in the bounds are those at w_R"])  # fmt: skip
 
 
-def _chain_statements(
-    s: StabilitySettings, chain: Sequence[StabilityCase], points: StabilityPoints
-) -> list[Statement]:
+def _chain_statements(chain: Sequence[StabilityCase], points: Points) -> list[Statement]:
     """At equal step and rounds: is every smaller p more stable than the next larger one?"""
     claims = []
     for larger, smaller in pairwise(chain):
         less = points[larger].output.minus(points[smaller].output)
-        q = points[larger].share
         claims.append(Statement(
-            larger.theorem, "p", f"{smaller.words(s)} against {q:g}, equal step and rounds",
+            larger.source, "p",
+            f"{smaller.words} against {larger.share:g}, equal step and rounds",
             "how much less w^ moves", less, ">", 0.0, judge_positive(less),
             points[smaller].step.note))  # fmt: skip
     return claims
 
 
-def _gap_statements(
-    s: StabilitySettings, chain: Sequence[StabilityCase], points: StabilityPoints
-) -> list[Statement]:
+def _gap_statements(chain: Sequence[StabilityCase], points: Points) -> list[Statement]:
     """The corollary: gap <= G x stability, for the mean of the gap and for its mean size."""
     claims = []
     for case in chain:
@@ -416,64 +366,46 @@ def _gap_statements(
             ("Lemma 1", "G E||w^ - w^'|| - E|risk - training loss|", abs(gap)),
         ):
             room = Measure.of(GRADIENT * distance - sizes)
-            claims.append(Statement(source, "gap", case.words(s), quantity, room, ">", 0.0,
+            claims.append(Statement(source, "gap", case.words, quantity, room, ">", 0.0,
                                     judge_positive(room), point.step.note))  # fmt: skip
     return claims
 
 
-def _row(s: StabilitySettings, point: StabilityPoint, control: str) -> ResultRow:
-    case = point.case
+def _row(point: StabilityPoint, control: str) -> ResultRow:
+    case, s = point.case, point.case.s
     return ResultRow(
-        {"scheme": "rolling" if case.rolls else "random", "control": control, "p": case.p,
-         "share": point.share, "n": case.n, "N": case.clients, "R": case.rounds, "K": case.steps,
+        {"scheme": case.scheme, "control": control, "p": case.p,
+         "share": case.share, "n": case.n, "N": case.clients, "R": case.rounds, "K": case.steps,
          "d": s.dimension, "heterogeneity": case.heterogeneity, "batch": case.batch,
          "eta": point.step.eta, "seed": s.seed},
         {"distance of w^": point.output, "distance of w_R": point.iterate,
          "train loss of w^": point.output_loss, "train loss of w_R": point.iterate_loss,
          "risk - train loss": point.gap},
-        {"D_max": point.distance, "delta": point.noise, "bound": point.ceiling.total,
+        {"D_max": case.data.distance, "delta": point.noise, "bound": point.ceiling.total,
          "condition": point.step.note},
     )  # fmt: skip
 
 
-StabilityPoints = dict[StabilityCase, StabilityPoint]
-Controls = Mapping[
-    StabilityCase, Mapping[str, tuple[StabilityPoint, Callable[[StabilityPoint], Measure]]]
-]
-"""Of each masked case the full models beside it."""
-
-
-def stability_panels(
-    s: StabilitySettings,
+def _panels(
+    sweeps: Sequence[Sweep[StabilityCase]],
     chains: Sequence[Sequence[StabilityCase]],
-    controls: Controls,
-    points: StabilityPoints,
+    controls: Mapping[StabilityCase, Mapping[str, Control]],
+    points: Points,
 ) -> list[Panel]:
-    """All panels."""
-    base = stability_base(s)
+    """Distances along N n, along p with both controls, and the gap beside its bound."""
 
-    def along_examples(p: float, rolls: bool, iterate: bool) -> PlotLine:
-        cases = [replace(base, p=p, n=n, rolls=rolls) for n in s.examples]
-        run = [points[case] for case in cases]
-        measures = [point.iterate if iterate else point.output for point in run]
-        x = [float(case.clients * case.n) for case in cases]
-        return PlotLine.of_measures(cases[0].words(s), x, measures, "--s" if rolls else "-o")
+    def lines(parameter: str, read: Callable[[StabilityPoint], Measure]) -> list[PlotLine]:
+        return [
+            replace(sweep.line(points, read), x=[float(c.clients * c.n) for c in sweep.cases],
+                    style="--s" if sweep.cases[0].rolls else "-o")
+            for sweep in sweeps if sweep.parameter == parameter
+        ]  # fmt: skip
 
-    several = [(p, False) for p in s.capacities] + [(1.0, True), (base.p, True)]
-    outputs, iterates = (
-        [along_examples(p, rolls, iterate) for p, rolls in several] for iterate in (False, True)
-    )
-    clients = [
-        PlotLine.of_measures(
-            replace(base, p=p, rolls=rolls).words(s), [float(c * base.n) for c in s.clients],
-            [points[replace(base, p=p, rolls=rolls, clients=c)].output for c in s.clients],
-            "--s" if rolls else "-o",
-        )
-        for rolls in (False, True) for p in dict.fromkeys((1.0, base.p))
-    ]  # fmt: skip
+    outputs, iterates, clients = lines("n", _OUTPUT), lines("n", _ITERATE), lines("N", _OUTPUT)
+    base = chains[0][0]
     where = f"N={base.clients}, n={base.n}"
     gaps = [points[case] for case in sorted(chains[0], key=lambda case: case.p)]
-    shares = [point.share for point in gaps]
+    shares = [point.case.share for point in gaps]
     sizes = [Measure.of(abs(p.gap.values)) for p in gaps if p.gap.values is not None]
     return [
         Panel("the output w^, n varies", "N n", "E||w^ - w^'||", outputs,
@@ -483,8 +415,8 @@ def stability_panels(
         Panel("the output w^, N varies", "N n", "E||w^ - w^'||", clients,
               [guide_through(clients[0], -0.5, "Theorems 5, 6")]),
         Panel(f"by what is held, equal step and rounds, {where}", "share held", "E||w^ - w^'||",
-              [PlotLine.of_measures("rolling" if chain[0].rolls else "random",
-                                    [points[c].share for c in reversed(chain)],
+              [PlotLine.of_measures(chain[0].scheme,
+                                    [c.share for c in reversed(chain)],
                                     [points[c].output for c in reversed(chain)])
                for chain in chains], log=(False, False)),
         _control_panel(chains[0], controls, points, where),
@@ -498,7 +430,10 @@ def stability_panels(
 
 
 def _control_panel(
-    chain: Sequence[StabilityCase], controls: Controls, points: StabilityPoints, where: str
+    chain: Sequence[StabilityCase],
+    controls: Mapping[StabilityCase, Mapping[str, Control]],
+    points: Points,
+    where: str,
 ) -> Panel:
     """Distances over training losses: masked models, and full ones with smaller steps."""
     name = "equal training loss, w_R"

@@ -3,17 +3,144 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from submodel_lab.theory.masking import Masking
+from submodel_lab.theory.drawing import PlotLine
+from submodel_lab.theory.masking import Masking, bernoulli, rolling
 from submodel_lab.theory.measures import Measure, Statement, judge_slope, slope, slope_measure
 from submodel_lab.theory.problems import TheoryError
+from submodel_lab.theory.results import OnProgress
 from submodel_lab.theory.theorems import BoundTerms, StepSize, stated_slope
 
 _SHARES = ("capacities", "sweep_capacities", "controls", "p")
 _MAY_BE_ZERO = ("seed", "noise", "heterogeneity", "heterogeneities", "l2")
+
+
+@dataclass(frozen=True)
+class MaskedCase:
+    """One run of a study: its masks, and how long it trains."""
+
+    s: Any  # the settings of the study, with a dimension
+    p: float
+    rounds: int
+    steps: int
+    clients: int
+    rolls: bool = field(default=False, kw_only=True)
+    theorems: ClassVar[tuple[str, str]]  # of random and of rolling masks
+
+    @property
+    def masking(self) -> Masking:
+        """How coordinates are masked."""
+        if self.rolls:
+            return rolling(self.p, self.clients, self.s.dimension)
+        return bernoulli(self.p, self.clients)
+
+    @property
+    def share(self) -> float:
+        """The share of the coordinates that a client really holds."""
+        return mean_share(self.masking, self.s.dimension)
+
+    @property
+    def source(self) -> str:
+        """The theorem that speaks of it, or "" where none does."""
+        return self.theorems[self.rolls]
+
+    @property
+    def scheme(self) -> str:
+        """Which of the two algorithms it runs."""
+        return "rolling" if self.rolls else "random"
+
+    @property
+    def words(self) -> str:
+        """Its masks, by what is really held: s/d is a whole number of coordinates over d."""
+        return f"rolling, s/d={self.share:g}" if self.rolls else f"random, p={self.p:g}"
+
+
+class SweepPoint(Protocol):
+    """What a case came to, as far as a claim on its bound needs it."""
+
+    @property
+    def step(self) -> StepSize:
+        """Its step size, and which of the theorem's conditions are not met."""
+
+    @property
+    def ceiling(self) -> BoundTerms:
+        """What the theorem bounds the number by."""
+
+
+C = TypeVar("C", bound=MaskedCase)
+P = TypeVar("P", bound=SweepPoint)
+
+
+@dataclass(frozen=True)
+class Sweep(Generic[C]):
+    """Cases along one parameter."""
+
+    parameter: str
+    x: Sequence[float]
+    cases: Sequence[C]
+    label: str
+    every: bool = False  # whether every term of the bound counts, not only those that lead
+
+    @classmethod
+    def along(
+        cls,
+        parameter: str,
+        base: C,
+        name: str,
+        values: Sequence[Any],
+        label: str,
+        x: Sequence[float] | None = None,
+    ) -> Sweep[C]:
+        """Vary a field of a case; ``x`` are the values, if they are not given."""
+        cases = [replace(base, **{name: value}) for value in values]
+        return cls(parameter, values if x is None else x, cases, label)
+
+    def statement(
+        self,
+        points: Mapping[C, P],
+        quantity: str,
+        read: Callable[[P], Measure],
+        speaks: bool = True,
+        last: int = 0,
+    ) -> Statement:
+        """Whether a number moves along the parameter as the theorem's bound does.
+
+        ``last`` takes so many of the cases alone.
+        """
+        run = [points[case] for case in self.cases[-last:]]
+        label = self.label
+        if last:
+            label += f", {self.parameter}={self.x[-last]} and up"
+        return slope_statement(
+            self.cases[0].source, self.parameter, label, quantity, self.x[-last:],
+            [read(point) for point in run], [point.ceiling for point in run],
+            worst_condition([point.step for point in run]), speaks, self.every,
+        )  # fmt: skip
+
+    def line(self, points: Mapping[C, P], read: Callable[[P], Measure]) -> PlotLine:
+        """The curve of a number along the parameter."""
+        return PlotLine.of_measures(self.label, self.x, [read(points[c]) for c in self.cases])
+
+
+def run_cases(
+    cases: Iterable[C],
+    measure: Callable[[C], P],
+    on_progress: OnProgress,
+    weigh: Callable[[C], int] = lambda _: 1,
+    beyond: int = 0,
+) -> dict[C, P]:
+    """Measure every case once; ``weigh`` gives its steps, ``beyond`` those that come after."""
+    points: dict[C, P] = {}
+    distinct = list(dict.fromkeys(cases))
+    done, total = 0, sum(map(weigh, distinct)) + beyond
+    for case in distinct:
+        points[case] = measure(case)
+        done += weigh(case)
+        on_progress(done, total)
+    return points
 
 
 def slope_statement(
@@ -71,13 +198,13 @@ def check_settings(settings: Any) -> None:
     >>> from submodel_lab.theory.studies import STUDIES
     >>> check_settings(STUDIES["residual"].default_settings())
     """
-    for field in fields(settings):
-        value = getattr(settings, field.name)
+    for name in (one.name for one in fields(settings)):
+        value = getattr(settings, name)
         if value == ():
-            raise TheoryError(f"{field.name}: at least one is needed")
+            raise TheoryError(f"{name}: at least one is needed")
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int | float):
-                _check_number(field.name, number)
+                _check_number(name, number)
     if getattr(settings, "trials", 2) < 2:
         raise TheoryError(f"trials = {settings.trials}: at least 2 are needed for an interval")
     mu, smoothness = (getattr(settings, name, math.nan) for name in ("mu", "smoothness"))
