@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from submodel.config import parse, to_toml
-from submodel.report.live.snapshot import snapshot
+from submodel.report.live.following import snapshot
 from submodel.report.live.terminal import show_once
 from submodel.report.page import page_data
 from submodel.report.plots.registry import FIGURES

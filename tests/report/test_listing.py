@@ -10,8 +10,7 @@ from rich.console import Console
 
 from submodel.experiments.outline import find_outlines
 from submodel.experiments.progress import ExperimentProgress, PlannedRun, work_shown
-from submodel.report.list_table import list_table
-from submodel.report.listing import ListRow, rows_of, select_rows, sort_rows
+from submodel.report.listing import ListRow, list_table, rows_of, select_rows, sort_rows
 from tests.support.commands import Command
 from tests.support.run_folders import evaluated, round_entries, write_run
 

@@ -58,8 +58,7 @@ def runs_command(
         runs: each with its path, kind, state, rounds, scores, what it trains, traffic and time
     """
     from submodel.experiments.outline import find_outlines, is_experiment
-    from submodel.report.list_table import list_table
-    from submodel.report.listing import ListRow, rows_of, select_rows, sort_rows
+    from submodel.report.listing import ListRow, list_table, rows_of, select_rows, sort_rows
     from submodel.runs.outline import LockTable
 
     places, locks = folders or [_FOLDER], LockTable.read()
@@ -126,8 +125,6 @@ def watch_command(
         warnings: of a run over Flower, the last ones of its server
         begun_runs: of an experiment, each as submodel runs --json has it
     """
-    from submodel.report.live import terminal
-
     if port is not None and not web:
         raise ConfigError(["--port: goes with --web"])
     if once and web:
@@ -137,17 +134,19 @@ def watch_command(
     if path.exists() and not path.is_dir():
         raise SubmodelError(f"{path}: not a folder")
     if as_json:
-        from submodel.report.live.snapshot import snapshot
+        from submodel.report.live.following import snapshot
 
         print_json(snapshot(path))
-        return
-    if once:
-        terminal.show_once(path, console)
         return
     if web:
         from submodel.report.live.web import serve_page
 
         serve_page(path, port or 0, lambda text: print(text, flush=True))
+        return
+    from submodel.report.live import terminal
+
+    if once:
+        terminal.show_once(path, console)
         return
     with contextlib.suppress(KeyboardInterrupt):
         terminal.watch(path, console)

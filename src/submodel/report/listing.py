@@ -1,4 +1,4 @@
-"""Runs and experiments as rows: which of them, in which order, as plain values."""
+"""The list of runs and experiments: which rows, in which order, and as a table."""
 
 from __future__ import annotations
 
@@ -10,28 +10,37 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from submodel.amounts import duration, si
 from submodel.errors import ConfigError, plain
 from submodel.experiments.outline import ExperimentOutline
 from submodel.runs.outline import RunOutline
 
+STATE_STYLES = {"running": "green", "stopped": "yellow", "finished": "", "failed": "red"}
+"""Colours of states."""
 _STATES = ("running", "failed", "stopped", "finished")
+_NAMED = ("scheme", "data", "model")
 
 
 @dataclass(frozen=True)
 class ListRow:
-    """A run, or an experiment of many, as a list shows it; the names are those of ``--json``.
+    """A run, or an experiment of many, in the list; the names are those of ``--json``.
 
     Args:
         path: the folder.
+        kind: run or experiment.
         state: running, stopped, finished or failed.
         reason: why it failed or stopped, where that is known.
         count: rounds done; of an experiment, runs.
-        planned_count: likewise, in the end; 0: nobody can tell.
-        scores: after the last evaluation.
+        planned_count: likewise, in the end; 0 where unknown.
         traffic: bytes, down and up.
-        seconds: what the rounds took; of an experiment, those of all its runs.
-        changed_at: when something last happened, in seconds since 1970.
-        outline: what it was read from; None: an experiment.
+        seconds: of all rounds; of an experiment, of all its runs.
+        changed_at: the time of the last change, in seconds since 1970.
+        scores: after the last evaluation.
+        outline: of a run; None for an experiment.
     """
 
     path: Path
@@ -47,17 +56,13 @@ class ListRow:
     outline: RunOutline | None = None
 
     def text(self, key: str) -> str:
-        """What the configuration says for a key; empty: nothing.
-
-        Args:
-            key: as ``scheme.name``.
-        """
+        """The value of a key of the configuration, as ``scheme.name``; empty where it has none."""
         return "" if self.outline is None else self.outline.text(key)
 
     def as_json(self) -> dict[str, Any]:
         """All of it as plain values."""
         units = "rounds" if self.kind == "run" else "runs"
-        settings = {n: self.text(f"{n}.name") or None for n in ("scheme", "data", "model")}
+        settings = {n: self.text(f"{n}.name") or None for n in _NAMED}
         moment = datetime.fromtimestamp(self.changed_at, UTC).isoformat(timespec="seconds")
         return {
             "path": str(self.path),
@@ -75,12 +80,7 @@ class ListRow:
 
 
 def rows_of(outline: RunOutline | ExperimentOutline, with_runs: bool = False) -> Iterator[ListRow]:
-    """The row of a run; that of an experiment, and those of its runs.
-
-    Args:
-        outline: of either.
-        with_runs: whether the runs of an experiment have rows.
-    """
+    """The row of a run; or the row of an experiment and, `with_runs`, those of its runs."""
     if isinstance(outline, RunOutline):
         yield ListRow(
             outline.path,
@@ -124,9 +124,7 @@ _ORDERS: dict[str, Callable[[ListRow], Any]] = {
     "traffic": lambda row: -row.traffic,
     "changed": lambda row: -row.changed_at,
     "took": lambda row: -row.seconds,
-}
-SORT_KEYS = tuple(_ORDERS)
-"""What rows can be sorted by: the best, the most, the latest first."""
+}  # the best, the most, the latest first
 
 
 def _or(value: float | None, otherwise: float) -> float:
@@ -134,20 +132,14 @@ def _or(value: float | None, otherwise: float) -> float:
 
 
 def sort_rows(rows: Sequence[ListRow], key: str, reverse: bool = False) -> list[ListRow]:
-    """Rows in an order.
-
-    Args:
-        rows: any.
-        key: one of `SORT_KEYS`.
-        reverse: the other way round.
-    """
+    """Rows in the order of a key; an unknown one is refused."""
     if key not in _ORDERS:
-        raise ConfigError([f"--sort: {plain(key, 40)!r} is not one of {', '.join(SORT_KEYS)}"])
+        raise ConfigError([f"--sort: {plain(key, 40)!r} is not one of {', '.join(_ORDERS)}"])
     return sorted(sorted(rows, key=_ORDERS["name"]), key=_ORDERS[key], reverse=reverse)
 
 
 def select_rows(rows: Sequence[ListRow], conditions: Sequence[str]) -> list[ListRow]:
-    """Those rows that meet all conditions.
+    """The rows that meet all conditions.
 
     Args:
         rows: any.
@@ -175,22 +167,21 @@ def select_rows(rows: Sequence[ListRow], conditions: Sequence[str]) -> list[List
 
 
 def _words(row: ListRow) -> list[str]:
-    return [str(row.path), row.state, *(row.text(f"{n}.name") for n in ("scheme", "data", "model"))]
+    return [str(row.path), row.state, *(row.text(f"{n}.name") for n in _NAMED)]
 
 
 def _value(row: ListRow, key: str) -> object:
-    """What a row has for the key of a condition; None: no such thing."""
+    """The value of the key of a condition; None where a row has none."""
     simple = {"state": row.state, "kind": row.kind, "name": row.path.name}
     if key in simple:
         return simple[key]
     if row.outline is None:
         return None
-    is_section = key in ("scheme", "data", "model")
-    return row.outline.value(f"{key}.name" if is_section else key)
+    return row.outline.value(f"{key}.name" if key in _NAMED else key)
 
 
 def _meets(value: object, pattern: str) -> bool:
-    """Whether a value is what a pattern asks for: a number, however it is spelt, or a text.
+    """Whether a value matches a pattern: a number, however it is spelt, or a text.
 
     >>> _meets(0.1, "1e-1"), _meets("rolling", "r*"), _meets(True, "true"), _meets(1, "10")
     (True, True, True, False)
@@ -203,3 +194,81 @@ def _meets(value: object, pattern: str) -> bool:
         except (ValueError, OverflowError):
             return False
     return fnmatchcase(str(value), pattern)
+
+
+_CELLS: dict[str, Callable[[ListRow, float], str]] = {
+    "state": lambda row, _: row.state,
+    "rounds": lambda row, _: (
+        f"{row.count}/{row.planned_count or '?'}{' runs' if row.kind == 'experiment' else ''}"
+    ),
+    "accuracy": lambda row, _: _headline(row.scores),
+    "loss": lambda row, _: f"{row.scores['loss']:.4f}" if "loss" in row.scores else "",
+    "scheme": lambda row, _: row.text("scheme.name"),
+    "data": lambda row, _: row.text("data.name"),
+    "model": lambda row, _: row.text("model.name"),
+    "traffic": lambda row, _: si(row.traffic, "B"),
+    "changed": lambda row, now: ago(row.changed_at, now),
+    "took": lambda row, _: duration(row.seconds),
+}
+# left out where there is no room, the first one first
+_DISPENSABLE = ("loss", "traffic", "model", "took", "data", "scheme", "changed", "accuracy")
+
+
+def _headline(scores: Mapping[str, float]) -> str:
+    """The accuracy or, of a task that has none, its own metric.
+
+    >>> _headline({"loss": 1.5, "accuracy": 0.5}), _headline({"loss": 1.5, "perplexity": 4.25})
+    ('50.0%', 'perplexity 4.25')
+    """
+    if "accuracy" in scores:
+        return f"{scores['accuracy']:.1%}"
+    others = (f"{plain(n, 20)} {v:.4g}" for n, v in scores.items() if n != "loss")
+    return next(others, "").replace("_", " ")
+
+
+def ago(moment: float, now: float) -> str:
+    """How long ago a moment was, both in seconds since 1970; empty for 0.
+
+    >>> ago(1000.0, 1075.0), ago(1000.0, 1000.5)
+    ('75 s ago', 'now')
+    """
+    if not moment:
+        return ""
+    return "now" if now - moment < 1 else f"{duration(now - moment)} ago"
+
+
+def list_table(rows: Sequence[ListRow], base: Path, now: float, console: Console) -> Table:
+    """A table as wide as the console, without the columns that it has no room for.
+
+    Args:
+        rows: any.
+        base: paths are shown from here.
+        now: seconds since 1970.
+        console: where it will be shown.
+    """
+    cells = {h: [cell(row, now) for row in rows] for h, cell in _CELLS.items()}
+    headings = [h for h, column in cells.items() if any(column) or h in ("state", "rounds")]
+    names = [_name(row.path, base) for row in rows]
+    longest = max(map(len, ["run", *names]))
+    for heading in _DISPENSABLE:
+        widths = [max(map(len, [h, *cells[h]])) for h in headings]
+        if min(longest, 40) + sum(widths) + 2 * len(widths) <= console.width:
+            break
+        if heading in headings:
+            headings.remove(heading)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("run", no_wrap=True, overflow="ellipsis", ratio=None)
+    for heading in headings:
+        side = "left" if heading in ("state", *_NAMED) else "right"
+        table.add_column(heading, justify=side, no_wrap=True)  # type: ignore[arg-type]
+    for place, row in enumerate(rows):
+        style = STATE_STYLES[row.state]
+        texts = [Text(cells[h][place], style if h == "state" else "") for h in headings]
+        table.add_row(Text(names[place], "bold" if row.kind == "experiment" else ""), *texts)
+    return table
+
+
+def _name(path: Path, base: Path) -> str:
+    return plain(
+        path.relative_to(base) if path.is_relative_to(base) and path != base else path, 200
+    )

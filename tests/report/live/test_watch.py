@@ -15,9 +15,8 @@ from rich.console import Console, RenderableType
 
 from submodel.experiments.outline import read_experiment
 from submodel.experiments.progress import ExperimentProgress, PlannedRun, work_shown
-from submodel.report.live.experiment_screen import ExperimentFollower, experiment_screen
-from submodel.report.live.following import GrowingLines, RunFollower
-from submodel.report.live.run_screen import run_screen, run_seconds_left
+from submodel.report.live.following import Follower, GrowingLines
+from submodel.report.live.screens import experiment_screen, run_screen
 from submodel.report.live.terminal import watch
 from tests.support.commands import Command
 from tests.support.run_folders import evaluated, round_entries, write_run
@@ -48,10 +47,10 @@ def test_a_screen_says_all_of_a_run_in_the_width_there_is(tmp_path: Path, width:
     ]
     folder = write_run(tmp_path / "run", lines, rounds=6)
     with folder.lock():
-        view = RunFollower(folder.path).view()
+        view = Follower(folder.path).view()
     shown = rendered_lines(run_screen(view, time.time(), width, 24), width)
     assert all(len(line) <= width for line in shown)
-    assert run_seconds_left(view) == 6.0  # three rounds of two seconds
+    assert view.seconds_left() == 6.0  # three rounds of two seconds
     text = " ".join(" ".join(shown).split())
     for words in ("running", "round 3/6", "50%", "6 s left", "train 75%, merge 25%"):
         assert words in text
@@ -67,7 +66,7 @@ def test_strangers_cannot_steer_the_terminal(tmp_path: Path) -> None:
     folder.log_file.write_text(f"2026 WARNING {ESCAPES}\n2026 INFO nothing\n", "utf-8")
     folder.failed_file.write_text(ESCAPES, "utf-8")
     with folder.lock():
-        view = RunFollower(folder.path).view()
+        view = Follower(folder.path).view()
     text = "\n".join(rendered_lines(run_screen(view, 0.0, 120, 30), 120))
     assert not any(ord(character) < 32 for character in text.replace("\n", ""))
     assert "[bold red]x" in text  # as it is, not as markup
@@ -78,7 +77,7 @@ def test_strangers_cannot_steer_the_terminal(tmp_path: Path) -> None:
 def test_a_server_that_waits_for_its_first_device_says_so(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", [], sections={"engine": {"name": "flower"}})
     with folder.lock():
-        view = RunFollower(folder.path).view()
+        view = Follower(folder.path).view()
     assert "none has said yet who it is" in " ".join(
         rendered_lines(run_screen(view, 0.0, 120, 30), 120)
     )
@@ -147,7 +146,7 @@ def test_the_whole_plan_of_an_experiment_has_a_time_left(experiment: Path) -> No
     assert outline.seconds_left(now=1060.0) == 560 * 60 / 20
     assert outline.seconds_left(now=1001.0) == 560 / 2  # no pace yet: as planned, two at a time
     for width in (60, 160):
-        screen = experiment_screen(outline, ExperimentFollower(experiment), 1060.0, width, 24)
+        screen = experiment_screen(outline, Follower(experiment), 1060.0, width, 24)
         shown = rendered_lines(screen, width)
         assert all(len(line) <= width for line in shown)
         text = " ".join(" ".join(shown).split())

@@ -1,1 +1,1 @@
-"""Runs and experiments while they run: in the terminal, and as a page that a local server sends."""
+"""Runs and experiments while they run: as a screen of text, and as a page of a local server."""
