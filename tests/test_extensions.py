@@ -12,7 +12,7 @@ import pytest
 
 from submodel.errors import ConfigError, SubmodelError
 from submodel.experiments.comparison.scales import find_scale
-from submodel.report.page import folders, sections
+from submodel.report.page import reading
 
 # Runs commands, one after another; with "alone" as if no other package was installed.
 COMMANDS = """
@@ -69,15 +69,15 @@ def test_without_the_laboratory_records_keep_their_names_and_studies_name_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = Path(__file__).parent.parent / "results/small"
-    named = {run.title for run in folders.read_folders([results]).runs}
-    monkeypatch.setattr(sections, "extensions", lambda _: {})
-    contents = folders.read_folders([results])
+    named = {run.title for run in reading.read_folders([results]).runs}
+    monkeypatch.setattr(reading, "extensions", lambda _: {})
+    contents = reading.read_folders([results])
     slugs = {file.stem for file in results.glob("*.json")}
     assert {run.title for run in contents.runs} <= slugs
     assert not named & slugs
     assert not contents.tables
     with pytest.raises(SubmodelError, match="pip install submodel-lab"):
-        folders.read_folders([tmp_path])
+        reading.read_folders([tmp_path])
 
 
 def test_another_package_adds_a_command_and_one_that_fails_stops_nothing(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from submodel.config import parse
 from submodel.data import Dataset
 from submodel.errors import SubmodelError
 from submodel.prepare.setup import prepare
-from submodel.report.coverage.source import source_of
+from submodel.report.holdings import source_of
 from submodel.runs.folder import RunFolder
 
 

@@ -19,8 +19,7 @@ from submodel.presentation.style import SINGLE
 from submodel.report.grouping import spell_settings, way_of
 from submodel.report.page import page_data
 from submodel.report.plots.registry import FIGURES, find_figure
-from submodel.report.plots.series import labels_of
-from submodel.report.plots.sources import read_series
+from submodel.report.plots.series import labels_of, read_series
 
 RECORDS = Path(__file__).parents[2] / "results" / "compare-rounds"
 OF_RUNS = sorted(FIGURES.keys() - {"partition"})

@@ -16,7 +16,7 @@ from submodel.algorithm.types import Assignment
 from submodel.config import parse
 from submodel.engines.estimate import Estimate
 from submodel.prepare.setup import prepare
-from submodel.report.forecast import evaluation_advice, forecast_tables
+from submodel.report.tables import evaluation_advice, forecast_tables
 from submodel.runs.forecast import CoreShare, Forecast, Phase, Quantities, forecast
 from submodel.runs.forecast_trials import RoundTimes, SampleGroup, evaluation_keys, plans_of
 from submodel.runs.loop import RunFolder

@@ -16,7 +16,7 @@ from submodel.config import parse
 from submodel.model.axes import Axes
 from submodel.model.cut import UnitCut
 from submodel.prepare.setup import prepare
-from submodel.report.coverage.source import HoldingsSource, source_of
+from submodel.report.holdings import HoldingsSource, source_of
 from submodel.runs.callbacks import Callback
 from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import ModelOutline

@@ -55,13 +55,11 @@ def data_command(
         picture: the file of --out; null without it
     """
     from submodel.config import read
-    from submodel.data.examples import hold_out
-    from submodel.prepare.objective import settle_clients
-    from submodel.prepare.parts import load_data, split_data
     from submodel.presentation.figures import format_of, save_figure
     from submodel.presentation.style import DOUBLE, SINGLE
     from submodel.report import partition as words
-    from submodel.report.plots.partition import MOST_CLIENTS, MOST_NAMES, Shares, partition_figure
+    from submodel.report.plots.figures import MOST_NAMES, draw_partition
+    from submodel.report.plots.series import MOST_CLIENTS, LabelShares
 
     short_settings = {
         "data.path": path,
@@ -84,39 +82,34 @@ def data_command(
         if value is not None
     ]
     config = read(file, [*overrides, *(settings or [])])
-    dataset = hold_out(load_data(config), config.data.held_out, config.seed)
-    config = settle_clients(config, dataset)
-    split = split_data(config, dataset)
+    shares = words.share_out(config, words.data_of(config))
+    config, dataset = shares.config, shares.data
     if out is not None and dataset.classes is None:
         raise ConfigError([f"--out: {config.data.name} has no classes to draw; leave it out"])
-    count = min(config.clients.client_count, MOST_CLIENTS)
-    of = "" if count == config.clients.client_count else f", of which the first {count:,} are shown"
-    title = (
-        f"{config.data.name}: {config.data.partition}, {config.clients.client_count:,} clients{of}"
-    )
-    counts = None
-    if dataset.classes is not None:
-        counts = words.label_counts(split, dataset.train.y.numpy(), dataset.classes, count)
-        if out is not None:
-            width = SINGLE if dataset.classes <= MOST_NAMES else DOUBLE
-            save_figure(partition_figure(Shares(title, counts), width), out, dpi=300)
+    count = min(shares.clients, MOST_CLIENTS)
+    of = "" if count == shares.clients else f", of which the first {count:,} are shown"
+    counts = shares.label_counts(count)
+    if out is not None and counts is not None:
+        title = f"{config.data.name}: {config.data.partition}, {shares.clients:,} clients{of}"
+        width = SINGLE if counts.shape[1] <= MOST_NAMES else DOUBLE
+        save_figure(draw_partition(LabelShares(title, counts), width), out, dpi=300)
     if as_json:
-        content = words.plain_data(dataset, split, counts, count)
+        content = words.plain_data(shares, counts, count)
         print_json(
             {
                 "name": config.data.name,
                 **content,
                 "partition": config.data.partition,
-                "clients": config.clients.client_count,
+                "clients": shares.clients,
                 "picture": out,
             }
         )
         return
     print(config.data.name)
     print("\n".join(f"  {line}" for line in words.describe_data(dataset)))
-    print(f"partition {config.data.partition} over {config.clients.client_count:,} clients{of}")
+    print(f"partition {config.data.partition} over {shares.clients:,} clients{of}")
     if counts is None:
-        print(f"  {words.describe_sizes(split, count)}")
+        print(f"  {words.describe_sizes(shares.partition, count)}")
         return
     print("\n".join(f"  {line}" for line in words.describe_partition(counts)))
     if out is not None:

@@ -104,7 +104,7 @@ def follow(config: Config, folder: RunFolder, place: ServingPlace, as_json: bool
     from submodel.federation.flower.credentials import load_federation
     from submodel.federation.flower.serving import ServedRun
     from submodel.federation.flower.superlink import Superlink
-    from submodel.report.plain import plain_end
+    from submodel.report.tables import plain_end
     from submodel.runs.callbacks.progress import show_progress
     from submodel.runs.loop import Interruption
 

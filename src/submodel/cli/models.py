@@ -108,7 +108,7 @@ def inspect_command(
         shares = [parse_capacity(text) for text in capacities.split(",")]
         rows = module_cost_rows(model_subject.module, axes, model_subject.inputs, shares)
     if as_json:
-        from submodel.report.plain import plain_axes
+        from submodel.report.tables import plain_axes
 
         print_json(plain_axes(axes, not meta, rows))
         return
@@ -173,7 +173,7 @@ def plan_command(
     budget = Budget(setup.module, setup.axes, example, batch, copies, setup.least)
     fit = budget.largest(lambda n: all(getattr(n, what) <= most for what, most in limits.items()))
     if as_json:
-        from submodel.report.plain import plain_needs
+        from submodel.report.tables import plain_needs
 
         print_json(
             {

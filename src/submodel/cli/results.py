@@ -40,8 +40,7 @@ def show_command(run: RunPath, as_json: AsJson = False) -> None:
         damage: what is damaged of them, in words; null if nothing is
         summary: what it came to; null before its end
     """
-    from submodel.report.plain import plain_run
-    from submodel.report.tables import clients_table, history_table
+    from submodel.report.tables import clients_table, history_table, plain_run
     from submodel.runs.open import Run
 
     past_run = Run(run)
@@ -121,7 +120,7 @@ def fit_command(
         submodels: one for every capacity: its score, the one before, that of the global model,
             rounds, bytes, FLOPs
     """
-    from submodel.report.fitting import fit_table
+    from submodel.report.tables import fit_table
     from submodel.runs.loop import Interruption
     from submodel.runs.open import Run
 
@@ -160,7 +159,7 @@ def export_command(
         fitted: whether submodel fit trained it for itself
         test: the loss and every metric of it on the test part; null where the data is not here
     """
-    from submodel.report.fitting import advice_of_export
+    from submodel.report.tables import advice_of_export
     from submodel.runs.open import Run
 
     share = parse_capacity(capacity)

@@ -103,8 +103,12 @@ def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
     from submodel.prepare.engine import check_engine
     from submodel.prepare.processes import choose_engine
     from submodel.prepare.setup import prepare
-    from submodel.report.forecast import evaluation_advice, forecast_tables, plain_forecast
-    from submodel.report.tables import cost_rows
+    from submodel.report.tables import (
+        cost_rows,
+        evaluation_advice,
+        forecast_tables,
+        plain_forecast,
+    )
     from submodel.runs.forecast import forecast
     from submodel.runs.training import Training
 
@@ -164,8 +168,7 @@ def _train_and_show(
     as_json: bool,
     force: bool,
 ) -> None:
-    from submodel.report.plain import plain_end
-    from submodel.report.tables import cost_rows, cost_table
+    from submodel.report.tables import cost_rows, cost_table, plain_end
     from submodel.runs.callbacks.progress import Progress, describe_test
     from submodel.runs.loop import run_rounds
 
@@ -268,7 +271,7 @@ def resume_command(run: RunPath, settings: SetOptions = None, as_json: AsJson = 
     """
     from submodel.config import read
     from submodel.config.meaning import PLACE_KEYS, differences, paths_in
-    from submodel.report.plain import plain_end
+    from submodel.report.tables import plain_end
     from submodel.runs.open import Run
 
     past_run = Run(run)

@@ -6,10 +6,8 @@ from submodel.lazy import lazily
 
 if TYPE_CHECKING:
     from submodel.config.reading import shorten
-    from submodel.report.page.columns import finite
-    from submodel.report.page.sections import PageSection
-    from submodel.report.page.types import PageStudy, PageTable
-    from submodel.report.page.write import write_report
+    from submodel.report.page.html import write_report
+    from submodel.report.page.types import PageSection, PageStudy, PageTable, finite
     from submodel.report.plots.registry import find_figure
     from submodel.report.tables import cost_rows
 
@@ -21,10 +19,8 @@ __getattr__ = lazily(
     __name__,
     {
         "submodel.config.reading": "shorten",
-        "submodel.report.page.columns": "finite",
-        "submodel.report.page.sections": "PageSection",
-        "submodel.report.page.types": "PageStudy PageTable",
-        "submodel.report.page.write": "write_report",
+        "submodel.report.page.html": "write_report",
+        "submodel.report.page.types": "PageSection PageStudy PageTable finite",
         "submodel.report.plots.registry": "find_figure",
         "submodel.report.tables": "cost_rows",
     },

@@ -1,13 +1,18 @@
-"""Which runs are one group, in pages and figures: those that differ in nothing but their seeds."""
+"""What folders of results hold, and which runs are one group: for pages and figures alike."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from submodel.config.meaning import CHANGEABLE
 from submodel.errors import plain
+from submodel.experiments.outline import is_run
+from submodel.experiments.records import COMPARISON_FILE, record_files
+
+Kind = Literal["run", "comparison", "records", "runs"]
 
 _SHAPING = {"train.rounds", "train.evaluate_every", "train.output_step"}
 _NOT_SHAPING = {"seed", *CHANGEABLE} - _SHAPING
@@ -15,11 +20,41 @@ WayKey = tuple[tuple[str, str], ...]
 """The keys of a configuration that shape its result, and their values."""
 
 
-def spell_settings(values: Mapping[str, Any]) -> dict[str, str]:
-    """Every key of a configuration that has a value, each in one spelling.
+def find_results(path: Path) -> tuple[Kind, list[Path]] | None:
+    """What a folder holds and where; None: no results that are known here.
+
+    A run, or runs that have begun (their folders), a comparison (the folder of its records), or
+    the records of a reproduction (their files).
 
     Args:
-        values: the sections of a run, as its file, its record or its `Config` has them.
+        path: the folder, or the file of one record.
+    """
+    if is_run(path):
+        return "run", [path]
+    if path.suffix == ".json" and path.is_file():
+        return "records", [path]
+    for folder in (path, path / "records"):
+        if (folder / COMPARISON_FILE).is_file():
+            return "comparison", [folder]
+        if records := [file for file in record_files(folder) if _is_record(file)]:
+            return "records", records
+    for pattern in ("*/config.toml", "runs/*/seed-*/config.toml"):
+        if files := sorted(path.glob(pattern)):
+            return "runs", [file.parent for file in files]
+    return None
+
+
+def _is_record(file: Path) -> bool:
+    """Whether a file is a record by its beginning; studies write JSON, too."""
+    with file.open("rb") as content:
+        return b'"slug"' in content.read(200)
+
+
+def spell_settings(values: Mapping[str, Any]) -> dict[str, str]:
+    """The keys of a configuration that have values, each in one spelling.
+
+    Args:
+        values: the sections as a file, a record or a `Config` has them.
 
     >>> spell_settings({"seed": 1, "local": {"lr": 1.0, "clip": None, "optimiser": "sgd"}})
     {'seed': '1', 'local.lr': '1', 'local.optimiser': 'sgd'}
@@ -59,6 +94,18 @@ def way_of(settings: Mapping[str, str]) -> WayKey:
         if (key not in _NOT_SHAPING and not key.startswith("engine."))
         or (key, value) == ("engine.name", "flower")
     )
+
+
+def group_equal(values: Iterable[Hashable]) -> list[list[int]]:
+    """The places of equal values, in the order of their first.
+
+    >>> group_equal("abca")
+    [[0, 3], [1], [2]]
+    """
+    places: dict[Hashable, list[int]] = {}
+    for place, value in enumerate(values):
+        places.setdefault(value, []).append(place)
+    return list(places.values())
 
 
 def describe_repeats(runs: Iterable[tuple[str, Hashable]]) -> list[str]:

@@ -1,8 +1,9 @@
-"""A dataset and who has what of it, in words; `plots.partition` draws it."""
+"""A dataset and who has what of it: loaded, shared out among clients, and put in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from submodel.data.cache import without_fetching
 from submodel.data.examples import hold_out
 from submodel.errors import DataError
 from submodel.model.inputs import first_column
-from submodel.prepare.parts import load_data
+from submodel.prepare.objective import settle_clients
+from submodel.prepare.parts import load_data, split_data
 from submodel.runs.data_record import read_record
 from submodel.runs.folder import RunFolder
 from submodel.runs.subject import data_differences
@@ -23,10 +25,15 @@ from submodel.runs.subject import data_differences
 _MOST_NAMES = 20
 
 
-def data_of_run(folder: RunFolder, config: Config) -> Dataset:
-    """The data of a run, wherever it is now; nothing is fetched.
+def data_of(config: Config) -> Dataset:
+    """Load the data of a configuration, with its held-out part."""
+    return hold_out(load_data(config), config.data.held_out, config.seed)
 
-    Raises `DataError` where it is not on this machine, or its content is another.
+
+def data_of_run(folder: RunFolder, config: Config) -> Dataset:
+    """Load the data of a run without fetching anything.
+
+    Raises `DataError` where it is not on this machine, or has other content.
 
     Args:
         folder: of the run.
@@ -34,21 +41,47 @@ def data_of_run(folder: RunFolder, config: Config) -> Dataset:
     """
     there = folder.locate(config)
     with without_fetching():
-        data = hold_out(load_data(there), config.data.held_out, config.seed)
+        data = data_of(there)
     record = read_record(folder) if paths_in(there) else None
     if record is not None and (problems := data_differences(record.subject, data)):
         raise DataError("\n".join([f"{folder.path}: its data is another now", *problems]))
     return data
 
 
-def label_counts(
+@dataclass(frozen=True)
+class Shares:
+    """The data of a configuration, whose number of clients is settled, and who has what of it."""
+
+    config: Config
+    data: Dataset
+    partition: Partition
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return self.config.clients.client_count
+
+    def label_counts(self, clients: int) -> NDArray[np.int64] | None:
+        """`count_labels` of the first clients; None without classes."""
+        if self.data.classes is None:
+            return None
+        return count_labels(self.partition, self.data.train.y.numpy(), self.data.classes, clients)
+
+
+def share_out(config: Config, data: Dataset) -> Shares:
+    """Share data out among clients."""
+    config = settle_clients(config, data)
+    return Shares(config, data, split_data(config, data))
+
+
+def count_labels(
     partition: Partition, labels: NDArray[np.int64], classes: int, clients: int
 ) -> NDArray[np.int64]:
-    """How many examples of each label (column) each client (row) has.
+    """Count the examples of each label (column) that each client (row) has.
 
     >>> from submodel.data.partitions import ByLabel
     >>> labels = np.array([0, 1, 0, 1])
-    >>> label_counts(ByLabel(labels, 2, 2, seed=0), labels, 2, 2).tolist()
+    >>> count_labels(ByLabel(labels, 2, 2, seed=0), labels, 2, 2).tolist()
     [[1, 1], [1, 1]]
     """
     rows = [np.bincount(labels[partition.indices(c)], minlength=classes) for c in range(clients)]
@@ -114,8 +147,7 @@ def describe_partition(counts: NDArray[np.int64]) -> list[str]:
 
 def describe_sizes(partition: Partition, clients: int) -> str:
     """Examples per client, where there are no labels to tell apart."""
-    sizes = [len(partition.indices(client)) for client in range(clients)]
-    return _per_client("examples", np.array(sizes))
+    return _per_client("examples", np.array(_sizes(partition, clients)))
 
 
 def _per_client(what: str, values: NDArray[np.int64]) -> str:
@@ -125,24 +157,19 @@ def _per_client(what: str, values: NDArray[np.int64]) -> str:
     )
 
 
-def plain_data(
-    data: Dataset, partition: Partition, counts: NDArray[np.int64] | None, clients: int
-) -> dict[str, Any]:
-    """A dataset and who has what of it, as plain values.
-
-    Args:
-        data: the dataset.
-        partition: who has what.
-        counts: of `label_counts`; None without classes.
-        clients: how many of them are told of.
-    """
-    sizes = [len(partition.indices(client)) for client in range(clients)]
+def plain_data(shares: Shares, counts: NDArray[np.int64] | None, clients: int) -> dict[str, Any]:
+    """A dataset and the shares of the first clients, as plain values."""
+    data = shares.data
     return {
         "inputs": list(data.inputs),
         "classes": data.classes,
         "train": len(data.train),
         "test": len(data.test),
         "held_out": 0 if data.held_out is None else len(data.held_out),
-        "examples_per_client": sizes,
+        "examples_per_client": _sizes(shares.partition, clients),
         "labels_per_client": None if counts is None else counts.tolist(),
     }
+
+
+def _sizes(partition: Partition, clients: int) -> list[int]:
+    return [len(partition.indices(client)) for client in range(clients)]

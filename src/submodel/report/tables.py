@@ -1,15 +1,16 @@
-"""The tables that commands print."""
+"""The tables that commands print, and the same as plain values for ``--json``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from torch import nn
 
 from submodel.algorithm.types import Setup
-from submodel.amounts import si
+from submodel.amounts import duration, si
 from submodel.model.axes import Axes
 from submodel.model.capacity import prefix_cut
 from submodel.model.cost import BACKWARD, CostModel
@@ -19,6 +20,16 @@ from submodel.model.travel import travel_of
 from submodel.presentation.tables import text_table
 from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_coordinates
+
+if TYPE_CHECKING:
+    from submodel.algorithm.score import Score
+    from submodel.model.budget import Needs
+    from submodel.runs.folder import RunFolder
+    from submodel.runs.forecast import Forecast
+    from submodel.runs.open import Run
+
+_BUSY = 0.8  # of a core: a trial that had less shared it
+_NEAR = 0.99  # of the global model's score: no advice is needed
 
 
 def cost_rows(setup: Setup) -> list[dict[str, float]]:
@@ -141,3 +152,173 @@ def _numbers_of_clients(entry: Mapping[str, Any]) -> dict[str, float]:
     columns = {"mean": entry.get("mean"), "worst quarter": entry.get("worst_quarter")}
     columns |= {f"at {capacity}": value for capacity, value in shares.items()}
     return {name: value for name, value in columns.items() if isinstance(value, int | float)}
+
+
+def forecast_tables(result: Forecast, rows: Sequence[Mapping[str, float]]) -> list[Table]:
+    """Time by phase, bytes, and the cost of each capacity, of `cost_rows`."""
+    times = [[p.name, duration(p.seconds), p.how] for p in result.phases]
+    times.append(
+        ["all", duration(result.seconds), f"an estimate, by {result.trial_seconds:.1f} s of trials"]
+    )
+    if result.core_share < _BUSY:
+        had = f"the trials had {result.core_share:.0%} of a core: other programs compute here, too"
+        times.append(["all, with cores of its own", duration(result.seconds_alone), had])
+    sizes = result.quantities
+    per_round = sum(row.clients_per_round * (row.bytes_down + row.bytes_up)
+                    for row in sizes.by_capacity)  # fmt: skip
+    all_processes = f" ({result.processes} processes: each)" if result.processes > 1 else ""
+    amounts = [
+        ["peak memory", si(sizes.memory, "B"), f"{sizes.memory_how}{all_processes}"],
+        ["traffic, down", si(sizes.bytes_down, "B"), f"{result.rounds} rounds, from shapes"],
+        ["traffic, up", si(sizes.bytes_up, "B"), f"{result.rounds} rounds, from shapes"],
+        ["traffic per round", si(per_round, "B"), "down and up, the mean over rounds"],
+        *(
+            [
+                f"traffic of a client of {row.capacity:g}",
+                f"{si(row.bytes_down, 'B')} + {si(row.bytes_up, 'B')}",
+                f"down + up, per round; {row.clients_per_round:.3g} such clients in a round",
+            ]
+            for row in sizes.by_capacity
+        ),
+        ["disk", si(sizes.disk, "B"), f"the run's folder; {si(sizes.disk_peak, 'B')} at most"],
+    ]
+    if sizes.bytes_once:
+        amounts.insert(3, ["traffic, once", si(sizes.bytes_once, "B"), "per client, down"])
+    return [
+        text_table(
+            "time", ["phase", "time", "how it is known"], times, ["phase", "how it is known"]
+        ),
+        text_table("bytes", ["what", "amount", "of what"], amounts, ["what", "of what"]),
+        cost_table(rows),
+    ]
+
+
+def evaluation_advice(result: Forecast) -> str:
+    """The keys that shorten a run of which evaluation is a large part; empty for another."""
+    if not result.evaluation_keys:
+        return ""
+    keys = ", ".join(result.evaluation_keys)
+    return f"evaluation is {result.evaluation_share:.0%} of the time; it is shorter by {keys}"
+
+
+def plain_forecast(result: Forecast, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """A forecast as plain values, with the cost of each capacity, of `cost_rows`."""
+    seconds = {"seconds": result.seconds, "seconds_alone": result.seconds_alone}
+    return {**seconds, **asdict(result), "capacities": list(rows)}
+
+
+def fit_table(results: Sequence[Mapping[str, Any]]) -> Table:
+    """The results of fitting, a row for every capacity."""
+    headline = results[0]["headline"]
+    headings = (
+        *("capacity", "parameters", f"test {headline} before", "fitted", "global model"),
+        *("cut", "rounds", "bytes (down + up)", "FLOPs"),
+    )
+    rows = [
+        (
+            f"{r['capacity']:g}",
+            f"{r['parameters']:,}",
+            *(_value(headline, r[s]) for s in ("score_before", "score", "global_score")),
+            r["cut"],
+            f"{r['rounds']}",
+            si(r["bytes_down"] + r["bytes_up"], "B"),
+            si(r["flops"]),
+        )
+        for r in results
+    ]
+    return text_table("sub-models that stand by themselves", headings, rows, words=["cut"])
+
+
+def _value(headline: str, entries: Mapping[str, float]) -> str:
+    value = entries[headline]
+    return f"{value:.1%}" if headline == "accuracy" else f"{value:.4f}"
+
+
+def advice_of_export(run: Run, capacity: float, score: Score, is_fitted: bool) -> str:
+    """How an exported sub-model scores beside the global model, and what would improve it.
+
+    Args:
+        run: its run.
+        capacity: its own.
+        score: on the test part.
+        is_fitted: whether `submodel fit` trained it.
+    """
+    summary = run.summary or {}
+    name = "accuracy" if score.accuracy is not None else "loss"
+    whole, value = summary.get(f"test_{name}"), score.entries()[name]
+    if whole is None or (value >= _NEAR * whole if name == "accuracy" else value <= whole / _NEAR):
+        return ""
+    text = f"the global model has test {name} {_value(name, {name: whole})}"
+    if is_fitted:
+        return f"{text}; more rounds ('submodel fit --rounds') or a larger --lr may help"
+    command = f"submodel fit {run.folder.path} --capacity {capacity:g}"
+    return f"{text}; '{command}' trains this sub-model for itself"
+
+
+def plain_end(folder: RunFolder) -> dict[str, Any]:
+    """The results of a run that has ended."""
+    curves = folder.curves_file if folder.curves_file.is_file() else None
+    return {"run": folder.path, "summary": folder.summary(), "curves": curves}
+
+
+def plain_run(run: Run) -> dict[str, Any]:
+    """A run as far as it has come."""
+    config, history = run.config, run.history
+    is_finished = run.finished
+    return {
+        "run": run.folder.path,
+        "finished": is_finished,
+        "round": history[-1]["round"] if history else 0,
+        "rounds": config.train.rounds,
+        "config": config.model_dump(mode="json", exclude_none=True),
+        "history": history,
+        "damage": run.folder.describe_damage() or None,
+        "summary": run.summary if is_finished else None,
+    }
+
+
+def plain_axes(
+    axes: Axes, is_verified: bool, capacities: Sequence[Mapping[str, float]]
+) -> dict[str, Any]:
+    """A model before it is trained.
+
+    Args:
+        axes: of the model.
+        is_verified: whether permuting every axis was tried.
+        capacities: the cost of each.
+    """
+    rows = []
+    for axis, size in axes.sizes.items():
+        members = [
+            f"{name}[{dimension}]"
+            for name, layouts in axes.layouts.items()
+            for dimension, layout in enumerate(layouts)
+            if axis in layout.axes()
+        ]
+        rows.append(
+            {
+                "axis": axis,
+                "size": size,
+                "members": members,
+                "cut_by_capacity": axis in axes.cut_by_capacity,
+                "kept_whole": axes.kept_whole.get(axis),
+                "inexact": list(axes.inexact.get(axis, ())),
+            }
+        )
+    return {
+        "axes": rows,
+        "frozen": dict(axes.frozen),
+        "lines": dict(axes.lines),
+        "unused_tensors": list(axes.unused_tensors),
+        "exact": axes.exact,
+        "measured": list(axes.measured),
+        "doubt": axes.doubt if axes.exact is None else None,
+        "notes": list(axes.notes),
+        "verified": is_verified,
+        "capacities": list(capacities),
+    }
+
+
+def plain_needs(needs: Needs | None) -> dict[str, int] | None:
+    """The bytes and FLOPs of training a sub-model."""
+    return None if needs is None else {"memory": needs.memory, **asdict(needs)}

@@ -16,10 +16,10 @@ import submodel
 from submodel.algorithm.tally import unpack_units
 from submodel.errors import SubmodelError
 from submodel.experiments.statistics import behind_best
-from submodel.report.coverage.source import source_of
+from submodel.report.holdings import source_of
 from submodel.report.page import page_data, page_html, write_page
-from submodel.report.page.columns import MOST_POINTS
-from submodel.report.plots.partition import read_partition
+from submodel.report.page.types import MOST_POINTS
+from submodel.report.plots.series import read_partition
 from submodel_lab.converged.questions import QUESTIONS
 from tests.report.page.folders import make_comparison, make_run, make_study
 from tests.support.commands import Command

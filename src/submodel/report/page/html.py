@@ -1,4 +1,4 @@
-"""The data of a page as one HTML file: nothing else is loaded, nothing in it is taken for code."""
+"""A page as one HTML file: nothing else is loaded, and nothing in its data is taken for code."""
 
 from __future__ import annotations
 
@@ -10,23 +10,54 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from submodel.errors import ConfigError
 from submodel.files import write_text
 from submodel.presentation.palette import LINES, LINES_ON_DARK
+from submodel.report.page.reading import page_data
+
+if TYPE_CHECKING:
+    from submodel.runs.open import Run
 
 _SCRIPTS = ("vendor/echarts.min.js", "base.js", "curves.js", "standing.js", "coverage.js",
             "fitted.js", "details.js", "study.js", "live.js", "page.js")  # fmt: skip
 _STYLES = ("page.css", "print.css")
 
 
-def write_page(data: Mapping[str, Any], file: Path) -> None:
-    """Write the page.
+def write_report(*runs: Run | str | Path, out: str | Path | None = None) -> Path:
+    """Write one HTML page that shows what was trained; of several runs, one that compares them.
+
+    It is one file and needs no network. A run that is under way is shown as far as it has come.
 
     Args:
-        data: of `page_data`.
-        file: where; it is replaced as a whole.
+        runs: runs, or folders of runs, comparisons, reproductions and studies, in any mixture.
+        out: the file; by default ``report.html`` in the folder, and of several in the current one.
+
+    Returns:
+        The file.
+
+    >>> import tempfile, submodel
+    >>> from torch import nn
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    >>> out = tempfile.mkdtemp()
+    >>> _ = submodel.train(net, submodel.digits(), {"train": {"rounds": 2}}, out=out)
+    >>> submodel.write_report(out).name
+    'report.html'
     """
+    folders = [Path(run) if isinstance(run, (str, Path)) else run.folder.path for run in runs]
+    beside = folders[0] if len(folders) == 1 else Path()
+    file = beside / "report.html" if out is None else Path(out)
+    if file.is_dir():
+        raise ConfigError([f"out: {file} is a folder; give the file of a page"])
+    data = page_data(folders)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_page(data, file)
+    return file
+
+
+def write_page(data: Mapping[str, Any], file: Path) -> None:
+    """Write a page, of `page_data`; a file that was there is replaced as a whole."""
     write_text(file, page_html(data))
 
 
@@ -65,10 +96,7 @@ def page_html(data: Mapping[str, Any], live_url: str | None = None) -> str:
 
 
 def script_json(data: Mapping[str, Any]) -> str:
-    r"""JSON that may stand in a script element: nothing in it can end that.
-
-    Args:
-        data: plain values.
+    r"""JSON for a script element: nothing in it can end that element.
 
     >>> script_json({"name": "</script>"})
     '{"name":"\\u003c/script\\u003e"}'

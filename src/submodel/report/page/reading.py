@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from submodel.errors import SubmodelError
-from submodel.report.grouping import describe_repeats, way_of
-from submodel.report.page.coverage import coverages
-from submodel.report.page.folders import Contents, read_folders
-from submodel.report.page.grouping import group_runs
-from submodel.report.page.measures import label_of, measures_of
-from submodel.report.page.partition import partition_of
-from submodel.report.page.standing import standings
-from submodel.report.page.types import PagePartition, PageRun
+from submodel.experiments.comparison.findings import Findings
+from submodel.experiments.records import VariantRecord
+from submodel.extensions import FROM_LAB, PAGE_SECTIONS, extensions, load_extension
+from submodel.report.grouping import describe_repeats, find_results, way_of
+from submodel.report.page.details import coverages, partitions
+from submodel.report.page.runs import read_run, runs_of_record
+from submodel.report.page.standing import group_runs, label_of, measures_of, standings
+from submodel.report.page.types import PageRun, PageSection, PageStudy, PageTable
 from submodel.report.page.words import sentence, title_of
-from submodel.runs.folder import RunFolder
 
 _FORMAT = 1
-_MOST_PARTITIONS = 4
 _MOST_NAMES = 3  # of runs, in a warning
 _PACKAGES = ("submodel", "torch", "numpy")
 
 
 def page_data(paths: Sequence[str | Path], *, details: bool = True) -> dict[str, Any]:
-    """What a page shows of some folders, as plain values for JSON.
+    """Read what a page shows of some folders, as plain values for JSON.
 
     Args:
         paths: folders of runs, comparisons (`submodel compare --out`), reproductions
@@ -43,8 +41,8 @@ def page_data(paths: Sequence[str | Path], *, details: bool = True) -> dict[str,
     by = standings(runs, groups)
     return {
         "format": _FORMAT,
-        "title": title_of(contents, groups),
-        "sentence": sentence(contents, groups, by),
+        "title": title_of(runs, contents.studies, groups),
+        "sentence": sentence(runs, contents.studies, groups, by),
         "words": contents.words,
         "commands": contents.commands,
         "runs": [asdict(run) for run in runs],
@@ -54,7 +52,7 @@ def page_data(paths: Sequence[str | Path], *, details: bool = True) -> dict[str,
         "tables": [asdict(table) for table in contents.tables],
         "studies": [asdict(study) for study in contents.studies],
         "coverage": coverages(runs, groups) if details else None,
-        "partitions": [asdict(p) for p in _partitions(runs)] if details else None,
+        "partitions": [asdict(p) for p in partitions(runs)] if details else None,
         "warnings": _warnings(contents),
         "versions": {
             "Python": platform.python_version(),
@@ -63,16 +61,74 @@ def page_data(paths: Sequence[str | Path], *, details: bool = True) -> dict[str,
     }
 
 
-def _partitions(runs: Sequence[PageRun]) -> list[PagePartition]:
-    """Who has what: once for runs that share data, clients and seed."""
-    places: dict[tuple[str, ...], list[int]] = {}
-    for place, run in enumerate(runs):
-        keys = ("data.", "clients.count")
-        data_settings = [f"{k}={v}" for k, v in run.settings.items() if k.startswith(keys)]
-        if run.path:
-            places.setdefault(tuple(data_settings), []).append(place)
-    shown_places = list(places.values())[:_MOST_PARTITIONS]
-    return [partition_of(RunFolder(Path(runs[p[0]].path)), p) for p in shown_places]
+@dataclass
+class Contents:
+    """All that some folders hold, in their order."""
+
+    runs: list[PageRun] = field(default_factory=list)
+    studies: list[PageStudy] = field(default_factory=list)
+    tables: list[PageTable] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)  # budgets
+    commands: list[str] = field(default_factory=list)
+
+
+def read_folders(paths: Sequence[Path]) -> Contents:
+    """Read folders of runs, comparisons, reproductions and studies."""
+    contents = Contents()
+    for path in paths:
+        _read(path, contents)
+    return contents
+
+
+def _sections() -> list[PageSection]:
+    """The sections of all installed packages."""
+    return [load_extension(entry) for entry in extensions(PAGE_SECTIONS).values()]
+
+
+def _read(path: Path, contents: Contents) -> None:
+    if not path.is_dir():
+        raise SubmodelError(f"{path}: no such folder")
+    kind, places = find_results(path) or ("", [])
+    if kind == "run":
+        contents.runs.append(read_run(path))
+    elif kind == "comparison":
+        findings = Findings.read(places[0])
+        for way in findings.ways:
+            contents.runs += runs_of_record(way.record, way.title, _runs_beside(places[0]))
+        contents.words.append(findings.budget)
+        contents.commands.append(findings.command)
+    elif kind == "records":
+        _read_records(places, contents)
+    else:
+        sections = _sections()
+        if studies := [study for section in sections for study in section.studies(path)]:
+            contents.studies += studies
+        elif places:  # runs that have begun: nothing is recorded yet
+            contents.runs += map(read_run, places)
+        else:
+            raise SubmodelError(
+                f"{path}: not the folder of a run (config.toml), a comparison or reproduction "
+                "(records) or a study (NAME.json, NAME-claims.csv"
+                f"{'' if sections else f', which {FROM_LAB}'})"
+            )
+
+
+def _runs_beside(records: Path) -> Path | None:
+    return records.parent / "runs" if records.name == "records" else None
+
+
+def _read_records(files: Sequence[Path], contents: Contents) -> None:
+    """The records of a reproduction, with the titles and tables that other packages add."""
+    folder = files[0].parent
+    records = {file.stem: VariantRecord.read(file) for file in files}
+    sections = _sections()
+    titles: dict[str, str] = {}
+    for section in sections:
+        titles.update(section.titles(records))
+    for slug, record in records.items():
+        contents.runs += runs_of_record(record, titles.get(slug, slug), _runs_beside(folder))
+    for section in sections:
+        contents.tables += section.tables(folder, records)
 
 
 def _warnings(contents: Contents) -> list[str]:
@@ -94,7 +150,7 @@ def _warnings(contents: Contents) -> list[str]:
 
 
 def _names(names: Sequence[str]) -> str:
-    """Those of runs of which the same is said: the first ones, and how many others.
+    """The first names, and how many others there are.
 
     >>> _names(["a", "b"]), _names(["a", "b", "c", "d", "e"])
     ('a, b', 'a, b, c and 2 more runs')

@@ -1,17 +1,154 @@
-"""How groups stand by each measure: means, intervals and the paired tests of all experiments."""
+"""Measures, groups of runs, and how groups stand by each measure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from submodel.config.reading import shorten
 from submodel.experiments.statistics import Judgement, behind_best, confidence, spread
 from submodel.experiments.wording import PLUS_MINUS, how_to_read
 from submodel.extras import MissingExtraError
-from submodel.report.page.measures import CAPACITY_PARTS, better_of
-from submodel.report.page.types import PageGroup, PageRun, Standing, StandingRow
+from submodel.report.grouping import group_equal, way_of
+from submodel.report.page.types import MeasureInfo, PageGroup, PageRun, Standing, StandingRow
 
+_COSTS = ("round", "bytes", "flops", "seconds")  # what curves are drawn against
+_CAPACITY_PARTS = ("capacity_accuracy.", "capacity_loss.")  # they have a chart of their own
+_PARTS = {
+    "test_": "test ",
+    "held_out_": "held-out ",
+    "train_eval_": "train ",
+    "client_": "clients' ",
+    "observed.": "",
+}
+_LABELS = {
+    "train_loss": "training loss of clients",
+    "coverage.units": "units covered",
+    "coverage.weights": "weights covered",
+    "clients": "clients in the round",
+    "refused": "refused updates",
+    "missing": "missing devices",
+}
+_LESS = ("loss", "perplexity", "bits_per_byte", "error")
+_MORE = ("accuracy", "f1", "auc", "r2", "top5", "precision", "recall", "correlation")
+_FIRST = ("test_accuracy", "test_loss", "test_", "held_out_", "train_eval_", "train_loss",
+          "client_", "observed.", "coverage.", "clients", "refused", "missing")  # fmt: skip
+_MOST_MEASURES = 60  # that a page offers
+_MOST_LABELS = 4  # keys in a label; the table of differences has all
 _CAUTION = " The best was chosen by these same runs, which flatters it."
+
+
+def measures_of(runs: Iterable[PageRun]) -> list[MeasureInfo]:
+    """The measures of some runs, the most telling first."""
+    table_of: dict[str, str] = {}
+    for run in runs:
+        for table, columns in (("scores", run.scores), ("every", run.every)):
+            for key in columns:
+                if key not in (*_COSTS, "rows") and not key.startswith(_CAPACITY_PARTS):
+                    table_of.setdefault(key, table)
+    ranked_keys = sorted(table_of, key=_rank)
+    return [MeasureInfo(key, label_of(key), form_of(key), better_of(key), table_of[key])
+            for key in ranked_keys[:_MOST_MEASURES]]  # fmt: skip
+
+
+def _rank(key: str) -> int:
+    return next((place for place, part in enumerate(_FIRST) if key.startswith(part)), len(_FIRST))
+
+
+def label_of(key: str) -> str:
+    """The name of a measure.
+
+    >>> label_of("test_bits_per_byte"), label_of("client_accuracy.worst_quarter")
+    ('test bits per byte', "clients' accuracy, worst quarter")
+    """
+    if key in _LABELS:
+        return _LABELS[key]
+    for part, word in _PARTS.items():
+        if key.startswith(part):
+            key = word + key.removeprefix(part)
+            break
+    return key.replace(".", ", ").replace("_", " ")
+
+
+def form_of(key: str) -> str:
+    """The form of a measure's values: count, percent or number."""
+    if key in ("clients", "refused", "missing"):
+        return "count"
+    return "percent" if "accuracy" in key or key.startswith("coverage.") else "number"
+
+
+def better_of(key: str) -> str:
+    """Whether more or less of a measure is better; empty where neither is known.
+
+    >>> better_of("test_loss"), better_of("test_accuracy"), better_of("observed.norm")
+    ('less', 'more', '')
+    """
+    if key.startswith(("observed.", "coverage.")):
+        return ""
+    name = key.partition(".")[0]
+    if name.endswith(_LESS):
+        return "less"
+    return "more" if name.endswith(_MORE) else ""
+
+
+def group_runs(runs: Sequence[PageRun]) -> list[PageGroup]:
+    """The groups of some runs, in their order, named by what tells them apart."""
+    ways = [way_of(run.settings) for run in runs]
+    groups = group_equal((run.title, way) for run, way in zip(runs, ways, strict=True))
+    settings = [{k: shorten(v) for k, v in ways[places[0]]} for places in groups]
+    keys = distinctive_keys(settings)
+    labels = []
+    for own, places in zip(settings, groups, strict=True):
+        first = runs[places[0]]
+        labels.append(first.title or _label(own, keys) or first.name)
+    return [
+        PageGroup(
+            label if labels.count(label) == 1 else f"{label} ({number})",
+            {k: own[k] for k in keys if k in own},
+            places,
+        )
+        for number, (label, own, places) in enumerate(zip(labels, settings, groups, strict=True), 1)
+    ]
+
+
+def distinctive_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """The keys that tell configurations apart.
+
+    Keys that only follow from another component of their section, as ``scheme.order`` from a scheme
+    that has one, tell nothing.
+
+    >>> rolling, static = {"scheme.name": "rolling", "scheme.order": "x"}, {"scheme.name": "static"}
+    >>> distinctive_keys([rolling, static])
+    ['scheme.name']
+    >>> distinctive_keys([rolling, {**rolling, "scheme.order": "y"}])
+    ['scheme.order']
+    """
+    keys = dict.fromkeys(key for one in settings for key in one)
+    return [key for key in keys if _tells_apart(key, settings)]
+
+
+def _tells_apart(key: str, settings: Sequence[Mapping[str, str]]) -> bool:
+    set_values = {one[key] for one in settings if key in one}
+    if len(set_values) > 1:
+        return True
+    if all(key in one for one in settings):
+        return False
+    namer = f"{key.partition('.')[0]}.name"
+    by_name: dict[str | None, set[str | None]] = {}
+    for one in settings:
+        by_name.setdefault(one.get(namer), set()).add(one.get(key))
+    return any(len(values) > 1 for values in by_name.values())
+
+
+def _label(settings: Mapping[str, str], keys: Sequence[str]) -> str:
+    """The values of keys that differ; of components, their names alone."""
+    parts = []
+    for key in keys:
+        if key in settings:
+            is_name = key.endswith((".name", ".rule"))
+            parts.append(settings[key] if is_name else f"{key} = {settings[key]}")
+    more = f", and {len(parts) - _MOST_LABELS} more" if len(parts) > _MOST_LABELS else ""
+    return ", ".join(parts[:_MOST_LABELS]) + more
 
 
 def standings(runs: Sequence[PageRun], groups: Sequence[PageGroup]) -> list[Standing]:
@@ -23,14 +160,12 @@ def standings(runs: Sequence[PageRun], groups: Sequence[PageGroup]) -> list[Stan
         runs: all of a page.
         groups: of these.
     """
-    places_by_data: dict[str, list[int]] = {}
-    for place, group in enumerate(groups):
-        data = runs[group.runs[0]].settings.get("data.name", "")
-        places_by_data.setdefault(data, []).append(place)
-    is_one = len(places_by_data) == 1
+    datasets = [runs[group.runs[0]].settings.get("data.name", "") for group in groups]
+    by_data = group_equal(datasets)
+    is_one = len(by_data) == 1
     return [
-        _standing(key, "" if is_one else data, runs, {place: groups[place] for place in places})
-        for data, places in places_by_data.items()
+        _standing(key, "" if is_one else datasets[places[0]], runs, {p: groups[p] for p in places})
+        for places in by_data
         if is_one or len(places) > 1
         for key in _shared_keys([runs[r] for place in places for r in groups[place].runs])
     ]
@@ -41,7 +176,7 @@ def _shared_keys(runs: Sequence[PageRun]) -> list[str]:
         key
         for key in runs[0].final
         if better_of(key)
-        and not key.startswith(CAPACITY_PARTS)
+        and not key.startswith(_CAPACITY_PARTS)
         and all(run.final.get(key) is not None for run in runs)
     ]
 

@@ -1,4 +1,4 @@
-"""What was trained and what came of it, in a sentence or two."""
+"""What was trained and the result, in a sentence or two."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from pathlib import Path
 
 from submodel.experiments.statistics import HOLDS
 from submodel.experiments.wording import PLUS_MINUS, number
-from submodel.report.page.folders import Contents
-from submodel.report.page.measures import form_of, label_of
+from submodel.report.page.standing import form_of, label_of
 from submodel.report.page.types import PageGroup, PageRun, PageStudy, Standing
 
-HEADLINES = ("test_accuracy", "test_loss")
-"""What a page tells first."""
+_HEADLINES = ("test_accuracy", "test_loss")  # the first of them that all have
 
 
-def sentence(contents: Contents, groups: Sequence[PageGroup], by: Sequence[Standing]) -> str:
-    """What was trained, or measured, and the result.
+def sentence(
+    runs: Sequence[PageRun],
+    studies: Sequence[PageStudy],
+    groups: Sequence[PageGroup],
+    by: Sequence[Standing],
+) -> str:
+    """The sentence of a page.
 
     Args:
-        contents: all that the page shows.
-        groups: of its runs.
-        by: how they stand, measure by measure.
+        runs: all of the page.
+        studies: all of the page.
+        groups: of the runs.
+        by: how the groups stand, measure by measure.
     """
-    parts = [_of_studies(contents.studies)] if contents.studies else []
+    parts = [_of_studies(studies)] if studies else []
     if len(groups) == 1:
-        parts.append(_of_group(contents.runs, groups[0]))
+        parts.append(_of_group(runs, groups[0]))
     elif groups:
-        parts.append(_of_groups(contents.runs, groups, by))
+        parts.append(_of_groups(runs, groups, by))
     return " ".join(parts)
 
 
-def title_of(contents: Contents, groups: Sequence[PageGroup]) -> str:
-    """The page's title.
-
-    Args:
-        contents: all that the page shows.
-        groups: of its runs.
-    """
-    if not contents.runs:
-        return ", ".join(study.name for study in contents.studies)
+def title_of(
+    runs: Sequence[PageRun], studies: Sequence[PageStudy], groups: Sequence[PageGroup]
+) -> str:
+    """The title of a page."""
+    if not runs:
+        return ", ".join(study.name for study in studies)
     if len(groups) == 1:
-        first = contents.runs[0]
-        is_alone = len(contents.runs) == 1 and not re.fullmatch(r"seed-\d+", Path(first.path).name)
+        first = runs[0]
+        is_alone = len(runs) == 1 and not re.fullmatch(r"seed-\d+", Path(first.path).name)
         return first.name if is_alone else first.settings.get("name") or first.name
-    data = _common(contents.runs, "data.name")
+    data = _common(runs, "data.name")
     return f"{len(groups)} ways to train" + (f" on {data}" if data else "")
 
 
@@ -59,7 +60,7 @@ def _of_group(runs: Sequence[PageRun], group: PageGroup) -> str:
     if rounds < first.planned_rounds:
         text += f" of {first.planned_rounds:,} so far"
     text += f", over {seeds} seeds" if seeds > 1 else ""
-    key = next((k for k in HEADLINES if all(run.final.get(k) is not None for run in runs)), None)
+    key = next((k for k in _HEADLINES if all(run.final.get(k) is not None for run in runs)), None)
     if key is None:
         return f"{text}. It has not been evaluated yet."
     value = _value(key, [run.final[key] or 0.0 for run in runs])
@@ -72,17 +73,14 @@ def _value(key: str, values: Sequence[float]) -> str:
 
 def _subject(runs: Sequence[PageRun]) -> str:
     model, data = _common(runs, "model.name"), _common(runs, "data.name")
-    subject = with_article(model) if model else "A model"
+    subject = _with_article(model) if model else "A model"
     return subject + (f" on {data}" if data else "")
 
 
-def with_article(name: str) -> str:
+def _with_article(name: str) -> str:
     """A name after "A" or "An", as it is spoken: one without vowels is spelt out.
 
-    Args:
-        name: of a model.
-
-    >>> with_article("mlp"), with_article("cnn"), with_article("resnet18")
+    >>> _with_article("mlp"), _with_article("cnn"), _with_article("resnet18")
     ('An mlp', 'A cnn', 'A resnet18')
     """
     is_spelt_out = not set(name.lower()) & set("aeiouy")
@@ -113,7 +111,7 @@ def _of_groups(runs: Sequence[PageRun], groups: Sequence[PageGroup], by: Sequenc
     count = f"{most}" if least == most else f"{least} to {most}"
     text = f"{len(groups)} ways to train {_subject(runs).replace('A', 'a', 1)}"
     text += f", each with {count} seed{'s' if most > 1 else ''}"
-    standings = [s for key in HEADLINES for s in by if s.measure == key]
+    standings = [s for key in _HEADLINES for s in by if s.measure == key]
     if not standings:
         return f"{text}. They have no score in common yet."
     firsts = [s for s in standings if s.measure == standings[0].measure]

@@ -1,1 +1,1 @@
-"""Figures by name: `registry` knows them, `sources` reads what they show, the others draw it."""
+"""Figures of runs by name: `registry` lists them, `series` reads their data, `figures` draws."""

@@ -1,74 +1,65 @@
-"""The figures of ``submodel plot``: a name, what it shows, and which function draws it."""
+"""The figures of ``submodel plot``: a name, what it shows, and the function that draws it."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from submodel.errors import SubmodelError
 
-_HERE = "submodel.report.plots"
-
 
 @dataclass(frozen=True)
 class FigureKind:
-    """A figure that can be asked for by its name."""
+    """A figure: what it shows, how its data is read, and how it is drawn.
+
+    Args:
+        about: what it shows.
+        drawing: the function of `plots.figures` from data and a width in inches to a figure.
+        reading: the function of `plots.series` from paths to the data.
+        options: further arguments of the drawing.
+    """
 
     about: str
-    drawing: str
-    """The function from what was read and the width in inches to a figure, as module:name here."""
-    reading: str = "sources:read_series"
-    """The function from paths to what is drawn."""
+    drawing: str = "draw_against"
+    reading: str = "read_series"
+    options: tuple[str, ...] = ()
+
+    def read(self, paths: Sequence[Path]) -> Any:
+        """Read what is drawn from folders of runs, comparisons and reproductions."""
+        series = importlib.import_module("submodel.report.plots.series")
+        return getattr(series, self.reading)(paths)
 
     def draw(self, read_data: Any, width: float) -> Any:
-        """The figure.
-
-        Args:
-            read_data: What `read` returned.
-            width: In inches.
-        """
-        return _function(self.drawing)(read_data, width)
-
-    def read(self, paths: Any) -> Any:
-        """What is drawn.
-
-        Args:
-            paths: Of runs, comparisons and reproductions.
-        """
-        return _function(self.reading)(paths)
+        """Draw what `read` returned as a figure of so many inches."""
+        figures = importlib.import_module("submodel.report.plots.figures")
+        return getattr(figures, self.drawing)(read_data, width, *self.options)
 
 
 FIGURES = {
-    "accuracy": FigureKind("test accuracy over rounds", "against:accuracy"),
-    "loss": FigureKind("test loss over rounds", "against:loss"),
-    "traffic": FigureKind("test accuracy against bytes sent", "against:traffic"),
-    "flops": FigureKind("test accuracy against the clients' FLOPs", "against:flops"),
-    "time": FigureKind("test accuracy against the time of all rounds", "against:time"),
+    "accuracy": FigureKind("test accuracy over rounds", options=("round",)),
+    "loss": FigureKind("test loss over rounds", options=("round", "test_loss")),
+    "traffic": FigureKind("test accuracy against bytes sent", options=("bytes",)),
+    "flops": FigureKind("test accuracy against the clients' FLOPs", options=("flops",)),
+    "time": FigureKind("test accuracy against the time of all rounds", options=("elapsed",)),
     "coverage": FigureKind(
-        "the share of units that clients held, by round", "against:unit_coverage"
+        "the share of units that clients held, by round", options=("round", "coverage.units")
     ),
-    "capacities": FigureKind(
-        "test accuracy of every capacity over rounds", "capacities:capacities"
-    ),
-    "phases": FigureKind("where the seconds of a round go", "phases:phases"),
-    "comparison": FigureKind("what all came to, sorted, with every seed", "comparison:comparison"),
+    "capacities": FigureKind("test accuracy of every capacity over rounds", "draw_capacities"),
+    "phases": FigureKind("where the seconds of a round go", "draw_phases"),
+    "comparison": FigureKind("what all came to, sorted, with every seed", "draw_comparison"),
     "partition": FigureKind(
-        "who has how many examples of which label, of one run",
-        "partition:partition_figure",
-        "partition:read_partition",
+        "who has how many examples of which label, of one run", "draw_partition", "read_partition"
     ),
 }
 """Every figure by its name."""
 
 
 def find_figure(name: str) -> FigureKind:
-    """The figure of a name; an unknown one is answered with the nearest.
-
-    Args:
-        name: As a user gave it.
+    """Return the figure of a name; the error about an unknown one names the nearest.
 
     >>> find_figure("trafic")
     Traceback (most recent call last):
@@ -79,9 +70,3 @@ def find_figure(name: str) -> FigureKind:
     near = get_close_matches(name.lower(), FIGURES, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     raise SubmodelError(f"{name!r} is no figure{hint} There are {', '.join(FIGURES)}")
-
-
-def _function(path: str) -> Callable[..., Any]:
-    module, _, name = path.partition(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(f"{_HERE}.{module}"), name)
-    return function

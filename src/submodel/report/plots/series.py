@@ -1,24 +1,45 @@
-"""What figures are drawn from: one way to train, its runs by seed, their rounds as rows."""
+"""The data of figures: ways to train, each with its runs by seed; and who has what data."""
 
 from __future__ import annotations
 
+import logging
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
+from submodel.config.reading import MOST_BYTES
 from submodel.errors import SubmodelError
+from submodel.experiments.comparison.findings import Findings
+from submodel.experiments.records import VariantRecord
+from submodel.files import UnreadableError, read_text
 from submodel.presentation.bands import Curve
 from submodel.presentation.labels import short_label
-from submodel.report.grouping import WayKey
+from submodel.report.grouping import (
+    WayKey,
+    describe_repeats,
+    find_results,
+    group_equal,
+    spell_settings,
+    way_of,
+)
+from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import Metrics, flat
 from submodel.runs.outline import is_number
 
 Rounds = Sequence[Mapping[str, Any]]
-"""The rows of one run: a line of its metrics each, flat, and what it had cost until then."""
+"""The rows of one run: the flat lines of its metrics, each with the costs until then."""
+MOST_CLIENTS = 1000
+"""The rows of the largest picture of a partition."""
 _UNSET = "null"
 _LARGEST = 1e100  # beyond that, matplotlib cannot place it
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,11 +50,11 @@ class Series:
     runs: Sequence[Rounds]
 
     def curves(self, cost: str, measure: str) -> list[Curve]:
-        """Of every run: what it had cost, and the measure then; of rounds that have both.
+        """Of every run: the cost and the measure in the rounds that have both.
 
         Args:
-            cost: As round, bytes, flops or elapsed.
-            measure: As test_accuracy.
+            cost: round, bytes, flops or elapsed.
+            measure: as test_accuracy.
         """
         curves: list[Curve] = []
         for rows in self.runs:
@@ -49,36 +70,77 @@ class Series:
         return curves
 
     def has(self, measure: str) -> bool:
-        """Whether a round of every run has it.
-
-        Args:
-            measure: As test_accuracy.
-        """
+        """Whether a round of every run has the measure."""
         return all(any(measure in row for row in rows) for rows in self.runs)
 
     def finals(self, measure: str) -> list[float]:
-        """Its last value in every run.
-
-        Args:
-            measure: As test_accuracy, bytes or round.
-        """
+        """The last value of the measure in every run."""
         return [float(values[-1]) for _, values in self.curves("round", measure)]
 
 
 def is_drawable(value: object) -> bool:
-    """Whether it is a number, and not one so large that nothing can be drawn beside it.
+    """Whether it is a number, and not one so large that nothing can be drawn beside it."""
+    return is_number(value) and not _LARGEST < abs(cast(float, value)) < math.inf
+
+
+def read_series(paths: Sequence[Path]) -> list[Series]:
+    """All that some folders hold, by way to train; the seeds of one way together.
 
     Args:
-        value: Of a row.
+        paths: runs, folders of runs, comparisons and reproductions.
     """
-    return is_number(value) and not _LARGEST < abs(cast(float, value)) < math.inf
+    series: list[Series] = []
+    folders: list[RunFolder] = []
+    for path in paths:
+        found = find_results(path)
+        if found is None:
+            raise SubmodelError(f"{path}: neither a run, nor a comparison, nor a reproduction")
+        kind, places = found
+        if kind == "comparison":
+            for way in Findings.read(places[0]).ways:
+                runs = [run.lines for run in way.record.runs]
+                series.append(Series(short_label(way.title), runs))
+        elif kind == "records":
+            for record in map(VariantRecord.read, places):
+                series.append(Series(record.slug, [run.lines for run in record.runs]))
+        else:
+            folders += map(RunFolder, places)
+    return [*series, *_series_of_runs(folders)]
+
+
+def _series_of_runs(folders: Sequence[RunFolder]) -> list[Series]:
+    settings = [spell_settings(_values(folder)) for folder in folders]
+    rows = [_rows(folder) for folder in folders]
+    ways = [way_of(own) for own in settings]
+    seeds = [(way, own.get("seed")) for way, own in zip(ways, settings, strict=True)]
+    names = [str(folder.path) for folder in folders]
+    for repeat in describe_repeats(zip(names, seeds, strict=True)):
+        _log.warning(repeat)
+    groups = group_equal(ways)
+    labels = labels_of([ways[places[0]] for places in groups])
+    return [
+        Series(label, [rows[place] for place in places])
+        for label, places in zip(labels, groups, strict=True)
+    ]
+
+
+def _values(folder: RunFolder) -> dict[str, Any]:
+    """The file as it is: this is fast, and own components that it names may be missing."""
+    try:
+        return tomllib.loads(read_text(folder.config_file, MOST_BYTES))
+    except (UnreadableError, tomllib.TOMLDecodeError) as error:
+        raise SubmodelError(f"{folder.config_file}: not a configuration ({error})") from None
+
+
+def _rows(folder: RunFolder) -> Rounds:
+    rows = rows_of_run(folder.metrics())
+    if not rows:
+        raise SubmodelError(f"{folder.path}: the run has no round yet")
+    return rows
 
 
 def rows_of_run(history: Sequence[Metrics]) -> list[dict[str, Any]]:
     """The lines of a run as rows with the bytes, FLOPs and seconds of all rounds until then.
-
-    Args:
-        history: Of ``metrics.jsonl``.
 
     >>> line = {"bytes_down": 1, "bytes_up": 2, "flops": 5, "seconds": {"train": 1.5}}
     >>> rows = rows_of_run([{"round": 1, **line}, {"round": 2, **line}])
@@ -96,9 +158,6 @@ def rows_of_run(history: Sequence[Metrics]) -> list[dict[str, Any]]:
 
 def labels_of(ways: Sequence[WayKey]) -> list[str]:
     """Names for ways to train, from what differs between them; one way needs none.
-
-    Args:
-        ways: All of them, of `way_of`.
 
     >>> schemes = ({"name": "rolling", "order": "shuffled"}, {"name": "static"})
     >>> labels_of([tuple((f"scheme.{k}", v) for k, v in scheme.items()) for scheme in schemes])
@@ -125,3 +184,26 @@ def _label(table: Mapping[str, str], keys: Sequence[str]) -> str:
     if words and " = " in words[0]:
         return short_label(f"_, {', '.join(words)}").removeprefix("_, ")
     return short_label(", ".join(words))
+
+
+@dataclass(frozen=True)
+class LabelShares:
+    """A table of examples: a row for each client, a column for each label."""
+
+    title: str
+    counts: NDArray[np.int64]
+
+
+def read_partition(paths: Sequence[Path]) -> LabelShares:
+    """Load the data of the one run and share it out as the run did."""
+    if len(paths) != 1:
+        raise SubmodelError(f"partition: shows one run, not {len(paths)}")
+    from submodel.report.partition import data_of_run, share_out
+
+    folder = RunFolder(paths[0])
+    config = folder.config()
+    shares = share_out(config, data_of_run(folder, config))
+    counts = shares.label_counts(min(shares.clients, MOST_CLIENTS))
+    if counts is None:
+        raise SubmodelError(f"{paths[0]}: its data has no labels to tell clients apart by")
+    return LabelShares(f"{config.data.name}: {config.data.partition}", counts)

@@ -1,4 +1,4 @@
-"""What is known of the rounds of a run: as its folder tells it, and drawn again from the seed."""
+"""Who held what in the rounds of a run: recorded in its folder, or drawn again from the seed."""
 
 from __future__ import annotations
 
@@ -59,11 +59,7 @@ class HoldingsSource:
         return choice.granularity == "coordinate" or draws_by_layer(choice)
 
     def is_known(self, round_: int) -> bool:
-        """Whether both who took part in a round and what they held is known.
-
-        Args:
-            round_: its number, from 1.
-        """
+        """Whether the clients of a round and their cuts are known."""
         holdings = self.records.get(round_)
         if self.cuts_weights:
             return holdings is not None and bool(holdings.weights)
@@ -73,35 +69,21 @@ class HoldingsSource:
         return is_planned and self._can_draw(round_)
 
     def ways(self, rounds: Sequence[int]) -> tuple[Literal["recorded", "drawn"], ...]:
-        """How the cuts of these rounds are known.
-
-        Args:
-            rounds: their numbers, from 1.
-        """
+        """How the cuts of these rounds are known."""
         records = [self.records.get(number, Holdings()) for number in rounds]
         is_recorded = {bool(holdings.cuts or holdings.weights) for holdings in records}
-        ways: list[Literal["recorded", "drawn"]] = []
-        ways += ["recorded"] if True in is_recorded else []
-        ways += ["drawn"] if False in is_recorded else []
-        return tuple(ways)
+        ways: dict[bool, Literal["recorded", "drawn"]] = {True: "recorded", False: "drawn"}
+        return tuple(way for known, way in ways.items() if known in is_recorded)
 
     def takers(self, round_: int) -> Sequence[Assignment]:
-        """Who took part in a round, with an update that was merged.
-
-        Args:
-            round_: its number, from 1.
-        """
+        """The clients of a round, counted from 1, whose updates were merged."""
         if round_ in self.records:
             return self.records[round_].takers
         absent, population = self.absent.get(round_, frozenset()), self._population
         return [a for a in assign(population, round_ - 1) if str(a.client) not in absent]
 
     def unit_masks(self, taker: Assignment) -> UnitMasks:
-        """What a client held in a round.
-
-        Args:
-            taker: one of `takers`.
-        """
+        """What a client of `takers` held in its round."""
         holdings = self.records.get(taker.round + 1, Holdings())
         for cut in holdings.cuts:
             if taker.client in cut.clients:

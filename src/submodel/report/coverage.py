@@ -1,0 +1,452 @@
+"""What of a model was held by whom in every round of a run: plain data that a page can draw.
+
+`coverage_of` reads it from the folder of a run; `RunCoverage.json` is all of it as JSON. Large
+tables are `Grid`s: bytes in base64, so that a run of two hundred rounds fits in some hundred
+kilobytes; a page reads them with `atob`. Of long runs and wide models a sample is shown.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from submodel.algorithm.tally import pack_units
+from submodel.algorithm.types import Assignment
+from submodel.model.inspect import ModelLayer
+from submodel.randomness import generator
+from submodel.report.holdings import HoldingsSource, source_of
+
+_LEAST_ROUNDS, _MOST_ROUNDS = 8, 240
+_MOST_COLUMNS = 64  # of an axis
+_MOST_CELLS = 400_000  # of all grids: a byte each
+_MOST_DRAWS = 60_000  # of one client and axis: some microseconds each
+_MOST_CAPACITIES = 8
+_MOST_CUTS = 60  # rounds with examples of cuts
+_Counts = dict[str, NDArray[np.float64]]
+"""By axis: capacities x rounds x columns."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of numbers from 0 on, a byte each: the number is ``byte * step``.
+
+    Args:
+        rows: one for every round that is shown.
+        columns: one for every unit, or stretch of units.
+        step: what a byte counts. 1: the numbers are whole, and exact.
+        cells: the bytes, row by row, in base64.
+    """
+
+    rows: int
+    columns: int
+    step: float
+    cells: str
+
+    @classmethod
+    def of(cls, numbers: NDArray[np.float64]) -> Grid:
+        """The table of these numbers; rounded to a 255th of the largest where that is needed.
+
+        >>> Grid.of(np.array([[0.0, 1.0], [2.0, 255.0]])).array().tolist()
+        [[0.0, 1.0], [2.0, 255.0]]
+        """
+        most = float(numbers.max(initial=0.0))
+        is_whole = most <= 255 and bool((numbers == np.rint(numbers)).all())
+        step = 1.0 if is_whole else most / 255
+        cells = np.rint(numbers / step).astype(np.uint8)
+        text = base64.b64encode(cells.tobytes()).decode("ascii")
+        rows, columns = numbers.shape
+        return cls(rows, columns, step, text)
+
+    def array(self) -> NDArray[np.float64]:
+        """The numbers."""
+        cells = np.frombuffer(base64.b64decode(self.cells), np.uint8).astype(np.float64)
+        return cells.reshape(self.rows, self.columns) * self.step
+
+
+@dataclass(frozen=True)
+class AxisCoverage:
+    """How many clients held every unit of an axis, in every round that is shown.
+
+    Args:
+        name: of the axis; of a tensor, where single weights are cut.
+        size: how many units it has, or weights.
+        cuts: what lies along it: whole ``units``, or single ``weights``, which are not told apart:
+            their one column is the mean number of clients that held a weight of the tensor.
+        units_per_column: how many units a column stands for; more than 1: their mean.
+        layers: the names of the layers that it cuts, in the order of the model.
+        holders: how many clients held each column, a grid for every capacity of the run: in the
+            order of `RunCoverage.capacities`, a row for every round of `RunCoverage.rounds`.
+    """
+
+    name: str
+    size: int
+    cuts: Literal["units", "weights"]
+    units_per_column: int
+    layers: tuple[str, ...]
+    holders: tuple[Grid, ...]
+
+    def total(self) -> NDArray[np.float64]:
+        """How many clients of any capacity held each column: rounds x columns."""
+        return np.asarray(np.sum([grid.array() for grid in self.holders], axis=0))
+
+
+@dataclass(frozen=True)
+class RoundClients:
+    """The clients of a round whose updates were merged.
+
+    Args:
+        number: of the round, from 1.
+        clients: their numbers, ascending.
+        capacities: of each, its place in `RunCoverage.capacities`.
+    """
+
+    number: int
+    clients: tuple[int, ...]
+    capacities: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ClientCut:
+    """What one client held in one round.
+
+    Args:
+        round: from 1.
+        client: its number.
+        capacity: its place in `RunCoverage.capacities`.
+        units: by axis, a bit for every unit, the first unit first (the highest bit of the first
+            byte), in base64; an axis that is not named is held whole.
+        shares: by tensor, the share of its weights, where single weights are cut.
+    """
+
+    round: int
+    client: int
+    capacity: int
+    units: Mapping[str, str]
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class RunCoverage:
+    """What of the model of a run was held by whom.
+
+    Args:
+        scheme: the name of the scheme.
+        rounds: those that are shown, ascending; of long runs a sample (``notes`` says so).
+        rounds_done: how many rounds the run has behind it.
+        clients: how many are registered.
+        capacities: that clients had, descending; where there are very many, a few that stand for
+            those below them.
+        axes: what is cut, in the order of the model.
+        layers: the model's layers that have parameters, in the order of its forward.
+        cuts: examples of what a client holds: for rounds that are shown, of every capacity the
+            first client that took part; ordered by round, then by capacity.
+        sources: how the cuts are known: ``recorded`` while training, ``drawn`` again from the seed,
+            or both.
+        notes: what a reader must know to read it right, a sentence each.
+    """
+
+    scheme: str
+    rounds: tuple[RoundClients, ...]
+    rounds_done: int
+    clients: int
+    capacities: tuple[float, ...]
+    axes: tuple[AxisCoverage, ...]
+    layers: tuple[ModelLayer, ...]
+    cuts: tuple[ClientCut, ...]
+    sources: tuple[Literal["recorded", "drawn"], ...]
+    notes: tuple[str, ...]
+
+    def json(self) -> dict[str, Any]:
+        """All of it as objects, lists, texts and numbers, by the names of the fields."""
+        return asdict(self)
+
+
+def coverage_of(path: str | Path) -> RunCoverage:
+    """What of the model of a run was held by whom, in every round or in a sample of them.
+
+    Args:
+        path: the run's folder; the run may be under way.
+
+    Raises:
+        SubmodelError: it is not a run, or one whose model is not known.
+    """
+    return build_coverage(source_of(path))
+
+
+def build_coverage(source: HoldingsSource) -> RunCoverage:
+    """The coverage of a run."""
+    config = source.config
+    known_rounds = [r for r in range(1, source.rounds_done + 1) if source.is_known(r)]
+    extent = Extent(_sizes(source), config.clients.sample_size, len(set(config.clients.capacities)))
+    numbers = choose_rounds(known_rounds, extent.most_rounds(), config.seed)
+    takers = [source.takers(number) for number in numbers]
+    levels = capacity_levels(
+        (taker.capacity for group in takers for taker in group), config.clients.capacities
+    )
+    counts = _count(source, extent, numbers, takers, levels)
+    rounds = [
+        RoundClients(
+            number,
+            tuple(taker.client for taker in group),
+            tuple(level_of(taker.capacity, levels) for taker in group),
+        )
+        for number, group in zip(numbers, takers, strict=True)
+    ]
+    return RunCoverage(
+        scheme=config.scheme.name,
+        rounds=tuple(rounds),
+        rounds_done=source.rounds_done,
+        clients=config.clients.client_count,
+        capacities=levels,
+        axes=_axes(source, extent, counts),
+        layers=source.outline.layers,
+        cuts=_examples(source, takers, levels),
+        sources=source.ways(numbers),
+        notes=_notes(source, extent, len(known_rounds), len(numbers), levels),
+    )
+
+
+def _sizes(source: HoldingsSource) -> dict[str, int]:
+    """What is drawn: axes and their units, or tensors, in the order of the model."""
+    layers = source.outline.layers
+    if source.cuts_weights:
+        return {tensor.name: 1 for layer in layers for tensor in layer.tensors}
+    order = dict.fromkeys(axis for layer in layers for axis in layer.axes)
+    return {axis: source.outline.axes[axis] for axis in order}
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much there is to show.
+
+    Args:
+        sizes: how many units each axis has; of single weights, 1 for each tensor.
+        clients: in a round.
+        capacities: how many different ones.
+    """
+
+    sizes: Mapping[str, int]
+    clients: int
+    capacities: int
+
+    def units_per_column(self, axis: str) -> int:
+        """How many units of an axis stand in one column.
+
+        >>> extent = Extent({"hidden": 32, "wide": 512}, clients=10, capacities=5)
+        >>> extent.units_per_column("hidden"), extent.units_per_column("wide")
+        (1, 8)
+        """
+        return -(-self.sizes[axis] // _MOST_COLUMNS)
+
+    def most_rounds(self) -> int:
+        """How many rounds can be shown.
+
+        >>> Extent({"hidden": 32}, clients=10, capacities=5).most_rounds()
+        240
+        >>> Extent(dict.fromkeys("abcd", 512), clients=100, capacities=5).most_rounds()
+        150
+        """
+        columns = sum(-(-n // self.units_per_column(axis)) for axis, n in self.sizes.items())
+        by_cells = _MOST_CELLS // max(1, columns * self.capacities)
+        by_draws = _MOST_DRAWS // max(1, self.clients * len(self.sizes))
+        return max(_LEAST_ROUNDS, min(_MOST_ROUNDS, by_cells, by_draws))
+
+
+def choose_rounds(rounds: Sequence[int], most: int, seed: int) -> list[int]:
+    """At most so many of these rounds: the first, the last, and one of each stretch between them,
+    drawn, as every k-th could be in step with what a scheme repeats.
+
+    Args:
+        rounds: their numbers, ascending.
+        most: how many may be chosen, at least 2.
+        seed: of the run: the same rounds are chosen each time.
+
+    >>> choose_rounds(range(1, 5), 4, seed=0)
+    [1, 2, 3, 4]
+    >>> chosen = choose_rounds(range(1, 1001), 150, seed=0)
+    >>> len(chosen), chosen[0], chosen[-1]
+    (150, 1, 1000)
+    """
+    if len(rounds) <= most:
+        return list(rounds)
+    first, *between, last = rounds
+    stretches = most - 2
+    bounds = [*(k * len(between) // stretches for k in range(stretches)), len(between)]
+    places = [
+        int(generator(seed, "rounds shown", k).integers(start, end))
+        for k, (start, end) in enumerate(pairwise(bounds))
+    ]
+    return [first, *(between[place] for place in places), last]
+
+
+def capacity_levels(
+    capacities: Iterable[float], configured_capacities: Collection[float]
+) -> tuple[float, ...]:
+    """The capacities that stand for all, descending: each for those that are no larger.
+
+    Args:
+        capacities: that clients had.
+        configured_capacities: those of the configuration, which count where no client had them.
+
+    >>> capacity_levels([0.5, 1.0, 0.5], [1.0, 0.5, 0.25])
+    (1.0, 0.5, 0.25)
+    >>> len(capacity_levels([k / 100 for k in range(1, 101)], [1.0]))
+    8
+    """
+    levels = sorted({*capacities, *configured_capacities}, reverse=True)
+    if len(levels) > _MOST_CAPACITIES:
+        places = np.linspace(0, len(levels) - 1, _MOST_CAPACITIES).astype(int)
+        levels = [levels[place] for place in places]
+    return tuple(levels)
+
+
+def level_of(capacity: float, levels: Sequence[float]) -> int:
+    """The place of the smallest of descending levels that is no smaller than a capacity.
+
+    >>> level_of(0.3, [1.0, 0.5, 0.25])
+    1
+    """
+    return max((k for k, level in enumerate(levels) if level >= capacity), default=0)
+
+
+def _count(
+    source: HoldingsSource,
+    extent: Extent,
+    numbers: Sequence[int],
+    takers: Sequence[Sequence[Assignment]],
+    levels: Sequence[float],
+) -> _Counts:
+    """How many clients of each capacity held each column in each round."""
+    widths = {axis: extent.units_per_column(axis) for axis in extent.sizes}
+    counts = {
+        axis: np.zeros((len(levels), len(numbers), -(-size // widths[axis])))
+        for axis, size in extent.sizes.items()
+    }
+    for row, (number, group) in enumerate(zip(numbers, takers, strict=True)):
+        if source.cuts_weights:
+            _add_weights(source, number, levels, row, counts)
+            continue
+        totals = {axis: np.zeros((len(levels), size)) for axis, size in extent.sizes.items()}
+        for taker in group:
+            masks, level = source.unit_masks(taker), level_of(taker.capacity, levels)
+            for axis, total in totals.items():
+                total[level] += masks.get(axis, 1)
+        for axis, total in totals.items():
+            starts = np.arange(0, extent.sizes[axis], widths[axis])
+            lengths = np.diff([*starts, extent.sizes[axis]])
+            counts[axis][:, row] = np.add.reduceat(total, starts, axis=1) / lengths
+    return counts
+
+
+def _add_weights(
+    source: HoldingsSource, number: int, levels: Sequence[float], row: int, counts: _Counts
+) -> None:
+    """Add the mean number of holders of the weights of each tensor."""
+    sizes = _value_counts(source)
+    for capacity, totals in source.records[number].weights.items():
+        level = level_of(capacity, levels)
+        for name, total in zip(sorted(sizes), totals, strict=True):
+            counts[name][level, row, 0] += total / sizes[name]
+
+
+def _value_counts(source: HoldingsSource) -> dict[str, int]:
+    tensors = (tensor for layer in source.outline.layers for tensor in layer.tensors)
+    return {tensor.name: tensor.value_count for tensor in tensors}
+
+
+def _axes(source: HoldingsSource, extent: Extent, counts: _Counts) -> tuple[AxisCoverage, ...]:
+    weights = _value_counts(source) if source.cuts_weights else {}
+    names: dict[str, list[str]] = {name: [] for name in extent.sizes}
+    for layer in source.outline.layers:
+        for name in {*layer.axes, *(tensor.name for tensor in layer.tensors)} & names.keys():
+            names[name].append(layer.name)
+    return tuple(
+        AxisCoverage(
+            name=name,
+            size=weights.get(name, size),
+            cuts="weights" if source.cuts_weights else "units",
+            units_per_column=weights.get(name, extent.units_per_column(name)),
+            layers=tuple(names[name]),
+            holders=tuple(map(Grid.of, counts[name])),
+        )
+        for name, size in extent.sizes.items()
+    )
+
+
+def _examples(
+    source: HoldingsSource, takers: Sequence[Sequence[Assignment]], levels: Sequence[float]
+) -> tuple[ClientCut, ...]:
+    """What the first client of every capacity held, in some rounds."""
+
+    def level(taker: Assignment) -> int:
+        return level_of(taker.capacity, levels)
+
+    places = np.unique(np.linspace(0, len(takers) - 1, min(_MOST_CUTS, len(takers))).astype(int))
+    return tuple(
+        _cut(source, next(same), number)
+        for place in places
+        for number, same in groupby(
+            sorted(takers[place], key=lambda taker: (level(taker), taker.client)), key=level
+        )
+    )
+
+
+def _cut(source: HoldingsSource, taker: Assignment, level: int) -> ClientCut:
+    units: Mapping[str, str] = {}
+    shares: Mapping[str, float] = {}
+    if source.cuts_weights:
+        shares = _shares(source, taker)
+    else:
+        masks = source.unit_masks(taker)
+        units = {axis: pack_units(np.flatnonzero(mask), len(mask)) for axis, mask in masks.items()}
+    return ClientCut(taker.round + 1, taker.client, level, units, shares)
+
+
+def _shares(source: HoldingsSource, taker: Assignment) -> dict[str, float]:
+    """The mean share of every tensor that clients of the capacity held."""
+    holdings, sizes = source.records[taker.round + 1], _value_counts(source)
+    clients = sum(other.capacity == taker.capacity for other in holdings.takers)
+    totals = holdings.weights[taker.capacity]
+    return {
+        name: total / (clients * sizes[name])
+        for name, total in zip(sorted(sizes), totals, strict=True)
+    }
+
+
+def _notes(
+    source: HoldingsSource, extent: Extent, known: int, shown: int, levels: Sequence[float]
+) -> tuple[str, ...]:
+    """What a reader must know; rounds are known, and of these some are shown."""
+    notes = []
+    if known < source.rounds_done:
+        notes.append(
+            f"Who held what is not known of {source.rounds_done - known} of "
+            f"{source.rounds_done} rounds: they were trained before that was recorded, or the "
+            "record is damaged."
+        )
+    if shown < known:
+        notes.append(
+            f"{shown} of {known} rounds are shown: the first, the last, and one "
+            "drawn from each stretch between them."
+        )
+    if source.cuts_weights:
+        notes.append(
+            "Single weights are cut: a tensor's number is the mean number of clients that held one "
+            "of its weights, not which weights they were."
+        )
+    elif wide := [axis for axis in extent.sizes if extent.units_per_column(axis) > 1]:
+        notes.append(f"Units stand in groups, shown by their mean, on {', '.join(wide)}.")
+    takers = (taker for holdings in source.records.values() for taker in holdings.takers)
+    if not {taker.capacity for taker in takers} <= set(levels):
+        shares = ", ".join(f"{level:g}" for level in levels)
+        notes.append(f"Clients count at the next larger of these capacities: {shares}.")
+    if source.config.local.absent_labels not in ("keep", "auto"):
+        notes.append("Rows of the classifier that clients leave out by their labels are not shown.")
+    return tuple(notes)

@@ -1,0 +1,274 @@
+"""Runs as a page shows them: of their folders, or of the records that are left of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from submodel.algorithm.tally import pack_units
+from submodel.config import parse, to_toml
+from submodel.errors import ConfigError, SubmodelError, plain
+from submodel.experiments.records import SeedRun, VariantRecord
+from submodel.report.grouping import spell_settings
+from submodel.report.page.types import (
+    PageFit,
+    PageRun,
+    Trouble,
+    finite,
+    finite_or_nan,
+    pack_table,
+)
+from submodel.runs.fitted import FitFolder
+from submodel.runs.folder import RunFolder
+from submodel.runs.holdings_file import read_model_outline
+from submodel.runs.metrics import Metrics, flat
+from submodel.runs.outline import RunOutline, read_outline
+from submodel.runs.scoring import read_full_scores
+
+_SCORES = ("test_", "held_out_", "train_eval_", "capacity_", "client_accuracy.", "client_loss.")
+_EVERY = ("train_loss", "coverage.units", "coverage.weights", "clients", "refused", "missing")
+_MOST_COLUMNS, _MOST_TROUBLES, _MOST_CLIENTS, _MOST_FITS = 60, 200, 12, 20
+
+
+def read_run(path: Path, title: str = "") -> PageRun:
+    """The run of a folder, as far as it has come.
+
+    Args:
+        path: the folder.
+        title: of its group, where a comparison has one for it.
+    """
+    folder = RunFolder(path)
+    config, history = folder.config(), folder.metrics()
+    outline = read_outline(path)
+    warnings = _warnings(folder, outline, history)
+    try:
+        summary = folder.summary() or {}
+    except SubmodelError as error:
+        summary = {}
+        warnings.append(plain(error))
+    fits, damage = _fits(folder, str(summary.get("model_sha256", "")))
+    warnings += damage
+    rows = [flat(line) for line in history]
+    scored_rows = _scored_rows(rows)
+    sums = {key: sum(finite(line.get(key)) or 0.0 for line in history)
+            for key in ("bytes_down", "bytes_up", "flops")}  # fmt: skip
+    phases = _phases(history)
+    return PageRun(
+        name=plain(path.resolve().name, 100),
+        path=plain(path, 300),
+        seed=config.seed,
+        rounds=int(history[-1]["round"]) if history else 0,
+        planned_rounds=config.train.rounds,
+        state=outline.phase,
+        settings=spell_settings(config.model_dump()),
+        toml=to_toml(config),
+        model_sha256=str(summary.get("model_sha256", ""))[:64],
+        every=_pack(rows, _every_keys(rows)),
+        scores=_pack(scored_rows, _score_keys(scored_rows)),
+        final=_final(scored_rows) | _full_scores(folder),
+        totals={**sums, "seconds": sum(phases.values())},
+        phases=phases,
+        troubles=_troubles(history),
+        warnings=warnings,
+        title=title,
+        fits=fits,
+    )
+
+
+def _final(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """The scores of the last evaluated round; rows are flat."""
+    last = rows[-1] if rows else {}
+    return {key: finite(last.get(key)) for key in _score_keys(rows)}
+
+
+def _full_scores(folder: RunFolder) -> dict[str, float | None]:
+    """The scores by `submodel score`, which go before those of a round."""
+    try:
+        full_scores = read_full_scores(folder)
+    except SubmodelError:
+        return {}
+    return {} if full_scores is None else _final([flat(full_scores.entries)])
+
+
+def _scored_rows(rows: Sequence[Metrics]) -> list[Metrics]:
+    """The evaluated rounds, each with the costs of all rounds until then."""
+    costs = {
+        "bytes": [_number(row, "bytes_down") + _number(row, "bytes_up") for row in rows],
+        "flops": [_number(row, "flops") for row in rows],
+        "seconds": [sum(_number(row, k) for k in row if k.startswith("seconds.")) for row in rows],
+    }
+    for name, values in costs.items():
+        for row, total in zip(rows, accumulate(values), strict=True):
+            row[name] = total
+    return [row for row in rows if "test_loss" in row]
+
+
+def _number(row: Metrics, key: str) -> float:
+    return finite(row.get(key)) or 0.0
+
+
+def _pack(rows: Sequence[Metrics], keys: Sequence[str]) -> dict[str, str | float | int]:
+    names = ("round", "bytes", "flops", "seconds", *keys)
+    return pack_table({name: [finite_or_nan(row.get(name)) for row in rows] for name in names})
+
+
+def _score_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    keys = dict.fromkeys(k for row in (*rows[:1], *rows[-1:]) for k in row if k.startswith(_SCORES))
+    return [k for k in keys if any(finite(row.get(k)) is not None for row in rows)][:_MOST_COLUMNS]
+
+
+def _every_keys(rows: Sequence[Metrics]) -> list[str]:
+    """The keys of most rounds: always the loss and coverage, and what a scheme observes."""
+    observed_keys = Counter(k for row in rows for k in row if k.startswith("observed."))
+    keys = [k for k in _EVERY if any(row.get(k) for row in rows) or k.startswith("coverage")]
+    return [*keys, *list(observed_keys)[:_MOST_COLUMNS]]
+
+
+def _phases(history: Sequence[Metrics]) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for line in history:
+        for phase, seconds in line["seconds"].items():
+            name = plain(phase, 40)
+            totals[name] = totals.get(name, 0.0) + (finite(seconds) or 0.0)
+    return totals
+
+
+def _troubles(history: Sequence[Metrics]) -> list[Trouble]:
+    """Refused and missing clients by reason, the most frequent first."""
+    cases: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for line in history:
+        for kind in ("refused", "missing"):
+            entries = line.get(kind, {})
+            for client, reason in entries.items() if isinstance(entries, Mapping) else ():
+                case = cases.setdefault((kind, plain(reason, 200)), [])
+                case.append((line["round"], plain(client, 60)))
+    troubles = []
+    for (kind, reason), case in cases.items():
+        clients = list(dict.fromkeys(client for _, client in case))[:_MOST_CLIENTS]
+        troubles.append(Trouble(kind, reason, len(case), clients, case[0][0], case[-1][0]))
+    return sorted(troubles, key=lambda trouble: -trouble.count)[:_MOST_TROUBLES]
+
+
+def _warnings(folder: RunFolder, outline: RunOutline, history: Sequence[Metrics]) -> list[str]:
+    """Whether a run is under way, stopped, failed or damaged."""
+    warnings = []
+    if outline.phase != "finished":
+        rounds = history[-1]["round"] if history else 0
+        extent = f"round {rounds} of {outline.rounds_planned}" if rounds else "no round is done yet"
+        reason = f" ({outline.reason})" if outline.reason else ""
+        warnings.append(f"{outline.phase}: {extent}{reason}")
+    if damage := folder.describe_damage():
+        warnings.append(f"metrics.jsonl: {plain(damage)}")
+    if folder.stopped_file.is_file():
+        text = folder.stopped_file.read_text("utf-8", errors="replace")
+        warnings.append(f"the server gave up: {plain(text)}")
+    return warnings
+
+
+def _fits(folder: RunFolder, model_sha256: str) -> tuple[list[PageFit], list[str]]:
+    """The sub-models that `submodel fit` trained of this result, largest first; and damage."""
+    fits, warnings = [], []
+    for file in sorted(folder.path.glob("fit/capacity-*/fit.json"))[:_MOST_FITS]:
+        try:
+            capacity = float(file.parent.name.removeprefix("capacity-"))
+            about = FitFolder(folder.path, capacity).result(model_sha256)
+            if about is not None:
+                outline = read_model_outline(folder.outline_file)
+                fits.append(_fit(about, {} if outline is None else outline.axes))
+        except (SubmodelError, ValueError) as error:
+            warnings.append(plain(error))
+    return sorted(fits, key=lambda fit: -fit.capacity), warnings
+
+
+def _fit(about: Mapping[str, Any], sizes: Mapping[str, int]) -> PageFit:
+    headline = "accuracy" if "accuracy" in about["score"] else "loss"
+    down, up = finite(about.get("bytes_down")), finite(about.get("bytes_up"))
+    units = {
+        axis: places
+        for axis, places in about["units"].items()
+        if places and axis in sizes and 0 <= min(places) <= max(places) < sizes[axis]
+    }
+
+    def score(name: str) -> float | None:
+        entries = about.get(name)
+        return finite(entries.get(headline)) if isinstance(entries, Mapping) else None
+
+    return PageFit(
+        capacity=finite(about["capacity"]) or 0.0,
+        headline=headline,
+        before=score("score_before"),
+        score=score("score"),
+        global_score=score("global_score"),
+        parameters=finite(about.get("parameters")),
+        rounds=finite(about.get("rounds")),
+        bytes=None if down is None or up is None else down + up,
+        flops=finite(about.get("flops")),
+        cut=plain(about.get("cut", ""), 40),
+        sizes={axis: sizes[axis] for axis in units},
+        units={axis: pack_units(np.array(p), sizes[axis]) for axis, p in units.items()},
+    )
+
+
+def runs_of_record(record: VariantRecord, title: str, folder: Path | None) -> list[PageRun]:
+    """The runs of a record: of their folders where these are still there, else of the record.
+
+    Args:
+        record: of a way or variant.
+        title: of their group.
+        folder: of all runs, ``SLUG/seed-N``; None where there is none.
+    """
+    runs = []
+    for run in record.runs:
+        path = None if folder is None else folder / record.slug / f"seed-{run.seed}"
+        if path is not None and _is_same(path, run):
+            runs.append(read_run(path, title))
+        else:
+            runs.append(_run_of_record(record, run, title))
+    return runs
+
+
+def _is_same(path: Path, run: SeedRun) -> bool:
+    """Whether a folder holds the run that was recorded."""
+    try:
+        summary = RunFolder(path).summary()
+        RunFolder(path).config()
+    except SubmodelError:
+        return False
+    return summary is not None and summary["model_sha256"] == run.model_sha256
+
+
+def _run_of_record(record: VariantRecord, run: SeedRun, title: str) -> PageRun:
+    values = {**record.config, "seed": run.seed}
+    try:
+        config = parse(values)
+        values, toml = config.model_dump(), to_toml(config)
+    except ConfigError:  # of an earlier version
+        toml = json.dumps(values, indent=1)
+    last = run.lines[-1]
+    rounds = int(last.get("round", 0))
+    names = dict.fromkeys(["round", "bytes", "flops", *(key for line in run.lines for key in line)])
+    columns = {name: [finite_or_nan(line.get(name)) for line in run.lines] for name in names}
+    return PageRun(
+        name=plain(f"{record.slug}/seed-{run.seed}", 200),
+        path="",
+        seed=run.seed,
+        rounds=rounds,
+        planned_rounds=rounds,
+        state="finished",
+        settings=spell_settings(values),
+        toml=toml,
+        model_sha256=run.model_sha256[:64],
+        every={"rows": 0},
+        scores=pack_table(columns),
+        final=_final(run.lines),
+        totals={"bytes": finite(last.get("bytes")), "flops": finite(last.get("flops")),
+                "seconds": finite(run.seconds)},
+        warnings=["its curve was not flat at the end"] if run.is_flat is False else [],
+        title=title,
+    )  # fmt: skip

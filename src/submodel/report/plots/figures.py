@@ -1,0 +1,293 @@
+"""The figures of `submodel plot`, a function each from data and a width in inches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from submodel.amounts import si
+from submodel.errors import SubmodelError
+from submodel.presentation.bands import MOST_LINES, Band, draw_band, shared_grid, styles_of
+from submodel.presentation.figures import new_figure
+from submodel.presentation.intervals import ROW_HEIGHT, IntervalRow, draw_intervals, sorted_rows
+from submodel.presentation.labels import label_ends
+from submodel.presentation.palette import FAINT, LINES, NONE_TO_MANY, capacity_colours, shade
+from submodel.presentation.style import with_style
+from submodel.presentation.ticks import amount_ticks, even_ticks, log_scale, whole_ticks
+from submodel.report.plots.series import LabelShares, Series, is_drawable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Plot
+    from matplotlib.figure import Figure
+
+MOST_NAMES = 20
+"""Labels of a partition are named one by one up to that number."""
+_AMOUNTS = {"bytes": ("traffic, down + up", "B"), "flops": ("clients' work", "FLOPs")}
+_TIMES = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
+_NAMES = {"test_accuracy": "test accuracy", "test_loss": "test loss",
+          "coverage.units": "units covered"}  # fmt: skip
+_COSTS = {"round": "rounds", "bytes": "traffic", "flops": "FLOPs"}  # columns of a comparison
+_WIDE = 5.0  # inches, from which on there is room for more columns
+_LARGEST_DENOMINATOR = 64  # of a capacity
+_PHASE = "seconds."
+_OTHERS = "others"
+_LEAST_SHARE = 0.01  # of the longest bar: smaller phases cannot be seen
+
+
+def _score_of(series: Sequence[Series]) -> str:
+    """The accuracy, or the loss where a series has no accuracy."""
+    return "test_accuracy" if all(one.has("test_accuracy") for one in series) else "test_loss"
+
+
+def _styles_of(series: Sequence[Series], measure: str) -> list[tuple[str, str] | None]:
+    return styles_of([fmean(one.finals(measure)) for one in series], measure.endswith("loss"))
+
+
+@with_style
+def draw_against(series: Sequence[Series], width: float, cost: str, measure: str = "") -> Figure:
+    """Draw a line for every way; of many, the best stand out, and all are listed below.
+
+    Args:
+        series: the ways.
+        width: of the figure, in inches.
+        cost: round, bytes, flops or elapsed.
+        measure: as test_accuracy; empty for the score that all have.
+    """
+    measure = measure or _score_of(series)
+    styles = _styles_of(series, measure)
+    height = max(2.0, 0.5 + 0.2 * min(len(series), MOST_LINES))
+    if len(series) <= MOST_LINES:
+        figure = new_figure(width, height)
+        plot = figure.subplots()
+        _draw_lines(plot, series, styles, cost, measure)
+        label_ends([plot], width=28 if width > _WIDE else 16)
+        return figure
+    list_height = ROW_HEIGHT * (len(series) + 3)
+    figure = new_figure(width, height + list_height)
+    upper, lower = figure.subfigures(  # type: ignore[misc]
+        2, 1, height_ratios=[height, list_height]
+    )
+    _draw_lines(upper.subplots(), series, styles, cost, measure)
+    names = lower.subplots()
+    rows = _final_rows(series, measure, styles)
+    draw_intervals(names, sorted_rows(rows, measure.endswith("loss")))
+    names.set_xlabel(f"{_NAMES[measure]} after the last round", loc="right")
+    even_ticks(names.xaxis, 4)
+    return figure
+
+
+def _draw_lines(
+    plot: Plot,
+    series: Sequence[Series],
+    styles: Sequence[tuple[str, str] | None],
+    cost: str,
+    measure: str,
+) -> None:
+    most = 0.0
+    for one, style in zip(series, styles, strict=True):
+        x, values = shared_grid(one.curves(cost, measure))
+        band = Band(one.label or "_", x.tolist(), values, *(style or (FAINT, "-")))
+        draw_band(plot, band, is_faint=style is None)
+        most = max(most, float(x[-1]))
+    plot.set_ylabel(_NAMES[measure])
+    if measure.endswith("loss"):
+        log_scale(plot)
+    else:
+        even_ticks(plot.yaxis)
+    plot.set_xlim(0, most * (1.0 if cost == "round" else 1.02) or 1)
+    _name_cost(plot, cost, most)
+
+
+def _name_cost(plot: Plot, cost: str, most: float) -> None:
+    """Name the x axis, in a unit that fits."""
+    if cost == "round":
+        plot.set_xlabel("round")
+        whole_ticks(plot.xaxis)
+    elif cost == "elapsed":
+        from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+        size, unit = next((s, u) for s, u in _TIMES if most >= 2 * s or s == 1.0)
+        step = next((s for s in (1, 2, 5, 10, 20, 50, 100) if most / size <= 5 * s), 200)
+        plot.xaxis.set_major_locator(MultipleLocator(step * size))
+        plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / size:g}"))
+        plot.set_xlabel(f"time of all rounds ({unit})")
+    else:
+        amount_ticks(plot.xaxis, most, *_AMOUNTS[cost])
+
+
+@with_style
+def draw_comparison(series: Sequence[Series], width: float) -> Figure:
+    """Draw the last score of every way, the best on top, with its rounds, traffic and work."""
+    measure = _score_of(series)
+    costs = [cost for cost in _COSTS if width > _WIDE and all(one.has(cost) for one in series)]
+    rows = sorted_rows(
+        _final_rows(series, measure, _styles_of(series, measure), costs), measure.endswith("loss")
+    )
+    figure = new_figure(width, 0.5 + ROW_HEIGHT * (len(series) + bool(costs)))
+    plot = figure.subplots()
+    draw_intervals(plot, rows, [_COSTS[cost] for cost in costs])
+    plot.set_xlabel(f"{_NAMES[measure]} after the last round")
+    even_ticks(plot.xaxis, 5 if width > _WIDE else 4)
+    return figure
+
+
+def _final_rows(
+    series: Sequence[Series],
+    measure: str,
+    styles: Sequence[tuple[str, str] | None],
+    costs: Sequence[str] = (),
+) -> list[IntervalRow]:
+    """A row for every way: its last values by seed, and its costs by then."""
+    return [
+        IntervalRow(
+            one.label or "all seeds",
+            one.finals(measure),
+            style and style[0],
+            [_amount(cost, fmean(one.finals(cost))) for cost in costs],
+        )
+        for one, style in zip(series, styles, strict=True)
+    ]
+
+
+def _amount(cost: str, value: float) -> str:
+    return f"{value:.0f}" if cost == "round" else si(value, "B" if cost == "bytes" else "")
+
+
+@with_style
+def draw_capacities(series: Sequence[Series], width: float) -> Figure:
+    """Draw the score of the model cut to each capacity: the larger, the darker."""
+    scores = ("accuracy", "loss")
+    score = next((s for s in scores if all(_capacities(one, s) for one in series)), None)
+    if score is None:
+        raise SubmodelError(
+            "capacities: no round was scored by capacity; 'train.evaluate_capacities' does it"
+        )
+    columns = min(len(series), 2 if width > _WIDE else 1)
+    lines = -(-len(series) // columns)
+    figure = new_figure(width, 1.9 * lines)
+    plots = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).ravel()
+    for one, plot in zip(series, plots, strict=False):
+        _draw_capacities_of(plot, one, score)
+        plot.set_title(one.label)
+    for plot in plots[len(series) :]:
+        plot.axis("off")
+    for plot in plots[::columns]:
+        plot.set_ylabel(f"test {score}")
+    for plot in plots[max(0, len(series) - columns) : len(series)]:
+        plot.set_xlabel("round")
+        plot.tick_params(labelbottom=True)
+    label_ends(list(plots[: len(series)]))
+    return figure
+
+
+def _draw_capacities_of(plot: Plot, one: Series, score: str) -> None:
+    names = _capacities(one, score)
+    most = 0.0
+    for name, colour in zip(names, capacity_colours(len(names)), strict=True):
+        x, values = shared_grid(one.curves("round", f"capacity_{score}.{name}"))
+        draw_band(plot, Band(_fraction(name), x.tolist(), values, colour))
+        most = max(most, float(x[-1]))
+    plot.set_xlim(0, most)
+    whole_ticks(plot.xaxis)
+    even_ticks(plot.yaxis)
+
+
+def _capacities(one: Series, score: str) -> list[str]:
+    """The names of capacities in the rows, from the largest to the smallest."""
+    prefix = f"capacity_{score}."
+    keys = {key for rows in one.runs for row in rows for key in row if key.startswith(prefix)}
+    names = [name for key in keys if _is_capacity(name := key.removeprefix(prefix))]
+    return sorted(names, key=float, reverse=True)
+
+
+def _is_capacity(name: str) -> bool:
+    """Whether a word of a file, which may be any, is a fraction as "0.25"."""
+    try:
+        return 0 < float(name) <= 1
+    except ValueError:
+        return False
+
+
+def _fraction(name: str) -> str:
+    """A capacity as people write it.
+
+    >>> _fraction("0.125"), _fraction("1"), _fraction("0.333")
+    ('1/8', '1', '0.333')
+    """
+    value = Fraction(name).limit_denominator(_LARGEST_DENOMINATOR)
+    return str(value) if float(value) == float(name) else name
+
+
+@with_style
+def draw_phases(series: Sequence[Series], width: float) -> Figure:
+    """Draw the mean seconds of a round by phase; evaluation is spread over all rounds."""
+    bars = [_mean_seconds(one) for one in series]
+    if not all(bars):
+        raise SubmodelError("phases: records keep no seconds of phases; give the folders of runs")
+    longest = max(sum(bar.values()) for bar in bars)
+    every = dict.fromkeys(phase for bar in bars for phase in bar)
+    large = [p for p in every if max(bar.get(p, 0.0) for bar in bars) >= _LEAST_SHARE * longest]
+    columns = 3 if width < _WIDE else 6
+    legend_lines = -(-(len(large) + 1) // columns)
+    figure = new_figure(width, 0.55 + 0.22 * len(series) + 0.16 * legend_lines)
+    plot = figure.subplots()
+    begins = [0.0] * len(bars)
+    colours = [*LINES, *(shade((colour, "#ffffff"), 0.5) for colour in LINES)]
+    for phase, colour in zip([*large, _OTHERS], colours, strict=False):
+        values = [_part(bar, phase, large) for bar in bars]
+        plot.barh(range(len(bars)), values, 0.62, begins, color=colour, label=phase)
+        begins = [begin + value for begin, value in zip(begins, values, strict=True)]
+    plot.set_yticks(range(len(bars)), [one.label for one in series])
+    plot.tick_params(axis="y", length=0)
+    plot.set_ylim(len(bars) - 0.5, -0.5)
+    plot.grid(axis="y", visible=False)
+    plot.set_xlabel("seconds per round (mean)")
+    even_ticks(plot.xaxis, 5)
+    figure.legend(loc="outside upper center", ncols=columns, columnspacing=1.2)
+    return figure
+
+
+def _mean_seconds(one: Series) -> dict[str, float]:
+    rows: list[Mapping[str, Any]] = [row for run in one.runs for row in run]
+    names = dict.fromkeys(key for row in rows for key in row if key.startswith(_PHASE))
+    return {key.removeprefix(_PHASE): fmean(_seconds(row, key) for row in rows) for key in names}
+
+
+def _seconds(row: Mapping[str, Any], key: str) -> float:
+    value = row.get(key, 0.0)
+    return value if is_drawable(value) and math.isfinite(value) else 0.0
+
+
+def _part(bar: Mapping[str, float], phase: str, large: Sequence[str]) -> float:
+    if phase == _OTHERS:
+        return sum(value for name, value in bar.items() if name not in large)
+    return bar.get(phase, 0.0)
+
+
+@with_style
+def draw_partition(shares: LabelShares, width: float) -> Figure:
+    """Draw a row for every client, a column for every label, darker with more examples."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    clients, classes = shares.counts.shape
+    figure = new_figure(width, min(8.0, max(1.8, 0.9 + 0.022 * clients)))
+    plot = figure.subplots()
+    picture = plot.imshow(
+        shares.counts, aspect="auto", vmin=0, interpolation="nearest", origin="upper",
+        cmap=LinearSegmentedColormap.from_list("examples", NONE_TO_MANY),
+    )  # fmt: skip
+    plot.grid(visible=False)
+    plot.set(xlabel="label", ylabel="client")
+    plot.set_title(shares.title)
+    whole_ticks(plot.yaxis)
+    if classes <= MOST_NAMES:
+        plot.set_xticks(range(classes))
+    else:
+        whole_ticks(plot.xaxis, 8)
+    bar = figure.colorbar(picture, ax=plot, label="examples", fraction=0.05, pad=0.02)
+    bar.outline.set_visible(False)
+    whole_ticks(bar.ax.yaxis)
+    return figure
