@@ -23,7 +23,7 @@ from submodel.data.registry import PARTITIONS
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
 from submodel.model.axes.layout import Indices
-from submodel.model.axes.trial import Outputs
+from submodel.model.axes.verify import Outputs
 from submodel.model.build import build_module
 from submodel.model.build.checks import check_cut
 from submodel.model.build.module import Factory, Resize

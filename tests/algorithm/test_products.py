@@ -22,7 +22,7 @@ from submodel.errors import ConfigError
 from submodel.model.axes import declare
 from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, UnitCut
-from submodel.model.zoo.adapters import FactorPair
+from submodel.model.zoo.low_rank import FactorPair
 from submodel.prepare.setup import prepare
 from tests.support.common import tiny_images
 from tests.support.exchange import merge_in_threads

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import submodel
 from submodel.model import Axes, ModelContext, prefix_cut
-from submodel.model.axes.axes_json import axes_fingerprint, from_json, to_json
+from submodel.model.axes.declare import axes_fingerprint, from_json, to_json
 from submodel.model.registry import MODELS
 from tests.compatibility.case import Case, Observation, differences
 

@@ -21,7 +21,7 @@ def test_importing_it_loads_no_torch(what: str) -> None:
     """The import alone, by which every command begins.
 
     To read a configuration, even one of defaults, is to look at the ``Options`` of the components
-    that it names, which stand beside the code of the components: `submodel.model.zoo.cnn` and
+    that it names, which stand beside the code of the components: `submodel.model.zoo.images` and
     others import PyTorch. So nothing is held of that here.
     """
     code = f"import {IMPORTS[what]}, sys; assert 'torch' not in sys.modules"

@@ -52,7 +52,7 @@ from submodel.federation.wire import (
     update_parcel,
 )
 from submodel.model.axes import trace
-from submodel.model.axes.axes_json import from_json, to_json
+from submodel.model.axes.declare import from_json, to_json
 from submodel.model.cut import PlannedCut
 from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint

@@ -26,7 +26,7 @@ from submodel.engines.native.forward import NativeForward
 from submodel.engines.select import native_refusal
 from submodel.errors import ConfigError
 from submodel.model.norm import Scaler, StaticBatchNorm, set_rate
-from submodel.model.zoo.cnn import cnn
+from submodel.model.zoo.images import cnn
 from submodel.prepare.engine import make_engine
 from submodel.prepare.processes import choose_engine
 from submodel.prepare.setup import prepare

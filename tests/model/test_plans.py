@@ -12,8 +12,7 @@ import pytest
 
 from submodel.errors import PlanError
 from submodel.model.axes import trace
-from submodel.model.axes.axes_json import axes_fingerprint, from_json, to_json
-from submodel.model.axes.declare import Axes
+from submodel.model.axes.declare import Axes, axes_fingerprint, from_json, to_json
 from submodel.model.axes.layout import Along, Concatenation, FixedPart, Product
 from submodel.model.cut import PlannedCut
 from tests.model.zoo import Entry, builtin, transformer

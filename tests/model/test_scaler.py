@@ -21,7 +21,7 @@ from submodel.model.cost import CostModel
 from submodel.model.cut import WHOLE, UnitCut
 from submodel.model.norm import Scaler, StaticBatchNorm, calibrate, has_scaler, set_rate
 from submodel.model.zoo import make_model
-from submodel.model.zoo.cnn import cnn
+from submodel.model.zoo.images import cnn
 from tests.support.common import tiny_images
 from tests.support.engines import (
     EXACT_TOLERANCE,

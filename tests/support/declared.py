@@ -8,7 +8,7 @@ from torch import nn
 
 from submodel.model.axes import CLASSES, Axes, Dimension, declare
 from submodel.model.build import tensors_of
-from submodel.model.zoo.preresnet import BLOCKS
+from submodel.model.zoo.images import BLOCKS
 
 
 def mlp_axes() -> dict[str, tuple[Dimension, ...]]:

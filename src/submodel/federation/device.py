@@ -50,7 +50,7 @@ from submodel.federation.wire import (
     update_parcel,
 )
 from submodel.model.axes import Axes
-from submodel.model.axes.axes_json import axes_fingerprint, from_json, to_json
+from submodel.model.axes.declare import axes_fingerprint, from_json, to_json
 from submodel.model.axes.forward import ForwardError
 from submodel.model.build import build_module, fill_local, load, skeleton, tensors_of, to_device
 from submodel.model.inputs import first_column

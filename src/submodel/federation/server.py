@@ -26,7 +26,7 @@ from submodel.federation.facts import Facts, briefing
 from submodel.federation.post import Post
 from submodel.federation.roster import Roster
 from submodel.federation.wire import WireError, read_moments
-from submodel.model.axes.axes_json import axes_fingerprint
+from submodel.model.axes.declare import axes_fingerprint
 from submodel.model.build import tensors_of
 from submodel.model.capacity import prefix_cut
 from submodel.model.cut import Cut, count_values, gather

@@ -215,7 +215,7 @@ class _Counter(DispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.has_nested = False
         self.operations: list[int] = []
         self.by_layer = Counter[str]()
@@ -231,14 +231,12 @@ class _Counter(DispatchMode):
         """The last that began ends."""
         self._running.pop()
 
-    def __torch_dispatch__(
+    def _see(
         self,
         func: OpOverload | HigherOrderOperator,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        args: tuple[Any, ...],
+        keywords: Mapping[str, Any],
     ) -> Any:
-        keywords = kwargs or {}
         if isinstance(func, HigherOrderOperator):
             self.has_nested = True
             return func(*args, **keywords)

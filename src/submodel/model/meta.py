@@ -253,16 +253,6 @@ class Shapes(DispatchMode):
     torch.Size([2, 4])
     """
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        keywords = kwargs or {}
+    def _see(self, func: OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         result = shortcut(func, args, keywords)
         return func(*args, **keywords) if result is NotImplemented else result

@@ -38,10 +38,10 @@ MODELS: Kind[nn.Module] = Kind(
     stand_in=_stand_in,
     takes_objects=False,  # a module is given as the model itself, not as its name
     offers={
-        "mlp": Offer("submodel.model.zoo.mlp:Mlp"),
-        "cnn": Offer("submodel.model.zoo.cnn:Cnn"),
-        "preresnet18": Offer("submodel.model.zoo.preresnet:PreResNet18"),
-        "preresnet34": Offer("submodel.model.zoo.preresnet:PreResNet34"),
+        "mlp": Offer("submodel.model.zoo.images:Mlp"),
+        "cnn": Offer("submodel.model.zoo.images:Cnn"),
+        "preresnet18": Offer("submodel.model.zoo.images:PreResNet18"),
+        "preresnet34": Offer("submodel.model.zoo.images:PreResNet34"),
         "gpt": Offer("submodel.model.zoo.gpt:Gpt", "for sequences of tokens"),
         "own": Offer("submodel.model.zoo.hugging_face:OwnModel", is_hidden=True),
     },

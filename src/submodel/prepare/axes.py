@@ -10,12 +10,12 @@ from submodel.config import Config
 from submodel.data import Dataset
 from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension, declare, trace
-from submodel.model.axes.advice import to_change
+from submodel.model.axes.record import to_change
 from submodel.model.build import tensors_of
 from submodel.model.build.checks import check_axes
 from submodel.model.cut import COORDINATES
 from submodel.model.zoo import only_ranks
-from submodel.model.zoo.adapters import adapters_of
+from submodel.model.zoo.low_rank import adapters_of
 from submodel.prepare.built_in import BuiltIn, find_once
 
 

@@ -20,7 +20,7 @@ from torch import nn
 from submodel.algorithm.types import Setup
 from submodel.config import Config
 from submodel.model.axes import Axes
-from submodel.model.axes.axes_json import from_json, to_json
+from submodel.model.axes.declare import from_json, to_json
 from submodel.model.axes.keep import LARGE_MODEL
 from submodel.model.build import can_release
 from submodel.prepare.selection import logits_of, select_outputs, selection_of

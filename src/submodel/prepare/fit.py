@@ -14,8 +14,8 @@ from torch.nn.parameter import is_lazy
 from submodel.data import Dataset, Examples
 from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.model.axes import Axes
-from submodel.model.axes.advice import failing_line
 from submodel.model.axes.forward import ForwardError, innermost, isolate, refuse_kinds, run
+from submodel.model.axes.record import failing_line
 from submodel.model.inputs import Inputs, call, columns, from_columns, take_rows
 from submodel.model.travel import constant_names
 from submodel.randomness import seed_torch

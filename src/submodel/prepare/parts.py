@@ -13,7 +13,7 @@ from submodel.errors import ConfigError
 from submodel.model.axes import Axes
 from submodel.model.registry import MODELS
 from submodel.model.zoo import ModelContext, add_adapters, factorised
-from submodel.model.zoo.adapters import DEFAULT_RANK
+from submodel.model.zoo.low_rank import DEFAULT_RANK
 from submodel.prepare.axes import selection_sizes
 from submodel.prepare.settings import describe_targets
 from submodel.randomness import key, seeded

@@ -25,7 +25,7 @@ from submodel.data.facts import TableFacts, TextFacts
 from submodel.data.partitions import Unsplit
 from submodel.errors import ConfigError, SubmodelError
 from submodel.files import UnreadableError, read_typed, write_text
-from submodel.model.axes.axes_json import from_json, to_json
+from submodel.model.axes.declare import from_json, to_json
 from submodel.model.cut import cut_digest
 from submodel.model.inputs import columns, first_column, from_columns
 from submodel.model.zoo import ModelContext

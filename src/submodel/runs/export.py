@@ -34,7 +34,7 @@ from submodel.model.cut import UnitCut
 from submodel.model.inputs import Inputs, arguments, take_rows
 from submodel.model.norm import as_batch_norm
 from submodel.model.zoo import fold_adapters
-from submodel.model.zoo.adapters import AdapterLayer, adapters_of, is_transposed
+from submodel.model.zoo.low_rank import AdapterLayer, adapters_of, is_transposed
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.fitted import FittedModel
 from submodel.runs.folder import RunFolder

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
-from submodel.model.axes.trial import as_double, double
+from submodel.model.axes.verify import as_double, double
 from submodel.model.inputs import Inputs, call
 from submodel.model.zoo.hugging_face import only_errors
 from submodel.prepare.selection import without_selection

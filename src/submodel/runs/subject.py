@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from submodel.config.reading import shorten
 from submodel.data import Dataset
 from submodel.data.partitions import ClientLists
-from submodel.model.axes.axes_json import axes_fingerprint
+from submodel.model.axes.declare import axes_fingerprint
 from submodel.model.build import tensors_of
 from submodel.model.inputs import columns
 from submodel.plugins import is_path

@@ -13,8 +13,8 @@ from submodel.model.axes import Axes
 from submodel.model.axes.layout import Indices
 from submodel.model.capacity import units_held
 from submodel.model.cut import PlannedCut
-from submodel.model.zoo.adapters import factor_pairs
-from submodel.model.zoo.preresnet import Block, PreResNet
+from submodel.model.zoo.images import Block, PreResNet
+from submodel.model.zoo.low_rank import factor_pairs
 from submodel.options import Section
 from submodel.randomness import generator
 from submodel.schemes.base import Draw, Mask, RunFacts, Scheme, SchemeContext

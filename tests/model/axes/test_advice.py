@@ -14,8 +14,8 @@ import submodel
 from submodel.data import dataset
 from submodel.errors import ConfigError, SubmodelError
 from submodel.model.axes import trace
-from submodel.model.axes.advice import to_change
-from submodel.model.axes.axes_json import from_json, to_json
+from submodel.model.axes.declare import from_json, to_json
+from submodel.model.axes.record import to_change
 from submodel.model.build import build_module
 from submodel.schemes import Draw, Random
 from submodel.schemes.draw import draw_units

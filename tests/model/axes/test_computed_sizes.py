@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from submodel.model.axes import trace
-from submodel.model.axes.axes_json import from_json, to_json
+from submodel.model.axes.declare import from_json, to_json
 from submodel.model.build import build_module
 from submodel.model.inspect import findings
 from submodel.schemes import Draw, Random

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from submodel.model.axes import AxesError, Dimension, declare, trace
-from submodel.model.axes.axes_json import from_json, to_json
+from submodel.model.axes.declare import from_json, to_json
 from submodel.model.axes.measure import measure
-from submodel.model.axes.trial import Example
+from submodel.model.axes.verify import Example
 from submodel.model.build import build_module, tensors_of
 from submodel.model.cut import UnitCut
 from submodel.model.inspect import findings

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from submodel.model.axes.algebra import Algebra
 from submodel.model.axes.layout import (
+    Algebra,
     Along,
     Concatenation,
     FixedPart,

@@ -14,7 +14,7 @@ from torch.nn.utils import parametrizations
 
 from submodel.errors import SubmodelError
 from submodel.model.axes import trace
-from submodel.model.axes.axes_json import from_json, to_json
+from submodel.model.axes.declare import from_json, to_json
 from submodel.model.build import build_module
 from submodel.model.cut import UnitCut
 from submodel.schemes import Draw, Random

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from submodel.model.axes import keep, trace
 from submodel.model.axes.forward import isolate
-from submodel.model.axes.trial import Example, NotOnDemandError, OnDemand, distance
+from submodel.model.axes.verify import Example, NotOnDemandError, OnDemand, distance
 
 
 class Tied(nn.Module):
@@ -70,7 +70,7 @@ def test_axes_are_those_of_a_small_model(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_cannot_be_done_on_demand_says_so() -> None:
     net = Clipping(6, 3)
     weights = {n: torch.ones_like(p) for n, p in net.named_parameters()}
-    with isolate(net, ours=True), OnDemand(dict(net.named_parameters()), weights):
+    with isolate(net, ours=True), OnDemand(dict(net.named_parameters()), weights.__getitem__):
         with pytest.raises(NotOnDemandError, match="writes to a parameter"):
             net(torch.ones(1, 6))
         assert torch.equal(net.bias + 1, torch.full((3,), 2.0))

@@ -25,8 +25,8 @@ from submodel.model.capacity import prefix_cut
 from submodel.model.cost import CostModel
 from submodel.model.travel import size_in_bytes
 from submodel.model.zoo import add_adapters, fold_adapters, only_ranks
-from submodel.model.zoo.adapters import AdapterLayer, adapters_of
 from submodel.model.zoo.gpt import Decoder
+from submodel.model.zoo.low_rank import AdapterLayer, adapters_of
 from submodel.prepare.setup import prepare
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds

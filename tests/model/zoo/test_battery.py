@@ -12,7 +12,7 @@ from torch import nn
 
 from submodel.algorithm.merge import FILL_IN, Accumulator, merge_rule
 from submodel.model.axes import Axes, trace
-from submodel.model.axes.axes_json import from_json, to_json
+from submodel.model.axes.declare import from_json, to_json
 from submodel.model.build import build_module, tensors_of
 from submodel.model.build.checks import OutputCheck
 from submodel.model.cut import UnitCut, count_values, gather

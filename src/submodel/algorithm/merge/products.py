@@ -28,7 +28,7 @@ from submodel.algorithm.merge.accumulator import Accumulator
 from submodel.algorithm.merge.exact import misfit, unsound
 from submodel.algorithm.merge.rules import MergeRule
 from submodel.model.cut import Cut, LastCut, Tensors
-from submodel.model.zoo.adapters import FactorPair
+from submodel.model.zoo.low_rank import FactorPair
 
 _SMALLEST = 1e-7  # of the largest singular value: less is rounding of float32
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from submodel.algorithm.registry import RULES
 from submodel.model.cut import Tensors
-from submodel.model.zoo.adapters import FactorPair
+from submodel.model.zoo.low_rank import FactorPair
 from submodel.options import Section
 
 if TYPE_CHECKING:

@@ -127,7 +127,7 @@ class _Recorder(DispatchMode):
     """Notes every operator that comes through."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.calls: list[OperatorCall] = []
         self.layouts: dict[int, MemoryLayout] = {}
         self.types: dict[int, torch.dtype] = {}

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from submodel.errors import SubmodelError
 from submodel.model.axes.number import TracedInt
 from submodel.model.axes.reach import attributes_of, reach, table_of
+from submodel.model.axes.record import storage
 
 LARGE_MODEL = 1 << 26
 """Bytes of a model of which a second set of weights would fill the memory."""
@@ -192,12 +193,29 @@ def _slots(value: object) -> Undo:
     return undo
 
 
-def _memory(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode of ours, which sees every operator."""
+    """A mode of ours: `_see` is called for every operator, and computes it."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()  # type: ignore[no-untyped-call]
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return self._see(func, args, kwargs or {})
+
+    def _see(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Any:
+        """What the operator gives."""
+        return func(*args, **keywords)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -209,39 +227,34 @@ class _Writes(DispatchMode):
     """Copies the memory of the given tensors the first time that an operator writes to it."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         dense = [t for t in tensors if t.layout is torch.strided and not t.is_meta]
-        self._memories = {_memory(t): t.untyped_storage() for t in dense}
+        self._memories = {storage(t): t.untyped_storage() for t in dense}
         self._before: dict[int, torch.UntypedStorage] = {}
 
-    def __torch_dispatch__(
-        self,
-        func: torch._ops.OpOverload,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+    def _see(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Any:
-        keywords = kwargs or {}
         if func._schema.is_mutable or "batch_norm" in func._schema.name:  # that one does not say
             for place, argument in enumerate(func._schema.arguments):
                 value = args[place] if place < len(args) else keywords.get(argument.name)
                 for tensor in value if isinstance(value, list | tuple) else (value,):
                     if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
-                        self._save(_memory(tensor))
+                        self._save(storage(tensor))
         return func(*args, **keywords)
 
     def _save(self, memory: int) -> None:
-        storage = self._memories.get(memory)
-        if storage is not None and memory not in self._before:
-            self._before[memory] = storage.clone()  # type: ignore[no-untyped-call]
+        values = self._memories.get(memory)
+        if values is not None and memory not in self._before:
+            self._before[memory] = values.clone()  # type: ignore[no-untyped-call]
 
     def undo(self) -> None:
         """Put back what was written over."""
         for memory, values in self._before.items():
-            storage = self._memories[memory]
-            if storage.nbytes() != values.nbytes():
-                storage.resize_(values.nbytes())
-            storage.copy_(values)
+            written = self._memories[memory]
+            if written.nbytes() != values.nbytes():
+                written.resize_(values.nbytes())
+            written.copy_(values)
 
 
 _Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any]

@@ -4,8 +4,10 @@ A dimension is made of axes in three ways: it *is* an axis (the channels of a co
 row-major *product* of parts (channels x height x width after a flatten), or a *concatenation* of
 parts (a fused qkv projection). A part that no axis cuts is fixed.
 
-While a trace runs, axes have numbers for names. How two layouts become one, and how one is taken
-apart, is in `algebra`. `kind` is what a saved layout says of itself.
+While a trace runs, axes have numbers for names. Operators make layouts equal (`Algebra.unify`) and
+take them apart (`Algebra.factor`, `Algebra.pieces`); an atom that must be taken apart is *bound* to
+its parts, everywhere at once. What does not fit together is frozen, with the reason, and never
+guessed. `kind` is what a saved layout says of itself.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
@@ -208,3 +210,230 @@ def units(layout: Layout) -> Counter[tuple[str, ...]]:
             products[tuple(sorted(one + other))] += n * m
         total = products
     return total
+
+
+REPEATS = 4096
+"""How many repetitions are written out to cut through them; beyond that they are frozen."""
+
+
+class Algebra:
+    """What is known about the atoms of one trace.
+
+    >>> algebra = Algebra()
+    >>> hidden, heads, width = algebra.fresh(12), algebra.fresh(3), algebra.fresh(4)
+    >>> algebra.unify(hidden, product([heads, width]), "a view")
+    Product(parts=(Along(axis='1', size=3), Along(axis='2', size=4)))
+    >>> algebra.freeze(width, "an output")
+    >>> algebra.resolve(hidden).parts
+    (Along(axis='1', size=3), FixedPart(size=4))
+    """
+
+    def __init__(self) -> None:
+        self._bindings: dict[str, Layout] = {}
+        self._count = 0
+        self.locate: Callable[[str], str] = str  # adds to a reason where it comes from
+
+    def fresh(self, size: int) -> Layout:
+        """A new atom; a dimension of at most one unit has nothing to cut and is fixed."""
+        if size < 2:
+            return FixedPart(size)
+        self._count += 1
+        return Along(str(self._count - 1), size)
+
+    def resolve(self, expression: Layout) -> Layout:
+        """The expression as it is known by now, in its simplest form."""
+        if isinstance(expression, FixedPart):
+            return expression
+        if isinstance(expression, Along):
+            binding = self._bindings.get(expression.axis)
+            if binding is None:
+                return expression
+            resolution = self.resolve(binding)
+            self._bindings[expression.axis] = resolution
+            return resolution
+        parts = tuple(self.resolve(p) for p in expression.parts)
+        if all(new is old for new, old in zip(parts, expression.parts, strict=True)):
+            return expression
+        return product(parts) if isinstance(expression, Product) else concatenation(parts)
+
+    def freeze(self, expression: Layout, reason: str) -> None:
+        """Fix every atom of the expression."""
+        for atom in atoms(self.resolve(expression)):
+            reason = self.locate(reason)
+            self._bindings[atom.axis] = FixedPart(atom.size, reason)
+
+    def unify(self, one: Layout, other: Layout, reason: str) -> Layout:
+        """Make two expressions of one size equal, refining or freezing where they differ.
+
+        ``reason`` says why, in words: it is kept where the two do not fit and freeze.
+        """
+        a, b = self.resolve(one), self.resolve(other)
+        if a is b or a == b:
+            return a
+        if a.size != b.size:
+            raise ValueError(f"cannot unify {a.size} units with {b.size}: {reason}")
+        if isinstance(a, FixedPart) or isinstance(b, FixedPart):
+            fixed_part, free_term = (a, b) if isinstance(a, FixedPart) else (b, a)
+            assert isinstance(fixed_part, FixedPart)
+            self.freeze(free_term, fixed_part.reason or reason)
+            return fixed_part
+        if isinstance(a, Along) or isinstance(b, Along):
+            younger, older = self._order(a, b)
+            self._bindings[younger.axis] = older
+            return older
+        if isinstance(a, Product) and isinstance(b, Product):
+            self._unify_products(a, b, reason)
+        else:
+            self._unify_concatenations(a, b, reason)
+        return self.resolve(a)
+
+    @staticmethod
+    def _order(a: Layout, b: Layout) -> tuple[Along, Layout]:
+        """Which atom is bound to what: the younger to the older, an atom to its parts."""
+        if isinstance(a, Along) and (not isinstance(b, Along) or int(b.axis) < int(a.axis)):
+            return a, b
+        assert isinstance(b, Along)
+        return b, a
+
+    def _misfit(self, expressions: Iterable[Layout], reason: str) -> None:
+        for expression in expressions:
+            self.freeze(expression, f"{reason}: its parts do not line up")
+
+    def _unify_products(self, a: Product, b: Product, reason: str) -> None:
+        """From the fastest factor on; the longer of two factors is split by the shorter."""
+        first_parts, second_parts = list(a.parts), list(b.parts)
+
+        def take(parts: list[Layout]) -> Layout:
+            last = self.resolve(parts.pop())
+            while isinstance(last, Product):
+                parts.extend(last.parts)
+                last = parts.pop()
+            return last
+
+        while first_parts and second_parts:
+            x, y = take(first_parts), take(second_parts)
+            if x.size < y.size:
+                x, y, first_parts, second_parts = y, x, second_parts, first_parts
+            split = self._split_inner(x, y.size, reason)
+            if split is None:
+                return self._misfit((a, b), reason)
+            outer, inner = split
+            self.unify(inner, y, reason)
+            if outer.size > 1:
+                first_parts.append(outer)
+        return None
+
+    def _unify_concatenations(self, a: Layout, b: Layout, reason: str) -> None:
+        """From the first part on; the longer of two parts is cut at the end of the shorter."""
+        first_parts, second_parts = [a], [b]
+
+        def take(parts: list[Layout]) -> Layout:
+            first = self.resolve(parts.pop())
+            while isinstance(first, Concatenation):
+                parts.extend(reversed(first.parts))
+                first = parts.pop()
+            return first
+
+        while first_parts and second_parts:
+            x, y = take(first_parts), take(second_parts)
+            if x.size < y.size:
+                x, y, first_parts, second_parts = y, x, second_parts, first_parts
+            head, *rest = self.pieces(x, [y.size, x.size - y.size], reason)
+            self.unify(head, y, reason)
+            first_parts.extend(r for r in rest if r.size)
+
+    def factor(self, expression: Layout, sizes: Sequence[int], reason: str) -> list[Layout]:
+        """Take a dimension apart as a view does: its row-major factors of the given sizes."""
+        if math.prod(sizes) != expression.size:
+            raise ValueError(f"{expression.size} units are not {sizes}: {reason}")
+        if expression.size == 0:
+            return [FixedPart(n) for n in sizes]
+        rest, factors = expression, []
+        for size in reversed(sizes):
+            split = self._split_inner(self.resolve(rest), size, reason)
+            if split is None:
+                self._misfit((expression,), reason)
+                return [FixedPart(n, f"{reason}: its parts do not line up") for n in sizes]
+            rest, inner = split
+            factors.append(inner)
+        return factors[::-1]
+
+    def _split_inner(self, e: Layout, size: int, reason: str) -> tuple[Layout, Layout] | None:
+        """``e`` as (outer, inner) with the inner of this size; None if it cannot be."""
+        if size == 1 or size == e.size:
+            return (e, ONE) if size == 1 else (ONE, e)
+        if e.size % size:
+            return None
+        if isinstance(e, FixedPart):
+            return FixedPart(e.size // size, e.reason), FixedPart(size, e.reason)
+        if isinstance(e, Along):
+            outer, inner = self.fresh(e.size // size), self.fresh(size)
+            self._bindings[e.axis] = product([outer, inner])
+            return outer, inner
+        if isinstance(e, Product):
+            return self._split_product(e, size, reason)
+        outers, inners = [], []
+        for part in e.parts:
+            split = self._split_inner(self.resolve(part), size, reason)
+            if split is None:
+                return None
+            outers.append(split[0])
+            inners.append(split[1])
+        for inner in inners[1:]:
+            self.unify(inners[0], inner, reason)
+        return concatenation(map(self.resolve, outers)), self.resolve(inners[0])
+
+    def _split_product(self, e: Product, size: int, reason: str) -> tuple[Layout, Layout] | None:
+        before, last = product(e.parts[:-1]), e.parts[-1]
+        if last.size >= size:
+            split = self._split_inner(last, size, reason)
+            return split and (product([before, split[0]]), split[1])
+        if size % last.size:
+            return None
+        split = self._split_inner(before, size // last.size, reason)
+        return split and (split[0], product([split[1], last]))
+
+    def pieces(self, expression: Layout, sizes: Sequence[int], reason: str) -> list[Layout]:
+        """Take a dimension apart as a split does: consecutive pieces of the given sizes."""
+        e = self.resolve(expression)
+        if sum(sizes) != e.size:
+            raise ValueError(f"{e.size} units are not {sizes} one after another: {reason}")
+        if sum(n > 0 for n in sizes) < 2:
+            return [e if n else FixedPart(0) for n in sizes]
+        if isinstance(e, FixedPart):
+            return [FixedPart(n, e.reason) for n in sizes]
+        if isinstance(e, Along):
+            alone = self.locate(f"{reason}: one unit") if 1 in sizes else ""
+            fresh_pieces = [self.fresh(n) if n > 1 else FixedPart(n, alone) for n in sizes]
+            self._bindings[e.axis] = concatenation(fresh_pieces)
+            return fresh_pieces
+        if isinstance(e, Concatenation):
+            return self._cut(e.parts, sizes, reason)
+        first, rest = e.parts[0], product(e.parts[1:])
+        if all(n % rest.size == 0 for n in sizes):
+            outer = self.pieces(first, [n // rest.size for n in sizes], reason)
+            return [product([o, rest]) if o.size else FixedPart(0) for o in outer]
+        if isinstance(first, FixedPart) and first.size <= REPEATS:  # it repeats the rest
+            return self._cut((rest,) * first.size, sizes, reason)
+        self._misfit((e,), reason)
+        return [FixedPart(n, f"{reason}: its parts do not line up") for n in sizes]
+
+    def _cut(self, parts: Sequence[Layout], sizes: Sequence[int], reason: str) -> list[Layout]:
+        """Cut a row of parts into pieces of the given sizes."""
+        ahead = list(reversed(parts))
+        pieces = []
+        for size in sizes:
+            piece: list[Layout] = []
+            missing = size
+            while missing:
+                part = self.resolve(ahead.pop())
+                if isinstance(part, Concatenation):
+                    ahead.extend(reversed(part.parts))
+                    continue
+                if part.size > missing:
+                    part, after = self.pieces(part, [missing, part.size - missing], reason)
+                    ahead.append(after)
+                piece.append(part)
+                missing -= part.size
+            pieces.append(concatenation(map(self.resolve, piece)))
+        return [self.resolve(p) for p in pieces]

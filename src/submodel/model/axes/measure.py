@@ -19,10 +19,17 @@ from torch import Tensor
 
 from submodel.model.axes.declare import Axes
 from submodel.model.axes.keep import throw_away
-from submodel.model.axes.trial import ChangedValues, Example, Trial, distance, double
-from submodel.model.axes.verify import TOLERANCE, AxesError, complaint
+from submodel.model.axes.verify import (
+    TOLERANCE,
+    AxesError,
+    Example,
+    Trial,
+    complaint,
+    distance,
+    double,
+)
 from submodel.model.build import build_module
-from submodel.model.build.tensors import settle_spectral_norms
+from submodel.model.build.module import settle_spectral_norms
 from submodel.model.capacity import units_held
 from submodel.model.cut import UnitCut, copy_part
 from submodel.randomness import generator, seeded
@@ -149,8 +156,8 @@ class Sub:
     def from_masked(self) -> float:
         """How far its outputs are from those of the full model with all other units zeroed."""
 
-        def mask(name: str, value: Tensor) -> Tensor:
-            entries = self.cut.plan.get(name, ())
+        def masked(name: str) -> Tensor:
+            value, entries = self.trial.values(name), self.cut.plan.get(name, ())
             masked_value = value.clone() if entries else value
             for d, kept_positions in entries:
                 dropped_positions = np.setdiff1d(np.arange(value.shape[d]), kept_positions)
@@ -158,8 +165,7 @@ class Sub:
                 masked_value.index_fill_(d, places, 0)
             return masked_value
 
-        masked_values = ChangedValues(self.trial.values, mask)
-        return distance(self.trial.forward(masked_values), self.outputs)
+        return distance(self.trial.forward(masked), self.outputs)
 
     def from_reordered(self) -> float:
         """How far its outputs move when the units that it keeps change places."""
@@ -171,7 +177,7 @@ class Sub:
         tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
         original_data = [tensor.data for _, tensor in tensors]
         for name, tensor in tensors:
-            tensor.data = copy_part(other, name, self.trial.values[name])
+            tensor.data = copy_part(other, name, self.trial.values(name))
         settle_spectral_norms(self.module)
         gap = distance(self.outputs, self._run())
         for (_, tensor), data in zip(tensors, original_data, strict=True):

@@ -23,7 +23,6 @@ from torch.nn import functional
 from torch.nn.modules import module as global_hooks
 from torch.overrides import TorchFunctionMode
 
-from submodel.model.axes.advice import source_line
 from submodel.model.axes.number import (
     Attribute,
     Comparison,
@@ -37,6 +36,7 @@ from submodel.model.axes.number import (
     multiply,
     number_of,
 )
+from submodel.model.axes.record import source_line
 
 SizePlace = tuple[int, Tensor, int, bool]
 """An integer, the tensor and its dimension that it makes; or, if true, the groups of it."""

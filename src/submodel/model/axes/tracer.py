@@ -25,10 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from submodel.errors import ConfigError
-from submodel.model.axes.advice import Reason, is_natural, source_line
-from submodel.model.axes.assemble import Overrides, assemble
+from submodel.model.axes.assemble import Overrides, assemble, unify_equal_sizes
 from submodel.model.axes.declare import Axes
-from submodel.model.axes.equal_sizes import unify_equal_sizes
 from submodel.model.axes.forward import (
     isolate,
     outputs_of,
@@ -42,10 +40,9 @@ from submodel.model.axes.layout import Along, FixedPart, Layout
 from submodel.model.axes.number import NumberLog
 from submodel.model.axes.number_watch import watch_numbers
 from submodel.model.axes.reach import alias_problem, copied_aliases
-from submodel.model.axes.record import Record
+from submodel.model.axes.record import Reason, Record, is_natural, source_line
 from submodel.model.axes.rules.call import OperatorWatch
-from submodel.model.axes.trial import Example
-from submodel.model.axes.verify import verify_on
+from submodel.model.axes.verify import Example, verify_on
 from submodel.model.inputs import Inputs, as_tensors
 
 

@@ -3,22 +3,33 @@
 That holds exactly when dimensions are coupled as they should be, whatever the model computes with
 them, so it checks axes that were traced as well as axes that were declared. It cannot tell that
 more could be cut.
+
+A `Trial` runs a module with other values in its tensors. A large model fills the memory as it is:
+while it runs with trial values, its parameters have their shapes and types and no memory, and each
+operator that reads one gets the values of that one, which are gone after it. What cannot be done
+like this (parameters that a forward writes to, or reads past torch's operators) is noticed, and the
+module gets all its values at once.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
 from submodel.model.axes.declare import CLASSES, Axes
+from submodel.model.axes.forward import isolate, outputs_of, run, weights_of
+from submodel.model.axes.keep import DispatchMode, Memory, copy_with, is_large, keep_shared
 from submodel.model.axes.layout import Indices
-from submodel.model.axes.trial import ChangedValues, Example, Outputs, Trial, distance, double
+from submodel.model.axes.record import storage
 from submodel.model.inputs import Inputs
-from submodel.randomness import generator
+from submodel.randomness import generator, key
 
 TOLERANCE = {
     torch.float64: 1e-7,
@@ -34,6 +45,292 @@ SMALL = 8
 
 class AxesError(SubmodelError):
     """Axes that do not fit the model."""
+
+
+Values = Callable[[str], Tensor]
+"""The value of a tensor, by its name: made when it is asked for, and not to be written to."""
+
+
+class OnDemand(DispatchMode):
+    """In here the parameters of a module have other values, each while an operator reads it.
+
+    >>> net = nn.Linear(2, 1, bias=False)
+    >>> with torch.no_grad(), OnDemand({"weight": net.weight}, lambda name: torch.ones(1, 2)):
+    ...     net(torch.ones(2))
+    tensor([2.])
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], values: Values) -> None:
+        super().__init__()
+        self._parameters, self._values = parameters, values
+        self._names: dict[int, tuple[str, tuple[int, ...]]] = {}
+        self._rooms: list[Tensor] = []
+        self._original_data: list[tuple[nn.Parameter, Tensor]] = []
+
+    def __enter__(self) -> OnDemand:
+        for name, parameter in self._parameters.items():
+            if any(parameter is other for other, _ in self._original_data):
+                continue  # under another name
+            self._original_data.append((parameter, parameter.data))
+            value_type = self._values(name).dtype
+            room = torch.full((), torch.nan, dtype=value_type, device=parameter.device)
+            self._rooms.append(room)
+            self._names[storage(room)] = (name, tuple(parameter.shape))
+            parameter.data = room.expand(parameter.shape)
+        return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for parameter, data in self._original_data:
+            parameter.data = data
+
+    def _see(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return func(*args, **keywords)  # whoever keeps it keeps no values; reading it fills it
+        if func._schema.is_mutable:
+            for place, argument in enumerate(func._schema.arguments):
+                value = args[place] if place < len(args) else keywords.get(argument.name)
+                if argument.is_write and any(self._is_room(item) for item in _items(value)):
+                    raise NotOnDemandError(f"{func} writes to a parameter")
+        return func(
+            *map(self._with_values, args), **{k: self._with_values(v) for k, v in keywords.items()}
+        )
+
+    def _is_room(self, value: Any) -> bool:
+        is_plain = isinstance(value, Tensor) and value.layout is torch.strided
+        return is_plain and storage(value) in self._names
+
+    def _with_values(self, value: Any) -> Any:
+        """The argument of an operator, with values where it has none."""
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._with_values, value))
+        if not self._is_room(value):
+            return value
+        name, shape = self._names[storage(value)]
+        if tuple(value.shape) != shape:
+            raise NotOnDemandError(f"{name} is read as another shape")
+        return self._values(name)
+
+
+class NotOnDemandError(RuntimeError):
+    """A model that needs all its values at once."""
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+Outputs = Callable[[Any], Any]
+"""What of a model's result counts."""
+
+
+class Trial:
+    """A module whose tensors hold values of the scale that keeps signals alive.
+
+    Fresh layers of zeros or ones, or a branch that starts at a millionth, would hide a mistake. If
+    no output is finite then, the values are the module's own.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        inputs: Inputs,
+        outputs: Outputs | None,
+        convert: Callable[[Any], Any],
+    ) -> None:
+        self.module, self.inputs, self.outputs = module, convert(inputs), outputs
+        self.weights = weights_of(module)
+        self._is_large = is_large(module)
+        for is_lively in (True, False):
+            self.values = trial_values(self.weights, convert, self._is_large, is_lively)
+            self.before = self.forward(self.values)
+            if self.finite:
+                break
+
+    @property
+    def finite(self) -> bool:
+        """Whether every output of the module holds finite values."""
+        return all(bool(r.isfinite().any()) for r in self.before if r.numel())
+
+    def forward(self, values: Values) -> list[Tensor]:
+        """What the module gives out with these values in its tensors."""
+        if self._is_large:
+            # whatever the reason is that it fails, it will show again with the values in place
+            with contextlib.suppress(Exception), self.offering(values) as running:
+                results = self.results(running)
+                if not any(r.is_floating_point() and bool(r.isnan().any()) for r in results):
+                    return results
+        with self.offering(values, at_once=True) as running:
+            return self.results(running)
+
+    @contextlib.contextmanager
+    def offering(self, values: Values, at_once: bool = False) -> Iterator[nn.Module]:
+        """A copy of the module that has other values; large ones only when they are read."""
+        on_demand = self._is_large and not at_once
+        own = {  # clones: a forward may write to them
+            name: tensor if on_demand and isinstance(tensor, nn.Parameter) else values(name).clone()
+            for name, tensor in self.weights.items()
+        }
+        running = copy_with(self.module, own)
+        parameters = dict(running.named_parameters(remove_duplicate=False))
+        with (
+            keep_shared(self.module, running) as shared,
+            _exchange(self.weights, values, {id(tensor) for tensor in shared}),
+            OnDemand(parameters, values) if on_demand else contextlib.nullcontext(),
+        ):
+            yield running
+
+    def results(self, module: nn.Module) -> list[Tensor]:
+        """The outputs of a module to throw away; if it leaves a state, of a second call too."""
+        with isolate(module, ours=True):
+            memory = Memory(module)
+            results = outputs_of(run(module, self.inputs), self.outputs)
+            results = [result.detach().clone() for result in results]
+            if memory.has_changed():
+                again = outputs_of(run(module, self.inputs), self.outputs)
+                results += [result.detach().clone() for result in again]
+            return results
+
+
+@contextlib.contextmanager
+def _exchange(
+    tensors: Mapping[str, Tensor], values: Values, which: Collection[int]
+) -> Iterator[None]:
+    """Those of the tensors that have these ids hold other values in here."""
+    original_data = [(tensor, tensor.data) for tensor in tensors.values() if id(tensor) in which]
+    try:
+        for name, tensor in tensors.items():
+            if id(tensor) in which:
+                tensor.data = values(name).clone()
+        yield
+    finally:
+        for tensor, data in original_data:
+            tensor.data = data
+
+
+def trial_values(
+    weights: Mapping[str, Tensor], convert: Callable[[Any], Any], is_large: bool, is_lively: bool
+) -> Values:
+    """The values of a trial; those of smaller models are kept, as every forward asks for all.
+
+    Args:
+        weights: the module's tensors, by all their names.
+        convert: to another precision.
+        is_large: whether values are made anew whenever they are asked for.
+        is_lively: whether the values are of the scale that keeps signals alive, or the module's.
+    """
+    first: dict[int, str] = {}  # a tensor of several names has one value
+    names = {name: first.setdefault(id(t), name) for name, t in weights.items()}
+    # the values of now, whatever the module's tensors hold meanwhile
+    data = {name: weights[name].detach() for name in first.values()}
+    factors: dict[str, float | None] = {}
+
+    def make(name: str) -> Tensor:
+        value: Tensor = convert(data[name])
+        if not is_lively:
+            return value
+        if name not in factors:
+            factors[name] = _factor(value)
+        factor = factors[name]
+        return _lively(name, value) if factor is None else value * factor
+
+    kept = make if is_large else cache(make)
+    return lambda name: kept(names[name])
+
+
+class Example:
+    """An example input of a module, with trials of both in their own and in double precision."""
+
+    def __init__(self, module: nn.Module, inputs: Inputs, outputs: Outputs | None = None) -> None:
+        self.module, self.inputs, self.outputs = module, inputs, outputs
+
+    @cached_property
+    def plain(self) -> Trial:
+        """With values of the types that the module has."""
+        return self._trial(lambda value: value)
+
+    @cached_property
+    def double(self) -> Trial:
+        """In double precision: it tells a mistake from rounding errors that a net amplifies."""
+        with double():
+            return self._trial(as_double)
+
+    def _trial(self, convert: Callable[[Any], Any]) -> Trial:
+        with torch.no_grad():
+            return Trial(self.module, self.inputs, self.outputs, convert)
+
+
+def _factor(value: Tensor) -> float | None:
+    """What brings weights that differ to the scale at which every unit matters."""
+    is_plain = value.is_floating_point() and value.layout is torch.strided
+    if not is_plain or value.numel() < 2 or value.dim() < 2 or value.min() == value.max():
+        return None
+    size = value.float().square().mean().sqrt().item()
+    return math.sqrt(value.shape[0] / value.numel()) / size if math.isfinite(size) else None
+
+
+def _lively(name: str, value: Tensor) -> Tensor:
+    """Weights of the same kind, at which every unit matters and no two are alike."""
+    if not value.is_floating_point() or value.numel() == 0 or value.layout is not torch.strided:
+        return value
+    if value.numel() == 1:
+        return value if value.item() else torch.full_like(value, 0.5)
+    random = torch.Generator().manual_seed(key(0, "verify", name) % 2**63)
+    if value.dim() > 1:
+        scale = math.sqrt(value.shape[0] / value.numel())
+        return (torch.randn(value.shape, generator=random) * scale).to(value)
+    if value.min() != value.max():
+        return value
+    return (torch.rand(value.shape, generator=random) + (0.5 if value[0] else -0.5)).to(value)
+
+
+@contextlib.contextmanager
+def double() -> Iterator[None]:
+    """Constants made in here have double precision."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def as_double(value: Any) -> Any:
+    """The same values in double precision, in nested containers too."""
+    if isinstance(value, Tensor):
+        return value.double() if value.is_floating_point() else value
+    if isinstance(value, Mapping):
+        return {key: as_double(item) for key, item in value.items()}
+    return type(value)(map(as_double, value)) if type(value) in (list, tuple) else value
+
+
+def distance(before: list[Tensor], after: list[Tensor]) -> float:
+    """The largest difference between outputs, relative to the largest value of each.
+
+    It is infinite if they differ in number, in shape, or in what is finite.
+
+    >>> distance([torch.tensor([2.0, 4.0])], [torch.tensor([2.0, 3.0])])
+    0.25
+    """
+    if len(before) != len(after):
+        return math.inf
+    farthest = 0.0
+    for old, new in zip(before, after, strict=True):
+        if old.shape != new.shape or old.dtype != new.dtype:
+            return math.inf
+        if not (old.is_floating_point() or old.is_complex()):
+            if not torch.equal(old, new):
+                return math.inf
+            continue
+        finite = old.isfinite()
+        if not torch.equal(finite, new.isfinite()):
+            return math.inf
+        gap, scale = (new - old)[finite].abs(), old[finite].abs()
+        if gap.numel() and (largest := gap.max().item()) > 0:
+            farthest = max(farthest, largest / size if (size := scale.max().item()) else math.inf)
+    return farthest
 
 
 def verify(
@@ -90,17 +387,16 @@ def _guilty(trial: Trial, axes: Axes) -> list[str]:
     return []
 
 
-def _permute(
-    values: Mapping[str, Tensor], axes: Axes, units: Mapping[str, Indices]
-) -> Mapping[str, Tensor]:
-    def permute(name: str, value: Tensor) -> Tensor:
+def _permute(values: Values, axes: Axes, units: Mapping[str, Indices]) -> Values:
+    def permuted(name: str) -> Tensor:
+        value = values(name)
         for d, layout in enumerate(axes.layouts.get(name, ())):
             if any(axis in units for axis in layout.axes()):
                 order = torch.from_numpy(layout.indices(units)).to(value.device)
                 value = value.index_select(d, order)
         return value
 
-    return ChangedValues(values, permute)
+    return permuted
 
 
 def _differ(before: list[Tensor], after: list[Tensor], classes: Indices | None) -> bool:

@@ -1,15 +1,18 @@
 """Building the small module of a cut."""
 
 from submodel.model.build.layers import LayerCut, resizes
-from submodel.model.build.module import build_module, sharing, skeleton, to_device
-from submodel.model.build.tensors import (
+from submodel.model.build.module import (
+    build_module,
     can_release,
     fill_local,
     load,
     load_local,
     local_of,
     release,
+    sharing,
+    skeleton,
     tensors_of,
+    to_device,
     without_values,
 )
 

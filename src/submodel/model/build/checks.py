@@ -21,7 +21,6 @@ from torch.nn.modules import module as global_hooks
 
 from submodel.errors import ConfigError, SubmodelError
 from submodel.model.axes import CLASSES, Axes
-from submodel.model.axes.advice import failing_line
 from submodel.model.axes.forward import (
     ForwardError,
     innermost,
@@ -33,8 +32,8 @@ from submodel.model.axes.forward import (
 from submodel.model.axes.keep import DispatchMode
 from submodel.model.axes.layout import Units
 from submodel.model.axes.reach import HeldItem, alias_problem, copied_aliases, reach
-from submodel.model.axes.record import storage
-from submodel.model.axes.trial import Outputs
+from submodel.model.axes.record import failing_line, storage
+from submodel.model.axes.verify import Outputs
 from submodel.model.cut import Cut, UnitCut
 from submodel.model.inputs import Inputs
 
@@ -157,20 +156,16 @@ class Reads(DispatchMode, Generic[_T]):
         note: Callable[[_T], object],
         key: Callable[[Tensor], int] = storage,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._memories, self._note, self._key = memories, note, key
 
-    def __torch_dispatch__(
-        self,
-        func: torch._ops.OpOverload,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+    def _see(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Any:
-        for tensor in _tensors((*args, *(kwargs or {}).values())):
+        for tensor in _tensors((*args, *keywords.values())):
             if tensor.layout is torch.strided and (key := self._key(tensor)) in self._memories:
                 self._note(self._memories[key])
-        return func(*args, **(kwargs or {}))
+        return super()._see(func, args, keywords)
 
 
 def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:

@@ -11,8 +11,7 @@ from torch import nn
 
 from submodel.errors import ConfigError
 from submodel.model.registry import MODELS
-from submodel.model.zoo.adapters import add_adapters, fold_adapters, only_ranks
-from submodel.model.zoo.low_rank import factorised
+from submodel.model.zoo.low_rank import add_adapters, factorised, fold_adapters, only_ranks
 
 __all__ = [
     "ModelContext",

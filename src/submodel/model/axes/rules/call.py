@@ -5,7 +5,7 @@ A rule is a function of one `Call`, entered into a table by `rule`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -194,17 +194,12 @@ class OperatorWatch(DispatchMode):
     """Applies the rule of every operator that runs."""
 
     def __init__(self, record: Record) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.record = record
 
-    def __torch_dispatch__(
-        self,
-        func: torch._ops.OpOverload,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+    def _see(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Any:
-        keywords = kwargs or {}
         rule = _rule(func)
         if rule is None:
             result = self._decompose(func, args, keywords)
@@ -220,7 +215,7 @@ class OperatorWatch(DispatchMode):
         return result
 
     def _decompose(
-        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """What an operator without a rule computes, by operators that may have one."""
         if func._schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags:

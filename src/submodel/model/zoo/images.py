@@ -1,5 +1,6 @@
-"""Pre-activation ResNet for small images (He et al. 2016), as HeteroFL, FedRolex and the paper use.
+"""Nets for images: a perceptron, a small convolutional net, and pre-activation ResNets.
 
+The ResNets (He et al. 2016) are those for small images that HeteroFL, FedRolex and the paper use.
 Batch norm is static. All widths follow from the first: w, 2 w, 4 w, 8 w.
 
 With ``scaler`` every convolution is followed by a `Scaler`. It makes little difference here: what
@@ -11,6 +12,7 @@ with eps = 1e-5 logits move by 4e-5, and gradients by 1 to 2 %, as some ReLUs sw
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from pydantic import Field
@@ -20,6 +22,83 @@ from torch.nn import functional
 from submodel.model.norm import Scaler, StaticBatchNorm
 from submodel.model.zoo import ModelContext, allocating
 from submodel.options import Count, Section
+
+
+def mlp(inputs: Sequence[int], classes: int, width: int) -> nn.Sequential:
+    """Two hidden layers of equal width."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(math.prod(inputs), width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, classes),
+    )
+
+
+class Mlp:
+    """The net as a component."""
+
+    class Options(Section):
+        """The keys of ``mlp``."""
+
+        width: Count = Field(128, description="of both hidden layers")
+
+    @classmethod
+    def configured(cls, options: Options, context: ModelContext) -> nn.Module:
+        """For inputs of any shape."""
+        with allocating(options.width):
+            return mlp(context.inputs, context.classes, options.width)
+
+
+def cnn(inputs: Sequence[int], classes: int, width: int, scaler: bool = False) -> nn.Sequential:
+    """Two normalised convolutions with pooling and one hidden layer: widths w, 2 w, 4 w.
+
+    Args:
+        inputs: channels, rows and columns of an image.
+        classes: how many.
+        width: channels of the first convolution.
+        scaler: whether what enters a linear layer is divided by the capacity while training, so
+            that sums over a share of the units are as large as those over all. Convolutions need
+            none: the norms after them divide by any scale.
+    """
+    channels, height, columns = inputs
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 3, padding=1, bias=False),
+        StaticBatchNorm(width),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(width, 2 * width, 3, padding=1, bias=False),
+        StaticBatchNorm(2 * width),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        *([Scaler()] if scaler else []),
+        nn.Linear(2 * width * (height // 4) * (columns // 4), 4 * width),
+        nn.ReLU(),
+        *([Scaler()] if scaler else []),
+        nn.Linear(4 * width, classes),
+    )
+
+
+class Cnn:
+    """The net as a component."""
+
+    class Options(Section):
+        """The keys of ``cnn``."""
+
+        width: Count = Field(32, description="channels of the first convolution")
+        scaler: bool = Field(
+            False, description="divide by the capacity before each linear layer while training"
+        )
+
+    @classmethod
+    def configured(cls, options: Options, context: ModelContext) -> nn.Module:
+        """For images that two poolings leave a pixel of."""
+        inputs = context.images("cnn", least=4)
+        with allocating(options.width):
+            return cnn(inputs, context.classes, options.width, options.scaler)
+
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 """The number of blocks in each of the four stages, by depth."""
