@@ -17,7 +17,7 @@ from submodel.data import dataset
 from submodel.data.examples import About
 from submodel.errors import ConfigError
 from submodel.model.travel import size_in_bytes
-from submodel.prepare.model_context import context_of
+from submodel.prepare.findings import context_of
 from submodel.prepare.parts import make_module
 from submodel.prepare.setup import prepare
 from submodel.runs.folder import RunFolder

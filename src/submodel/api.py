@@ -30,8 +30,8 @@ from submodel.model.build.module import Factory, Resize
 from submodel.model.cut import UnitCut
 from submodel.model.inputs import as_tensors
 from submodel.prepare.engine import check_engine
-from submodel.prepare.from_python import as_own
-from submodel.prepare.selection import Selector
+from submodel.prepare.findings import Selector
+from submodel.prepare.problems import as_own
 from submodel.runs.callbacks import Callback, CallbackGuard, OnRound, Tell
 from submodel.runs.callbacks.progress import Progress, run_html
 from submodel.runs.folder import RunFolder

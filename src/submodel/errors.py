@@ -44,9 +44,15 @@ class ConfigError(SubmodelError):
     name: too long
     """
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
         super().__init__("\n".join(self.problems))
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """Raise `ConfigError` if there are any problems."""
+    if problems:
+        raise ConfigError(problems)
 
 
 class DataError(SubmodelError):

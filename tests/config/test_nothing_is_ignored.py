@@ -14,7 +14,7 @@ from submodel.config.reading import section_class
 from submodel.errors import ConfigError
 from submodel.options import compose
 from submodel.plugins import Kind
-from submodel.prepare.processes import choose_engine
+from submodel.prepare.engine import choose_engine
 from submodel.prepare.setup import prepare
 from tests.pins import errors
 from tests.support.commands import Command

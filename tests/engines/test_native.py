@@ -27,8 +27,7 @@ from submodel.engines.select import native_refusal
 from submodel.errors import ConfigError
 from submodel.model.norm import Scaler, StaticBatchNorm, set_rate
 from submodel.model.zoo.images import cnn
-from submodel.prepare.engine import make_engine
-from submodel.prepare.processes import choose_engine
+from submodel.prepare.engine import choose_engine, make_engine
 from submodel.prepare.setup import prepare
 from tests.support.common import tiny_images
 from tests.support.engines import native_engine, setup_of, tasks_of, updates

@@ -30,8 +30,8 @@ def traced_modules(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
         modules.append(module)
         return trace(module, *arguments, **keywords)
 
-    monkeypatch.setattr("submodel.prepare.axes.trace", watch)
-    monkeypatch.setattr("submodel.prepare.built_in._findings", {})
+    monkeypatch.setattr("submodel.prepare.parts.trace", watch)
+    monkeypatch.setattr("submodel.prepare.findings._findings", {})
     return modules
 
 

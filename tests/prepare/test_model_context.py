@@ -8,7 +8,7 @@ from torch import Tensor
 
 from submodel.config import Config
 from submodel.data import dataset
-from submodel.prepare.model_context import context_of
+from submodel.prepare.findings import context_of
 from submodel.prepare.objective import make_task
 from submodel.tasks.base import task_for
 

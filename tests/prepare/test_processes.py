@@ -9,7 +9,7 @@ import pytest
 
 from submodel.config import parse
 from submodel.engines.estimate import Estimate, exchange_seconds
-from submodel.prepare import processes
+from submodel.prepare.engine import choose_engine
 from submodel.prepare.setup import prepare
 
 CASE: dict[str, Any] = {
@@ -36,7 +36,7 @@ def test_processes_are_chosen_where_they_save_more_than_they_exchange(
 
     def choice(rounds: int) -> str:
         config = parse(CASE | {"train": {"rounds": rounds}})
-        return str(processes.choose_engine(config, prepare(config)).engine.name)
+        return str(choose_engine(config, prepare(config)).engine.name)
 
     # of 100 s of work 50 are saved, which must be 30 more than what rounds of 2 ms take
     assert (choice(1000), choice(20_000)) == ("torchrun", "local")

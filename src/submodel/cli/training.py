@@ -46,10 +46,9 @@ def _train(
     """
     from submodel.engines.processes.group import ProcessGroup, in_process_group
     from submodel.heap import give_back
-    from submodel.prepare.engine import check_engine
+    from submodel.prepare.engine import check_engine, choose_engine
     from submodel.prepare.findings import findings_of, pass_on, passed_findings
     from submodel.prepare.objective import keep_clients
-    from submodel.prepare.processes import choose_engine
     from submodel.prepare.setup import prepare
     from submodel.runs.loop import Interruption, run_rounds
     from submodel.runs.training import Training
@@ -100,8 +99,7 @@ def _say_preparing(text: str) -> None:
 
 def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
     """Say what a run would take; the folder is not made."""
-    from submodel.prepare.engine import check_engine
-    from submodel.prepare.processes import choose_engine
+    from submodel.prepare.engine import check_engine, choose_engine
     from submodel.prepare.setup import prepare
     from submodel.report.tables import (
         cost_rows,

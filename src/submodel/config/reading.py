@@ -70,7 +70,7 @@ def read(path: str | Path | None, settings: Sequence[str] = (), of_run: bool = F
     except ConfigError as error:
         raise ConfigError([where + problem for problem in error.problems]) from None
     except UnreadableError as error:
-        raise ConfigError([f"{where}{error}"]) from None
+        raise ConfigError(f"{where}{error}") from None
 
 
 def parse(values: Mapping[str, Any]) -> Config:
@@ -109,7 +109,7 @@ def override(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
             inner = table.get(part, {})
             if not isinstance(inner, dict):
                 what = shorten(".".join(path[: depth + 1]))
-                raise ConfigError([f"--set {shorten(text)}: {what} is not a table"])
+                raise ConfigError(f"--set {shorten(text)}: {what} is not a table")
             table[part] = dict(inner)
             table = table[part]
         table[path[-1]] = value
@@ -120,7 +120,7 @@ def _setting(text: str) -> tuple[list[str], Any]:
     """Read one ``key.path=value``; the value is TOML, or a plain word."""
     path, sign, value = text.partition("=")
     if not sign or not path.strip():
-        raise ConfigError([f"--set {shorten(text)}: want key.path=value"])
+        raise ConfigError(f"--set {shorten(text)}: want key.path=value")
     try:
         table = read_toml(f"x = {value}")
     except ConfigError:
@@ -268,7 +268,7 @@ def _whose(where: Sequence[str | int], values: Mapping[str, Any]) -> str:
 def read_toml(text: str) -> dict[str, Any]:
     """The tables of a TOML text; `ConfigError` says what is wrong with it."""
     if len(text) > MOST_BYTES:
-        raise ConfigError([f"larger than {MOST_BYTES:,} characters"])
+        raise ConfigError(f"larger than {MOST_BYTES:,} characters")
     dots = depth = 0
     for token in TOKEN.finditer(text):
         sign = token[0]
@@ -278,11 +278,11 @@ def read_toml(text: str) -> dict[str, Any]:
             dots = 0
         depth += (sign in ("[", "{")) - (sign in ("]", "}"))
         if dots >= _LONGEST_NAME or depth > _DEEPEST:
-            raise ConfigError(["not valid TOML: nested too deeply"])
+            raise ConfigError("not valid TOML: nested too deeply")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # of TOML, and of numbers that are too long
-        raise ConfigError([f"not valid TOML: {shorten(str(error))}"]) from None
+        raise ConfigError(f"not valid TOML: {shorten(str(error))}") from None
 
 
 def check_bounds(values: object) -> None:
@@ -294,14 +294,14 @@ def check_bounds(values: object) -> None:
         count += 1
         if depth > _DEEPEST or count > _MOST_VALUES:
             what = "nested too deeply" if depth > _DEEPEST else f"more than {_MOST_VALUES:,} values"
-            raise ConfigError([f"{shorten(path)}: {what}"])
+            raise ConfigError(f"{shorten(path)}: {what}")
         if isinstance(value, str) and not _is_text(value):
-            raise ConfigError([f"{shorten(path)}: {show_value(value)} is not text"])
+            raise ConfigError(f"{shorten(path)}: {show_value(value)} is not text")
         if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-            raise ConfigError([f"{shorten(path)}: a number of {value.bit_length():,} bits"])
+            raise ConfigError(f"{shorten(path)}: a number of {value.bit_length():,} bits")
         for name, inner in items_of(value):
             if isinstance(name, str) and not _is_text(name):
-                raise ConfigError([f"{shorten(path)}: {show_value(name)} is not text"])
+                raise ConfigError(f"{shorten(path)}: {show_value(name)} is not text")
             step = f"[{name}]" if isinstance(name, int) else f".{shorten(str(name))}"
             waiting.append((f"{path}{step}".lstrip("."), depth + 1, inner))
 

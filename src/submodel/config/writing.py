@@ -75,7 +75,7 @@ def to_toml(config: Config) -> str:
     """The resolved configuration as TOML; unset keys are left out."""
     values = config.model_dump(exclude_none=True)
     if bad := _unwritable(values):
-        raise ConfigError([f"{bad} cannot be written to a file of TOML"])
+        raise ConfigError(f"{bad} cannot be written to a file of TOML")
     notes = [
         f"# {key} = {name!r}: given in Python, where no file can name it; the run goes on there "
         "alone, where it is given again\n"

@@ -56,13 +56,17 @@ from submodel.model.build import build_module, fill_local, load, skeleton, tenso
 from submodel.model.inputs import first_column
 from submodel.model.meta import Shapes
 from submodel.model.norm import pool_moments
-from submodel.prepare.assembly import assemble_setup
-from submodel.prepare.axes import find_axes, only_cut_ranks
-from submodel.prepare.built_in import identify
+from submodel.prepare.findings import identify, logits_of, select_outputs
 from submodel.prepare.fit import cross_entropy_options
 from submodel.prepare.objective import make_task
-from submodel.prepare.parts import as_low_rank, make_module, make_scheme
-from submodel.prepare.selection import logits_of, select_outputs
+from submodel.prepare.parts import (
+    as_low_rank,
+    assemble_setup,
+    find_axes,
+    make_module,
+    make_scheme,
+    only_cut_ranks,
+)
 
 _log = logging.getLogger(__name__)
 Label = Annotated[int, Field(ge=0, lt=1 << 53)]

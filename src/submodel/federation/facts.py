@@ -22,8 +22,7 @@ from submodel.federation.encoding import encoding_fingerprint, encoding_values
 from submodel.federation.wire import PositiveInteger, WireError, read_as
 from submodel.model.inputs import Inputs, columns, first_column, from_columns
 from submodel.model.zoo import ModelContext
-from submodel.prepare.model_context import context_of
-from submodel.prepare.selection import selection_of
+from submodel.prepare.findings import context_of, selection_of
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,14 @@
-"""Whether a model, data and a loss fit together: tried on a few examples before anything runs."""
+"""Whether model, data, loss and scheme fit together: tried before anything runs.
+
+A few examples, every capacity once; a scheme of somebody else is asked for masks.
+"""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,20 +16,34 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
+from submodel.algorithm.dispatch import knowledge_of
+from submodel.algorithm.rounds import initial_state
+from submodel.algorithm.types import Setup
+from submodel.config import Config
 from submodel.data import Dataset, Examples
 from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.model.axes import Axes
 from submodel.model.axes.forward import ForwardError, innermost, isolate, refuse_kinds, run
 from submodel.model.axes.record import failing_line
+from submodel.model.build import build_module
+from submodel.model.build.checks import OutputCheck
+from submodel.model.cut import WHOLE, Cut
 from submodel.model.inputs import Inputs, call, columns, from_columns, take_rows
 from submodel.model.travel import constant_names
+from submodel.prepare.findings import BuiltIn, find_once, is_large
+from submodel.prepare.parts import capacity_shares
 from submodel.randomness import seed_torch
+from submodel.schemes import Draw, Random, Scheme, Static, draw_mask
+from submodel.schemes.base import check_members
+from submodel.schemes.draw import draw_units
 from submodel.tasks.loss import NO_LABEL, Loss, TokenCrossEntropy, smoothing_of, value_of
 from submodel.tasks.metrics import BatchMetric
 
 _FEW = 2  # examples that a trial takes
 _MOST = 64  # where two are too few
 _ROWS = 1 << 16
+_CERTAINTY = 30.0
+"""Units that are expected over the draws: e^-30 is the chance of none if each is independent."""
 
 
 def check_kinds(module: object, data: object, loss: object) -> None:
@@ -85,7 +104,7 @@ def check_model(module: nn.Module) -> None:
     parameters = dict(module.named_parameters())
     if lazy := [name for name, p in parameters.items() if is_lazy(p)]:
         raise ConfigError(
-            [f"model: {lazy[0]} has no shape yet; run the module once, as model(x[:2]), before"]
+            f"model: {lazy[0]} has no shape yet; run the module once, as model(x[:2]), before"
         )
     problems = []
     if not parameters:
@@ -125,20 +144,14 @@ def check_fit(module: nn.Module, data: Dataset, loss: Loss) -> None:
         _check_part(module, data, data.test, loss, "test")
 
 
-def check_step(
+def _check_step(
     small: nn.Module, data: Dataset, loss: Loss, batch_size: int | None, axes: Axes
 ) -> None:
     """Raise unless a sub-model takes a training step: forward and backward, in training mode.
 
     Code may fail there alone: a layer that evaluation never runs was not traced, so that its
-    weights are whole.
-
-    Args:
-        small: of the smallest capacity; it is not the same afterwards.
-        data: of the run.
-        loss: of the run.
-        batch_size: that of training; where two examples are too few, as many are tried.
-        axes: of the model.
+    weights are whole. Where two examples are too few, a batch of training is tried. The sub-model
+    is not the same afterwards.
     """
     if any(p.is_meta for p in small.parameters()) or len(data.train) < _FEW:
         return
@@ -154,14 +167,12 @@ def check_step(
         if (error := _step_error(small, data.train.take(slice(_FEW)), loss)) is not None:
             batch = data.train.take(slice(min(batch_size or _MOST, _MOST)))
             if _step_error(small, batch, loss) is not None:
-                raise ConfigError([_step_problem(small, error, axes)]) from error
+                raise ConfigError(_step_problem(small, error, axes)) from error
     for name, before in constants.items():
         if not torch.equal(small.get_buffer(name), before):
             raise ConfigError(
-                [
-                    f"model: {name} holds a value that is not finite, and training changes it, so "
-                    "that clients' values have no mean; let it begin with a finite value"
-                ]
+                f"model: {name} holds a value that is not finite, and training changes it, so "
+                "that clients' values have no mean; let it begin with a finite value"
             )
 
 
@@ -227,10 +238,8 @@ def _check_part(module: nn.Module, data: Dataset, part: Examples, loss: Loss, na
             )
     if not value.requires_grad:
         raise ConfigError(
-            [
-                "loss: it does not depend on the model's parameters; something is detached, "
-                "turned into a number, or computed under no_grad"
-            ]
+            "loss: it does not depend on the model's parameters; something is detached, "
+            "turned into a number, or computed under no_grad"
         )
     _check_extremes(module, part.x, name)
 
@@ -240,11 +249,7 @@ def metric_problems(
 ) -> dict[str, str]:
     """Why metrics cannot be had from the model's outputs, by name; those that can are not named.
 
-    Args:
-        module: the model.
-        examples: of the test part.
-        metrics: all of the task.
-        count: how many examples are tried, beside the one with the largest label.
+    So many examples of the test part are tried, beside the one with the largest label.
     """
     y, places = examples.y, [*range(min(count, len(examples)))]
     if y.dim() == 1 and not y.is_floating_point():
@@ -270,10 +275,8 @@ def _outputs(module: nn.Module, x: Inputs, name: str) -> Tensor:
         raise ForwardError(f"{name} data: {error}") from error.__cause__
     if not isinstance(outputs, Tensor):
         raise ConfigError(
-            [
-                f"model: its forward returns a {type(outputs).__name__}; training needs one tensor "
-                "of outputs: outputs=lambda returned: ... selects it"
-            ]
+            f"model: its forward returns a {type(outputs).__name__}; training needs one tensor "
+            "of outputs: outputs=lambda returned: ... selects it"
         )
     return outputs
 
@@ -284,10 +287,8 @@ def _check_labels(outputs: Tensor, y: Tensor, data: Dataset, name: str) -> None:
         raise DataError("class labels: all are 0; the cross-entropy needs at least two classes")
     if data.classes is not None and outputs.dim() != 2:
         raise ConfigError(
-            [
-                f"model: its outputs have the shape {tuple(outputs.shape)} for {_FEW} examples; "
-                "class labels need one output for each class, (examples, classes)"
-            ]
+            f"model: its outputs have the shape {tuple(outputs.shape)} for {_FEW} examples; "
+            "class labels need one output for each class, (examples, classes)"
         )
     if y.is_floating_point() or outputs.dim() < 2:
         return  # probabilities, or something that the loss itself will refuse
@@ -351,9 +352,7 @@ def _loss(loss: Loss, outputs: Tensor, y: Tensor, name: str) -> Tensor:
         description = f"a {type(value).__name__}"
         if isinstance(value, Tensor):
             description = f"a tensor of shape {tuple(value.shape)}"
-        raise ConfigError(
-            [f"loss: it returns {description}; want a tensor of one number, the mean"]
-        )
+        raise ConfigError(f"loss: it returns {description}; want a tensor of one number, the mean")
     return value
 
 
@@ -413,3 +412,80 @@ def _takes(module: nn.Module, x: Inputs) -> ForwardError | None:
     except ForwardError as error:
         return error
     return None
+
+
+def check_builds(
+    module: nn.Module,
+    axes: Axes,
+    scheme: Scheme,
+    config: Config,
+    data: Dataset,
+    loss: Loss,
+    built_in: BuiltIn | None,
+) -> None:
+    """Raise unless the sub-model of every capacity can be built; the smallest takes a step, too.
+
+    The whole is built, too: its copy must be a model of its own. A scheme that keeps unequal
+    numbers of units is asked for some of its own cuts, as sizes that fit the others need not fit
+    those. Of a built-in model, what was built once in this process is not built again.
+    """
+    outputs = OutputCheck(module, data.example)
+
+    def check(cut: Cut, *, trains: bool = False) -> None:
+        small = build_module(module, cut)
+        outputs.check(small, cut)
+        if trains:
+            _check_step(small, data, loss, config.local.batch_size, axes)
+
+    shares = sorted(capacity_shares(config) - {1.0})
+    is_cut = config.scheme.granularity == "unit" and bool(shares)
+    find_once(built_in, "whole", lambda: check(WHOLE, trains=not is_cut and not is_large(module)))
+    if not is_cut:
+        return
+    shape_keys: set[object] = set()
+    plain = [(Static(), capacity, 0) for capacity in shares]
+    for rule, capacity, client in [*plain, *((scheme, shares[0], n) for n in range(3))]:
+        draw = Draw(config.seed, 0, client)
+        try:
+            cut = draw_units(rule, axes, capacity, draw, least=config.axes.least)
+        except LookupError:  # it looks at the model; then it may draw anything
+            cut = draw_units(Random("bernoulli"), axes, capacity, draw, least=config.axes.least)
+        if cut.shape_key not in shape_keys:
+            is_first = not shape_keys
+            shape_keys.add(cut.shape_key)
+            find_once(built_in, ("cut", cut.shape_key), partial(check, cut, trains=is_first))
+
+
+def try_scheme(setup: Setup) -> None:
+    """Raise unless ``select`` returns a mask for every axis and capacity, and ever holds a unit.
+
+    A single draw may be empty, as Bernoulli draws are. It is asked again as often as makes nothing
+    but empty ones beyond belief. The package's own schemes need not be tried. Of members
+    that go together a scheme defines all or none.
+    """
+    scheme = setup.scheme
+    check_members(scheme)
+    if type(scheme).__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return
+    try:
+        model = knowledge_of(setup, initial_state(setup))
+        clients = setup.population.sample(0)
+        for capacity in sorted(set(setup.population.capacities)):
+            for axis, size in setup.sizes.items():
+                share = max(capacity, setup.least.get(axis, 0.0))
+                for round_ in range(math.ceil(_CERTAINTY / (size * share))):
+                    draw = Draw(setup.seed, round_, clients[0], 0, model)
+                    if draw_mask(scheme, axis, size, share, draw).any():
+                        break
+                else:
+                    raise SubmodelError(
+                        f"scheme {type(scheme).__name__}: capacity {share:g} never holds anything "
+                        f"of axis {axis!r}; select must return a mask that is True somewhere"
+                    )
+    except SubmodelError:
+        raise
+    except Exception as error:  # whatever the scheme's own code raises
+        raise SubmodelError(
+            f"scheme {type(scheme).__name__}: it fails when it is asked for a mask: "
+            f"{type(error).__name__}: {error}"
+        ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 from torch import nn
@@ -12,12 +12,9 @@ from submodel.algorithm.score import BATCH
 from submodel.algorithm.types import Setup
 from submodel.config import Config, parse
 from submodel.data import Dataset, Partition
-from submodel.data.augmentations import Augmentations, AugmentContext
 from submodel.data.partitions import DEFAULT_LABELS, Natural
 from submodel.data.parts import are_labels, count_classes
-from submodel.data.registry import AUGMENTATIONS
 from submodel.errors import ConfigError
-from submodel.options import FreeOptions, Section
 from submodel.prepare.fit import metric_problems, simplify
 from submodel.prepare.parts import split_data
 from submodel.tasks.base import LOSS, TaskContext, TaskKind, task_for
@@ -35,7 +32,7 @@ def make_task(config: Config, data: Dataset, loss: Loss | None = None) -> TaskKi
     section = config.task
     if loss is not None and section.loss is not None:
         raise ConfigError(
-            [f"task.loss: {section.loss!r} is given, and a loss in Python; leave one out"]
+            f"task.loss: {section.loss!r} is given, and a loss in Python; leave one out"
         )
     if loss is None and section.loss is not None:
         loss = LOSSES.find(section.loss).make(section)
@@ -52,16 +49,10 @@ def make_task(config: Config, data: Dataset, loss: Loss | None = None) -> TaskKi
 
 
 def fit_metrics(config: Config, task: TaskKind, module: nn.Module, data: Dataset) -> TaskKind:
-    """The task with the metrics that the model's outputs allow.
+    """The task with the metrics that the model's outputs on its data allow.
 
     Of the task's own metrics others are left out, with a warning; raises `ConfigError` for those
     that the configuration asks for.
-
-    Args:
-        config: may name metrics.
-        task: what is learned.
-        module: the model.
-        data: as the task has it.
     """
     asked = config.task.metrics or ()
     count = _TRIED if all(map(METRICS.is_ours, asked)) else BATCH
@@ -101,20 +92,17 @@ def settle(config: Config, data: Dataset, is_plain: bool, split: bool = True) ->
         is_plain: whether targets are class labels, and the loss their cross-entropy.
         split: whether the data is shared out, and not given as lists of examples.
     """
-    sections: dict[str, Section] = {}
     if config.local.absent_labels == "auto":
         absent: AbsentLabels = "leave_out" if is_plain else "keep"
-        sections["local"] = config.local.model_copy(update={"absent_labels": absent})
-    config = config.model_copy(update=sections)
+        local = config.local.model_copy(update={"absent_labels": absent})
+        config = config.model_copy(update={"local": local})
     return settle_clients(config, data) if split else config
 
 
 def settle_clients(config: Config, data: Dataset) -> Config:
     """The configuration with as many clients as the data names, or as its size allows.
 
-    Args:
-        config: as it was given; a number of clients that it has stays.
-        data: the examples.
+    A number of clients that it has stays.
     """
     config = settle_natural(config, None if data.owners is None else len(data.owners))
     if config.clients.count is not None or config.engine.name == "flower":
@@ -135,9 +123,7 @@ def settle_clients(config: Config, data: Dataset) -> Config:
 def settle_natural(config: Config, owners: int | None) -> Config:
     """The configuration with as many clients as the data names, if it is shared out by them.
 
-    Args:
-        config: as it was given; a number of clients that it has stays.
-        owners: how many clients the data names; None: it names none.
+    A number of clients that it has stays; ``owners`` is None where the data names none.
     """
     partition = config.data.partition
     natural = partition == "natural" or (partition == "auto" and config.data.asks_for_natural)
@@ -156,12 +142,7 @@ def _with_count(config: Config, count: int) -> Config:
 
 
 def keep_clients(config: Config, setup: Setup) -> Config:
-    """The configuration that is saved: with the number of clients where its data is small.
-
-    Args:
-        config: as it was given.
-        setup: made from it.
-    """
+    """The configuration that is saved: with the number of clients where its data is small."""
     population = setup.population
     is_natural = isinstance(getattr(setup.clients, "partition", None), Natural)
     if config.clients.count is not None or is_natural:
@@ -172,13 +153,7 @@ def keep_clients(config: Config, setup: Setup) -> Config:
 
 
 def default_lines(given: Config, settled: Config, partition: Partition) -> list[str]:
-    """The defaults that are others than usual, as ``key = value``, as the data is small.
-
-    Args:
-        given: the configuration as it was given.
-        settled: the same after `settle`.
-        partition: who has which examples.
-    """
+    """The defaults that `settle` made others than usual, as ``key = value``: the data is small."""
     lines = []
     if not isinstance(partition, Natural):
         lines = [
@@ -190,21 +165,3 @@ def default_lines(given: Config, settled: Config, partition: Partition) -> list[
     if labels is not None and labels < DEFAULT_LABELS and given.data.labels_per_client is None:
         lines.append(f"data.labels_per_client = {labels}")
     return lines
-
-
-def make_augmentations(config: Config, data: Dataset) -> Augmentations:
-    """What is done to training batches."""
-    names: Sequence[str] = config.data.augment
-    if not names:
-        return Augmentations()
-    about = data.about
-    black: tuple[float, ...] = ()
-    if about is not None and about.mean:
-        black = tuple(-m / d for m, d in zip(about.mean, about.deviation, strict=True))
-    context = AugmentContext(data.inputs, black)
-    steps = []
-    for name in names:
-        component = AUGMENTATIONS.find(name)
-        options = component.options() if component.options is FreeOptions else Section()
-        steps.append(component.make(options, context))
-    return Augmentations(tuple(steps), config.seed)

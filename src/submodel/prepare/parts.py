@@ -1,32 +1,53 @@
-"""The parts of a setup that components make: data, partition, module, scheme."""
+"""The parts of a setup: data and who has it, model, axes, scheme; and the setup that they make."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from torch import nn
 
+from submodel.algorithm.registry import PROJECTIONS, RULES, STEPS
+from submodel.algorithm.types import Clients, Setup
 from submodel.config import AxesSection, Config
-from submodel.data import Dataset, Partition, limit
+from submodel.data import Dataset, Partition, Population, limit
+from submodel.data.augmentations import Augmentations, AugmentContext
 from submodel.data.partitions import PartitionContext
-from submodel.data.registry import PARTITIONS, SOURCES
+from submodel.data.registry import AUGMENTATIONS, PARTITIONS, SOURCES
 from submodel.data.sources import SourceContext
 from submodel.errors import ConfigError
-from submodel.model.axes import Axes
+from submodel.local.optimisers import Proximal
+from submodel.local.registry import OPTIMISERS, SCHEDULES
+from submodel.local.schedule import StepRates, WarmUp
+from submodel.local.training import LocalWork
+from submodel.model.axes import Axes, Dimension, declare, trace
+from submodel.model.axes.record import to_change
+from submodel.model.build import build_module, load, tensors_of
+from submodel.model.build.checks import check_axes
+from submodel.model.cut import COORDINATES, gather
+from submodel.model.inputs import Inputs
+from submodel.model.norm import Statistics
 from submodel.model.registry import MODELS
-from submodel.model.zoo import ModelContext, add_adapters, factorised
-from submodel.model.zoo.low_rank import DEFAULT_RANK
-from submodel.prepare.axes import selection_sizes
-from submodel.prepare.settings import describe_targets
+from submodel.model.zoo import ModelContext, add_adapters, factorised, only_ranks
+from submodel.model.zoo.low_rank import DEFAULT_RANK, adapters_of
+from submodel.options import FreeOptions, Section
+from submodel.prepare.findings import BuiltIn, find_once
 from submodel.randomness import key, seeded
 from submodel.schemes import RunFacts, Scheme
-from submodel.schemes.base import SchemeContext, problems_of
+from submodel.schemes.base import Draw, SchemeContext, problems_of
+from submodel.schemes.draw import draw_units
 from submodel.schemes.registry import SCHEMES
+from submodel.schemes.static import Static
+from submodel.tasks.base import TaskKind
+
+AXIS_CHANGES = ("freeze", "tie", "whole", "cut")
+"""Keys of the section ``axes`` that change what is traced."""
 
 
 def load_data(config: Config) -> Dataset:
     """The configured dataset; of a source that gives more than is asked for, a part."""
     choice = config.data
-    source = SOURCES.find(choice.name)
-    data = source.make(choice, source_context(config))
+    data = SOURCES.find(choice.name).make(choice, source_context(config))
     return limit(data, choice.examples, choice.test_examples)
 
 
@@ -51,6 +72,29 @@ def partition_context(config: Config, data: Dataset) -> PartitionContext:
     return PartitionContext(None, len(y), clients, seed, targets, data.owners)
 
 
+def describe_targets(data: Dataset) -> str:
+    """What targets are, where they are not labels: their type and shape."""
+    return f"{data.train.y.dtype} of shape {tuple(data.train.y.shape)}".removeprefix("torch.")
+
+
+def _make_augmentations(config: Config, data: Dataset) -> Augmentations:
+    """What is done to training batches."""
+    names: Sequence[str] = config.data.augment
+    if not names:
+        return Augmentations()
+    about = data.about
+    black: tuple[float, ...] = ()
+    if about is not None and about.mean:
+        black = tuple(-m / d for m, d in zip(about.mean, about.deviation, strict=True))
+    context = AugmentContext(data.inputs, black)
+    steps = []
+    for name in names:
+        component = AUGMENTATIONS.find(name)
+        options = component.options() if component.options is FreeOptions else Section()
+        steps.append(component.make(options, context))
+    return Augmentations(tuple(steps), config.seed)
+
+
 def make_module(config: Config, context: ModelContext) -> nn.Module:
     """The configured model for such data, initialised from the seed alone."""
     with seeded(key(config.seed, "initialise") % 2**63):
@@ -72,6 +116,97 @@ def as_low_rank(config: Config, module: nn.Module) -> nn.Module:
             choice.adapter_dropout or 0.0,
             choice.adapter_layers or (),
         )
+
+
+def take_share(config: Config, module: nn.Module, example: Inputs) -> nn.Module:
+    """The first units of every axis, ``model.share`` of them, as the model that is trained.
+
+    It has the shape that ``static`` gives such a capacity. Its layers draw their first weights
+    anew, as a model of that size would, where they know how (``reset_parameters``) and no weights
+    to begin with are given; others keep their part of the large model's.
+    """
+    share = config.model.share
+    if share == 1:
+        return module
+    axes = _trace(config, module, example, (share,))
+    if not axes.cut_by_capacity:
+        raise ConfigError(f"model.share: {share:g} of this model is all of it: it has no axes")
+    cut = draw_units(Static(), axes, share, Draw(config.seed, 0, 0), least=config.axes.least)
+    small = build_module(module, cut)
+    load(small, gather(cut, tensors_of(module)))
+    if config.model.weights is None:
+        with seeded(key(config.seed, "initialise") % 2**63):
+            for layer in small.modules():
+                if callable(reset := getattr(layer, "reset_parameters", None)):
+                    reset()
+    return small
+
+
+def find_axes(
+    config: Config,
+    module: nn.Module,
+    data: Dataset,
+    own_axes: Axes | Mapping[str, tuple[Dimension, ...]] | None,
+    built_in: BuiltIn | None,
+) -> Axes:
+    """The axes as given, or traced where anything is cut along them; a built-in model's once."""
+    if isinstance(own_axes, Axes):
+        check_axes(module, own_axes)
+        return own_axes
+    if own_axes is not None:
+        return declare(tensors_of(module), own_axes)
+    by_label = config.local.absent_labels != "keep"
+    by_capacity = config.scheme.granularity == "unit" and min(capacity_shares(config)) < 1
+    if not by_label and not by_capacity:
+        return declare(tensors_of(module), {})
+    capacities = tuple(sorted(capacity_shares(config) - {1.0}, reverse=True))
+
+    def find() -> Axes:
+        least = config.axes.least
+        return _trace(config, module, data.example, capacities, classes=by_label, least=least)
+
+    try:
+        return find_once(built_in, ("axes", by_label, capacities), find)
+    except ConfigError as error:
+        if not by_label or not any(p.startswith("classes:") for p in error.problems):
+            raise
+        hint = "local.absent_labels: cutting the classifier's rows is not possible here; use 'keep'"
+        raise ConfigError([*error.problems, hint]) from None
+
+
+def _trace(
+    config: Config, module: nn.Module, example: Inputs, capacities: Sequence[float], **more: Any
+) -> Axes:
+    """The traced axes, changed as the configuration says."""
+    changes = {change: getattr(config.axes, change) for change in AXIS_CHANGES}
+    return trace(module, example, capacities=capacities, **changes, **more)
+
+
+def only_cut_ranks(config: Config, module: nn.Module, axes: Axes) -> Axes:
+    """The axes that capacities cut: ranks alone where the model is factorised or has adapters."""
+    has_ranks = config.model.factorised or bool(adapters_of(module))
+    return only_ranks(module, axes) if has_ranks else axes
+
+
+def capacity_shares(config: Config) -> set[float]:
+    """The capacities, and the widths that steps may take."""
+    return {*config.clients.capacities, *(getattr(config.scheme, "widths", None) or ())}
+
+
+def selection_sizes(config: Config, module: nn.Module, axes: Axes) -> dict[str, int]:
+    """The axes that the scheme selects from."""
+    if config.scheme.granularity == "coordinate":
+        return {COORDINATES: sum(p.numel() for p in module.parameters())}
+    sizes = axes.cut_by_capacity
+    if not sizes and min(capacity_shares(config)) < 1:
+        raise ConfigError(
+            [
+                "scheme.granularity: 'unit' needs axes to cut, and this model has none; "
+                "'submodel inspect' says why; or use 'coordinate'",
+                *to_change(axes.frozen, axes.kept_whole, axes.lines),
+            ]
+        )
+    return sizes or {COORDINATES: 1}
 
 
 def make_scheme(
@@ -98,3 +233,68 @@ def make_scheme(
     if problems := problems_of(scheme, facts):
         raise ConfigError(problems)
     return scheme
+
+
+def make_population(config: Config) -> Population:
+    """The clients that a configuration registers."""
+    clients = config.clients
+    return Population(
+        count=clients.client_count,
+        per_round=clients.sample_size,
+        capacities=clients.capacities,
+        proportions=clients.proportions or [1.0] * len(clients.capacities),
+        capacity_mode=clients.capacity_mode,
+        seed=config.seed,
+        sampling=clients.sampling,
+        groups=clients.group_count,
+        least=clients.least or 0.0,
+    )
+
+
+def assemble_setup(
+    config: Config,
+    module: nn.Module,
+    axes: Axes,
+    scheme: Scheme,
+    clients: Clients,
+    task: TaskKind,
+) -> Setup:
+    """The setup of these parts, everything else as configured."""
+    local = config.local
+    schedule = SCHEDULES.find(local.schedule).make(local, config.train.rounds)
+    optimiser = OPTIMISERS.find(local.optimiser).make(local)
+    return Setup(
+        module=module,
+        axes=axes,
+        scheme=scheme,
+        population=make_population(config),
+        clients=clients,
+        work=LocalWork(
+            lr=local.lr,
+            epochs=(local.epochs or 1) if local.steps is None else None,
+            steps=local.steps,
+            batch_size=local.batch_size or None,
+            drop_last=local.drop_last,
+            optimiser=Proximal(optimiser, local.proximal) if local.proximal else optimiser,
+            clip=local.clip,
+            precision=local.precision,
+            pieces=local.accumulate,
+            rates=StepRates(local.step_schedule, local.warmup_steps),
+        ),
+        loss=task.loss,
+        metrics=task.metrics,
+        headline=task.headline,
+        augment=_make_augmentations(config, clients.dataset),
+        keeps_slots=local.optimiser_state == "kept",
+        seed=config.seed,
+        granularity=config.scheme.granularity,
+        least=config.axes.least,
+        schedule=WarmUp(schedule, local.warmup_rounds) if local.warmup_rounds else schedule,
+        absent_labels="keep" if local.absent_labels == "auto" else local.absent_labels,
+        rule=RULES.find(config.merge.rule).make(config.merge),
+        weights=config.merge.weights,
+        server=STEPS.find(config.server.name).make(config.server),
+        projection=PROJECTIONS.find(config.merge.projection).make(config.merge),
+        statistics=Statistics(config.train.statistics, config.train.statistics_examples),
+        transport=config.devices.transport,
+    )

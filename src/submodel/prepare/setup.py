@@ -1,4 +1,4 @@
-"""From a configuration to a setup: make the parts, check that they fit together."""
+"""From a configuration to a setup: collect problems, make the parts, try them together."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from submodel.data import Dataset, Partition, limit
 from submodel.data.examples import hold_out
 from submodel.data.partitions import Unsplit
 from submodel.engines import lone
-from submodel.engines.device import device_problems
-from submodel.errors import ConfigError
+from submodel.errors import ConfigError, refuse
 from submodel.heap import large_blocks_apart
 from submodel.local.optimisers import slot_problems
 from submodel.local.training import trainable_parameters
@@ -29,14 +28,25 @@ from submodel.model.build import without_values
 from submodel.model.inputs import first_column
 from submodel.model.travel import constant_names
 from submodel.model.weights import load_weights
-from submodel.prepare.assembly import assemble_setup
-from submodel.prepare.axes import find_axes, only_cut_ranks
-from submodel.prepare.builds import check_builds
-from submodel.prepare.built_in import find_once, identify
-from submodel.prepare.components import component_problems, partition_problems
-from submodel.prepare.findings import ModelFindings, is_large
-from submodel.prepare.fit import check_fit, check_kinds, check_model, cross_entropy_options
-from submodel.prepare.model_context import context_of
+from submodel.prepare.findings import (
+    BuiltIn,
+    ModelFindings,
+    context_of,
+    find_once,
+    identify,
+    is_large,
+    logits_of,
+    returns_logits,
+    select_outputs,
+)
+from submodel.prepare.fit import (
+    check_builds,
+    check_fit,
+    check_kinds,
+    check_model,
+    cross_entropy_options,
+    try_scheme,
+)
 from submodel.prepare.objective import (
     apply_task,
     default_lines,
@@ -45,19 +55,29 @@ from submodel.prepare.objective import (
     make_task,
     settle,
 )
-from submodel.prepare.parts import as_low_rank, load_data, make_module, make_scheme, split_data
-from submodel.prepare.selection import logits_of, returns_logits, select_outputs
-from submodel.prepare.settings import (
-    axes_problems,
-    finish_problems,
-    product_problems,
-    rank_problems,
-    round_problems,
-    target_problems,
-    unused_problems,
+from submodel.prepare.parts import (
+    as_low_rank,
+    assemble_setup,
+    find_axes,
+    load_data,
+    make_module,
+    make_scheme,
+    only_cut_ranks,
+    split_data,
+    take_share,
 )
-from submodel.prepare.share import take_share
-from submodel.prepare.trial import try_scheme
+from submodel.prepare.problems import (
+    axes_problems,
+    component_problems,
+    finish_problems,
+    least_problems,
+    own_problems,
+    partition_problems,
+    product_problems,
+    round_problems,
+    setting_problems,
+    target_problems,
+)
 from submodel.schemes import Scheme
 from submodel.tasks.loss import Loss
 
@@ -82,27 +102,13 @@ def prepare(
     ``say`` is told what is being done with a large model, which takes minutes.
     Raises `ConfigError` with every misfit it can find.
     """
-    problems = component_problems(config, own_data=data is not None, own_loss=loss is not None)
-    problems += device_problems(config.engine.device)
-    problems += unused_problems(config)
-    if module is not None and config.model.weights is not None:
-        problems.append("model.weights: a model that is given in Python has its own; leave it out")
-    problems += rank_problems(config, own_axes=axes is not None)
-    if partition is not None and config.data.held_out is not None:
-        problems.append(
-            "data.held_out: who has which examples is given in Python, by their places among all: "
-            "leave the examples out there"
-        )
-    if problems:
-        raise ConfigError(problems)
+    own_model, own_data, own_axes = module is not None, data is not None, axes is not None
+    problems = component_problems(config, own_data, loss is not None)
+    problems += setting_problems(config, own_model, own_axes, partition is not None)
+    refuse(problems)
     check_kinds(module, data, loss or functional.cross_entropy)
-    problems = [
-        f"{section}.name: 'own' stands for what submodel.train(model, data) is given in Python"
-        for section, part in (("model", module), ("data", data))
-        if part is None and getattr(config, section).name == "own"
-    ]
-    if problems:
-        raise ConfigError(problems)
+    refuse(own_problems(config, own_model, own_data))
+
     if data is None:
         data = load_data(config)
     else:
@@ -114,18 +120,12 @@ def prepare(
     is_plain = data.classes is not None and not cross_entropy_options(loss, data)
     given = config
     config = settle(config, source, is_plain, split=partition is None)
-    if problems := round_problems(config):
-        raise ConfigError(problems)
-    built_in = None
+    refuse(round_problems(config))
+
+    built_in: BuiltIn | None = None
     if module is None:
-        is_empty = findings is not None and findings.is_empty
-        with without_values() if is_empty else nullcontext():
-            module = make_module(config, context_of(data))
-        if config.model.weights is not None and not is_empty:
-            load_weights(module, Path(config.model.weights))
-        if (example := first_column(data.example)).is_floating_point():
-            module = module.to(example.dtype)
-        built_in = identify(config, module, data) if axes is None else None
+        module = _make_model(config, data, findings is not None and findings.is_empty)
+        built_in = None if own_axes else identify(config, module, data)
     say = say if say is not None and is_large(module) else _say_nothing
     if findings is None:
         say("the model: whether it runs on the data")
@@ -137,34 +137,27 @@ def prepare(
         module = findings.select_outputs(module)
     module = as_low_rank(config, module)
     if config.model.share != 1:
-        if axes is not None:
-            raise ConfigError(
-                ["model.share: finds its axes itself; leave those given in Python out"]
-            )
+        if own_axes:
+            raise ConfigError("model.share: finds its axes itself; leave those given in Python out")
         module, built_in = take_share(config, module, data.example), None
     if findings is None:
         check_fit(module, data, loss)
         task = fit_metrics(config, task, module, data)
     elif findings.metrics is not None:
         task = keep_metrics(task, findings.metrics)
-    problems += target_problems(config, data, loss)
+    problems = target_problems(config, data, loss)
     if partition is None:
         problems += partition_problems(config, source)
-    if problems:
-        raise ConfigError(problems)
-    if problems := axes_problems(config, own_axes=axes is not None):
-        raise ConfigError(problems)
+    refuse(problems)
+    refuse(axes_problems(config, own_axes))
+
     if findings is None:
         say("its axes: found in a forward, proved in some more")
         cut_axes = find_axes(config, module, data, axes, built_in)
         cut_axes = only_cut_ranks(config, module, cut_axes)
     else:
         cut_axes = findings.axes
-    problems += [
-        f"axes.least: {axis!r} is not an axis that capacities cut; those are "
-        f"{', '.join(cut_axes.cut_by_capacity) or 'none'}"
-        for axis in config.axes.least.keys() - cut_axes.cut_by_capacity.keys()
-    ]
+    problems = least_problems(config, cut_axes)
     scheme: Scheme | None = None
     try:
         partition = partition or split_data(config, source)
@@ -174,7 +167,7 @@ def prepare(
         else:
             problems += error.problems
     try:
-        scheme = make_scheme(config, module, cut_axes, is_plain, own_axes=axes is not None)
+        scheme = make_scheme(config, module, cut_axes, is_plain, own_axes)
     except ConfigError as error:
         problems += error.problems
     if problems or partition is None or scheme is None:
@@ -183,28 +176,36 @@ def prepare(
         classes = "" if data.classes is None else f" of {data.classes} classes"
         _log.warning("%s: follows from %d training examples%s, as nothing else is set",
                      ", ".join(lines), len(data.train), classes)  # fmt: skip
-    setup = assemble_setup(
-        config, module, cut_axes, scheme, PartitionedClients(data, partition), task
-    )
+    clients = PartitionedClients(data, partition)
+    setup = assemble_setup(config, module, cut_axes, scheme, clients, task)
     constants = constant_names(module) if findings is None else findings.constants
     setup = replace(setup, constants=constants)
+
     if config.clients.least is not None and not setup.population.sample(0):
-        raise ConfigError([f"clients.least: no client can hold {config.clients.least:g}"])
+        raise ConfigError(f"clients.least: no client can hold {config.clients.least:g}")
     if config.train.evaluate_clients != "no":
         client_tests(setup.clients, setup.population.count)  # or says why it cannot be
-    if problems := [*product_problems(setup), *finish_problems(config, setup)]:
-        raise ConfigError(problems)
+    refuse(product_problems(setup) + finish_problems(config, setup))
     if setup.keeps_slots:
         parameters = trainable_parameters(module)
-        if problems := slot_problems(setup.work.optimiser, config.local.optimiser, parameters):
-            raise ConfigError(problems)
+        refuse(slot_problems(setup.work.optimiser, config.local.optimiser, parameters))
     if findings is None:
         say("its sub-models: built and tried")
         try_scheme(setup)
         check_builds(module, cut_axes, scheme, config, data, loss, built_in)
-    if config.engine.name != "flower" and (problems := lone.problems(setup, config.train.rounds)):
-        raise ConfigError(problems)  # a device tells itself, when it knows what it has
+    if config.engine.name != "flower":  # a device tells itself, when it knows what it has
+        refuse(lone.problems(setup, config.train.rounds))
     return setup
+
+
+def _make_model(config: Config, data: Dataset, is_empty: bool) -> nn.Module:
+    """The configured model with the weights to begin with; without values if it is empty."""
+    with without_values() if is_empty else nullcontext():
+        module = make_module(config, context_of(data))
+    if config.model.weights is not None and not is_empty:
+        load_weights(module, Path(config.model.weights))
+    example = first_column(data.example)
+    return module.to(example.dtype) if example.is_floating_point() else module
 
 
 def _say_nothing(_: str) -> None:

@@ -20,7 +20,7 @@ from submodel.data.cache import without_fetching
 from submodel.errors import SubmodelError
 from submodel.model.axes import Axes
 from submodel.model.inspect import describe_layers
-from submodel.prepare.assembly import make_population
+from submodel.prepare.parts import make_population
 from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import ModelOutline, read_holdings, read_model_outline
 from submodel.runs.training import Material, finishing_round

@@ -29,13 +29,10 @@ from submodel.model.axes.declare import from_json, to_json
 from submodel.model.cut import cut_digest
 from submodel.model.inputs import columns, first_column, from_columns
 from submodel.model.zoo import ModelContext
-from submodel.prepare.assembly import assemble_setup
+from submodel.prepare.findings import Selector, context_of, logits_of, select_outputs, selection_of
 from submodel.prepare.fit import cross_entropy_options
-from submodel.prepare.model_context import context_of
 from submodel.prepare.objective import make_task, settle, settle_natural
-from submodel.prepare.parts import as_low_rank, make_module, make_scheme
-from submodel.prepare.selection import Selector, logits_of, select_outputs, selection_of
-from submodel.prepare.share import take_share
+from submodel.prepare.parts import as_low_rank, assemble_setup, make_module, make_scheme, take_share
 from submodel.runs.folder import RunFolder
 from submodel.runs.subject import Fingerprints
 from submodel.runs.training import Training

@@ -33,7 +33,7 @@ from submodel.errors import CheckpointError, ConfigError, DataError, SubmodelErr
 from submodel.model.axes import Axes, Dimension
 from submodel.model.norm import needs_calibration
 from submodel.plugins import remember
-from submodel.prepare.selection import Selector
+from submodel.prepare.findings import Selector
 from submodel.runs import checkpoint
 from submodel.runs.callbacks import Callback, CallbackGuard
 from submodel.runs.callbacks.progress import Progress, run_html

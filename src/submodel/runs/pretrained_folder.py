@@ -25,7 +25,7 @@ from submodel.errors import SubmodelError
 from submodel.model.axes.verify import as_double, double
 from submodel.model.inputs import Inputs, call
 from submodel.model.zoo.hugging_face import only_errors
-from submodel.prepare.selection import without_selection
+from submodel.prepare.findings import without_selection
 from submodel.randomness import seeded
 from submodel.runs.pretrained_config import (
     Changes,

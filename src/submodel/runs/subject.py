@@ -21,7 +21,7 @@ from submodel.model.axes.declare import axes_fingerprint
 from submodel.model.build import tensors_of
 from submodel.model.inputs import columns
 from submodel.plugins import is_path
-from submodel.prepare.selection import selection_of
+from submodel.prepare.findings import selection_of
 from submodel.runs.training import Training
 
 Fingerprints = Mapping[str, str]

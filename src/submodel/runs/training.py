@@ -32,9 +32,9 @@ from submodel.errors import ConfigError
 from submodel.model.axes import Axes, Dimension
 from submodel.model.cut import WHOLE, Cut, Tensors
 from submodel.prepare.engine import make_engine
+from submodel.prepare.findings import Selector, select_outputs, without_selection
 from submodel.prepare.fit import check_kinds, cross_entropy_options
 from submodel.prepare.objective import keep_clients
-from submodel.prepare.selection import Selector, select_outputs, without_selection
 from submodel.prepare.setup import prepare
 from submodel.schemes.ranked import FinishingCuts, rank_by_size
 from submodel.tasks.loss import Loss

@@ -35,8 +35,7 @@ from submodel.federation.flower.serving import ServingPlace
 from submodel.federation.wire import Parcel
 from submodel.model.axes import Axes
 from submodel.model.cost import CostModel
-from submodel.prepare.axes import find_axes
-from submodel.prepare.parts import load_data
+from submodel.prepare.parts import find_axes, load_data
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import RunFolder
 

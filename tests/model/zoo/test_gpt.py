@@ -18,7 +18,7 @@ from submodel.model.build import build_module
 from submodel.model.inspect import inspect_axes, subject
 from submodel.model.zoo import ModelContext, make_model
 from submodel.model.zoo.gpt import Decoder
-from submodel.prepare.built_in import identify
+from submodel.prepare.findings import identify
 from submodel.prepare.setup import prepare
 from submodel.schemes import Draw, Static
 from submodel.schemes.draw import draw_units
