@@ -12,10 +12,19 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path as Route
 from PIL import Image
 
-from submodel.presentation.figures import new_figure
 from submodel.presentation.labels import wrap_evenly
-from submodel.presentation.palette import FRAME, GROUND, INK, LINES, shade
-from submodel.presentation.style import DOUBLE, SMALL_TEXT, TEXT, in_style
+from submodel.presentation.style import (
+    DOUBLE,
+    FRAME,
+    GROUND,
+    INK,
+    LINES,
+    SMALL_TEXT,
+    TEXT,
+    in_style,
+    new_figure,
+    shade,
+)
 from tools import rooms as house
 from tools.rooms import Rooms, purpose
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from submodel.presentation.figures import save_figure
+from submodel.presentation.style import save_figure
 from submodel_lab.advice.evidence import EVIDENCE_FILE
 from submodel_lab.advice.gather import gather_evidence
 from submodel_lab.converged.agenda import plan_lines, read_available, spread_over_seeds

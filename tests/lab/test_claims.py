@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from submodel.experiments.records import SeedRun, VariantRecord
-from submodel.presentation.palette import FRAME, LINES
+from submodel.presentation.style import FRAME, LINES
 from submodel_lab.converged.candidates import Candidate
 from submodel_lab.converged.claims import ContrastClaim, claims_of, draw_claims, write_claims
 from submodel_lab.converged.questions import QUESTIONS

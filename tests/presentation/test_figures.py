@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from submodel.errors import SubmodelError
-from submodel.presentation.figures import new_figure, save_figure
-from submodel.presentation.style import DOUBLE, SINGLE, in_style
+from submodel.presentation.style import DOUBLE, SINGLE, in_style, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

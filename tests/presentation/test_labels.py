@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from matplotlib.text import Text
 
 from submodel.presentation.bands import Band, draw_band
-from submodel.presentation.figures import new_figure
 from submodel.presentation.labels import label_ends, spread_places
-from submodel.presentation.palette import line_style
-from submodel.presentation.style import DOUBLE, SINGLE, in_style
+from submodel.presentation.style import DOUBLE, SINGLE, in_style, line_style, new_figure
 
 label_heights = st.floats(1, 20)
 labels_wished = st.lists(st.tuples(st.floats(0, 200), label_heights), min_size=1, max_size=8)

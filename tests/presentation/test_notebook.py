@@ -15,7 +15,7 @@ import submodel
 from submodel.experiments.comparison.findings import Findings, WayRecord
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.model.cut import WHOLE, CoordinateCut, UnitCut
-from submodel.presentation.notebook import card, cell, curve, grid_of_cells, line_of_text, strip
+from submodel.presentation.tables import card, cell, curve, grid_of_cells, line_of_text, strip
 
 EVIL = "<script>alert('&')</script>"
 

@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from submodel.presentation.figures import new_figure
-from submodel.presentation.style import SINGLE, in_style
-from submodel.presentation.ticks import (
+from submodel.presentation.labels import (
     amount_ticks,
     log_places,
     log_scale,
     plain_number,
     whole_ticks,
 )
+from submodel.presentation.style import SINGLE, in_style, new_figure
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 5, 7, 10, 25, 50, 200, 2500])

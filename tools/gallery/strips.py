@@ -9,7 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
-from submodel.presentation.palette import (
+from submodel.presentation.style import (
     FRAME,
     GROUND,
     INK,

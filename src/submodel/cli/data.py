@@ -55,8 +55,7 @@ def data_command(
         picture: the file of --out; null without it
     """
     from submodel.config import read
-    from submodel.presentation.figures import format_of, save_figure
-    from submodel.presentation.style import DOUBLE, SINGLE
+    from submodel.presentation.style import DOUBLE, SINGLE, format_of, save_figure
     from submodel.report import partition as words
     from submodel.report.plots.figures import MOST_NAMES, draw_partition
     from submodel.report.plots.series import MOST_CLIENTS, LabelShares

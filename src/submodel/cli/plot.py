@@ -77,8 +77,7 @@ def plot_command(
     kind = find_figure(name)
     if not runs:
         raise ConfigError([f"give the folder of a run, as: submodel plot {name} runs/digits"])
-    from submodel.presentation.figures import format_of, save_figure
-    from submodel.presentation.style import DOUBLE, SINGLE
+    from submodel.presentation.style import DOUBLE, SINGLE, format_of, save_figure
 
     path = out or Path(f"{name}.{file_format or FigureFormat.PNG}")
     if file_format is not None and format_of(path) != file_format:

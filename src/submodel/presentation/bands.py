@@ -1,4 +1,7 @@
-"""Lines over seeds in their bands; of too many lines, the best few stand out, others are grey."""
+"""Results over seeds: lines in their bands, and sorted rows of intervals.
+
+Of too many lines, the best few stand out, and the others are grey.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from submodel.presentation.palette import FAINT, line_style
-from submodel.presentation.style import with_style
+from submodel.presentation.style import FAINT, INK, SMALL_TEXT, line_style, with_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
 
 MOST_LINES = 8
 """More lines than these cannot be followed by their colours."""
-BEST_LINES = 5
-"""How many of too many stand out."""
+ROW_HEIGHT = 0.145
+"""Inches of a row of small text."""
+Curve = tuple[Sequence[float], Sequence[float]]
+"""Ascending x, and y."""
+_BEST_LINES = 5  # of too many, those that stand out
+_BACKGROUND = "#6f6f6f"  # of rows
 
 
 @dataclass(frozen=True)
@@ -40,12 +46,12 @@ class Band:
 
 @with_style
 def draw_band(plot: Plot, band: Band, is_faint: bool = False) -> None:
-    """A line through the means, in a band from the least to the most.
+    """Draw a line through the means, in a band from the least to the most.
 
     Args:
-        plot: What to draw in.
-        band: The line; of one place, the point is drawn.
-        is_faint: Whether it only stands behind others: grey, without its name and its band.
+        plot: to draw in.
+        band: the line; of one place, the point is drawn.
+        is_faint: whether it only stands behind others: grey, without its name and its band.
     """
     table = np.asarray(band.values)
     mark = "o" if len(band.x) == 1 else None
@@ -64,11 +70,11 @@ def draw_band(plot: Plot, band: Band, is_faint: bool = False) -> None:
 def styles_of(
     finals: Sequence[float], smaller_is_better: bool = False
 ) -> list[tuple[str, str] | None]:
-    """The colour and dashes of each line, by what it ends with; None: grey, as there are too many.
+    """The colour and dashes of each line; None: grey, as there are too many.
 
     Args:
-        finals: The value at the end of each line.
-        smaller_is_better: As of losses.
+        finals: the value at the end of each line.
+        smaller_is_better: as of losses.
 
     >>> styles_of([0.1, 0.9])
     [('#0b3f8c', '-'), ('#f4590a', '-')]
@@ -79,11 +85,8 @@ def styles_of(
         return [line_style(place) for place in range(len(finals))]
     sign = 1 if smaller_is_better else -1
     by_rank = sorted(range(len(finals)), key=lambda place: sign * finals[place])
-    best = {place: rank for rank, place in enumerate(by_rank[:BEST_LINES])}
+    best = {place: rank for rank, place in enumerate(by_rank[:_BEST_LINES])}
     return [line_style(best[place]) if place in best else None for place in range(len(finals))]
-
-
-Curve = tuple[Sequence[float], Sequence[float]]
 
 
 def shared_grid(
@@ -94,9 +97,8 @@ def shared_grid(
     The same round costs different bytes with different seeds.
 
     Args:
-        curves: x and y of each.
-        to_the_last_end: go on to where the longest ends; others keep their last value from where
-            they end.
+        curves: any.
+        to_the_last_end: whether to go on to where the longest ends; others keep their last value.
 
     >>> curves = [([1, 3], [0.0, 1.0]), ([2, 4], [0.0, 1.0])]
     >>> x, y = shared_grid(curves)
@@ -114,3 +116,67 @@ def shared_grid(
         every = np.unique(np.concatenate([np.asarray(x, np.float64) for x, _ in curves]))
         places = every[(every >= first) & (every <= last)]
     return places, np.array([np.interp(places, x, y) for x, y in curves])
+
+
+@dataclass(frozen=True)
+class IntervalRow:
+    """One result: its name, its values by seed, and numbers that stand beside it."""
+
+    label: str
+    values: Sequence[float]
+    colour: str | None = None
+    """None: one of many in the background."""
+    cells: Sequence[str] = ()
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return float(np.mean(self.values))
+
+
+def sorted_rows(rows: Sequence[IntervalRow], smaller_is_better: bool = False) -> list[IntervalRow]:
+    """The rows from the best to the worst; of losses, the smaller is better.
+
+    >>> [row.label for row in sorted_rows([IntervalRow("a", [0.1]), IntervalRow("b", [0.3, 0.5])])]
+    ['b', 'a']
+    """
+    return sorted(rows, key=lambda row: row.mean if smaller_is_better else -row.mean)
+
+
+@with_style
+def draw_intervals(plot: Plot, rows: Sequence[IntervalRow], headings: Sequence[str] = ()) -> None:
+    """Draw a row for each result, the first on top: its seeds, from least to most, and their mean.
+
+    Args:
+        plot: to draw in.
+        rows: in their order.
+        headings: of the cells to the right, which every row has as many of.
+    """
+    for place, row in enumerate(rows):
+        colour = row.colour or _BACKGROUND
+        plot.plot([min(row.values), max(row.values)], [place, place], color=colour, linewidth=1.0)
+        plot.plot(row.values, [place] * len(row.values), "|", color=colour, markersize=4)
+        plot.plot([row.mean], [place], "o", color=colour, markersize=3.5)
+    plot.set_yticks(range(len(rows)), [row.label for row in rows])
+    plot.tick_params(axis="y", length=0)
+    plot.grid(axis="y", visible=False)
+    for text, row in zip(plot.get_yticklabels(), rows, strict=True):
+        text.set_color(row.colour or INK)
+    plot.set_ylim(len(rows) - 0.4, -0.6)
+    plot.spines["left"].set_visible(False)
+    _write_cells(plot, rows, headings)
+
+
+def _write_cells(plot: Plot, rows: Sequence[IntervalRow], headings: Sequence[str]) -> None:
+    """Columns of numbers to the right of the plot, each as wide as its longest."""
+    offset = 6.0
+    for column, heading in enumerate(headings):
+        cells = [row.cells[column] for row in rows]
+        offset += 0.62 * SMALL_TEXT * max(len(text) for text in (heading, *cells))
+        for place, text in [(-1, heading), *enumerate(cells)]:
+            plot.annotate(
+                text, (1.0, place), xycoords=("axes fraction", "data"), xytext=(offset, 0),
+                textcoords="offset points", ha="right", va="center", fontsize=SMALL_TEXT,
+                annotation_clip=False, color=INK,
+            )  # fmt: skip
+        offset += 5.0

@@ -1,7 +1,12 @@
-"""Names at the ends of lines, in place of legends: spread so that none covers another."""
+"""Text beside a plot: names at the ends of lines, and numbers along its axes.
+
+Names take the place of legends, and are spread so that none covers another. Numbers are whole
+rounds, amounts in a fitting unit, and plain values on a logarithmic scale.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from textwrap import TextWrapper
@@ -13,6 +18,7 @@ from submodel.presentation.style import SMALL_TEXT, with_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
+    from matplotlib.axis import Axis
     from matplotlib.lines import Line2D
     from matplotlib.text import Text
 
@@ -20,13 +26,17 @@ _LINE_HEIGHT = 1.22  # of the size of the font, from one line of text to the nex
 _APART = 1.05  # of the size of the font: what one line of text takes
 _GAP = 7.0  # points from the frame to the names
 _WIDTH = 28  # characters of a name before it is wrapped
+_STEPS = [1, 2, 5, 10]
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_DENSITIES: tuple[tuple[float, ...], ...] = (
+    *((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)),
+)  # within a decade
+_FEWEST, _MOST = 3, 6  # ticks of an axis
 
 
 def short_label(title: str) -> str:
-    """The name of a way as a figure has room for it: the last words of keys, lists of one bare.
-
-    Args:
-        title: As tables write it.
+    """Shorten the title of a way for a figure: the last words of keys, lists of one bare.
 
     >>> short_label("rolling, server.name = adam, clients.capacities = [0.25]")
     'rolling, server adam, capacities 0.25'
@@ -56,10 +66,10 @@ def spread_places(
     as close as their sizes allow around the middle.
 
     Args:
-        wishes: Where the middle of each should be.
-        sizes: How much room each takes.
-        low: Where the room begins.
-        high: Where it ends.
+        wishes: where the middle of each should be.
+        sizes: the room that each takes.
+        low: where the room begins.
+        high: where it ends.
 
     >>> spread_places([5.0, 5.0, 9.0], [2.0, 2.0, 2.0], 0.0, 20.0)
     [4.0, 6.0, 9.0]
@@ -106,12 +116,8 @@ def _within(
     return members, min(max(middle, low + size / 2), high - size / 2), size
 
 
-def named_lines(plot: Plot) -> list[Line2D]:
-    """The lines of a plot that have a name of their own and a point.
-
-    Args:
-        plot: What was drawn.
-    """
+def _named_lines(plot: Plot) -> list[Line2D]:
+    """The lines of a plot that have a name of their own and a point."""
     lines = plot.get_lines()
     return [line for line in lines if not str(line.get_label()).startswith("_") and _end(line)]
 
@@ -124,12 +130,14 @@ def label_ends(plots: Sequence[Plot], width: int = _WIDTH, gap: float = _GAP) ->
     measured, and a figure with a layout of its own is laid out.
 
     Args:
-        plots: Whose lines; all of one figure.
-        width: Characters of a name before it is wrapped.
-        gap: Points between the frame and the names.
+        plots: all of one figure.
+        width: characters of a name before it is wrapped.
+        gap: points between the frame and the names.
     """
     texts = [
-        (plot, line, _write(plot, line, width, gap)) for plot in plots for line in named_lines(plot)
+        (plot, line, _write(plot, line, width, gap))
+        for plot in plots
+        for line in _named_lines(plot)
     ]
     if not texts:
         return []
@@ -143,11 +151,7 @@ def label_ends(plots: Sequence[Plot], width: int = _WIDTH, gap: float = _GAP) ->
 
 
 def names_height(names: Sequence[str], width: int = _WIDTH) -> float:
-    """The inches that the names of some lines take, one below the other.
-
-    Args:
-        names: Of one plot.
-        width: Characters of a name before it is wrapped.
+    """The inches that the names of a plot's lines take, wrapped, one below the other.
 
     >>> names_height(["rolling"]) < names_height(["rolling", "static"]) < 0.3
     True
@@ -161,11 +165,7 @@ def _size(text: str) -> float:
 
 
 def wrap_evenly(text: str, width: int) -> str:
-    r"""A text in as few lines as its width allows, of about the same length.
-
-    Args:
-        text: Of one line.
-        width: Characters of a line at most.
+    r"""Wrap a text into as few lines as the width allows, of about the same length.
 
     >>> wrap_evenly("random (Bernoulli, Algorithm 1)", 28)
     'random (Bernoulli,\nAlgorithm 1)'
@@ -228,3 +228,109 @@ def _end(line: Line2D) -> tuple[float, float] | None:
         return None
     x, y = points[np.flatnonzero(points[:, 0] == points[:, 0].max())[-1]]
     return float(x), float(y)
+
+
+def whole_ticks(axis: Axis, most: int = 4) -> None:
+    """Set ticks at whole numbers only, as those of rounds, in at most so many steps."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(most, integer=True, steps=_STEPS, min_n_ticks=1))
+
+
+def even_ticks(axis: Axis, most: int = 6) -> None:
+    """Set ticks at steps of 1, 2 or 5, at most so many."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(most, steps=_STEPS))
+
+
+def fitting_unit(most: float, unit: str = "B") -> tuple[float, str]:
+    """The size and name of a unit in which the largest amount has one to three digits.
+
+    >>> fitting_unit(420e6), fitting_unit(3.1e12, "FLOPs"), fitting_unit(12, "s")
+    ((1000000.0, 'MB'), (1000000000000.0, 'TFLOPs'), (1.0, 's'))
+    """
+    for size, prefix in _PREFIXES:
+        if most >= size:
+            return size, f"{prefix}{unit}"
+    return 1.0, unit
+
+
+def amount_ticks(axis: Axis, most: float, what: str, unit: str) -> None:
+    """Set ticks of amounts, and the axis' name with the unit that fits the largest.
+
+    Args:
+        axis: of a plot; its values have no prefix.
+        most: the largest amount.
+        what: the name, as "traffic".
+        unit: without a prefix, as "B".
+    """
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    size, name = fitting_unit(most, unit)
+    axis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / size:g}"))
+    axis.set_label_text(f"{what} ({name})")
+
+
+def plain_number(value: float) -> str:
+    """A number as the text of a tick.
+
+    >>> [plain_number(v) for v in (0.05, 20, 5000, 2e6, 1e-6, 3e-7, 0)]
+    ['0.05', '20', '5,000', '2 M', '10⁻⁶', '3·10⁻⁷', '0']
+    """
+    size = abs(value)
+    if value == 0 or 1e-3 <= size < 1e5:
+        return f"{value:,.0f}" if size >= 1e3 else f"{value:.3g}"
+    if 1e5 <= size < 1e12:
+        factor, prefix = next((f, p) for f, p in _PREFIXES if size >= f)
+        return f"{value / factor:.4g} {prefix}"
+    exponent = math.floor(math.log10(size) + 1e-9)
+    digits = f"{value / 10.0**exponent:.3g}"
+    power = "10" + str(exponent).translate(_SUPERSCRIPTS)
+    return power if digits == "1" else f"{digits}·{power}"
+
+
+def log_places(low: float, high: float) -> list[float]:
+    """Round numbers for the ticks of a log scale: three to six where there are as many.
+
+    >>> log_places(0.4, 30), log_places(1e-9, 1e-1)
+    ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [1e-09, 1e-07, 1e-05, 0.001, 0.1])
+    """
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for factors in _DENSITIES:
+        places = [float(f"{f}e{e}") for e in range(first, last + 1) for f in factors]
+        places = [place for place in places if low * (1 - 1e-9) <= place <= high * (1 + 1e-9)]
+        if len(places) <= _MOST:
+            break
+    if len(places) > _MOST:  # a decade each is too many
+        places = places[:: -(-len(places) // _MOST)]
+    return places if len(places) >= _FEWEST else _even_places(low, high)
+
+
+def _even_places(low: float, high: float) -> list[float]:
+    """Ticks at equal steps, for a scale of less than a decade."""
+    from matplotlib.ticker import MaxNLocator
+
+    places = MaxNLocator(4, steps=_STEPS).tick_values(low, high)
+    return [float(place) for place in places if low <= place <= high]
+
+
+def log_scale(plot: Plot, which: str = "y") -> None:
+    """Make an axis, ``x`` or ``y``, of a drawn plot logarithmic, with plain numbers."""
+    if which == "x":
+        plot.set_xscale("log")
+        low, high = plot.get_xlim()
+    else:
+        plot.set_yscale("log")
+        low, high = plot.get_ylim()
+    name_ticks(plot.xaxis if which == "x" else plot.yaxis, log_places(low, high))
+
+
+def name_ticks(axis: Axis, places: Sequence[float], names: Sequence[str] | None = None) -> None:
+    """Set ticks at these places and nowhere else, with names or plain numbers."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+    axis.set_major_locator(FixedLocator(list(places)))
+    axis.set_major_formatter(FixedFormatter(names or [plain_number(place) for place in places]))
+    axis.set_minor_locator(NullLocator())

@@ -7,13 +7,25 @@ from typing import TYPE_CHECKING
 
 from submodel.amounts import si
 from submodel.experiments.comparison.findings import Findings, WayRecord
-from submodel.presentation.bands import MOST_LINES, Band, draw_band, shared_grid, styles_of
-from submodel.presentation.figures import new_figure
-from submodel.presentation.intervals import ROW_HEIGHT, IntervalRow, draw_intervals, sorted_rows
-from submodel.presentation.labels import label_ends, short_label
-from submodel.presentation.palette import FAINT
-from submodel.presentation.style import DOUBLE, with_style
-from submodel.presentation.ticks import amount_ticks, even_ticks, whole_ticks
+from submodel.presentation.bands import (
+    MOST_LINES,
+    ROW_HEIGHT,
+    Band,
+    IntervalRow,
+    draw_band,
+    draw_intervals,
+    shared_grid,
+    sorted_rows,
+    styles_of,
+)
+from submodel.presentation.labels import (
+    amount_ticks,
+    even_ticks,
+    label_ends,
+    short_label,
+    whole_ticks,
+)
+from submodel.presentation.style import DOUBLE, FAINT, new_figure, with_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot

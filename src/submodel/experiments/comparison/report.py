@@ -14,9 +14,17 @@ from submodel.experiments.comparison.drawing import draw_comparison
 from submodel.experiments.comparison.findings import Findings, WayRecord
 from submodel.experiments.statistics import Judgement, spread
 from submodel.experiments.wording import JUDGEMENT_HEADINGS, describe_judgement, how_to_read, number
-from submodel.presentation.figures import save_figure
-from submodel.presentation.notebook import bold_cell, card, cell, grid_of_cells, line_of_text, strip
-from submodel.presentation.tables import markdown_table, text_table
+from submodel.presentation.style import save_figure
+from submodel.presentation.tables import (
+    bold_cell,
+    card,
+    cell,
+    grid_of_cells,
+    line_of_text,
+    markdown_table,
+    strip,
+    text_table,
+)
 
 _HEADINGS = (
     *("way", "rounds", "traffic (down + up)", "FLOPs", "test accuracy", "test loss"),

@@ -21,7 +21,7 @@ from submodel.errors import ConfigError, PlanError
 from submodel.files import UnreadableError, parse_typed
 from submodel.model.axes.layout import KIND, Along, FixedPart, Layout, Product, Saved, Size, atoms
 from submodel.model.axes.number import CodeNumbers
-from submodel.presentation.notebook import card, cell, grid_of_cells, line_of_text, strip
+from submodel.presentation.tables import card, cell, grid_of_cells, line_of_text, strip
 
 
 def table(axes: Axes, most: int = 4) -> str:

@@ -27,7 +27,7 @@ from submodel.errors import PlanError
 from submodel.model.axes import Axes
 from submodel.model.axes.layout import Indices, Units
 from submodel.model.cut.flat import FlatLayout, kept_rows
-from submodel.presentation.notebook import card, cell, grid_of_cells, line_of_text, strip
+from submodel.presentation.tables import card, cell, grid_of_cells, line_of_text, strip
 
 Tensors = Mapping[str, Tensor]
 Granularity = Literal["unit", "coordinate"]

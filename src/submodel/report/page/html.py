@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from submodel.errors import ConfigError
 from submodel.files import write_text
-from submodel.presentation.palette import LINES, LINES_ON_DARK
+from submodel.presentation.style import LINES, LINES_ON_DARK
 from submodel.report.page.reading import page_data
 
 if TYPE_CHECKING:

@@ -10,13 +10,33 @@ from typing import TYPE_CHECKING, Any
 
 from submodel.amounts import si
 from submodel.errors import SubmodelError
-from submodel.presentation.bands import MOST_LINES, Band, draw_band, shared_grid, styles_of
-from submodel.presentation.figures import new_figure
-from submodel.presentation.intervals import ROW_HEIGHT, IntervalRow, draw_intervals, sorted_rows
-from submodel.presentation.labels import label_ends
-from submodel.presentation.palette import FAINT, LINES, NONE_TO_MANY, capacity_colours, shade
-from submodel.presentation.style import with_style
-from submodel.presentation.ticks import amount_ticks, even_ticks, log_scale, whole_ticks
+from submodel.presentation.bands import (
+    MOST_LINES,
+    ROW_HEIGHT,
+    Band,
+    IntervalRow,
+    draw_band,
+    draw_intervals,
+    shared_grid,
+    sorted_rows,
+    styles_of,
+)
+from submodel.presentation.labels import (
+    amount_ticks,
+    even_ticks,
+    label_ends,
+    log_scale,
+    whole_ticks,
+)
+from submodel.presentation.style import (
+    FAINT,
+    LINES,
+    NONE_TO_MANY,
+    capacity_colours,
+    new_figure,
+    shade,
+    with_style,
+)
 from submodel.report.plots.series import LabelShares, Series, is_drawable
 
 if TYPE_CHECKING:

@@ -7,11 +7,23 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from submodel.presentation.figures import new_figure, save_figure
-from submodel.presentation.labels import label_ends
-from submodel.presentation.palette import FRAME, INK, LINES, capacity_colours
-from submodel.presentation.style import DOUBLE, in_style
-from submodel.presentation.ticks import amount_ticks, even_ticks, log_scale, whole_ticks
+from submodel.presentation.labels import (
+    amount_ticks,
+    even_ticks,
+    label_ends,
+    log_scale,
+    whole_ticks,
+)
+from submodel.presentation.style import (
+    DOUBLE,
+    FRAME,
+    INK,
+    LINES,
+    capacity_colours,
+    in_style,
+    new_figure,
+    save_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
