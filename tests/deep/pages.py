@@ -23,7 +23,7 @@ from submodel.runs.folder import RunFolder
 from submodel.runs.scoring import FullScores
 from tests.deep import mutate
 from tests.deep.reader import Reader
-from tests.report.page.folders import make_comparison, make_study
+from tests.report.folders import make_comparison, make_study
 from tests.support.run_folders import evaluated, write_run
 from tests.support.runs import run
 

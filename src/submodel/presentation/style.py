@@ -1,8 +1,8 @@
 """Colours, style and files of all figures.
 
 Pages take the colours, too. Any two of `LINES` differ by 20 or more (CIE 1976) as people with full
-colour vision, protanopia, deuteranopia and tritanopia see them, and each has a contrast of 3 to 1 or
-more to the ground, as WCAG asks of what is drawn; `tests/presentation` measures both.
+colour vision, protanopia, deuteranopia and tritanopia see them, and each has a contrast of 3 to 1
+or more to the ground, as WCAG asks of what is drawn; `tests/presentation` measures both.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
 from submodel.report.page import page_data, write_page
-from tests.report.page.folders import make_comparison, make_run, make_study
+from tests.report.folders import make_comparison, make_run, make_study
 from tests.support.browser import Browser
 
 CURVE = "#curves-chart svg path[fill='none']:is([stroke-width='2'], [stroke-width='3'])"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from submodel.report.page import page_data, page_html, write_page
 from submodel.report.page.types import MOST_POINTS
 from submodel.report.plots.series import read_partition
 from submodel_lab.converged.questions import QUESTIONS
-from tests.report.page.folders import make_comparison, make_run, make_study
+from tests.report.folders import make_comparison, make_run, make_study
 from tests.support.commands import Command
 
-RESULTS = Path(__file__).parents[3] / "results"
+RESULTS = Path(__file__).parents[2] / "results"
+PAGE_OF_DOCS = Path(__file__).parents[2] / "docs" / "report.md"
 
 
 def floats(packed: str) -> list[float]:
@@ -272,3 +274,14 @@ def test_fitted_sub_models_are_shown_with_their_scores_and_units(tmp_path: Path)
     data = data_of(tmp_path / "run")
     assert data["runs"][0]["fits"] == []
     assert any("fit.json: damaged" in warning for warning in data["warnings"])
+
+
+def test_the_example_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(tmp_path / "runs" / "digits")
+    make_run(tmp_path / "runs" / "other", scheme="static")
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE_OF_DOCS.read_text("utf-8"), re.DOTALL)
+    exec(compile(example, PAGE_OF_DOCS.name, "exec"), {})
+    page = (tmp_path / "runs" / "digits" / "report.html").read_text("utf-8")
+    assert "A cnn on digits was trained" in page
+    assert "2 ways to train a cnn on digits" in (tmp_path / "both.html").read_text("utf-8")
