@@ -19,7 +19,7 @@ from tools import completions
 from typer.core import TyperGroup
 
 from submodel.cli.application import command_line
-from submodel.cli.help import read_lesson
+from submodel.cli.common import read_lesson
 
 ROOT = Path(__file__).parent.parent
 FILE = Path(__file__).with_name("interface.json")

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup, TyperOption
 
 from submodel.cli.application import command_line
-from submodel.cli.help import Lesson, Overview, read_lesson
+from submodel.cli.common import Lesson, Overview, read_lesson
 
 
 def page() -> str:

@@ -30,7 +30,7 @@ def parse_amount(text: str) -> int:
     except (ValueError, OverflowError):  # 1.2.3 is no number, 1e999 is none that is finite
         amount = 0
     if amount <= 0:
-        raise ConfigError([f"{text!r} is not an amount such as 2GB, 512MiB or 1.5e9"])
+        raise ConfigError(f"{text!r} is not an amount such as 2GB, 512MiB or 1.5e9")
     return amount
 
 
@@ -56,10 +56,10 @@ def parse_capacity(capacity: object) -> float:
     """
     value = fraction(capacity.strip() if isinstance(capacity, str) else capacity)
     if isinstance(value, bool) or not isinstance(value, Real | str):
-        raise ConfigError([f"capacity: {capacity!r} is not a number in (0, 1]"])
+        raise ConfigError(f"capacity: {capacity!r} is not a number in (0, 1]")
     if isinstance(value, str) or not 0 < float(value) <= 1:
         raise ConfigError(
-            [f"capacity: {capacity if capacity != '' else repr(capacity)} is not in (0, 1]"]
+            f"capacity: {capacity if capacity != '' else repr(capacity)} is not in (0, 1]"
         )
     return float(value)
 

@@ -239,10 +239,8 @@ def _check_arguments(
     """The configuration, if it is one, and if a run in this process can follow it all."""
     if config is not None and not isinstance(config, Config | Mapping):
         raise ConfigError(
-            [
-                f"config: a {type(config).__name__} is neither a submodel.Config nor a dictionary, "
-                "as {'train': {'rounds': 10}}; submodel.config.read(path) reads a file"
-            ]
+            f"config: a {type(config).__name__} is neither a submodel.Config nor a dictionary, "
+            "as {'train': {'rounds': 10}}; submodel.config.read(path) reads a file"
         )
     problems = []
     if isinstance(config, Mapping):
@@ -266,10 +264,8 @@ def _check_arguments(
     if engine.name in ("torchrun", "flower") or getattr(engine, "processes", None):
         command = "serve" if engine.name == "flower" else "train"
         raise ConfigError(
-            [
-                "engine: submodel.train computes in this process (name 'auto' or 'local', no "
-                f"processes); 'submodel {command} CONFIG.toml' computes in others"
-            ]
+            "engine: submodel.train computes in this process (name 'auto' or 'local', no "
+            f"processes); 'submodel {command} CONFIG.toml' computes in others"
         )
     return full_config
 

@@ -100,18 +100,16 @@ class Component(Generic[_T]):
         where = f"{self.kind.key}: {self.name!r}"
         hook = getattr_static(self.target, "problems")
         if isinstance(self.target, type) and not isinstance(hook, classmethod | staticmethod):
-            raise ConfigError([f"{where}: its problems(options, context) must be a classmethod"])
+            raise ConfigError(f"{where}: its problems(options, context) must be a classmethod")
         try:
             problems: object = self.target.problems(options, context)  # type: ignore[attr-defined]
         except SubmodelError:
             raise
         except Exception as error:  # whatever the component's own code raises
             reason = f"{type(error).__name__}: {error}"
-            raise ConfigError(
-                [f"{where}: its problems(options, context) fails: {reason}"]
-            ) from error
+            raise ConfigError(f"{where}: its problems(options, context) fails: {reason}") from error
         if not isinstance(problems, list | tuple) or not all(isinstance(p, str) for p in problems):
-            raise ConfigError([f"{where}: its problems are {problems!r}, not a list of sentences"])
+            raise ConfigError(f"{where}: its problems are {problems!r}, not a list of sentences")
         return list(problems)
 
     def make(self, options: Any, context: object = None) -> _T:
@@ -138,10 +136,10 @@ class Component(Generic[_T]):
                 if has_arguments
                 else f"{key}: {{!r}} cannot be made"
             )
-            raise ConfigError([f"{section}.{wrong.format(self.name)} ({error})"]) from None
+            raise ConfigError(f"{section}.{wrong.format(self.name)} ({error})") from None
         except Exception as error:  # whatever the component's own code raises
             reason = f"{type(error).__name__}: {error}"
-            raise ConfigError([f"{self.kind.key}: {self.name!r} fails: {reason}"]) from error
+            raise ConfigError(f"{self.kind.key}: {self.name!r} fails: {reason}") from error
         return self.kind.check(self.kind.adapt(thing), self.name)
 
     def _call(self, arguments: Mapping[str, Any], context: object) -> Any:
@@ -256,11 +254,9 @@ class Kind(Generic[_T]):
             target = name.target if isinstance(name, GivenName) else _given.get(name)
             if target is None:
                 raise ConfigError(
-                    [
-                        f"{self.key}: {name!r} was given in Python, and no file can hold it; the "
-                        "run goes on there alone, where it is given again: "
-                        "submodel.open(run, parts=[...]), or submodel.train(..., resume=True)"
-                    ]
+                    f"{self.key}: {name!r} was given in Python, and no file can hold it; the "
+                    "run goes on there alone, where it is given again: "
+                    "submodel.open(run, parts=[...]), or submodel.train(..., resume=True)"
                 )
             is_made = self._is_thing(target)
             found: Any = target if is_made else self.stand_in(target)
@@ -276,7 +272,7 @@ class Kind(Generic[_T]):
         if (entry := self._entry(name)) is not None:
             return Component(self, name, self.stand_in(find(entry.value, self.key, name)))
         advice = f"; {self.advice[name]}" if name in self.advice else ""
-        raise ConfigError([f"{self.key}: {name!r} is not one of {', '.join(self.names())}{advice}"])
+        raise ConfigError(f"{self.key}: {name!r} is not one of {', '.join(self.names())}{advice}")
 
     def argument(self, name: str) -> str:
         """What follows the colon of a name such as ``hf:NAME``; empty of any other name."""
@@ -295,7 +291,7 @@ class Kind(Generic[_T]):
         """What was made, if it is one of this kind."""
         if not self.is_one(thing):
             kind = type(thing).__name__
-            raise ConfigError([f"{self.key}: {name!r} made a {kind}, which is not {self.wants}"])
+            raise ConfigError(f"{self.key}: {name!r} made a {kind}, which is not {self.wants}")
         component: _T = thing
         return component
 
@@ -399,20 +395,20 @@ def find(path: str, key: str, entry: str = "") -> Callable[..., Any]:
     except ImportError as error:
         hint = _hidden_by(module_name)
         raise ConfigError(
-            [f"{key}: {spelling!r}: cannot import {module_name!r}: {error}{hint}"]
+            f"{key}: {spelling!r}: cannot import {module_name!r}: {error}{hint}"
         ) from None
     except SubmodelError:  # an extra that is not installed, say: it has said what to do
         raise
     except Exception as error:  # whatever the module's own code raises
         reason = f"{type(error).__name__}: {error}"
-        raise ConfigError([f"{key}: {spelling!r}: {module_name!r} fails: {reason}"]) from error
+        raise ConfigError(f"{key}: {spelling!r}: {module_name!r} fails: {reason}") from error
     for part in name.split("."):
         if not hasattr(target, part):
             hint = _hidden_by(module_name)
-            raise ConfigError([f"{key}: {spelling!r}: {module_name!r} has no {part!r}{hint}"])
+            raise ConfigError(f"{key}: {spelling!r}: {module_name!r} has no {part!r}{hint}")
         target = getattr(target, part)
     if not callable(target):
-        raise ConfigError([f"{key}: {spelling!r} is a {type(target).__name__}, not a factory"])
+        raise ConfigError(f"{key}: {spelling!r} is a {type(target).__name__}, not a factory")
     return target
 
 

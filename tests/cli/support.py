@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from submodel.cli.base import command_line
+from submodel.cli.common import command_line
 
 
 def all_commands() -> dict[str, Any]:

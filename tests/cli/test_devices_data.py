@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from submodel.cli.join import node_settings
+from submodel.cli.devices import node_settings
 from submodel.errors import ConfigError
 from submodel.federation.flower.client_app import means_of
 

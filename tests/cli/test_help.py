@@ -10,8 +10,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from submodel.cli.base import command_line
-from submodel.cli.help import first_sentence, read_lesson
+from submodel.cli.common import command_line, first_sentence, read_lesson
 from tests.cli.support import all_commands
 from tests.support.commands import Command
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from submodel.cli.help import read_lesson
-from submodel.cli.json_output import print_json
+from submodel.cli.common import print_json, read_lesson
 from submodel.config import parse
 from tests.cli.support import all_commands
 from tests.support.commands import Command

@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from submodel.cli.base import command_line
+from submodel.cli.common import command_line
 from submodel.config import parse, read
 from tests.docs.blocks import PAGES, ROOT, TUTORIAL, Block, blocks
 

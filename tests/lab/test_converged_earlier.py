@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from submodel.cli.base import command_line
+from submodel.cli.common import command_line
 from submodel.config import parse
 from submodel.config.meaning import differences
 from submodel.errors import SubmodelError

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from PIL import Image
 
-from submodel.cli.plot import ColumnWidth, FigureFormat, plot_command
+from submodel.cli.watching import plot_command
 from submodel.config import parse, to_toml
 from submodel.errors import ConfigError, SubmodelError
 from submodel.presentation.style import SINGLE
@@ -127,15 +127,15 @@ def test_many_ways_are_all_named_and_the_best_stand_out() -> None:
     ("ending", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
 )
 def test_the_command_writes_every_format(
-    runs: list[Path], tmp_path: Path, ending: str, magic: bytes
+    runs: list[Path], tmp_path: Path, ending: Literal["png", "svg", "pdf"], magic: bytes
 ) -> None:
     out = tmp_path / f"figure.{ending}"
-    plot_command("accuracy", runs, FigureFormat(ending), out, ColumnWidth.SINGLE)
+    plot_command("accuracy", runs, ending, out, "single")
     assert out.read_bytes().startswith(magic)
 
 
 def test_a_png_is_as_wide_as_the_column(runs: list[Path], tmp_path: Path) -> None:
-    plot_command("loss", runs, None, tmp_path / "a.png", ColumnWidth.SINGLE)
+    plot_command("loss", runs, None, tmp_path / "a.png", "single")
     with Image.open(tmp_path / "a.png") as image:
         assert image.width == round(300 * SINGLE)
 
@@ -150,7 +150,7 @@ def test_what_cannot_be_drawn_is_said(runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(SubmodelError, match="records keep no seconds of phases"):
         plot_command("phases", [RECORDS], out=tmp_path / "a.png")
     with pytest.raises(ConfigError, match="ends otherwise"):
-        plot_command("loss", runs, FigureFormat.PDF, tmp_path / "a.png")
+        plot_command("loss", runs, "pdf", tmp_path / "a.png")
     with pytest.raises(SubmodelError, match="shows one run, not 4"):
         plot_command("partition", runs)
     assert not list(tmp_path.iterdir())
@@ -158,7 +158,7 @@ def test_what_cannot_be_drawn_is_said(runs: list[Path], tmp_path: Path) -> None:
 
 def test_curves_are_drawn_without_pytorch(runs: list[Path], tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from submodel.cli.plot import plot_command; "
+        "import sys; from pathlib import Path; from submodel.cli.watching import plot_command; "
         f"plot_command('accuracy', [Path({str(runs[0])!r})], out=Path('a.png')); "
         "assert 'torch' not in sys.modules"
     )

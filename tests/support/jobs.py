@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from submodel.cli.base import command_line
+from submodel.cli.common import command_line
 from submodel.experiments.jobs import Job
 from submodel.experiments.runner import Runner
 

@@ -6,9 +6,8 @@ from submodel.lazy import lazily
 
 if TYPE_CHECKING:
     from submodel.cli.application import main
-    from submodel.cli.base import AsJson, SetOptions, console, make_folder, talk
+    from submodel.cli.common import AsJson, SetOptions, console, make_folder, print_json, talk
     from submodel.cli.completion import config_files
-    from submodel.cli.json_output import print_json
 
 __all__ = [
     "AsJson", "SetOptions", "config_files", "console", "main", "make_folder", "print_json", "talk",
@@ -17,8 +16,7 @@ __getattr__ = lazily(
     __name__,
     {
         "submodel.cli.application": "main",
-        "submodel.cli.base": "AsJson SetOptions console make_folder talk",
+        "submodel.cli.common": "AsJson SetOptions console make_folder print_json talk",
         "submodel.cli.completion": "config_files",
-        "submodel.cli.json_output": "print_json",
     },
 )

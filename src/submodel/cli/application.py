@@ -10,21 +10,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from submodel.cli import (
-    compare,
-    data,
-    devices,
-    federation,
-    join,
-    models,
-    plot,
-    report,
-    results,
-    training,
-    watching,
-)
-from submodel.cli.base import command_line
-from submodel.cli.help import offer_command
+from submodel.cli import compare, devices, federation, planning, results, training, watching
+from submodel.cli.common import command_line, offer_command
 from submodel.engines.processes.launch import endings
 from submodel.errors import SubmodelError
 from submodel.extensions import COMMANDS, FROM_LAB, LAB, extensions, load_extension
@@ -37,11 +24,11 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | str]] = {
         "resume": training.resume_command,
     },
     "Before training": {
-        "config": models.config_command,
-        "data": data.data_command,
-        "inspect": models.inspect_command,
-        "cost": models.cost_command,
-        "plan": models.plan_command,
+        "config": planning.config_command,
+        "data": planning.data_command,
+        "inspect": planning.inspect_command,
+        "cost": planning.cost_command,
+        "plan": planning.plan_command,
         "advise": "Recommend a scheme for a fleet by recorded results",
     },
     "Look at results": {
@@ -49,8 +36,8 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | str]] = {
         "watch": watching.watch_command,
         "show": results.show_command,
         "score": results.score_command,
-        "report": report.report_command,
-        "plot": plot.plot_command,
+        "report": watching.report_command,
+        "plot": watching.plot_command,
     },
     "Use the model": {
         "fit": results.fit_command,
@@ -66,7 +53,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | str]] = {
     },
     "Devices": {
         "serve": devices.serve_command,
-        "join": join.join_command,
+        "join": devices.join_command,
     },
 }
 """Panels of `submodel --help` and their commands; a text stands for a command of the laboratory."""

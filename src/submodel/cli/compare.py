@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from submodel.cli import completion
-from submodel.cli.base import AsJson, SetOptions, console, make_folder, talk
-from submodel.cli.json_output import print_json
+from submodel.cli.common import AsJson, SetOptions, console, make_folder, print_json, talk
 from submodel.errors import ConfigError
 from submodel.experiments.budgets import BudgetKind, parse_budget
 
@@ -97,13 +96,13 @@ def compare_command(
         _show(findings, folder and report.write_comparison(findings, folder), as_json)
         return
     if ways is None:
-        raise ConfigError(["give the ways to compare, as rolling,static,random"])
+        raise ConfigError("give the ways to compare, as rolling,static,random")
     if config is not None and scale is not None:
-        raise ConfigError(["--scale: give a configuration or a scale, not both"])
+        raise ConfigError("--scale: give a configuration or a scale, not both")
     setting = ComparisonScale(base_of(config)) if scale is None else find_scale(scale)
     if not setting.has_budget and budget is not BudgetKind.ROUNDS:
         raise ConfigError(
-            [f"--budget: ways of --scale {scale} run until they are flat; their costs are told"]
+            f"--budget: ways of --scale {scale} run until they are flat; their costs are told"
         )
 
     def base(way_settings: Sequence[str]) -> Config:

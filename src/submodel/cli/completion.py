@@ -9,7 +9,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from importlib import resources
@@ -18,6 +18,7 @@ from typing import TypedDict
 
 Offers = list[tuple[str, str]]
 """What can be completed to, and what that is."""
+_BREAKS = ("=", ":")
 
 
 class KeyEntry(TypedDict):
@@ -43,9 +44,6 @@ def _beginning(incomplete: str, offers: Iterable[tuple[str, str]]) -> Offers:
 def settings(incomplete: str) -> Offers:
     """``KEY=VALUE`` of a configuration: keys, and the values of one that is told.
 
-    Args:
-        incomplete: what stands there.
-
     >>> settings("clients.per_r")
     [('clients.per_round=10', 'clients per round')]
     """
@@ -61,70 +59,43 @@ def settings(incomplete: str) -> Offers:
     return _beginning(incomplete, pairs)
 
 
-def _names(key: str, incomplete: str) -> Offers:
-    return _beginning(incomplete, known_keys()[key]["values"].items())
+def _names_of(key: str) -> Callable[[str], Offers]:
+    """The completion to the names that a key of the configuration may have."""
+
+    def names(incomplete: str) -> Offers:
+        return _beginning(incomplete, known_keys()[key]["values"].items())
+
+    return names
 
 
-def models(incomplete: str) -> Offers:
-    """Built-in models.
-
-    Args:
-        incomplete: what stands there.
-    """
-    return _names("model.name", incomplete)
+models = _names_of("model.name")
+partitions = _names_of("data.partition")
+engines = _names_of("engine.name")
+_data, _schemes = _names_of("data.name"), _names_of("scheme.name")
 
 
 def data_names(incomplete: str) -> Offers:
-    """Built-in data, and configurations of this folder.
-
-    Args:
-        incomplete: what stands there.
-    """
-    return [*_names("data.name", incomplete), *config_files(incomplete)]
-
-
-def partitions(incomplete: str) -> Offers:
-    """Who may have what.
-
-    Args:
-        incomplete: what stands there.
-    """
-    return _names("data.partition", incomplete)
-
-
-def engines(incomplete: str) -> Offers:
-    """Where a run may be computed.
-
-    Args:
-        incomplete: what stands there.
-    """
-    return _names("engine.name", incomplete)
+    """Built-in data, and configurations of this folder."""
+    return [*_data(incomplete), *config_files(incomplete)]
 
 
 def ways(incomplete: str) -> Offers:
     """Schemes, separated by commas.
 
-    Args:
-        incomplete: what stands there.
-
     >>> [text for text, _ in ways("rolling,sta")]
     ['rolling,static']
     """
     before, comma, last = incomplete.rpartition(",")
-    return [(f"{before}{comma}{name}", about) for name, about in _names("scheme.name", last)]
+    return [(f"{before}{comma}{name}", about) for name, about in _schemes(last)]
 
 
 def run_folders(incomplete: str) -> Offers:
-    """Folders of runs: those under ``runs``, or where the text leads.
-
-    Args:
-        incomplete: what stands there.
-    """
-    base = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
-    places = dict.fromkeys([*_folders(base), *_folders(Path("runs"))])
-    runs = [str(path) for path in places if (path / "config.toml").is_file()]
-    ways_on = [f"{path}/" for path in _folders(base) if not (path / "config.toml").is_file()]
-    return _beginning(incomplete, [*((run, "a run") for run in runs), *((w, "") for w in ways_on)])
+    """Folders of runs: those under ``runs``, or where the text leads."""
+    places = _folders(_base(incomplete))
+    runs = [path for path in dict.fromkeys([*places, *_folders(Path("runs"))]) if _is_run(path)]
+    offers = [(str(path), "a run") for path in runs]
+    offers += [(f"{path}/", "") for path in places if not _is_run(path)]
+    return _beginning(incomplete, offers)
 
 
 def config_files(incomplete: str) -> Offers:
@@ -133,9 +104,17 @@ def config_files(incomplete: str) -> Offers:
     Args:
         incomplete: what stands there.
     """
-    base = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
+    base = _base(incomplete)
     files = [(str(path), "") for path in sorted(base.glob("*.toml"))]
     return _beginning(incomplete, [*files, *((f"{path}/", "") for path in _folders(base))])
+
+
+def _base(incomplete: str) -> Path:
+    return Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.toml").is_file()
 
 
 def _folders(base: Path) -> list[Path]:
@@ -143,9 +122,6 @@ def _folders(base: Path) -> list[Path]:
         return sorted(p for p in base.iterdir() if p.is_dir() and not p.name.startswith("."))
     except OSError:
         return []
-
-
-_BREAKS = ("=", ":")
 
 
 @contextmanager

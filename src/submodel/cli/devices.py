@@ -1,16 +1,19 @@
-"""The server of real devices: a run whose clients are somewhere else."""
+"""Training over real devices: the server, a run whose clients are elsewhere; and a device."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+import json
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from submodel.cli.base import AsJson, ConfigFile, Force, SetOptions, talk
-from submodel.cli.json_output import print_json
+from submodel.amounts import parse_amount, parse_capacity, si
+from submodel.cli.common import AsJson, ConfigFile, Force, SetOptions, print_json, talk
 from submodel.errors import ConfigError, SubmodelError
 
 if TYPE_CHECKING:  # PyTorch, and an extra: imported where they are used
@@ -75,10 +78,10 @@ def serve_command(
     if problems := problems_over_devices(full_config):
         raise ConfigError(problems)
     if force and out is None:
-        raise ConfigError(["--force: goes with --out, the run to replace"])
+        raise ConfigError("--force: goes with --out, the run to replace")
     if superlink is not None:
         if (ca is None) != insecure:
-            raise ConfigError(["--superlink: give its --ca, or --insecure"])
+            raise ConfigError("--superlink: give its --ca, or --insecure")
         place = ServingPlace.of(superlink, ca)
     elif insecure:
         place = ServingPlace(host or "127.0.0.1", port, None)
@@ -92,14 +95,7 @@ def serve_command(
 
 
 def follow(config: Config, folder: RunFolder, place: ServingPlace, as_json: bool) -> None:
-    """Serve a run that has a folder, from wherever it stands.
-
-    Args:
-        config: of the run.
-        folder: of the run.
-        place: where it is served.
-        as_json: print the result so.
-    """
+    """Serve a run that has a folder, from wherever it stands."""
     need_flower()
     from submodel.federation.flower.credentials import load_federation
     from submodel.federation.flower.serving import ServedRun
@@ -146,3 +142,179 @@ def follow(config: Config, folder: RunFolder, place: ServingPlace, as_json: bool
     if "test_accuracy" in summary:
         console.print(f"test accuracy {summary['test_accuracy']:.1%}", end=", ")
     console.print(f"test loss {summary['test_loss']:.4f} after {summary['rounds']} rounds")
+
+
+_CREDENTIALS = Path("device")
+
+
+def join_command(
+    host: Annotated[str, typer.Argument(metavar="HOST[:PORT]", help="The server.")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH|NAME",
+            help="CLASS/*.png in a folder, x and y in .npz or .safetensors, or as data.name: "
+            "csv:PATH, text:PATH, mnist, ...",
+        ),
+    ] = None,
+    part: Annotated[
+        int | None, typer.Option(help="Or play this client of the run's own data, to try it out.")
+    ] = None,
+    capacity: Annotated[
+        str | None, typer.Option(help="The share of the model to hold, as 1/4.")
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Or what training may take, as 2GB (default: half of what is free)."),
+    ] = None,
+    credentials: Annotated[
+        Path, typer.Option(help="The device's folder of 'submodel federation init'.")
+    ] = _CREDENTIALS,
+    name: Annotated[str | None, typer.Option(help="What the server calls this device.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="data.KEY=VALUE",
+            help="A key of --data that is another here than on the server; repeatable.",
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option(help="Neither encrypt nor show a key; on loopback only.")
+    ] = False,
+) -> None:
+    """Take part as a device: hold what fits, train on the own data.
+
+    Nothing leaves the device but updates. It needs no PyTorch until it trains.
+
+    Examples:
+        submodel join fl.example.org --data pictures --memory 2GB
+        submodel join 127.0.0.1 --insecure --part 0 --capacity 1/4
+        submodel join fl.example.org:9000 --data csv:table.csv --set data.label=kind
+    """
+    need_flower()
+    from submodel.federation.flower.credentials import load_device
+    from submodel.federation.flower.supernode import Supernode, keep_running
+
+    app_settings = node_settings(data, part, capacity, memory, name, settings or ())
+    files = None
+    if not insecure:
+        files = load_device(credentials)
+    address = host if ":" in host.rpartition("]")[2] else f"{host}:{PORT}"
+    with tempfile.TemporaryDirectory(prefix="submodel-") as temporary:
+        home = Path(temporary)
+        journal = home / "journal.jsonl"
+        config = {**app_settings, "journal": str(journal)}
+        node = Supernode(address, home, home / "supernode.log", files, config)
+        print(f"joining {address}; Ctrl-C leaves", flush=True)
+        over = threading.Event()
+        teller = threading.Thread(target=_tell, args=(journal, over), daemon=True)
+        teller.start()
+        try:
+            keep_running(node, lambda text: print(text, flush=True), over.is_set)
+        except KeyboardInterrupt:
+            print("left", flush=True)
+        finally:
+            over.set()
+            teller.join(timeout=5)
+
+
+def node_settings(
+    data: str | None,
+    part: int | None,
+    capacity: str | None,
+    memory: str | None,
+    name: str | None,
+    settings: Sequence[str] = (),
+) -> dict[str, str | int | float | bool]:
+    """What the device's app is told, checked here, where its owner sees it."""
+    problems = []
+    if (data is None) == (part is None):
+        problems.append("give --data DIR (or --part NUMBER, to try it out), and only one of them")
+    place, problem = ("", "") if data is None else find_own_data(data)
+    problems += [f"--data: {problem}"] * bool(problem)
+    if data is None and settings:
+        problems.append("--set: goes with --data; a part of the run's data has the run's keys")
+    problems += [
+        f"--set {setting}: want data.KEY=VALUE"
+        for setting in settings
+        if not setting.strip().startswith("data.") or "=" not in setting or "\n" in setting
+    ]
+    if capacity is not None and memory is not None:
+        problems.append("give --capacity or --memory, not both")
+    if problems:
+        raise ConfigError(problems)
+    values: dict[str, str | int | float | bool] = {}
+    if data is not None:
+        values["data"] = place
+    if settings:
+        values["set"] = "\n".join(settings)
+    if part is not None:
+        values["part"] = part
+    if capacity is not None:
+        values["capacity"] = parse_capacity(capacity)
+    if memory is not None:
+        values["memory"] = parse_amount(memory)
+    if name is not None:
+        values["name"] = name
+    return values
+
+
+def find_own_data(text: str) -> tuple[str, str]:
+    """What ``--data`` names, with its path in full, and what is wrong with it, if anything.
+
+    >>> find_own_data("mnist")
+    ('mnist', '')
+    >>> find_own_data("/nowhere/pictures")[1]
+    '/nowhere/pictures: no such file or folder, nor the name of a data source'
+    """
+    from submodel.data.registry import SOURCES
+
+    path = Path(text).expanduser()
+    if path.exists():
+        return str(path.resolve()), ""
+    if text == "own" or not SOURCES.knows(text):
+        return text, f"{text}: no such file or folder, nor the name of a data source"
+    prefix, _, argument = text.partition(":")
+    if prefix not in SOURCES.prefixes or SOURCES.offers[prefix].argument != "PATH":
+        return text, ""
+    path = Path(argument).expanduser()
+    problem = "" if path.exists() else f"{argument}: no such file or folder"
+    return f"{prefix}:{path.resolve()}", problem
+
+
+def _tell(journal: Path, over: threading.Event) -> None:
+    """Print what the device's app notes, line by line."""
+    read_so_far = 0
+    while True:
+        last = over.is_set()
+        if journal.is_file():
+            with journal.open("rb") as file:
+                file.seek(read_so_far)
+                for line in file:
+                    if line.endswith(b"\n"):
+                        read_so_far += len(line)
+                        print(describe_entry(json.loads(line)), flush=True)
+        if last:
+            return
+        over.wait(0.5)
+
+
+def describe_entry(line: Mapping[str, Any]) -> str:
+    """One line of the journal for people.
+
+    >>> describe_entry({"kind": "report", "seconds": 1.5, "capacity": 0.25, "examples": 300})
+    'reported: capacity 0.25, 300 examples'
+    """
+    if "problem" in line:
+        return f"cannot take part: {line['problem']}"
+    if line["kind"] == "report":
+        share = "as configured" if line["capacity"] is None else f"{line['capacity']:g}"
+        return f"reported: capacity {share}, {line['examples']} examples"
+    sizes = f"{si(line['bytes_down'], 'B')} down, {si(line['bytes_up'], 'B')} up"
+    if line["kind"] == "moments":
+        return f"measured for the norms in {line['seconds']:.1f} s, {sizes}"
+    return (
+        f"round {line['topic']}: trained on {line['processed']} examples in "
+        f"{line['seconds']:.1f} s, loss {line['loss']:.4f}, {sizes}"
+    )

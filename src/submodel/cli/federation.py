@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from submodel.cli import completion
-from submodel.cli.base import AsJson, console
-from submodel.cli.device_table import device_table, plain_devices
-from submodel.cli.help import CommandGroup, offer_command
-from submodel.cli.json_output import print_json
+from submodel.cli.common import AsJson, CommandGroup, console, offer_command, print_json
 from submodel.errors import ConfigError, SubmodelError
 
 if TYPE_CHECKING:  # an extra: imported where it is used
@@ -62,7 +61,7 @@ def init_command(
     from submodel.federation.flower import credentials
 
     if count is not None and names:
-        raise ConfigError(["--devices: give a number of devices or their names, not both"])
+        raise ConfigError("--devices: give a number of devices or their names, not both")
     federation = credentials.create(folder, hosts, names or _number_devices(count or 3))
     if as_json:
         print_json(_plain_federation(folder, federation))
@@ -285,3 +284,76 @@ def _delivery(folder: Path, names: list[str] | tuple[str, ...]) -> str:
             "  device.key is private to its device: once it is there, it can be deleted here",
         )
     )
+
+
+if TYPE_CHECKING:  # an extra: imported where it is used
+    from submodel.federation.flower.control import Node
+    from submodel.federation.roster import Entry
+
+_HEADINGS = ("client", "device", "state", "capacity", "examples", "answered", "missed",
+             "last seen", "last problem")  # fmt: skip
+
+
+def plain_devices(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> list[dict[str, Any]]:
+    """The devices of a run, and those that are registered but have not taken part."""
+    rows: list[dict[str, Any]] = []
+    for entry in entries:
+        node, report = nodes.get(entry.node), entry.report
+        last_seen = datetime.fromtimestamp(entry.last_seen, UTC) if entry.last_seen else None
+        if node is not None and node.last_seen is not None:
+            last_seen = max(last_seen or node.last_seen, node.last_seen)
+        rows.append(
+            {
+                "client": entry.client,
+                "device": report.name,
+                "state": node.status if node is not None else "unknown",
+                "capacity": report.capacity,
+                "examples": report.examples,
+                "answered": entry.answered,
+                "missed": entry.missed,
+                "last_seen": _iso(last_seen),
+                "last_problem": entry.last_problem,
+            }
+        )
+    registered_only = [n for n in nodes.values() if n.id not in {entry.node for entry in entries}]
+    for node in registered_only:
+        unknown = dict.fromkeys(("capacity", "examples", "answered", "missed"))
+        rows.append(
+            {
+                "client": None,
+                "device": node.fingerprint or str(node.id),
+                "state": node.status,
+                **unknown,
+                "last_seen": _iso(node.last_seen),
+                "last_problem": "",
+            }
+        )
+    return rows
+
+
+def device_table(entries: Sequence[Entry], nodes: Mapping[int, Node]) -> Table:
+    """The same for people."""
+    table = Table()
+    for heading in _HEADINGS:
+        table.add_column(heading, overflow="fold")
+    for row in plain_devices(entries, nodes):
+        takes_part = row["client"] is not None
+        capacity = "as configured" if row["capacity"] is None else f"{row['capacity']:g}"
+        cells = [row["client"], row["device"], row["state"], capacity if takes_part else None]
+        cells += [row["examples"], row["answered"], row["missed"]]
+        table.add_row(
+            *("-" if cell is None else str(cell) for cell in cells),
+            _when(row["last_seen"]),
+            row["last_problem"],
+        )
+    return table
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _when(moment: str | None) -> str:
+    if moment is None:
+        return "never"
+    return f"{datetime.fromisoformat(moment):%Y-%m-%d %H:%M:%S} UTC"

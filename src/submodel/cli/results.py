@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from submodel.amounts import parse_capacity
-from submodel.cli.base import AsJson, RunPath, console, make_folder
-from submodel.cli.json_output import print_json
-
-
-class ExportFormat(StrEnum):
-    """The formats of `export`."""
-
-    SAFETENSORS = "safetensors"
-    PROGRAM = "program"
-    ONNX = "onnx"
-    HUGGINGFACE = "huggingface"
-    PEFT = "peft"
+from submodel.cli.common import AsJson, RunPath, console, make_folder, print_json
 
 
 def show_command(run: RunPath, as_json: AsJson = False) -> None:
@@ -140,8 +128,9 @@ def export_command(
     run: RunPath,
     capacity: Annotated[str, typer.Option(help="Of the sub-model, as 1/4.")] = "1",
     kind: Annotated[
-        ExportFormat, typer.Option("--format", help="How to write the model.")
-    ] = ExportFormat.SAFETENSORS,
+        Literal["safetensors", "program", "onnx", "huggingface", "peft"],
+        typer.Option("--format", help="How to write the model."),
+    ] = "safetensors",
     out: Annotated[
         Path | None, typer.Option(help="The folder to write to; default: export in the run's.")
     ] = None,
@@ -164,10 +153,10 @@ def export_command(
 
     share = parse_capacity(capacity)
     past_run = Run(run)  # or it is no run, and nothing is made in it
-    path, score = past_run.export(share, kind.value, None if out is None else make_folder(out))
+    path, score = past_run.export(share, kind, None if out is None else make_folder(out))
     is_fitted = past_run.is_fitted(share)
     if as_json:
-        content = {"file": path, "format": kind.value, "capacity": share, "fitted": is_fitted}
+        content = {"file": path, "format": kind, "capacity": share, "fitted": is_fitted}
         print_json({**content, "test": None if score is None else score.entries()})
         return
     fit_note = ", fitted" if is_fitted else ""

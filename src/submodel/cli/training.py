@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from submodel.cli import completion, devices
-from submodel.cli.base import AsJson, ConfigFile, Force, RunPath, SetOptions, talk
-from submodel.cli.json_output import print_json
+from submodel.cli.common import AsJson, ConfigFile, Force, RunPath, SetOptions, print_json, talk
 from submodel.engines.processes.launch import launch, saying_it_once
 from submodel.errors import ConfigError
 
@@ -35,15 +34,7 @@ def _train(
     past_run: Run | None = None,
     force: bool = False,
 ) -> None:
-    """Train in the folder, show progress, end with the result.
-
-    Args:
-        config: of the run.
-        folder: of the run.
-        as_json: print the result so.
-        past_run: the run that goes on; None: it begins.
-        force: replace the run that the folder holds.
-    """
+    """Train in the folder, show progress, end with the result; a past run goes on."""
     from submodel.engines.processes.group import ProcessGroup, in_process_group
     from submodel.heap import give_back
     from submodel.prepare.engine import check_engine, choose_engine
@@ -134,7 +125,7 @@ def _dry_run(config: Config, folder: RunFolder, as_json: bool) -> None:
 
 def _refuse_devices(config: Config) -> None:
     if config.engine.name == "flower":
-        raise ConfigError(["engine.name: real devices are served: 'submodel serve CONFIG.toml'"])
+        raise ConfigError("engine.name: real devices are served: 'submodel serve CONFIG.toml'")
 
 
 def _count_processes(config: Config) -> int:
@@ -142,7 +133,7 @@ def _count_processes(config: Config) -> int:
     cores = os.cpu_count() or 1
     processes = config.engine.processes or cores
     if processes > _MOST_PER_CORE * cores:
-        raise ConfigError([f"engine.processes: {processes} are too many to start on {cores} cores"])
+        raise ConfigError(f"engine.processes: {processes} are too many to start on {cores} cores")
     return processes
 
 
@@ -236,7 +227,7 @@ def train_command(
 
     overrides = list(settings or [])
     if processes is not None and engine not in (None, "torchrun"):
-        raise ConfigError([f"--processes: goes with the engine torchrun, not with {engine!r}"])
+        raise ConfigError(f"--processes: goes with the engine torchrun, not with {engine!r}")
     if engine is not None or processes is not None:
         overrides.append(f"engine.name={engine or 'torchrun'}")
     if processes is not None:
@@ -245,7 +236,7 @@ def train_command(
     folder = RunFolder(out) if out else new_folder(full_config.name)
     if force and (out is None or dry_run):
         reason = "a dry run writes nothing" if dry_run else "goes with --out, the run to replace"
-        raise ConfigError([f"--force: {reason}"])
+        raise ConfigError(f"--force: {reason}")
     if dry_run:
         _dry_run(full_config, folder, as_json)
     else:

@@ -1,18 +1,18 @@
-"""Looking at runs from outside: which there are, how they stand, how they go."""
+"""Looking at runs from outside: which there are, how they stand; pages and figures of them."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from submodel.cli import completion
-from submodel.cli.base import AsJson, console
-from submodel.cli.json_output import print_json
+from submodel.cli.common import AsJson, console, print_json
 from submodel.errors import ConfigError, SubmodelError, plain
+from submodel.report.plots.registry import FIGURES, find_figure
 
 _FOLDER = Path("runs")
 
@@ -126,11 +126,11 @@ def watch_command(
         begun_runs: of an experiment, each as submodel runs --json has it
     """
     if port is not None and not web:
-        raise ConfigError(["--port: goes with --web"])
+        raise ConfigError("--port: goes with --web")
     if once and web:
-        raise ConfigError(["--once: a page that ends at once is what 'submodel report' writes"])
+        raise ConfigError("--once: a page that ends at once is what 'submodel report' writes")
     if as_json and web:
-        raise ConfigError(["--json: a page has none; leave --web out"])
+        raise ConfigError("--json: a page has none; leave --web out")
     if path.exists() and not path.is_dir():
         raise SubmodelError(f"{path}: not a folder")
     if as_json:
@@ -150,3 +150,101 @@ def watch_command(
         return
     with contextlib.suppress(KeyboardInterrupt):
         terminal.watch(path, console)
+
+
+def report_command(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...",
+            help="Of runs, comparisons, reproductions, studies: several are compared.",
+            autocompletion=completion.run_folders,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Default: report.html in the folder; of several, right here."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML page that shows and compares what was trained.
+
+    It is one file, and needs no network.
+
+    Examples:
+        submodel report runs/digits
+        submodel report runs/rolling runs/static --out compared.html
+    JSON:
+        page: the file
+    """
+    from submodel.report.page import write_report
+
+    file = write_report(*folders, out=out)
+    if as_json:
+        print_json({"page": file})
+    else:
+        print(file)
+
+
+def plot_command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help=f"One of {', '.join(FIGURES)}.")
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders of runs, of 'submodel compare' or of 'submodel reproduce'; the seeds of "
+            "one configuration become one band.",
+            autocompletion=completion.run_folders,
+        ),
+    ] = None,
+    file_format: Annotated[
+        Literal["png", "svg", "pdf"] | None,
+        typer.Option("--format", help="Default: as --out ends, else png."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The file (default: NAME.png here).")] = None,
+    column: Annotated[
+        Literal["single", "double"], typer.Option(help="Of a two-column paper: 3.3 or 6.9 inches.")
+    ] = "double",
+    show_list: Annotated[bool, typer.Option("--list", help="Say what can be drawn.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Draw a figure of runs, in the width of a paper's column.
+
+    Examples:
+        submodel plot accuracy runs/digits
+        submodel plot traffic runs/rolling runs/static --format pdf --column single
+        submodel plot comparison runs/compare-digits --out ways.svg
+        submodel plot --list
+    JSON:
+        figure: the file
+        figures: with --list, every name and what it shows
+    """
+    if show_list:
+        if as_json:
+            print_json({"figures": {key: kind.about for key, kind in FIGURES.items()}})
+            return
+        width = max(map(len, FIGURES))
+        for key, kind in FIGURES.items():
+            print(f"{key:{width}}  {kind.about}")
+        return
+    if name is None:
+        raise ConfigError(f"give the name of a figure: {', '.join(FIGURES)}")
+    kind = find_figure(name)
+    if not runs:
+        raise ConfigError(f"give the folder of a run, as: submodel plot {name} runs/digits")
+    from submodel.presentation.style import DOUBLE, SINGLE, format_of, save_figure
+
+    path = out or Path(f"{name}.{file_format or 'png'}")
+    if file_format is not None and format_of(path) != file_format:
+        raise ConfigError(f"--format {file_format}: --out {path} ends otherwise")
+    format_of(path)
+    figure = kind.draw(kind.read(runs), SINGLE if column == "single" else DOUBLE)
+    save_figure(figure, path, dpi=300)
+    if as_json:
+        print_json({"figure": path})
+    else:
+        print(path)

@@ -14,7 +14,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from submodel.algorithm.dispatch import cut_of
 from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.types import Assignment, Setup
-from submodel.cli.models import inspect_command
+from submodel.cli.planning import inspect_command
 from submodel.config import parse
 from submodel.data import Dataset, digits
 from submodel.engines.batched.engine import BatchedEngine

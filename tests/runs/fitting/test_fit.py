@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import submodel
 from submodel.algorithm import rounds
 from submodel.algorithm.score import score
-from submodel.cli.base import command_line
+from submodel.cli.common import command_line
 from submodel.data.population import able_clients
 from submodel.errors import ConfigError, SubmodelError
 from submodel.runs.checkpoint import model_sha256
