@@ -28,7 +28,7 @@ import psutil
 from submodel.config import parse, to_toml
 from submodel.engines.processes.launch import free_port
 from submodel.federation.flower.credentials import create
-from submodel.federation.flower.family import relatives
+from submodel.federation.flower.process import relatives
 from submodel.prepare.setup import prepare
 from submodel.report.tables import cost_rows
 

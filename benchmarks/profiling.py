@@ -34,8 +34,8 @@ from submodel.algorithm.dispatch import Dispatcher
 from submodel.algorithm.rounds import initial_state, plan
 from submodel.algorithm.tally import Tally
 from submodel.algorithm.types import Assignment, Setup
+from submodel.engines.batched.forward import WideForward
 from submodel.engines.batched.stack import Stack, StackedLoss
-from submodel.engines.batched.wide import WideForward
 from submodel.engines.native.forward import NativeForward
 from submodel.model.build import build_module
 from submodel.model.cost import BACKWARD, CostModel

@@ -22,8 +22,7 @@ from submodel.algorithm.types import Task
 from submodel.config import parse
 from submodel.errors import Interruption
 from submodel.federation.device import Device, Means, Report
-from submodel.federation.encoding import keep_encoding, receive_encoding
-from submodel.federation.facts import briefing, read_briefing
+from submodel.federation.facts import briefing, keep_encoding, read_briefing, receive_encoding
 from submodel.federation.flower import server_app
 from submodel.federation.flower.credentials import create, load_device, load_federation
 from submodel.federation.flower.serving import ServingPlace

@@ -33,8 +33,13 @@ from submodel.data.sources.folder import read_folder
 from submodel.experiments.comparison import report
 from submodel.experiments.comparison.findings import Findings
 from submodel.federation.device import Report
-from submodel.federation.encoding import keep_encoding, receive_encoding
-from submodel.federation.facts import Facts, briefing, read_briefing
+from submodel.federation.facts import (
+    Facts,
+    briefing,
+    keep_encoding,
+    read_briefing,
+    receive_encoding,
+)
 from submodel.federation.own_data import OwnData
 from submodel.federation.roster import read_roster
 from submodel.federation.wire import (

@@ -20,8 +20,7 @@ from submodel.config import parse
 from submodel.data import dataset
 from submodel.engines.batched import engine as batched
 from submodel.engines.batched.engine import BatchedEngine
-from submodel.engines.batched.forward import UnstackableError
-from submodel.engines.batched.wide import WideForward
+from submodel.engines.batched.forward import UnstackableError, WideForward
 from submodel.engines.serial import SerialEngine
 from submodel.model.norm import StaticBatchNorm
 from submodel.prepare.setup import prepare

@@ -16,13 +16,12 @@ from submodel import digits, train
 from submodel.cli.application import command_line
 from submodel.config import parse
 from submodel.engines.batched.engine import BatchedEngine
-from submodel.engines.batched.forward import UnstackableError
+from submodel.engines.batched.forward import UnstackableError, WideForward
 from submodel.engines.batched.stack import widen
-from submodel.engines.batched.wide import WideForward
-from submodel.engines.native import build, library
 from submodel.engines.native import forward as native
-from submodel.engines.native.build import BuildError, built_library, find_compiler
+from submodel.engines.native import library
 from submodel.engines.native.forward import NativeForward
+from submodel.engines.native.library import BuildError, built_library, find_compiler
 from submodel.engines.select import native_refusal
 from submodel.errors import ConfigError
 from submodel.model.norm import Scaler, StaticBatchNorm, set_rate
@@ -348,5 +347,5 @@ def test_what_a_compiler_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("CC", str(compiler))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(BuildError, match="cannot build the kernels: broken"):
-        build.built_library.__wrapped__()
+        library.built_library.__wrapped__()
     assert not list((tmp_path / "cache").rglob("*.so"))

@@ -16,7 +16,7 @@ from submodel.algorithm.types import Setup, plain_scorer
 from submodel.config import parse
 from submodel.engines.native import library
 from submodel.engines.native import scoring as native_scoring
-from submodel.engines.native.build import built_library, find_compiler
+from submodel.engines.native.library import built_library, find_compiler
 from submodel.engines.native.scoring import KernelScorer
 from submodel.model.cut import WHOLE
 from submodel.model.norm import Statistics

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.types import Setup, State
-from submodel.engines.native.build import find_compiler
+from submodel.engines.native.library import find_compiler
 from submodel.engines.native.training import WholeTraining
 from submodel.model.cost import CostModel
 from tests.support.common import tiny_images

@@ -16,8 +16,8 @@ from torch.nn import functional
 import submodel
 from submodel.engines.batched import replay
 from submodel.engines.native import operators
-from submodel.engines.native.build import find_compiler
-from submodel.engines.native.layers import native_kernels
+from submodel.engines.native.library import find_compiler
+from submodel.engines.native.operators import native_kernels
 from submodel.engines.native.tape import Tape
 from submodel.engines.select import native_refusal
 from submodel.engines.serial import SerialEngine

@@ -24,7 +24,7 @@ from submodel.config import parse, read
 from submodel.engines.processes.group import ProcessGroup, deal
 from submodel.engines.processes.launch import free_port, launch
 from submodel.errors import SubmodelError
-from submodel.federation.flower.family import is_running, relatives
+from submodel.federation.flower.process import is_running, relatives
 from submodel.prepare.setup import prepare
 from submodel.runs.checkpoint import model_sha256, saved_round
 from submodel.runs.loop import RunFolder, run_rounds

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from submodel.config import parse
-from submodel.engines.processes import shared
+from submodel.engines.processes import group as processes
 from submodel.engines.processes.group import ProcessGroup
 from submodel.prepare.setup import prepare
 from submodel.runs import loop
@@ -39,7 +39,7 @@ def train(group: ProcessGroup, machines: str) -> dict[str, tuple[dict[str, bytes
     """Every case; machines: one for each rank."""
     loop._LARGE = 0
     if len(set(machines)) > 1:
-        vars(shared)["machine_name"] = lambda: machines[group.rank]
+        vars(processes)["machine_name"] = lambda: machines[group.rank]
     results = {}
     for name, case in CASES.items():
         config = parse(joined(SMALL, case))

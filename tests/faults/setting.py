@@ -21,7 +21,7 @@ from submodel.algorithm.types import Failure, Outcome, State, Task
 from submodel.config import read
 from submodel.data import Population
 from submodel.engines.serial import SerialEngine
-from submodel.federation.flower.family import relatives
+from submodel.federation.flower.process import relatives
 from submodel.model.cost import CostModel
 from submodel.prepare.setup import prepare
 from tests.support.devices import alone

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import save_file
 
 from submodel.config import read
-from submodel.federation.flower.family import is_running
+from submodel.federation.flower.process import is_running
 from submodel.prepare.setup import prepare
 from tests.faults.setting import (
     DEADLINE,

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from submodel.config import read
-from submodel.federation.flower.family import is_running
+from submodel.federation.flower.process import is_running
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from submodel.config import parse
 from submodel.data import Examples
 from submodel.errors import DataError
-from submodel.federation import own_files
+from submodel.federation import own_data
 from submodel.federation.facts import Facts
 from submodel.federation.own_data import OwnData
 
@@ -158,12 +158,12 @@ def test_what_the_device_has_no_room_for_is_not_read(
     (tmp_path / "ant").mkdir()
     Image.new("L", (2, 2)).save(tmp_path / "ant" / "1.png")
     needed = X.nbytes + Y.nbytes + X.size * 4  # as stored, and as they are trained on
-    monkeypatch.setattr(own_files, "free_memory", lambda _: needed)
+    monkeypatch.setattr(own_data, "free_memory", lambda _: needed)
     assert len(read(path)) == 4
-    monkeypatch.setattr(own_files, "free_memory", lambda _: needed - 1)
+    monkeypatch.setattr(own_data, "free_memory", lambda _: needed - 1)
     with pytest.raises(DataError, match="160 B to be held, but half of the free memory is 159 B"):
         read(path)
-    monkeypatch.setattr(own_files, "free_memory", lambda _: 19)  # 4 pixels, 5 bytes each
+    monkeypatch.setattr(own_data, "free_memory", lambda _: 19)  # 4 pixels, 5 bytes each
     with pytest.raises(DataError, match="20 B to be held, but half of the free memory is 19 B"):
         read(tmp_path)
 

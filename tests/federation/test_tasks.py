@@ -20,8 +20,7 @@ from submodel.config import Config, parse
 from submodel.data import Examples, load_dataset
 from submodel.errors import ConfigError, DataError, SubmodelError
 from submodel.federation.device import Device, Means
-from submodel.federation.encoding import encoding_fingerprint, encoding_head
-from submodel.federation.facts import Facts, briefing
+from submodel.federation.facts import Facts, briefing, encoding_fingerprint, encoding_head
 from submodel.federation.own_data import OwnData
 from submodel.federation.server import over_devices
 from submodel.federation.wire import WireError

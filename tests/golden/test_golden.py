@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from submodel.config import Config, parse
-from submodel.engines.native.build import find_compiler
+from submodel.engines.native.library import find_compiler
 from submodel.plugins import Kind
 from tests.golden.cases import CASES, GROUPS, NATIVE, USUAL
 from tests.golden.components import KINDS, NOT_KEPT, named, write_files

@@ -15,7 +15,7 @@ from submodel.errors import SubmodelError
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.experiments.runner import Runner
 from submodel.experiments.wording import number
-from submodel.federation.flower.family import is_running, relatives
+from submodel.federation.flower.process import is_running, relatives
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from submodel.local.adam import Adafactor, LocalAdam, LocalAdamW
-from submodel.local.optimisers import Optimiser, Proximal, Sgd
+from submodel.local.optimisers import Adafactor, LocalAdam, LocalAdamW, Optimiser, Proximal, Sgd
 
 LR = 0.01
 TORCHS: dict[str, tuple[Optimiser, Callable[[Any], torch.optim.Optimizer]]] = {

@@ -22,8 +22,7 @@ from submodel.prepare.setup import prepare
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.loop import Interruption
 from submodel.schemes import Ordered
-from submodel.schemes.ordered import NestedSteps
-from submodel.schemes.ranked import FinishingCuts
+from submodel.schemes.ordered import FinishingCuts, NestedSteps
 
 CONFIG: dict[str, Any] = {
     "clients": {"count": 8, "per_round": 4, "capacities": [1, "1/2", "1/4"]},

@@ -23,7 +23,7 @@ import pytest
 
 from submodel.engines.processes.launch import free_port
 from submodel.federation.flower.credentials import create
-from submodel.federation.flower.family import is_running, kill, relatives
+from submodel.federation.flower.process import is_running, kill, relatives
 
 PATIENCE = 240.0  # seconds, on a machine with other things to do
 _MARK = "SUBMODEL_TEST_HOUSE"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from submodel.lazy import lazily
 
 if TYPE_CHECKING:
-    from submodel.engines.native.build import find_compiler
+    from submodel.engines.native.library import find_compiler
     from submodel.engines.select import EngineContext
     from submodel.engines.serial import SerialEngine
 
@@ -15,7 +15,7 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "submodel.engines.native.build": "find_compiler",
+        "submodel.engines.native.library": "find_compiler",
         "submodel.engines.select": "EngineContext",
         "submodel.engines.serial": "SerialEngine",
     },

@@ -27,8 +27,7 @@ from submodel.data import Dataset, Examples
 from submodel.engines.device import own_device
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError, PlanError, SubmodelError, plain
-from submodel.federation.encoding import keep_encoding, receive_encoding
-from submodel.federation.facts import Facts, read_briefing
+from submodel.federation.facts import Facts, keep_encoding, read_briefing, receive_encoding
 from submodel.federation.memory import (
     COPIES,
     RUNTIME_BYTES,

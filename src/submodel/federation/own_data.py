@@ -1,37 +1,222 @@
 """The data that a device has: read, checked against what the run wants, kept ready on its disk.
 
 A fresh process answers every message, so what was read once is kept as one file of tensors, under
-a name that changes when the data does.
+a name that changes when the data does. Examples must be such as the run wants: shapes, types,
+labels, tokens.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from submodel.algorithm.types import PartitionedClients
+from submodel.amounts import si
 from submodel.config import Config, DataSection, override, parse
-from submodel.data import Examples
+from submodel.data import Dataset, Examples
 from submodel.data.cache import cache_folder
+from submodel.data.files import ArrayShapes, read_arrays
+from submodel.data.images import normalise, stack_pictures
+from submodel.data.parts import NO_TARGET
 from submodel.data.registry import SOURCES
 from submodel.data.sources import Encoding, SourceContext
+from submodel.data.sources.folder import classes_in, images_in, open_image
 from submodel.data.text.streams import TABLES, visible_files
-from submodel.errors import ConfigError, DataError
-from submodel.federation.conform import conform, renumber_classes
+from submodel.errors import ConfigError, DataError, plain
 from submodel.federation.facts import Facts
-from submodel.federation.own_files import picture_files, read_array_file, read_pictures
+from submodel.federation.memory import free_memory
 from submodel.model.inputs import columns, from_columns
 from submodel.options import compose
 from submodel.prepare.objective import apply_task, make_task
 from submodel.prepare.parts import load_data, split_data
+
+ColumnShapes = Mapping[str, tuple[int, ...]]
+"""Of all rows of every column of the inputs, by name."""
+
+
+def check_shapes(x: ColumnShapes, y: tuple[int, ...], facts: Facts) -> None:
+    """Raise unless there are as many inputs as targets, each of the shape of the run's.
+
+    >>> check_shapes({"": (4, 3)}, (4,), Facts((2,), "float32", 3, (), (), ()))
+    Traceback (most recent call last):
+    submodel.errors.DataError: inputs of (3,), but the run's are (2,)
+    """
+    expected_columns = {column.name: column for column in facts.input_columns}
+    if x.keys() != expected_columns.keys():
+        raise DataError(
+            f"inputs {plain(', '.join(x) or 'without names', 100)}, but the run's are "
+            f"{', '.join(expected_columns) or 'a single tensor'}"
+        )
+    for name, shape in x.items():
+        if not shape or not y or not shape[0] or shape[0] != y[0]:
+            counts = [str(s[0]) if s else "a single number instead of" for s in (shape, y)]
+            raise DataError(f"{counts[0]} inputs and {counts[1]} targets; want as many, not 0")
+        if shape[1:] != expected_columns[name].shape:
+            run_shape = expected_columns[name].shape
+            which = f"inputs {name!r}" if name else "inputs"
+            raise DataError(f"{which} of {plain(shape[1:], 60)}, but the run's are {run_shape}")
+    if facts.classes is not None and len(y) > 1:
+        raise DataError(f"targets of {plain(y[1:], 60)}, but the run's are labels, one number each")
+    if y[1:] != facts.targets:
+        raise DataError(f"targets of {plain(y[1:], 60)}, but the run's are {facts.targets}")
+
+
+def conform(examples: Examples, facts: Facts, where: object) -> Examples:
+    """The examples in the types of the run, if their shapes and values are such as it wants.
+
+    Args:
+        examples: what the device has.
+        facts: what the run wants.
+        where: what errors call it.
+    """
+    tensors, y = columns(examples.x), examples.y
+    try:
+        check_shapes({n: tuple(t.shape) for n, t in tensors.items()}, tuple(y.shape), facts)
+        inputs = {
+            column.name: _as_type(tensors[column.name], column.dtype, "inputs")
+            for column in facts.input_columns
+        }
+        y = _as_type(y, "int64" if facts.classes is not None else facts.target_dtype, "targets")
+        _check_numbers(inputs, y, facts)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+    return Examples(from_columns(inputs), y)
+
+
+def _as_type(tensor: Tensor, name: str, what: str) -> Tensor:
+    kind: torch.dtype = getattr(torch, name)
+    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        raise DataError(f"not all {what} are finite")
+    numbers = tensor.to(kind)
+    is_rounded = not kind.is_floating_point and tensor.is_floating_point()
+    if is_rounded and not bool((numbers == tensor).all()):
+        raise DataError(f"not all {what} are whole numbers, as the run's are")
+    return numbers
+
+
+def _check_numbers(inputs: Mapping[str, Tensor], y: Tensor, facts: Facts) -> None:
+    """Labels and tokens: those that the run has."""
+    if facts.classes is not None and (int(y.min()) < 0 or int(y.max()) >= facts.classes):
+        raise DataError(f"labels must be 0 to {facts.classes - 1}")
+    if facts.vocabulary is None:
+        return
+    numbers = {"tokens": next(iter(inputs.values()))}
+    if facts.task == "language":
+        numbers["targets"] = y[y != NO_TARGET]
+    for what, tensor in numbers.items():
+        if tensor.numel() and not 0 <= int(tensor.min()) <= int(tensor.max()) < facts.vocabulary:
+            raise DataError(f"{what} must be 0 to {facts.vocabulary - 1}, as the run's are")
+
+
+def renumber_classes(data: Dataset, facts: Facts, where: object) -> Examples:
+    """The training part of a device's dataset, its classes numbered as the run's, by their names.
+
+    Args:
+        data: what the device has.
+        facts: of the run.
+        where: what errors call it.
+    """
+    about = data.about
+    if about is None or not about.names or not facts.names or about.names == facts.names:
+        return data.train
+    numbers = {name: number for number, name in enumerate(facts.names)}
+    present_classes = sorted(set(data.train.y.tolist()))
+    if strange := [about.names[c] for c in present_classes if about.names[c] not in numbers]:
+        names = ", ".join(facts.names)
+        raise DataError(f"{where}: {strange[0]} is no class of the run; those are {names}")
+    table = torch.tensor([numbers.get(name, -1) for name in about.names])
+    return Examples(data.train.x, table[data.train.y])
+
+
+def picture_files(path: Path) -> list[Path]:
+    """The pictures of a folder with folders of classes, or of its folder ``train``."""
+    top = path / "train" if (path / "train").is_dir() else path
+    return [file for name in classes_in(top) for file in images_in(top / name)]
+
+
+def read_pictures(path: Path, size: int | None, facts: Facts) -> Examples:
+    """Images in folders named by their class; the run knows the classes' numbers."""
+    names = facts.names or tuple(map(str, range(facts.classes or 0)))
+    pictures, labels = [], []
+    size_in_memory, room = 0, free_memory(torch.device("cpu"))
+    for file in picture_files(path):
+        name = file.parent.name
+        if name not in names:
+            raise DataError(f"{file.parent}: no class of the run; those are {', '.join(names)}")
+        pictures.append(open_image(file, size))
+        labels.append(names.index(name))
+        # as read, and as they are trained on
+        size_in_memory += pictures[-1].size * (1 + _value_bytes(facts.dtype))
+        _check_room(size_in_memory, room, path)
+    if not pictures:
+        raise DataError(f"{path}: no pictures in it; want {path}/CLASS/*.png")
+    (pixels,) = stack_pictures([pictures], str(path))
+    if pixels.shape[1] == 1 and facts.inputs[0] == 3:
+        pixels = np.repeat(pixels, 3, axis=1)
+    mean, deviation = facts.mean, facts.deviation
+    if len(mean) != pixels.shape[1]:
+        mean, deviation = (0.0,) * pixels.shape[1], (1.0,) * pixels.shape[1]
+    return Examples(normalise(pixels, mean, deviation), torch.tensor(labels))
+
+
+def read_array_file(path: Path, facts: Facts) -> Examples:
+    """Inputs and y of one file, .safetensors or .npz, ready to be trained on.
+
+    A single input is called x; several are called as the run does, or x0, x1, ... by their place.
+    """
+    names = {column.name: _array_name(column.name) for column in facts.input_columns}
+
+    def check(shapes: ArrayShapes, size: int) -> None:
+        check_shapes({name: shapes[array] for name, array in names.items()}, shapes["y"], facts)
+        # as read, and as they are trained on
+        size_in_memory = size + sum(
+            math.prod(shapes[names[column.name]]) * _value_bytes(column.dtype)
+            for column in facts.input_columns
+        )
+        _check_room(size_in_memory, free_memory(torch.device("cpu")), path)
+
+    try:
+        *inputs, y = read_arrays(path, (*names.values(), "y"), check)
+    except DataError as error:
+        raise DataError(
+            f"{path}: want a folder CLASS/*.png, or .npz or .safetensors with arrays "
+            f"{', '.join(names.values())} and y: {error}"
+        ) from None
+    return Examples(from_columns(dict(zip(names, inputs, strict=True))), y)
+
+
+def _array_name(column: str) -> str:
+    """What the array of a column is called.
+
+    >>> _array_name(""), _array_name("1"), _array_name("input_ids")
+    ('x', 'x1', 'input_ids')
+    """
+    return f"x{column}" if not column or column.isdigit() else column
+
+
+def _value_bytes(dtype: str) -> int:
+    """The bytes of one value of a type."""
+    return torch.empty(0, dtype=getattr(torch, dtype)).element_size()
+
+
+def _check_room(size: int, room: int, path: Path) -> None:
+    """Refuse what the device cannot hold, before it is held."""
+    if size > room:
+        raise DataError(
+            f"{path}: {si(size, 'B')} to be held, but half of the free memory is {si(room, 'B')}"
+        )
+
 
 _log = logging.getLogger(__name__)
 _NOT_HERE = ("name", "path", "test_path", "source", "examples", "test_examples", "held_out",

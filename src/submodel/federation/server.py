@@ -20,9 +20,8 @@ from submodel.data import Dataset, Examples
 from submodel.engines.lone import Singles
 from submodel.errors import ConfigError, SubmodelError, plain
 from submodel.federation.device import Report
-from submodel.federation.encoding import encoding_head
 from submodel.federation.engine import DeviceEngine
-from submodel.federation.facts import Facts, briefing
+from submodel.federation.facts import Facts, briefing, encoding_head
 from submodel.federation.post import Post
 from submodel.federation.roster import Roster
 from submodel.federation.wire import WireError, read_moments

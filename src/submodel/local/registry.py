@@ -23,10 +23,12 @@ OPTIMISERS: Kind[Optimiser] = Kind(
     is_one=_is_optimiser,
     offers={
         "sgd": Offer("submodel.local.optimisers:Sgd", "with momentum or Nesterov's, as torch's"),
-        "adam": Offer("submodel.local.adam:LocalAdam", "as torch's"),
-        "adamw": Offer("submodel.local.adam:LocalAdamW", "with a decay of its own, as torch's"),
+        "adam": Offer("submodel.local.optimisers:LocalAdam", "as torch's"),
+        "adamw": Offer(
+            "submodel.local.optimisers:LocalAdamW", "with a decay of its own, as torch's"
+        ),
         "adafactor": Offer(
-            "submodel.local.adam:Adafactor", "little memory, relative rates, as torch's"
+            "submodel.local.optimisers:Adafactor", "little memory, relative rates, as torch's"
         ),
     },
 )

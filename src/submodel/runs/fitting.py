@@ -38,7 +38,7 @@ from submodel.runs.metrics import Metrics, round_line
 from submodel.runs.training import Training
 from submodel.schemes.base import Draw
 from submodel.schemes.draw import draw_units
-from submodel.schemes.ranked import RankedUnits, rank_by_size, rank_first
+from submodel.schemes.ordered import RankedUnits, rank_by_size, rank_first
 
 _ONE_IN = 4  # rounds of the run that a fit takes by default
 _MOST_CLIENTS = 100  # that try the candidates where none keeps out of training

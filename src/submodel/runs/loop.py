@@ -19,8 +19,7 @@ from submodel.algorithm.execution import ALONE, Engine, Group
 from submodel.algorithm.rounds import OneModel, output_step, step
 from submodel.algorithm.tally import RoundReport
 from submodel.algorithm.types import State
-from submodel.engines.processes.group import ProcessGroup
-from submodel.engines.processes.shared import SharedModel, share_model
+from submodel.engines.processes.group import ProcessGroup, SharedModel, share_model
 from submodel.errors import (
     CallbackError,
     CheckpointError,

@@ -36,7 +36,7 @@ from submodel.prepare.findings import Selector, select_outputs, without_selectio
 from submodel.prepare.fit import check_kinds, cross_entropy_options
 from submodel.prepare.objective import keep_clients
 from submodel.prepare.setup import prepare
-from submodel.schemes.ranked import FinishingCuts, rank_by_size
+from submodel.schemes.ordered import FinishingCuts, rank_by_size
 from submodel.tasks.loss import Loss
 
 Metric = Callable[[nn.Module, Dataset], float]

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         all_roles,
         role,
     )
-    from submodel.schemes.full import Full
     from submodel.schemes.hierarchical import Hierarchical
     from submodel.schemes.importance import Importance
     from submodel.schemes.masked_sgd import MaskedSgd
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from submodel.schemes.random import Dropout, Random
     from submodel.schemes.registry import SCHEMES
     from submodel.schemes.rolling import Rolling, default_windows, window_problems
-    from submodel.schemes.static import Static
+    from submodel.schemes.static import Full, Static
     from submodel.schemes.unbiased import Unbiased
 
 __all__ = [
@@ -72,7 +71,6 @@ __getattr__ = lazily(
             "RunFacts Scheme SchemeContext SchemeMemory StepRule output_passes problems_of"
         ),
         "submodel.schemes.draw": "draw_mask",
-        "submodel.schemes.full": "Full",
         "submodel.schemes.hierarchical": "Hierarchical",
         "submodel.schemes.importance": "Importance",
         "submodel.schemes.masked_sgd": "MaskedSgd",
@@ -86,7 +84,7 @@ __getattr__ = lazily(
         "submodel.schemes.random": "Dropout Random",
         "submodel.schemes.registry": "SCHEMES",
         "submodel.schemes.rolling": "Rolling default_windows window_problems",
-        "submodel.schemes.static": "Static",
+        "submodel.schemes.static": "Full Static",
         "submodel.schemes.unbiased": "Unbiased",
     },
 )

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 
 from submodel.config import read
 from submodel.federation.flower.control import thin_app
-from submodel.federation.flower.environment import environment
+from submodel.federation.flower.process import environment
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import RunFolder, run_rounds
 from submodel.runs.training import Training

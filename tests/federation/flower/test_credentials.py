@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from submodel.errors import SubmodelError
 from submodel.federation.flower import certificates, credentials
 from submodel.federation.flower.credentials import Federation
-from submodel.federation.flower.files import ServerFiles
+from submodel.federation.flower.process import ServerFiles
 from tests.support.commands import Command
 
 HOST = "fl.example.org"

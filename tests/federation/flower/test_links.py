@@ -46,9 +46,14 @@ from submodel.engines.processes.launch import free_port
 from submodel.errors import SubmodelError
 from submodel.federation.flower import bounds, guard, probe, supernode
 from submodel.federation.flower.control import Control, bundle, key_fingerprint, thin_app
-from submodel.federation.flower.environment import environment, past_proxies
-from submodel.federation.flower.family import is_running, relatives
-from submodel.federation.flower.files import DeviceFiles, ServerFiles
+from submodel.federation.flower.process import (
+    DeviceFiles,
+    ServerFiles,
+    environment,
+    is_running,
+    past_proxies,
+    relatives,
+)
 from submodel.federation.flower.serving import ServingPlace
 from submodel.federation.flower.superlink import Superlink
 from submodel.federation.flower.supernode import Supernode, explain_exit, keep_running, node_config

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from submodel.config import read
 from submodel.engines.processes.launch import free_port
 from submodel.federation.flower.credentials import create
-from submodel.federation.flower.environment import environment
+from submodel.federation.flower.process import environment
 from submodel.federation.flower.supernode import explain_exit
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds

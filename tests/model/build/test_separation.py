@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import submodel
-from submodel.engines.batched.forward import UnstackableError
+from submodel.engines.batched.forward import UnstackableError, WideForward
 from submodel.engines.batched.vmap import MappedForward
-from submodel.engines.batched.wide import WideForward
 from submodel.errors import SubmodelError
 from submodel.model.axes import trace
 from submodel.model.build import build_module

@@ -18,7 +18,7 @@ from submodel.cli.planning import inspect_command
 from submodel.config import parse
 from submodel.data import Dataset, digits
 from submodel.engines.batched.engine import BatchedEngine
-from submodel.engines.batched.wide import WideForward
+from submodel.engines.batched.forward import WideForward
 from submodel.errors import ConfigError
 from submodel.model.axes import CLASSES, declare, trace
 from submodel.model.build import build_module, load, tensors_of

@@ -20,7 +20,7 @@ from torch import Tensor
 from submodel.model.cut import Cut, Tensors
 
 if TYPE_CHECKING:
-    from submodel.algorithm.merge.exchange import Exchange
+    from submodel.algorithm.merge.waiting import Exchange
 
 LARGEST_VALUE = 2.0**14
 """No weight of a sane model is larger; with the next bound it keeps every sum below 2^53: exact."""

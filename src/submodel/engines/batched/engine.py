@@ -25,13 +25,12 @@ from torch import Tensor, nn
 
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, Setup, Task, Update
-from submodel.engines.batched.forward import Forward, UnstackableError
+from submodel.engines.batched.forward import Forward, UnstackableError, WideForward
 from submodel.engines.batched.layers import TORCH_KERNELS, LayerKernels
 from submodel.engines.batched.recording import Fuse
 from submodel.engines.batched.replay import Replays, StepKind
 from submodel.engines.batched.stack import Share, Stack, StackedLoss, step_in_pieces
 from submodel.engines.batched.vmap import MappedForward
-from submodel.engines.batched.wide import WideForward
 from submodel.engines.device import move, move_examples, place_examples, take_batch
 from submodel.engines.estimate import TORCH_COSTS, Estimate, StepCosts
 from submodel.engines.lone import FAILURES, explain_failure

@@ -1,25 +1,30 @@
-"""Many equal modules computed as one: what the forward pass of a stack of clients is.
+"""Many equal modules computed as one: what the forward pass of a stack is, and the wide one.
 
-There are two ways, both exact up to the order of floating-point sums. *Wide* (`wide.py`): the
-client axis is folded into the channels, along the module's own graph, which is read here. *Mapped*
-(`vmap.py`): `torch.func.vmap` over the module, for everything else that it can take, with rules of
-ours for transformers (`folding.py`).
+There are two ways, both exact up to the order of floating-point sums. *Wide*: the client axis is
+folded into the channels, along the module's own graph, which is read here. A convolution becomes a
+grouped one, a linear layer a batched product; batch norms, pooling and pointwise operators stay
+what they are, as they go channel by channel. One operator that is in none of the tables below
+refuses the whole module. *Mapped* (`vmap.py`): `torch.func.vmap` over the module, for everything
+else that it can take.
 
 A stack's tensors are *wide*: the first dimension is clients x rows, client by client.
 """
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
+from torch.nn.modules.conv import _ConvNd
 
-from submodel.model.inputs import Inputs
+from submodel.engines.batched.layers import TORCH_KERNELS
+from submodel.model.inputs import Inputs, first_column
 from submodel.model.norm import Scaler, StaticBatchNorm
 
 Wide = Mapping[str, Tensor]
@@ -188,3 +193,170 @@ def _shape(node: fx.Node) -> tuple[int, ...]:
     if shape is None:
         raise UnstackableError(f"{node.name!r} is not a tensor")
     return shape
+
+
+_Operator = Callable[..., Tensor]
+"""(a stack's tensors, number of clients, inputs ...) -> the wide output."""
+_CHANNEL_BY_CHANNEL: tuple[type[nn.Module], ...] = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh),
+    *(nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.Softplus, nn.Identity),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),
+    Scaler,  # the clients of a stack have one capacity
+)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+class WideForward:
+    """The module's graph, every operator of which acts on each client's channels alone.
+
+    The graph holds no sizes, so the one of the whole module serves every cut of it.
+    """
+
+    def __init__(self, module: nn.Module, example: Inputs) -> None:
+        self.module = module
+        self.graph = read_graph(module, example)
+        self._steps = [(_operator_of(step), step.inputs) for step in self.graph.steps]
+        self._inputs = math.prod(self.graph.shape)
+        weighted = (step for step in self.graph.steps if step.names and step.names[0] is not None)
+        self._pixels = {  # weight -> outputs per row of it
+            str(step.names[0]): math.prod(step.shape[2:])
+            for step in weighted
+            if not isinstance(step.layer, _BATCH_NORMS)
+        }
+
+    def largest(self, rows: Mapping[str, int]) -> int:
+        """Convolutions and linear layers alone change the size of an activation upwards."""
+        return max(self._inputs, *(rows[n] * k for n, k in self._pixels.items()), 0)
+
+    def __call__(self, wide: Wide, clients: int, x: Inputs) -> Tensor:
+        """Run the graph; images in channels-last order, which CPU kernels of few channels want."""
+        batch = first_column(x).flatten(1, 2)
+        if batch.dim() == 4:
+            batch = batch.contiguous(memory_format=torch.channels_last)
+        values = [batch]
+        for run, inputs in self._steps:
+            values.append(run(wide, clients, *(values[i] for i in inputs)))
+        out = values[self.graph.output]
+        return out.reshape(len(out), clients, -1, *out.shape[2:])
+
+
+def _operator_of(step: GraphStep) -> _Operator:
+    if step.layer is not None:
+        return _layer(step.layer, step)
+    node, shapes = step.node, step.shapes
+    plain = all(isinstance(a, fx.Node) for a in node.args[: len(shapes)])
+    is_same_dims = len({len(shape) for shape in shapes}) == 1
+    fits = {
+        RELU: plain and len(shapes) == 1 and len(shapes[0]) > 1,
+        POINTWISE: plain and len(shapes) == 1 and len(shapes[0]) > 1,
+        ADD: not node.kwargs and is_same_dims,  # scalars, or tensors whose channels line up
+        BETWEEN: not node.kwargs and is_same_dims,
+        MEAN: plain and step.function == MEAN and bool(step.dims) and min(step.dims) > 1,
+        FLATTEN: plain and (*node.args[1:], *node.kwargs.values()) == (1,),
+    }
+    if step.function is None or not fits[step.function]:
+        raise step.refuse("may mix the channels of clients")
+    return _as_is(node)
+
+
+def _layer(layer: nn.Module, step: GraphStep) -> _Operator:
+    kind, (weight, bias, *_) = type(layer), step.names
+    if kind in _CHANNEL_BY_CHANNEL and not getattr(layer, "return_indices", False):
+        return lambda _wide, _clients, x: layer(x)
+    if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
+        return lambda _wide, _clients, x: x.flatten(1)
+    if isinstance(layer, nn.Linear) and len(step.shapes[0]) != 2:
+        raise UnstackableError("a linear layer acts on another dimension than the first")
+    if kind in _BATCH_NORMS:
+        return _batch_norm(layer, step.names)
+    if weight is not None:
+        if kind in _CONVOLUTIONS:
+            return _convolution(layer, weight, bias)
+        if kind is nn.Linear:
+            return _linear(weight, bias)
+        if kind is StaticBatchNorm:
+            return _static_norm(layer, weight, str(bias))
+    raise UnstackableError(f"there is no wide form of {kind.__name__}")
+
+
+def _convolution(layer: Any, weight: str, bias: str | None) -> _Operator:
+    assert isinstance(layer, _ConvNd)
+    if layer.transposed or layer.padding_mode != "zeros":
+        raise UnstackableError("a transposed or specially padded convolution has no grouped form")
+    convolve = {3: functional.conv1d, 4: functional.conv2d, 5: functional.conv3d}[
+        layer.weight.dim()
+    ]
+
+    point = all(size == 1 for size in layer.kernel_size) and not any(layer.padding)
+    # oneDNN's gradient of a strided 1 x 1 filter writes past its workspace where a channels-last
+    # image has few channels (uxlfoundation/oneDNN#6035); thinning the image first is the same
+    thin: tuple[Any, ...] = (..., *(slice(None, None, step) for step in layer.stride))
+    stride = (1,) * len(layer.stride) if point else layer.stride
+
+    def run(wide: Wide, _clients: int, x: Tensor) -> Tensor:
+        return convolve(
+            x[thin] if point else x,
+            wide[weight],
+            None if bias is None else wide[bias],
+            stride,
+            layer.padding,
+            layer.dilation,
+            x.shape[1] // wide[weight].shape[1],
+        )
+
+    return run
+
+
+def _linear(weight: str, bias: str | None) -> _Operator:
+    """(rows, clients x inputs) -> (rows, clients x outputs)."""
+
+    def run(wide: Wide, clients: int, x: Tensor) -> Tensor:
+        weights = wide[weight].view(clients, -1, wide[weight].shape[1])
+        rows = x.reshape(len(x), clients, -1).transpose(0, 1)
+        out = TORCH_KERNELS.linear(rows, weights, None).transpose(0, 1).reshape(len(x), -1)
+        return out if bias is None else out + wide[bias]
+
+    return run
+
+
+def _static_norm(layer: Any, weight: str, bias: str) -> _Operator:
+    assert isinstance(layer, StaticBatchNorm)
+
+    def run(wide: Wide, _clients: int, x: Tensor) -> Tensor:
+        return torch.batch_norm(
+            x, wide[weight], wide[bias], None, None, True, 0.0, layer.eps, False
+        )
+
+    return run
+
+
+def _batch_norm(layer: Any, names: tuple[str | None, ...]) -> _Operator:
+    """Batch norm by the batch, which updates the running statistics; ``names`` are its tensors'."""
+    momentum, eps = layer.momentum, layer.eps
+    if momentum is None:
+        raise UnstackableError("a cumulative average counts the batches of one client")
+
+    def run(wide: Wide, _clients: int, x: Tensor) -> Tensor:
+        scale, shift, mean, variance = (None if n is None else wide[n] for n in names)
+        return functional.batch_norm(x, mean, variance, scale, shift, True, momentum, eps)
+
+    return run
+
+
+def _as_is(node: fx.Node) -> _Operator:
+    """The node's own function; only its tensors are put in."""
+    target, constants = node.target, dict(node.kwargs)
+    places = [i for i, a in enumerate(node.args) if isinstance(a, fx.Node)]
+    arguments: list[Any] = list(node.args)
+
+    def run(_wide: Wide, _clients: int, *tensors: Tensor) -> Tensor:
+        values = list(arguments)
+        for place, tensor in zip(places, tensors, strict=True):
+            values[place] = tensor
+        function = getattr(torch.Tensor, target) if isinstance(target, str) else target
+        out: Tensor = function(*values, **constants)
+        return out
+
+    return run

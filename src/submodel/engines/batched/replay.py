@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from submodel.algorithm.types import Task
-from submodel.engines.batched.forward import HOOKS, Forward
+from submodel.engines.batched.forward import HOOKS, Forward, WideForward
 from submodel.engines.batched.recording import Fuse, Program, make_program, record
 from submodel.engines.batched.stack import Compute, Share, StepOutcome
 from submodel.engines.batched.vmap import MappedForward
-from submodel.engines.batched.wide import WideForward
 from submodel.model.inputs import Inputs, columns
 
 _log = logging.getLogger(__name__)

@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 from submodel.algorithm.types import Setup
 from submodel.engines.batched.engine import COLLECTED_VALUES
-from submodel.engines.batched.forward import Forward, UnstackableError
+from submodel.engines.batched.forward import Forward, UnstackableError, WideForward
 from submodel.engines.batched.layers import Gradients
 from submodel.engines.batched.vmap import MappedForward
-from submodel.engines.batched.wide import WideForward
 from submodel.engines.estimate import NATIVE_COSTS, Estimate
-from submodel.engines.native.build import BuildError
 from submodel.engines.native.forward import NativeForward
-from submodel.engines.native.layers import native_kernels
+from submodel.engines.native.library import BuildError
+from submodel.engines.native.operators import native_kernels
 from submodel.engines.native.taping import make_fuse
 from submodel.engines.native.training import WholeTraining
 from submodel.model.build import build_module

@@ -13,11 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from submodel.engines.batched.forward import UnstackableError, Wide
-from submodel.engines.batched.wide import WideForward
+from submodel.engines.batched.forward import UnstackableError, Wide, WideForward
 from submodel.engines.native.library import LANES, NetPlan, Op, StackTensor, load_library
-from submodel.engines.native.planning import NetLayout, plan_layers
-from submodel.engines.native.recipe import make_recipe
+from submodel.engines.native.planning import NetLayout, make_recipe, plan_layers
 from submodel.model.inputs import Inputs, first_column
 
 LARGEST_BYTES = 1 << 24

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from submodel.algorithm.types import plain_scorer
-from submodel.engines.batched.forward import UnstackableError
-from submodel.engines.batched.wide import WideForward
+from submodel.engines.batched.forward import UnstackableError, WideForward
 from submodel.engines.native import library
-from submodel.engines.native.build import BuildError
 from submodel.engines.native.forward import NativeForward, PreparedNet, StackView
+from submodel.engines.native.library import BuildError
 from submodel.model.build import build_module
 from submodel.model.cut import WHOLE
 from submodel.model.inputs import Inputs, call, take_rows

@@ -1,14 +1,20 @@
-"""From the calls of a recorded step to tapes: which go together, and what outlives them."""
+"""From the calls of a recorded step to tapes: which go together, and what outlives them.
+
+A tape has the kernels' own operators, and those of torch between them that go value by value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
 
 import torch
 
 from submodel.engines.batched.recording import (
     Fuse,
+    MemoryLayout,
     OperatorCall,
     Recording,
     Slot,
@@ -16,10 +22,252 @@ from submodel.engines.batched.recording import (
     tensors_read,
 )
 from submodel.engines.native import operators
-from submodel.engines.native.tape import Output, ScratchMemory, Tape, TapeStep
-from submodel.engines.native.tape_layers import LAYERS
-from submodel.engines.native.tape_reader import TapeReader, UntapedError
-from submodel.engines.native.tape_values import VALUES
+from submodel.engines.native.tape import (
+    ACTIVATION_BACKWARD,
+    ACTIVATION_FORWARD,
+    ADD_VALUES,
+    ATTENTION_BACKWARD,
+    ATTENTION_FORWARD,
+    CLEAR,
+    COPY_VALUES,
+    ENTROPY_BACKWARD,
+    ENTROPY_FORWARD,
+    LINEAR_BACKWARD,
+    LINEAR_FORWARD,
+    MULTIPLY_VALUES,
+    NORM_BACKWARD,
+    NORM_FORWARD,
+    Output,
+    ScratchMemory,
+    Tape,
+    TapeReader,
+    TapeStep,
+    UntapedError,
+    make_step,
+)
+
+TapeRule = Callable[[TapeReader, OperatorCall], list[TapeStep]]
+"""What a call is as steps; raises `UntapedError` where it is left to torch."""
+
+
+def _linear(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
+    x, weight, bias, first = call.arguments
+    (_, rows, inputs), (_, _, outputs) = reader.layout(x).size, reader.layout(call.outputs[0]).size
+    spots = [
+        reader.dense(x),
+        reader.dense(weight),
+        reader.maybe(bias),
+        reader.dense(call.outputs[0]),
+    ]
+    return [make_step(LINEAR_FORWARD, spots, 1, rows, inputs, outputs, first)]
+
+
+def _linear_backward(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
+    upstream, x, weight, first = call.arguments[:4]
+    (_, rows, inputs), (_, _, outputs) = reader.layout(x).size, reader.layout(upstream).size
+    spots = [*map(reader.dense, (upstream, x, weight)), *map(reader.maybe, call.outputs)]
+    return [make_step(LINEAR_BACKWARD, spots, 3, rows, inputs, outputs, first)]
+
+
+def _activation(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
+    *tensors, kind = call.arguments
+    count = prod(reader.layout(tensors[0]).size) // reader.clients
+    spots = [*map(reader.dense, tensors), reader.dense(call.outputs[0])]
+    step = ACTIVATION_BACKWARD if len(tensors) == 2 else ACTIVATION_FORWARD
+    return [make_step(step, spots, 1, kind, count)]
+
+
+def _norm(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
+    x, scale, shift, has_mean, eps = call.arguments
+    _, rows, width = reader.layout(x).size
+    spots = [
+        reader.dense(x),
+        reader.dense(scale),
+        reader.maybe(shift),
+        *map(reader.dense, call.outputs),
+    ]
+    return [make_step(NORM_FORWARD, spots, 2, has_mean, rows, width, number=eps)]
+
+
+def _norm_backward(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
+    *tensors, has_mean = call.arguments[:5]
+    _, rows, width = reader.layout(tensors[1]).size
+    spots = [*map(reader.dense, tensors), *map(reader.maybe, call.outputs)]
+    return [make_step(NORM_BACKWARD, spots, 3, has_mean, rows, width)]
+
+
+def _attention_form(reader: TapeReader, query: Any, key: Any, value: Any) -> list[int]:
+    (batch, heads, places, size) = reader.layout(query).size
+    (_, key_heads, keys, _), value_size = reader.layout(key).size, reader.layout(value).size[3]
+    return [batch // reader.clients, heads, key_heads, places, keys, size, value_size]
+
+
+def _strides(reader: TapeReader, tensors: Sequence[Any]) -> list[int]:
+    layouts = [reader.layout(tensor) for tensor in tensors]
+    if any(layout.stride[3] != 1 for layout in layouts):
+        raise UntapedError
+    return [stride for layout in layouts for stride in layout.stride[:3]]
+
+
+def _attention(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
+    *inputs, causal, scale = call.arguments
+    out, weights = call.outputs
+    numbers = [*_attention_form(reader, *inputs), causal, *_strides(reader, [*inputs, out])]
+    spots = [*map(reader.spot, inputs), reader.spot(out), reader.dense(weights)]
+    return [make_step(ATTENTION_FORWARD, spots, 2, *numbers, number=scale)]
+
+
+def _attention_backward(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
+    *inputs, weights, causal, scale = call.arguments
+    form = _attention_form(reader, *inputs[1:])
+    numbers = [*form, causal, *_strides(reader, [*inputs, *call.outputs])]
+    spots = [*map(reader.spot, inputs), *map(reader.spot, call.outputs), reader.dense(weights)]
+    step = make_step(
+        ATTENTION_BACKWARD, spots, 0, *numbers, number=scale, scratch=form[3] * form[4]
+    )
+    return [replace(step, writes=tuple(reader.layout(out).root for out in call.outputs))]
+
+
+def _entropy(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
+    x, labels, no_label = call.arguments
+    rows, width = reader.layout(x).size
+    results = map(reader.dense, call.outputs)
+    spots = [reader.dense(x), reader.dense(labels, torch.int64), *results]
+    return [make_step(ENTROPY_FORWARD, spots, 2, no_label, rows // reader.clients, width)]
+
+
+def _entropy_backward(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
+    upstream, x, labels, no_label, logs = call.arguments
+    rows, width = reader.layout(x).size
+    spots = [reader.dense(upstream), reader.dense(x), reader.dense(labels, torch.int64),
+             reader.dense(logs), reader.dense(call.outputs[0])]  # fmt: skip
+    return [make_step(ENTROPY_BACKWARD, spots, 1, no_label, rows // reader.clients, width)]
+
+
+LAYERS: Mapping[object, TapeRule] = {
+    operators.linear: _linear,
+    operators.linear_backward: _linear_backward,
+    operators.activation: _activation,
+    operators.activation_backward: _activation,
+    operators.norm_rows: _norm,
+    operators.norm_rows_backward: _norm_backward,
+    operators.attend_heads: _attention,
+    operators.attend_heads_backward: _attention_backward,
+    operators.cross_entropy: _entropy,
+    operators.cross_entropy_backward: _entropy_backward,
+}
+"""By operator. A tape begins with one of these."""
+
+
+_DIMENSIONS = 5
+_aten = torch.ops.aten
+
+
+def _walk(
+    reader: TapeReader, kind: int, inputs: Sequence[tuple[Any, MemoryLayout]],
+    out: tuple[Any, MemoryLayout], number: float = 1.0,
+) -> TapeStep:  # fmt: skip
+    """A step that goes through tensors value by value, in the order of the one it makes."""
+    size = out[1].size
+    wide = [(n, layout if layout.size == size else _stretch(layout, size)) for n, layout in inputs]
+    layouts = [*(layout for _, layout in wide), out[1]]
+    spots = [*(reader.everyones(layout, n) for n, layout in wide), reader.spot(*out)]
+    sizes = [size[0] // reader.clients, *size[1:]]
+    order = sorted(range(len(sizes)), key=lambda place: -out[1].stride[place])
+    dims: list[list[int]] = []  # size and strides, neighbours as one where memory goes on
+    for place in order:
+        here = [sizes[place], *(layout.stride[place] for layout in layouts)]
+        if here[0] == 1:
+            continue
+        if dims and all(a == b * here[0] for a, b in zip(dims[-1][1:], here[1:], strict=True)):
+            dims[-1] = [dims[-1][0] * here[0], *here[1:]]
+        else:
+            dims.append(here)
+    if len(dims) > _DIMENSIONS:
+        raise UntapedError
+    dims = [[1, *[0] * len(layouts)]] * (_DIMENSIONS - len(dims)) + dims
+    columns = [[dim[place] for dim in dims] for place in range(len(layouts) + 1)]
+    if len(columns) == 3:  # a copy has one input
+        columns.insert(2, [0] * _DIMENSIONS)
+    return make_step(kind, spots, 1, *(n for column in columns for n in column), number=number)
+
+
+def _stretch(layout: MemoryLayout, size: tuple[int, ...]) -> MemoryLayout:
+    """As torch stretches a tensor to another's size."""
+    missing = len(size) - len(layout.size)
+    pairs = [(1, 0)] * missing + list(zip(layout.size, layout.stride, strict=True))
+    if any(n not in (1, width) for (n, _), width in zip(pairs, size, strict=True)):
+        raise UntapedError
+    stride = tuple(0 if n != width else s for (n, s), width in zip(pairs, size, strict=True))
+    return replace(layout, size=size, stride=stride)
+
+
+def _pair(kind: int) -> TapeRule:
+    def rule(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
+        if call.keywords or len(call.arguments) != 2:
+            raise UntapedError
+        inputs = [(value, reader.layout(value)) for value in call.arguments]
+        out = call.outputs[0]
+        return [_walk(reader, kind, inputs, (out, reader.layout(out)))]
+
+    return rule
+
+
+def _copy(factor: float) -> TapeRule:
+    def rule(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
+        source, out = call.arguments[0], call.outputs[0]
+        pair = (source, reader.layout(source)), (out, reader.layout(out))
+        return [_walk(reader, COPY_VALUES, [pair[0]], pair[1], factor)]
+
+    return rule
+
+
+def _join(is_stack: bool) -> TapeRule:
+    def rule(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
+        parts, dim = call.arguments[0], (*call.arguments, 0)[1]
+        out = call.outputs[0]
+        whole, start, steps = reader.layout(out), 0, []
+        dim %= len(whole.size)
+        for part in parts:
+            layout = reader.layout(part)
+            if is_stack:
+                size = (*layout.size[:dim], 1, *layout.size[dim:])
+                stride = (*layout.stride[:dim], 0, *layout.stride[dim:])
+                layout = replace(layout, size=size, stride=stride)
+            at = whole.offset + start * whole.stride[dim]
+            room = replace(whole, size=layout.size, offset=at)
+            steps.append(_walk(reader, COPY_VALUES, [(part, layout)], (out, room)))
+            start += layout.size[dim]
+        if dim == 0:
+            raise UntapedError
+        return steps
+
+    return rule
+
+
+def _slice_backward(reader: TapeReader, call: OperatorCall) -> list[TapeStep]:
+    source, size, dim, start, _, by = call.arguments
+    out = call.outputs[0]
+    whole, layout = reader.layout(out), reader.layout(source)
+    dim %= len(size)
+    if by != 1 or dim == 0 or start < 0:
+        raise UntapedError
+    room = replace(whole, size=layout.size, offset=whole.offset + start * whole.stride[dim])
+    clear = make_step(CLEAR, [reader.spot(out)], 1, prod(whole.size) // reader.clients)
+    return [clear, _walk(reader, COPY_VALUES, [(source, layout)], (out, room))]
+
+
+VALUES: Mapping[object, TapeRule] = {
+    _aten.add.Tensor: _pair(ADD_VALUES),
+    _aten.mul.Tensor: _pair(MULTIPLY_VALUES),
+    _aten.neg.default: _copy(-1.0),
+    _aten.clone.default: _copy(1.0),
+    _aten.cat.default: _join(is_stack=False),
+    _aten.stack.default: _join(is_stack=True),
+    _aten.slice_backward.default: _slice_backward,
+}
+"""By operator: torch's that stand between layers."""
+
 
 _VIEW = torch.ops.aten.as_strided.default
 _RULES = {**LAYERS, **VALUES}

@@ -39,7 +39,7 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
 from submodel.errors import SubmodelError
-from submodel.federation.flower.environment import past_proxies
+from submodel.federation.flower.process import past_proxies
 
 
 class UnreachableError(SubmodelError):

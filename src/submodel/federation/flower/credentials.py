@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from submodel.errors import SubmodelError
 from submodel.federation.flower import certificates
-from submodel.federation.flower.files import DeviceFiles, ServerFiles
+from submodel.federation.flower.process import DeviceFiles, ServerFiles
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -1,19 +1,122 @@
-"""A Flower process as our child: its log, its end, and no relative of it left behind."""
+"""A Flower process as our child: its environment, files, log and end, and no relative left behind.
+
+It has its own home, no telemetry, and installs nothing.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from submodel.errors import SubmodelError
-from submodel.federation.flower.environment import environment
-from submodel.federation.flower.family import is_running, kill, relatives
+
+_SETTINGS = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    # how devices cut what they send, and so what a server takes from them (bounds.py)
+    "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE": str(5 << 20),
+}
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def environment(home: Path) -> dict[str, str]:
+    """What a Flower process inherits: our environment, and what Flower must be told.
+
+    >>> environment(Path("/var/flower"))["FLWR_HOME"]
+    '/var/flower'
+    """
+    # Flower starts its helpers by name, so those of this Python must be found first
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    flower_variables = {"FLWR_HOME": str(home.absolute()), "PATH": programs.rstrip(os.pathsep)}
+    return {**os.environ, **_SETTINGS, **flower_variables, **past_proxies(os.environ)}
+
+
+def past_proxies(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that keep loopback out of a machine's proxy, in both spellings.
+
+    Flower's processes of one machine talk to each other over HTTP, and its client sends even
+    that through a proxy if the environment names one.
+
+    >>> past_proxies({"NO_PROXY": "intranet"})["no_proxy"]
+    'intranet,127.0.0.1,localhost,::1'
+    """
+    exceptions = variables.get("no_proxy") or variables.get("NO_PROXY") or ""
+    hosts = [host.strip() for host in exceptions.split(",") if host.strip()]
+    if "*" not in hosts:
+        hosts += [host for host in _LOOPBACK if host not in hosts]
+    return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(hosts))
+
+
+@dataclass(frozen=True)
+class ServerFiles:
+    """Of a server: the federation's CA, the certificate signed by it, and its key."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True)
+class DeviceFiles:
+    """Of a device: whom to trust, and its own private key (OpenSSH, EC P-384)."""
+
+    ca: Path
+    key: Path
+
+
+def relatives(pid: int) -> set[psutil.Process]:
+    """All that run below a process; none if it is gone.
+
+    Args:
+        pid: Its number.
+
+    >>> import os, subprocess
+    >>> with subprocess.Popen(["sleep", "9"]) as child:
+    ...     below = relatives(os.getpid())
+    ...     child.kill()
+    >>> child.pid in {one.pid for one in below}
+    True
+    """
+    try:
+        return {one for one in psutil.Process(pid).children(recursive=True) if is_running(one)}
+    except psutil.NoSuchProcess:
+        return set()
+
+
+def is_running(one: psutil.Process) -> bool:
+    """Whether it still does: not gone, not a zombie, not another one of the same number.
+
+    Args:
+        one: A process that ran once.
+
+    >>> is_running(psutil.Process())
+    True
+    """
+    try:
+        return bool(one.is_running() and one.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill(one: psutil.Process) -> None:
+    """End it, if it still runs and is ours to end.
+
+    Args:
+        one: A process that ran once.
+    """
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        one.kill()
+
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _STOP = 15.0  # seconds for a clean end; Flower's own limit is 5

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from submodel.errors import SubmodelError
 from submodel.federation.flower import probe
-from submodel.federation.flower.files import ServerFiles
 from submodel.federation.flower.guard import is_loopback
-from submodel.federation.flower.process import Child
+from submodel.federation.flower.process import Child, ServerFiles
 
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _POLL = 0.1

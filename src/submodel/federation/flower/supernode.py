@@ -12,9 +12,8 @@ from pathlib import Path
 from submodel.engines.processes.launch import free_port
 from submodel.errors import SubmodelError
 from submodel.federation.flower import probe
-from submodel.federation.flower.files import DeviceFiles
 from submodel.federation.flower.guard import is_loopback
-from submodel.federation.flower.process import Child
+from submodel.federation.flower.process import Child, DeviceFiles
 
 _POLL = 0.2
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0

@@ -1,6 +1,9 @@
 """A task on the wire: the units that a device holds, their values, and what to do with them.
 
-In ``half`` transport values travel as float16.
+In ``half`` transport values travel as float16. Every task names the base that it is for by its
+digest: what is never trained nor cut, which a device gets once and keeps. The first task that a
+device gets carries its values, too, each to the bit, in ``half`` transport as well: they are paid
+for once.
 """
 
 from __future__ import annotations
@@ -25,7 +28,6 @@ from submodel.algorithm.packing import (
 )
 from submodel.algorithm.types import Assignment, Setup, Task
 from submodel.errors import PlanError, plain
-from submodel.federation.wire.base import ModelBase, receive_base
 from submodel.federation.wire.parcel import Parcel, WireError, read_as
 from submodel.local.optimisers import Sgd
 from submodel.local.schedule import Precision
@@ -33,6 +35,50 @@ from submodel.local.training import LocalWork
 from submodel.model.axes.layout import Indices
 from submodel.model.build import local_of, tensors_of
 from submodel.model.cut import CoordinateCut, Cut, PlannedCut, UnitCut, read_runs, runs
+from submodel.runs.checkpoint import model_sha256
+
+_START = "base/"
+
+
+@dataclass(frozen=True)
+class ModelBase:
+    """Tensors that stay the same over a run, and what they are known by."""
+
+    digest: str
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> ModelBase:
+        """The base of these tensors.
+
+        >>> import torch
+        >>> ModelBase.of({"w": torch.zeros(1)}).digest[:8]
+        '94733083'
+        """
+        return cls(model_sha256(tensors), dict(tensors))
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """As they travel, among the other tensors of a task."""
+        return {_START + name: tensor for name, tensor in self.tensors.items()}
+
+
+def receive_base(parcel: Parcel, digest: str | None, earlier: ModelBase | None) -> ModelBase | None:
+    """The base that a task is for: the one that it carries, or the one that the device has.
+
+    Args:
+        parcel: the task.
+        digest: what its head calls the base; None: the run has none.
+        earlier: what the device has from an earlier task.
+    """
+    if digest is None:
+        return None
+    tensors = {n.removeprefix(_START): t for n, t in parcel.tensors.items() if n.startswith(_START)}
+    base = ModelBase.of(tensors) if tensors else earlier
+    if base is None or base.digest != digest:
+        what = "is another one" if base is not None else "is not here"
+        raise WireError(f"the base {plain(digest, 16)} of the model {what}: it must be sent again")
+    return base
+
 
 _SCALES, _LOCAL = "scales/", "local/"
 

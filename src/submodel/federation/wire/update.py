@@ -1,7 +1,8 @@
-"""An update on the wire: what became of the values of a task.
+"""What a device sends back: an update, what became of the values of a task, or moments.
 
 In ``half`` transport an update is the *change*, which the server adds to its own exact values: what
-a device did not move keeps its bits.
+a device did not move keeps its bits. Moments are what the static norms of a sub-model saw of a
+device's examples.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
+import torch
 from pydantic import Field, FiniteFloat
 from torch import Tensor
 
@@ -162,3 +164,31 @@ def _values(
             values[name] = (before.double() + value.double()).to(before.dtype)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     return unpack_cut(PackedTensors(values), shapes, cut)[1]
+
+
+def moments_limits(task: Task) -> Limits:
+    """What norm statistics may have: count, mean and variance as float64, for any 1-d tensor."""
+    return Limits.of(sum(24 * t.numel() for t in task.tensors.values() if t.dim() == 1))
+
+
+def moments_parcel(rows: Tensor) -> Parcel:
+    """What a device sends back: counts, means and variances, as `read_moments` returns them."""
+    return Parcel({}, {"rows": rows})
+
+
+def read_moments(parcel: Parcel, columns: int) -> Tensor:
+    """The rows of a parcel; raises `WireError` if they cannot be statistics.
+
+    Args:
+        parcel: What a device has sent.
+        columns: How many numbers the norms of its sub-model have in a row.
+
+    >>> read_moments(moments_parcel(torch.ones(1, 3, dtype=torch.float64)), 3).shape
+    torch.Size([1, 3])
+    """
+    rows = parcel.tensors.get("rows")
+    if rows is None or rows.dtype != torch.float64 or rows.dim() != 2 or rows.shape[1] != columns:
+        raise WireError("it holds no statistics of this model")
+    if not bool(torch.isfinite(rows).all()) or bool((rows[:, 0] <= 0).any()):
+        raise WireError("its statistics are not finite")
+    return rows
