@@ -14,6 +14,7 @@ from submodel.algorithm.merge import (
     SELECTIVE,
     Accumulator,
     MergeRule,
+    accumulator,
     coverage,
     waiting,
 )
@@ -103,7 +104,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     small_blocks(monkeypatch)
-    monkeypatch.setattr(waiting, "_LEAST_WAITING", 1)
+    monkeypatch.setattr(accumulator, "_LEAST_WAITING", 1)
 
 
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:

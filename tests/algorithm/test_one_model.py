@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from submodel.algorithm.merge import Accumulator, merge_rule, waiting
+from submodel.algorithm.merge import Accumulator, accumulator, merge_rule
 from submodel.algorithm.rounds import OneModel, initial_state, step
 from submodel.config import parse
 from submodel.engines.serial import SerialEngine
@@ -35,7 +35,7 @@ def test_merged_in_place_it_has_the_same_bytes(
     rule: str, most: int | None, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if most is not None:
-        monkeypatch.setattr(waiting, "_LEAST_WAITING", most)
+        monkeypatch.setattr(accumulator, "_LEAST_WAITING", most)
     whole, updates = random_updates(3, torch.float32)
     if which == "one cut":
         updates = updates[:1] * 3

@@ -110,12 +110,7 @@ def scale_model(setup: Setup, tensors: Tensors, capacity: float) -> dict[str, Te
 
 
 class ClientSlots:
-    """The slots of all clients in one round: given out with tasks, taken back with updates.
-
-    Args:
-        setup: says whether anything is kept
-        state: where the round begins
-    """
+    """The slots of all clients in one round: given out with tasks, taken back with updates."""
 
     def __init__(self, setup: Setup, state: State) -> None:
         self._slots = dict(state.client_slots)

@@ -255,18 +255,11 @@ ScoredModel = Literal["submodel", "global"]
 
 @dataclass(frozen=True)
 class ClientTests:
-    """The test part in groups that do not overlap, and which of them are whose.
+    """The test part in groups that do not overlap, and which of them are whose."""
 
-    Args:
-        groups: the places of the test examples of each group: a client's, or a label's.
-        shares: for every client the groups that it is scored on, and what an example of each
-            weighs; none: it cannot be scored.
-        names: of the clients, where the data names them.
-    """
-
-    groups: Sequence[NDArray[np.int64]]
-    shares: Sequence[Mapping[int, float]]
-    names: Sequence[str] = ()
+    groups: Sequence[NDArray[np.int64]]  # places of test examples: a client's, or a label's
+    shares: Sequence[Mapping[int, float]]  # by client: groups, and what an example of each weighs
+    names: Sequence[str] = ()  # of the clients, where the data names them
 
     @cached_property
     def clients(self) -> list[int]:
@@ -276,26 +269,15 @@ class ClientTests:
 
 @dataclass(frozen=True)
 class ClientScore:
-    """What a client gets out of the training.
-
-    Args:
-        client: its number.
-        capacity: how much it can hold in the coming round.
-        score: of its examples.
-    """
+    """What a client gets out of the training."""
 
     client: int
-    capacity: float
+    capacity: float  # how much it can hold in the coming round
     score: Score
 
 
 def client_tests(clients: Clients, count: int) -> ClientTests:
-    """What every client is scored on; raises `ConfigError` where nothing tells clients apart.
-
-    Args:
-        clients: the clients' data.
-        count: how many there are.
-    """
+    """What every client is scored on; raises `ConfigError` where nothing tells clients apart."""
     if not isinstance(clients, PartitionedClients):
         raise ConfigError([f"{_KEY}: the clients' data is on their devices"])
     data, partition = clients.dataset, clients.partition
@@ -347,14 +329,8 @@ def score_clients(
 ) -> list[ClientScore]:
     """The score of every client that can be scored, by number.
 
-    Args:
-        setup: what is trained.
-        state: the model.
-        tests: of `client_tests`.
-        model: what each is scored with; a sub-model is the one that stands for its capacity in
-            the coming round, as in ``capacity_accuracy``.
-        device: where to compute.
-        spread: how batches are shared by processes.
+    Each is scored with the sub-model that stands for its capacity in the coming round, as in
+    ``capacity_accuracy``, or with the global model.
     """
     models = capacity_models(setup, state) if model == "submodel" else {}
     clients_by_capacity: dict[float, list[int]] = {}
@@ -398,10 +374,6 @@ def _group_sums(
 
 def worst_quarter(values: Sequence[float], higher_is_better: bool) -> float:
     """The mean of the worst quarter of some values, rounded up to whole ones.
-
-    Args:
-        values: one for every client.
-        higher_is_better: which direction is better.
 
     >>> worst_quarter([0.9, 0.2, 0.4, 0.8, 0.7], higher_is_better=True)
     0.30000000000000004

@@ -90,13 +90,7 @@ ALONE = Alone()
 
 
 class Workers:
-    """An engine and the processes that share a run: what they do is booked in a tally.
-
-    Args:
-        engine: trains tasks
-        group: the processes
-        tally: the books
-    """
+    """An engine and the processes that share a run: what they do is booked in a tally."""
 
     def __init__(self, engine: Engine, group: Group, tally: Tally) -> None:
         self._engine, self._group, self._tally = engine, group, tally

@@ -2,8 +2,7 @@
 
 A unit cut's tensors are dense already. Of a tensor under a coordinate mask only the held values
 travel, in row-major order. Who can repeat the draw knows where they belong; who cannot is sent the
-mask, one bit per weight. Packing and unpacking change no bit of `gather`'s tensors, and nothing is
-pickled: bytes are those of a safetensors file.
+mask, one bit per weight. Packing and unpacking change no bit of `gather`'s tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from safetensors.torch import load, save
 from torch import Tensor
 
 from submodel.errors import PlanError
@@ -45,23 +43,10 @@ class PackedTensors:
             for t in part.values()
         )
 
-    def to_bytes(self) -> bytes:
-        """As a safetensors file, whose header adds names and shapes."""
-        return save(self.to_tensors())
-
     def to_tensors(self) -> dict[str, Tensor]:
         """Values and masks under names that tell them apart."""
         values = {_VALUES + n: t for n, t in self.values.items()}
         return values | {_MASKS + n: t for n, t in self.masks.items()}
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> PackedTensors:
-        """What `to_bytes` wrote.
-
-        >>> PackedTensors.from_bytes(PackedTensors({"w": torch.ones(2)}).to_bytes()).values
-        {'w': tensor([1., 1.])}
-        """
-        return cls.from_tensors(load(data))
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> PackedTensors:

@@ -66,13 +66,7 @@ def plan(setup: Setup, round_: int, present: Present | None = None) -> list[Assi
 
 
 def assign(population: Population, round_: int, present: Present | None = None) -> list[Assignment]:
-    """`plan`, of which the population is all that it needs.
-
-    Args:
-        population: who is registered
-        round_: how many rounds are behind it
-        present: who is there, and what each can hold; None: everyone, as configured
-    """
+    """`plan`, of which the population is all that it needs."""
     return [
         Assignment(round_, client, _capacity(population, client, round_, present), place)
         for place, client in enumerate(population.sample(round_, present))
@@ -283,24 +277,16 @@ def output_step(
 
 @dataclass
 class OneModel:
-    """Leave to write over the model of a round.
+    """Leave to write over the model of a round."""
 
-    Args:
-        is_torn: whether that has begun, and the round does not count yet.
-        writes: whether this process does; another one may do it for all.
-    """
-
-    is_torn: bool = False
-    writes: bool = True
+    is_torn: bool = False  # it has begun, and the round does not count yet
+    writes: bool = True  # False: another process does, for all
 
 
 def can_overwrite(setup: Setup, state: State, cells: Cells) -> bool:
     """Whether nothing needs the model before the round once updates are summed.
 
-    Args:
-        setup: its server step may look back.
-        state: what it remembers may lie in the memory of the model.
-        cells: those of the round.
+    A server step may look back, and what the state remembers may lie in the memory of the model.
     """
     server = setup.server
     if not (isinstance(server, MayForget) and server.forgets_old and cells.can_overwrite):
@@ -377,13 +363,7 @@ class Cells:
     def merge(
         self, cut_of_cell: CutOfCell, *, overwrite: bool = False, writes: bool = True
     ) -> tuple[State, Mapping[str, Tensor], bool]:
-        """The state with the merged tensors, what was held of them, and whether it is global.
-
-        Args:
-            cut_of_cell: what a cell holds.
-            overwrite: let them take the place of those before.
-            writes: whether this process puts them there.
-        """
+        """The state with the merged tensors, what was held of them, and whether it is global."""
         if self._count == 1:
             (sums,) = self.accumulators
             tensors = sums.merge(in_place=overwrite, writes=writes)

@@ -146,15 +146,7 @@ def batch_rows(
     places: Sequence[Tensor],
     spread: Spread = in_order,
 ) -> Tensor:
-    """For each batch the mean loss, what that is the mean of, and the sums of every metric.
-
-    Args:
-        setup: what is trained.
-        module: what is scored, as it is.
-        examples: all of them.
-        places: those of each batch.
-        spread: how batches are shared by processes.
-    """
+    """For each batch the mean loss, what that is the mean of, and the sums of every metric."""
     stop_training(module)
     inputs = InputBatches(len(places), lambda n: take_rows(examples.x, places[n]), module)
     return _rows(setup, module, inputs, [examples.y[rows] for rows in places], spread)
@@ -186,14 +178,7 @@ _SHELVES: WeakKeyDictionary[nn.Module, dict[_Key, nn.Module]] = WeakKeyDictionar
 def load_cut(
     module: nn.Module, tensors: Mapping[str, Tensor], cut: Cut, device: torch.device | str
 ) -> nn.Module:
-    """The module of a cut with weights of its own.
-
-    Args:
-        module: the full one.
-        tensors: the full weights.
-        cut: what is taken of them.
-        device: where it computes.
-    """
+    """The module of a cut with weights of its own."""
     small = to_device(build_module(module, cut), device)
     load(small, _parts(tensors, cut, device))
     return small
@@ -202,14 +187,7 @@ def load_cut(
 def share_cut(
     module: nn.Module, tensors: Mapping[str, Tensor], cut: Cut, device: torch.device | str
 ) -> nn.Module:
-    """As `load_cut`, but the whole model computes with the tensors: nobody may change them.
-
-    Args:
-        module: the full one.
-        tensors: the full weights.
-        cut: what is taken of them.
-        device: where it computes.
-    """
+    """As `load_cut`, but the whole model computes with the tensors: nobody may change them."""
     if cut is WHOLE:
         return sharing(module, tensors).to(device)
     return load_cut(module, tensors, cut, device)
@@ -221,11 +199,7 @@ def lent_module(
 ) -> Iterator[nn.Module]:
     """The module of a cut for evaluation, laid out as its kernels want; only to be used in here.
 
-    Args:
-        module: the full one.
-        tensors: the full weights, which nobody may change meanwhile.
-        cut: what is taken of them.
-        device: where it computes.
+    Nobody may change the full weights meanwhile.
 
     >>> net = nn.Sequential(nn.Linear(2, 1, bias=False))
     >>> with lent_module(net, {"0.weight": torch.ones(1, 2)}, WHOLE, "cpu") as first:

@@ -224,10 +224,6 @@ class Tally:
 def pack_units(units: Indices, size: int) -> str:
     """Positions as a bit for each unit, the first unit first, in base64.
 
-    Args:
-        units: the positions.
-        size: how many units there are.
-
     >>> pack_units(np.array([0, 2, 3]), 4)
     'sA=='
     """
@@ -238,10 +234,6 @@ def pack_units(units: Indices, size: int) -> str:
 
 def unpack_units(text: str, size: int) -> NDArray[np.bool_]:
     """The mask that `pack_units` wrote; raises `ValueError` for a text of another length.
-
-    Args:
-        text: bits in base64.
-        size: how many units there are.
 
     >>> unpack_units("sA==", 4)
     array([ True, False,  True,  True])
@@ -254,39 +246,28 @@ def unpack_units(text: str, size: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class SharedCut:
-    """The units that some clients held, all the same.
+    """The units that some clients held, all the same."""
 
-    Args:
-        clients: their numbers, ascending.
-        units: by axis, as `pack_units` writes them; an axis that is not named was held whole.
-    """
-
-    clients: tuple[int, ...]
-    units: Mapping[str, str]
+    clients: tuple[int, ...]  # ascending
+    units: Mapping[str, str]  # by `pack_units`; an axis that is not named was held whole
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """What is told of a round.
+    """What is told of a round."""
 
-    Args:
-        takers: whose updates were merged, by place.
-        cuts: what they held, where that cannot be drawn again; ordered by their first client.
-        weights: by capacity, how many weights of each parameter (by name, in alphabetical order)
-            its clients held in all, where single weights are cut.
-    """
-
-    takers: tuple[Assignment, ...] = ()
-    cuts: tuple[SharedCut, ...] = ()
+    takers: tuple[Assignment, ...] = ()  # whose updates were merged, by place
+    cuts: tuple[SharedCut, ...] = ()  # that cannot be drawn again; ordered by their first client
     weights: Mapping[float, tuple[int, ...]] = field(default_factory=dict)
+    """By capacity, how many weights of each parameter (by name, in alphabetical order) its clients
+    held in all, where single weights are cut."""
 
 
 class HoldingBook:
     """Notes who holds what while a round runs; every process has one, of the clients it trains.
 
-    Args:
-        sizes: of the axes whose units are to be told.
-        shapes: of the parameters whose weights are to be counted.
+    ``sizes`` are of the axes whose units are to be told, ``shapes`` of the parameters whose weights
+    are to be counted.
     """
 
     def __init__(
@@ -300,12 +281,7 @@ class HoldingBook:
         self._weights: dict[float, list[int]] = {}
 
     def note(self, assignment: Assignment, cut: Cut) -> None:
-        """A client's update was merged.
-
-        Args:
-            assignment: whose.
-            cut: what it held.
-        """
+        """A client's update was merged."""
         self._takers.append(assignment)
         if self._sizes and isinstance(cut, UnitCut):
             if cut.same_key not in self._cuts:
@@ -355,12 +331,7 @@ class HoldingBook:
 
 
 def open_book(setup: Setup, state: State) -> HoldingBook:
-    """The book of a round, for what has to be told of it.
-
-    Args:
-        setup: of the round.
-        state: that it begins with.
-    """
+    """The book of a round, for what has to be told of it."""
     if not setup.cuts_units:
         return HoldingBook(shapes={n: state.tensors[n].shape for n in setup.parameter_names})
     return HoldingBook(setup.axes.cut_by_capacity if sends_masks(setup.scheme) else {})

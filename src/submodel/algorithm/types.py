@@ -129,9 +129,6 @@ Scorer = Callable[[nn.Module], Callable[[Inputs], Tensor]]
 def plain_scorer(module: nn.Module) -> Callable[[Inputs], Tensor]:
     """The module itself.
 
-    Args:
-        module: any.
-
     >>> import torch
     >>> plain_scorer(nn.Flatten())(torch.ones(2, 3, 4)).shape
     torch.Size([2, 12])

@@ -104,17 +104,11 @@ class Estimate:
 _SECONDS_PER_ROUND = 2e-3  # two messages
 _SECONDS_PER_BYTE = 1e-9  # of an update
 _SECONDS_PER_SUM = 2.4e-7  # of a weight whose sums travel over a socket, 24 bytes
-_LEAST_WAITING = 1 << 24  # bytes of updates that wait in any model (see `WaitingUpdates`)
+_LEAST_WAITING = 1 << 24  # bytes of updates that wait in any model (see `Accumulator`)
 
 
 def exchange_seconds(setup: Setup, rounds: int, processes: int) -> float:
-    """What so many rounds take longer than their share of the work.
-
-    Args:
-        setup: of the run.
-        rounds: how many.
-        processes: that share a round, on one machine.
-    """
+    """What so many rounds take longer than their share of the work."""
     whole = setup.travel.of_update(tensors_of(setup.module))
     population, cut = setup.population, Estimate(setup).cut
     counts = [count_values(cut(capacity), whole) for capacity in population.capacities]

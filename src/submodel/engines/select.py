@@ -92,13 +92,7 @@ class Devices:
 
 
 def scorer_of(engine: Section, setup: Setup, device: torch.device) -> Scorer:
-    """What computes the outputs of models that are scored, as an engine's options say.
-
-    Args:
-        engine: the options, of any engine.
-        setup: with the model.
-        device: where it is scored.
-    """
+    """What computes the outputs of models that are scored, as an engine's options say."""
     if getattr(engine, "kernels", None) != "native" or device.type != "cpu":
         return plain_scorer
     return KernelScorer(setup.module, setup.clients.dataset.example)

@@ -52,9 +52,6 @@ class _EncodingHead:
 def encoding_values(data: Dataset) -> dict[str, Any]:
     """How text or a table became numbers, as plain values.
 
-    Args:
-        data: the server's own.
-
     >>> from submodel.data import digits
     >>> encoding_values(digits())
     {'tokens': None, 'table': None}
@@ -79,11 +76,7 @@ def _text(values: Mapping[str, Any]) -> str:
 
 
 def encoding_head(data: Dataset) -> dict[str, Any]:
-    """What a question says in addition; raises `ConfigError` where that is too much to send.
-
-    Args:
-        data: the server's own.
-    """
+    """What a question says in addition; raises `ConfigError` where that is too much to send."""
     values = encoding_values(data)
     if values == _NOTHING:
         return {}
@@ -95,12 +88,7 @@ def encoding_head(data: Dataset) -> dict[str, Any]:
 
 
 def receive_encoding(head: Mapping[str, Any], fingerprint: str) -> Encoding:
-    """The encoding that a message has, which is kept from then on, or that an earlier one had.
-
-    Args:
-        head: of the message.
-        fingerprint: which encoding it is.
-    """
+    """The encoding that a message has, which is kept from then on, or that an earlier one had."""
     if not fingerprint:
         return Encoding()
     if len(fingerprint) != 64 or not fingerprint.isalnum() or not fingerprint.isascii():
@@ -191,10 +179,6 @@ class Facts:
     @classmethod
     def of(cls, data: Dataset, module: nn.Module | None = None) -> Facts:
         """What a server tells.
-
-        Args:
-            data: the server's own.
-            module: the model that is trained, which may select its outputs.
 
         >>> from submodel.data import digits
         >>> Facts.of(digits()).inputs

@@ -75,10 +75,7 @@ def check_shapes(x: ColumnShapes, y: tuple[int, ...], facts: Facts) -> None:
 def conform(examples: Examples, facts: Facts, where: object) -> Examples:
     """The examples in the types of the run, if their shapes and values are such as it wants.
 
-    Args:
-        examples: what the device has.
-        facts: what the run wants.
-        where: what errors call it.
+    ``where`` is what errors call it.
     """
     tensors, y = columns(examples.x), examples.y
     try:
@@ -122,10 +119,7 @@ def _check_numbers(inputs: Mapping[str, Tensor], y: Tensor, facts: Facts) -> Non
 def renumber_classes(data: Dataset, facts: Facts, where: object) -> Examples:
     """The training part of a device's dataset, its classes numbered as the run's, by their names.
 
-    Args:
-        data: what the device has.
-        facts: of the run.
-        where: what errors call it.
+    ``where`` is what errors call it.
     """
     about = data.about
     if about is None or not about.names or not facts.names or about.names == facts.names:
@@ -259,10 +253,7 @@ class OwnData:
     ) -> Examples:
         """The examples, in the shapes and classes of the run.
 
-        Args:
-            config: of the run.
-            facts: of its data.
-            receive: gives how the server's text or table became numbers.
+        ``receive`` gives how the server's text or table became numbers.
         """
         if self.part is not None:
             key = _key("part", self.part, config.data, config.clients.client_count, config.seed,

@@ -25,10 +25,6 @@ def growing_pauses(first: float = 0.02, longest: float = 0.5) -> Iterator[float]
 
     So what comes soon is seen soon, and a long round does not keep the server busy with asking.
 
-    Args:
-        first: The first of them.
-        longest: What they end with.
-
     >>> pauses = growing_pauses()
     >>> [round(next(pauses), 3) for _ in range(3)]
     [0.02, 0.024, 0.029]

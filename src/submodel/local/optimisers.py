@@ -120,7 +120,6 @@ class Sgd:
 class Proximal:
     """Another optimiser on the objective f(w) + (mu / 2) ||w - w_r||^2, w_r being what was sent.
 
-    >>> from submodel.local.optimisers import Sgd
     >>> w = [torch.tensor([1.0])]
     >>> proximal = Proximal(Sgd(), mu=0.5)
     >>> slots = proximal.begin(w)
@@ -172,8 +171,6 @@ class Proximal:
 def first_slot(optimiser: Optimiser) -> int:
     """The number of the first slot that may be kept; those before it are of the round.
 
-    >>> from submodel.local.optimisers import Proximal
-    >>> from submodel.local.optimisers import Sgd
     >>> first_slot(Sgd()), first_slot(Proximal(Sgd(), 0.1))
     (0, 1)
     """
@@ -183,11 +180,6 @@ def first_slot(optimiser: Optimiser) -> int:
 def slot_forms(optimiser: Optimiser, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What there is to be kept, as tensors without values by the slot's number and the parameter.
 
-    Args:
-        optimiser: keeps it.
-        shapes: the parameters by name, or tensors like them.
-
-    >>> from submodel.local.optimisers import Sgd
     >>> list(slot_forms(Sgd(momentum=0.9), {"w": torch.ones(2)}))
     ['0/w']
     """
@@ -198,13 +190,7 @@ def slot_forms(optimiser: Optimiser, shapes: Mapping[str, Tensor]) -> dict[str, 
 def name_slots(
     optimiser: Optimiser, slots: Slots, parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The slots that may be kept, by number and parameter, in the shape of the parameter.
-
-    Args:
-        optimiser: whose they are.
-        slots: as it has them.
-        parameters: by name, in its order.
-    """
+    """The slots that may be kept, by number and parameter, in the shape of the parameter."""
     start = first_slot(optimiser)
     return {
         f"{number}/{name}": tensor.expand(parameter.shape)
@@ -221,11 +207,7 @@ def restore_slots(
 ) -> Slots:
     """The slots of a client that begins, with what it had where it had something.
 
-    Args:
-        optimiser: whose they are.
-        slots: fresh ones.
-        parameters: by name, in its order.
-        earlier: what was kept, as `name_slots` has it; NaN: nothing.
+    ``earlier``: what was kept, as `name_slots` has it; NaN: nothing.
     """
     fresh_slots = name_slots(optimiser, slots, parameters)
     values = {
@@ -242,7 +224,6 @@ def restore_slots(
 def kept_copies(optimiser: Optimiser) -> int:
     """How many values a client has for every weight of float32, all slots in their full shape.
 
-    >>> from submodel.local.optimisers import LocalAdam
     >>> kept_copies(LocalAdam())
     4
     """
@@ -252,13 +233,7 @@ def kept_copies(optimiser: Optimiser) -> int:
 
 
 def slot_problems(optimiser: Optimiser, name: str, shapes: Mapping[str, Tensor]) -> list[str]:
-    """Why an optimiser's state cannot be kept; empty if it can.
-
-    Args:
-        optimiser: whose state it is.
-        name: what the configuration calls it.
-        shapes: the trained parameters, or tensors like them.
-    """
+    """Why an optimiser's state cannot be kept; empty if it can."""
     key = "local.optimiser_state: 'kept'"
     if getattr(optimiser, "whole_tensors", False):
         return [

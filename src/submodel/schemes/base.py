@@ -189,14 +189,7 @@ class StepRule(Protocol):
 def pass_cuts(
     rule: StepRule | None, cut: Cut, passes: Passes, least: Mapping[str, float]
 ) -> list[tuple[Cut, int]]:
-    """What passes computed with, and on how many examples; empty: all with the whole cut.
-
-    Args:
-        rule: that the client's steps followed; None: plain steps
-        cut: what the client holds
-        passes: as its steps told of them
-        least: the least share of an axis that any cut holds
-    """
+    """What passes computed with, and on how many examples; empty: all with the whole cut."""
     if rule is None:
         return []
     return [(rule.cut(cut, width, least), examples) for width, examples in passes]

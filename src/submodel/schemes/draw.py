@@ -139,15 +139,7 @@ def knowledge_for(
     memory: SchemeMemory,
     granularity: Granularity,
 ) -> Knowledge:
-    """What a scheme may look at: the model and its memory, if it says that it looks.
-
-    Args:
-        scheme: who asks
-        axes: of the model
-        parameters: the global model's
-        memory: what the scheme kept
-        granularity: of its masks
-    """
+    """What a scheme may look at: the model and its memory, if it says that it looks."""
     if not scheme.looks_at_model:
         return cast("Knowledge", _UndeclaredKnowledge(scheme))
     return ModelKnowledge(axes, parameters, memory, granularity)

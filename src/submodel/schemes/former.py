@@ -127,10 +127,6 @@ def role(scheme: Scheme, protocol: type[_P]) -> _P | None:
 
     A `MaskRole` is looked for in the scheme itself, then in the one whose masks it borrows.
 
-    Args:
-        scheme: who is asked
-        protocol: for what: a `MaskRole` or a `TrainingRole`
-
     Raises:
         SubmodelError: the scheme defines a part of the protocol; a part would be ignored
 

@@ -79,17 +79,11 @@ def drawn_width(widths: Sequence[float], key: Key, step: int) -> float:
 
 @dataclass(frozen=True)
 class NestedSteps:
-    """Steps at widths that are drawn, each with the same chance.
+    """Steps at widths that are drawn, each with the same chance."""
 
-    Args:
-        widths: ascending; the last is the client's own
-        distill: the weight of what narrower widths learn from the widest
-        masks: which units a width has; cuts of it nest
-    """
-
-    widths: tuple[float, ...]
-    distill: float = 0.0
-    masks: Scheme = field(default=_BY_PLACE, repr=False)
+    widths: tuple[float, ...]  # ascending; the last is the client's own
+    distill: float = 0.0  # the weight of what narrower widths learn from the widest
+    masks: Scheme = field(default=_BY_PLACE, repr=False)  # the units of a width; cuts of it nest
 
     def begin(self, client: Client) -> NestedStep:
         """The steps of a client."""
@@ -112,6 +106,14 @@ class NestedSteps:
             if self.distill and width not in whole:
                 examples[self.widths[-1]] += length
         return tuple(sorted(examples.items()))
+
+
+def nested_steps(
+    widths: Sequence[float], capacity: float, distill: float, masks: Scheme = _BY_PLACE
+) -> NestedSteps | None:
+    """Steps at the widths up to a capacity; None: there is one width, and steps are plain."""
+    own_widths = tuple(sorted({w for w in widths if w <= capacity}))
+    return NestedSteps(own_widths, distill, masks) if len(own_widths) > 1 else None
 
 
 def divergence(loss: Loss, student: Tensor, teacher: Tensor) -> Tensor:
@@ -281,8 +283,7 @@ class Ordered(Scheme):
         >>> Ordered((1.0, 0.25, 0.5)).step_rule(0.5)
         NestedSteps(widths=(0.25, 0.5), distill=0.0)
         """
-        widths = tuple(sorted({w for w in self.widths if w <= capacity}))
-        return NestedSteps(widths, self.distill) if len(widths) > 1 else None
+        return nested_steps(self.widths, capacity, self.distill)
 
     def problems(self, run: RunFacts) -> list[str]:
         """Where prefixes, or the distillation between them, are not defined."""
@@ -316,9 +317,6 @@ class RankedUnits(Scheme):
     """The first units of a ranking, so that smaller cuts nest in larger ones.
 
     It is no component: a ranking is of one trained model, and no configuration can tell it.
-
-    Args:
-        ranking: of every axis all units, the first to be held first.
     """
 
     ranking: UnitRanking
@@ -337,32 +335,18 @@ class RankedUnits(Scheme):
 
 @dataclass(frozen=True, eq=False)
 class FinishingCuts(RankedUnits):
-    """What a run ends with under ``train.finish``: `ordered`, but by rank instead of by place.
-
-    Args:
-        ranking: of every axis all units, the first to be held first.
-        widths: the shares that steps draw from.
-        distill: how much narrower widths learn from the client's widest.
-    """
+    """What a run ends with under ``train.finish``: `ordered`, but by rank instead of by place."""
 
     widths: tuple[float, ...] = ()
     distill: float = 0.0
 
     def step_rule(self, capacity: float) -> NestedSteps | None:
         """Steps at widths up to the capacity; with one width they are plain steps."""
-        widths = tuple(sorted({w for w in self.widths if w <= capacity}))
-        if len(widths) < 2:
-            return None
-        return NestedSteps(widths, self.distill, RankedUnits(self.ranking))
+        return nested_steps(self.widths, capacity, self.distill, RankedUnits(self.ranking))
 
 
 def rank_by_size(axes: Axes, parameters: Mapping[str, Tensor]) -> dict[str, Indices]:
-    """The units of every axis by the mean |w| of their weights, as `importance` ranks them.
-
-    Args:
-        axes: of the model.
-        parameters: by name.
-    """
+    """The units of every axis by the mean |w| of their weights, as `importance` ranks them."""
     knowledge = ModelKnowledge(axes, parameters, {})
     return {
         axis: np.argsort(-knowledge.magnitudes(axis), kind="stable")
@@ -372,10 +356,6 @@ def rank_by_size(axes: Axes, parameters: Mapping[str, Tensor]) -> dict[str, Indi
 
 def rank_first(sizes: Mapping[str, int], units: Mapping[str, Indices]) -> dict[str, Indices]:
     """The ranking that has these units first, all others behind them; of other axes by place.
-
-    Args:
-        sizes: of every axis.
-        units: of some axes.
 
     >>> rank_first({"a": 4, "b": 2}, {"a": np.array([1, 3])})
     {'a': array([1, 3, 0, 2]), 'b': array([0, 1])}

@@ -74,8 +74,6 @@ def weight_factors(
     least: Mapping[str, float],
 ) -> dict[str, Tensor]:
     """The factor of every parameter that has one: a number, or one for every weight."""
-    if scheme.chance(1, 1.0) is None:
-        return {}
     if granularity == "coordinate":
         total = sum(p.numel() for p in parameters.values())
         chance_by_name = dict.fromkeys(parameters, np.array(scheme.chance(total, capacity), float))

@@ -24,11 +24,7 @@ LOSS = "loss"
 
 
 def same_examples(examples: Examples) -> Examples:
-    """As they are.
-
-    Args:
-        examples: a part of the data.
-    """
+    """As they are."""
     return examples
 
 
@@ -204,9 +200,6 @@ def task_for(data: Dataset) -> str:
     Labels are for classification; whole numbers for every place of the inputs, as the next tokens
     of text, for language; other numbers for regression.
 
-    Args:
-        data: the examples.
-
     >>> from submodel.data import digits
     >>> task_for(digits())
     'classification'
@@ -222,9 +215,6 @@ def task_for(data: Dataset) -> str:
 
 def is_whole(tensor: Tensor) -> bool:
     """Whether a tensor holds whole numbers.
-
-    Args:
-        tensor: of any type.
 
     >>> is_whole(torch.tensor([1])), is_whole(torch.tensor([1.0]))
     (True, False)

@@ -31,7 +31,7 @@ Where not all examples count alike, ``loss.count(targets)``, if it has that, tel
 is the mean of (`submodel.tasks.loss`)."""
 
 NO_LABEL = -100
-"""A label that does not count, as torch's cross-entropy and Hugging Face's models have it."""
+"""A label that does not count, as torch's cross-entropy has it by default, and Hugging Face's."""
 
 
 def by_label(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,8 +146,6 @@ class TokenCrossEntropy:
 
 
 _log = logging.getLogger(__name__)
-_IGNORED_TARGET = -100
-"""What `functional.cross_entropy` leaves out by default."""
 _CROSS_ENTROPIES = (functional.cross_entropy, functional.nll_loss)
 _MEANS = (torch.mean, Tensor.mean)
 _SUMS = (torch.sum, Tensor.sum)
@@ -176,7 +174,7 @@ def value_of(loss: Loss, outputs: Tensor, targets: Tensor) -> Value:
         return Value(loss(outputs, targets), _count_by_loss(tell, targets))
     each = targets.numel() / examples  # targets of an example
     if loss is functional.cross_entropy and not targets.is_floating_point():
-        count = examples if targets.dim() == 1 else int((targets != _IGNORED_TARGET).sum()) / each
+        count = examples if targets.dim() == 1 else int((targets != NO_LABEL).sum()) / each
         return Value(loss(outputs, targets), count)
     with _Averages(outputs, targets) as averages:
         mean = loss(outputs, targets)

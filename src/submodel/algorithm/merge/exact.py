@@ -55,12 +55,8 @@ def exact_terms(
 ) -> tuple[Tensor, Tensor | None]:
     """The sum over clients of weight * mask * (new - old): its fine and its coarse part, if any.
 
-    Args:
-        new: the same stretch of a tensor of every client, flat.
-        old: that of the global model.
-        mask: 0 where the clients did not hold a weight; None: they held all.
-        weights: of the clients.
-        count: of all clients of the round, or more.
+    ``new`` is the same stretch of a tensor of every client, flat; ``mask`` is 0 where they did not
+    hold a weight. ``count``: of all clients of the round, or more.
 
     >>> old, new = torch.tensor([1.0]), [torch.tensor([3.0]), torch.tensor([1.5])]
     >>> exact_terms(new, old, None, [1.0, 2.0])
@@ -87,14 +83,7 @@ def add(total: Tensor | None, part: Tensor | None) -> Tensor | None:
 def changes(
     new: Sequence[Tensor], old: Tensor, mask: Tensor | None, weights: Sequence[float]
 ) -> Tensor:
-    """Each client's weight * mask * (new - old) in float64, as a stack, not rounded yet.
-
-    Args:
-        new: the same values of every client.
-        old: those of the global model.
-        mask: 0 where the clients did not hold a weight; None: they held all.
-        weights: of the clients.
-    """
+    """Each client's weight * mask * (new - old) in float64, as a stack, not rounded yet."""
     stack = torch.stack(list(new)) if len(new) > 1 else new[0][None]
     terms = stack.to(old.device, torch.float64, copy=True).sub_(old)
     if mask is not None:
@@ -108,9 +97,7 @@ def changes(
 def split(terms: Tensor, count: float = LARGEST_WEIGHT_SUM) -> tuple[Tensor, Tensor | None]:
     """The fine part, in the terms' memory, and the coarse part, unless all terms are small.
 
-    Args:
-        terms: in float64.
-        count: of the terms that are summed in all, or more.
+    ``count``: of the terms that are summed in all, or more.
 
     >>> fine, coarse = split(torch.tensor([1 + 2.0**-40], dtype=torch.float64))
     >>> fine.item() * 2**40, coarse.item(), split(fine)[1]
@@ -130,10 +117,6 @@ def split(terms: Tensor, count: float = LARGEST_WEIGHT_SUM) -> tuple[Tensor, Ten
 def misfit(shapes: Mapping[str, Sequence[int]], tensors: Tensors) -> str | None:
     """Which tensor is missing, unknown, or of another shape, in words; None if all fit.
 
-    Args:
-        shapes: what the tensors of a cut must have.
-        tensors: what came.
-
     >>> misfit({"w": (2,)}, {"w": torch.ones(3)})
     'w has shape (3,), which does not fit the cut'
     """
@@ -152,10 +135,8 @@ def unsound(
 ) -> str | None:
     """Which tensor holds a value that no sane model has, in words; None if none does.
 
-    Args:
-        tensors: what came.
-        statistics: those that are no weights, but buffers: they have the scale of the data.
-        before: the values that were sent; a tensor that still has them is not judged.
+    ``statistics`` are no weights, but buffers: they have the scale of the data. A tensor that still
+    has the values ``before`` is not judged.
 
     >>> unsound({"w": torch.tensor([1.0, float("inf")])})
     'w holds a value that is not finite'
@@ -179,10 +160,6 @@ class LargeStatistics:
     """The large values of a round's updates, in sums of their own in the shape of the model.
 
     The sums of weights take such a value as unchanged; both are put together when they are merged.
-
-    Args:
-        whole: the global tensors.
-        names: of the statistics among them.
     """
 
     def __init__(self, whole: Tensors, names: AbstractSet[str]) -> None:

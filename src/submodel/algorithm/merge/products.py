@@ -42,12 +42,7 @@ class Products:
         return holder_weight
 
     def sums(self, whole: Tensors, pairs: Sequence[FactorPair]) -> Accumulator:
-        """The sums of a round.
-
-        Args:
-            whole: the global tensors that come back from clients.
-            pairs: which of them are factors.
-        """
+        """The sums of a round."""
         return ProductSums(whole, self, pairs)
 
 
@@ -63,11 +58,8 @@ class Factorisation:
 def factorise(product: Tensor, rank: int, idle_norm: float = 0.0) -> Factorisation:
     """The best factors of a rank, balanced, in float64; equal products have equal factors.
 
-    Args:
-        product: outputs x inputs.
-        rank: how many ranks the factors have.
-        idle_norm: the norm of those rows of ``down`` whose columns of ``up`` are zero, as the
-            product needs fewer ranks: were both zero, neither would ever be trained again.
+    ``idle_norm`` is that of the rows of ``down`` whose columns of ``up`` are zero, as the product
+    needs fewer ranks: were both zero, neither would ever be trained again.
 
     >>> two = factorise(torch.diag(torch.tensor([4.0, 1.0, 2.0])), 2)
     >>> (two.up @ two.down).diag().round().tolist(), two.error
@@ -90,13 +82,9 @@ def factorise(product: Tensor, rank: int, idle_norm: float = 0.0) -> Factorisati
 
 
 class ProductSums(Accumulator):
-    """Sums in which a product stands for its two factors.
+    """Sums in which a product stands for its two factors."""
 
-    Args:
-        whole: the global tensors that come back from clients.
-        rule: of the other tensors.
-        pairs: which of them are factors.
-    """
+    can_overwrite = False  # products are compared with those before
 
     def __init__(self, whole: Tensors, rule: MergeRule, pairs: Sequence[FactorPair]) -> None:
         self._factors = {name: whole[name] for pair in pairs for name in (pair.up, pair.down)}
@@ -122,15 +110,11 @@ class ProductSums(Accumulator):
 
     def add(self, cut: Cut, tensors: Tensors, weight: float = 1.0) -> None:
         """Add one client's tensors, as they came back."""
-        super().add(cut, self._with_products(cut, tensors), weight)
-
-    def _with_products(self, cut: Cut, tensors: Tensors) -> dict[str, Tensor]:
-        """An update as it is added: ranks that the client did not hold are as they were."""
-        view = {name: tensor for name, tensor in tensors.items() if name not in self._factors}
-        return view | self._products_after(cut, tensors)
+        others = {name: tensor for name, tensor in tensors.items() if name not in self._factors}
+        super().add(cut, others | self._products_after(cut, tensors), weight)
 
     def _products_after(self, cut: Cut, tensors: Tensors) -> dict[str, Tensor]:
-        """The products of an update alone."""
+        """The products of an update; ranks that the client did not hold are as they were."""
         return {
             name: self._whole[name] + (pair.product(tensors) - self._parts(cut)[name])
             for name, pair in self._products.items()
@@ -142,11 +126,7 @@ class ProductSums(Accumulator):
         return self._everything
 
     def count_covered(self, names: AbstractSet[str]) -> int:
-        """How many weights at least one client held; of factors all, as they are made anew.
-
-        Args:
-            names: of the tensors.
-        """
+        """How many weights at least one client held; of factors all, as they are made anew."""
         factors = sum(t.numel() for n, t in self._factors.items() if n in names)
         return super().count_covered(names - self._factors.keys()) + (factors if self.count else 0)
 
@@ -160,20 +140,9 @@ class ProductSums(Accumulator):
             for name, tensor in self._everything.items()
         }
 
-    @property
-    def can_overwrite(self) -> bool:
-        """Products are compared with those before."""
-        return False
-
-    def merge(self, *, in_place: bool = False, writes: bool = True) -> dict[str, Tensor]:
-        """The new tensors; factors whose product nobody moved keep their bits.
-
-        Args:
-            in_place: cannot be.
-            writes: of no account without it.
-        """
+    def merge(self, *, in_place: bool = False, writes: bool = True) -> dict[str, Tensor]:  # noqa: ARG002
+        """The new tensors; factors whose product nobody moved keep their bits."""
         assert not in_place
-        assert writes or not in_place
         means = super().merge()
         tensors = {n: means.get(n, t) for n, t in self._everything.items()}
         squared_error = total = 0.0

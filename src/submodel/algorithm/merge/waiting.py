@@ -24,7 +24,6 @@ from submodel.model.axes.layout import Indices
 from submodel.model.cut import Cut, PlannedCut, Tensors
 
 _BLOCK = 1 << 18  # values of a tensor that are worked on at a time: of fewer, calls take the time
-_LEAST_WAITING = 1 << 24  # bytes that updates may take before they are added up, in any model
 _MOST_IN_MEMORY = 1 << 28  # bytes of sums in the shape of the model; more go to a file
 _SUM_BYTES = 16  # of a value's two sums in float64
 Places = dict[int, Indices]
@@ -50,25 +49,19 @@ def as_rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.dim() else tensor.view(1)
 
 
-def _bytes(tensors: Tensors) -> int:
+def tensor_bytes(tensors: Tensors) -> int:
+    """How much memory tensors take."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 @dataclass
 class Holding:
-    """Clients of one cut: their tensors, or the sums of those, of one size however many they are.
-
-    Args:
-        cut: what they hold.
-        updates: the clients' tensors as they came, with their weights.
-        sums: of clients who wait no longer: of every tensor, fine and coarse, flat.
-        weight: of all of them.
-    """
+    """Clients of one cut: their tensors, or sums of those, of one size however many they are."""
 
     cut: Cut
-    updates: list[tuple[dict[str, Tensor], float]] = field(default_factory=list)
-    sums: dict[str, Tensor] = field(default_factory=dict)
-    weight: float = 0.0
+    updates: list[tuple[dict[str, Tensor], float]] = field(default_factory=list)  # with weights
+    sums: dict[str, Tensor] = field(default_factory=dict)  # of who waits no longer: fine and coarse
+    weight: float = 0.0  # of all of them
 
     def add(self, tensors: Tensors, weight: float) -> None:
         """One more client."""
@@ -82,12 +75,7 @@ class Holding:
         self.sums.pop(name, None)
 
     def add_sums(self, sums: Tensors, weight: float) -> None:
-        """Clients whose terms are summed already.
-
-        Args:
-            sums: of every tensor, fine and coarse, flat.
-            weight: of these clients.
-        """
+        """Clients whose terms are summed already."""
         for name, one in sums.items():
             before = self.sums.get(name)
             self.sums[name] = one if before is None else before + one
@@ -96,7 +84,7 @@ class Holding:
     @property
     def size(self) -> int:
         """How many bytes they take."""
-        return sum(_bytes(tensors) for tensors, _ in self.updates) + _bytes(self.sums)
+        return sum(tensor_bytes(tensors) for tensors, _ in self.updates) + tensor_bytes(self.sums)
 
     def fold(self, whole: Tensors) -> None:
         """Keep the sums, and not the clients' tensors, where that takes less memory."""
@@ -104,7 +92,7 @@ class Holding:
             return
         first, _ = self.updates[0]  # all are of one size
         values = sum(tensor.numel() for tensor in first.values())
-        if not self.sums and len(self.updates) * _bytes(first) <= _SUM_BYTES * values:
+        if not self.sums and len(self.updates) * tensor_bytes(first) <= _SUM_BYTES * values:
             return
         for name, tensor in whole.items():
             old = self.cut.part(name, tensor).reshape(-1)
@@ -132,13 +120,8 @@ class Holding:
     ) -> tuple[Tensor, Tensor | None]:
         """The fine and the coarse sum of some of a tensor's values, flat; the latter may be zero.
 
-        Args:
-            name: of the tensor.
-            rows: which of the values, in stretches of ``width``.
-            old: the global model's.
-            mask: 0 where they are not held; None: all are.
-            width: how many values are in a row.
-            count: of all clients of the round, or more.
+        ``rows``: which of the values, in stretches of ``width``. ``count``: of all clients of the
+        round, or more.
         """
 
         def pick(values: Tensor) -> Tensor:
@@ -161,15 +144,7 @@ class Holding:
 
 
 class Share:
-    """Where the clients of one cut have their values in a tensor, taken as rows and columns.
-
-    Args:
-        holding: the clients.
-        name: of the tensor.
-        places: what they hold of it.
-        shape: of the tensor, with at least one dimension.
-        count: of all clients of the round, or more.
-    """
+    """Where the clients of one cut have their values in a tensor, taken as rows and columns."""
 
     def __init__(
         self,
@@ -195,10 +170,8 @@ class Share:
     def add(self, sums: Tensor, old: Tensor, start: int) -> bool:
         """Add the terms of some rows to their sums; whether any is held.
 
-        Args:
-            sums: fine, coarse and, where it is asked for, the holders' weight; changed in place.
-            old: these rows of the global model.
-            start: the first of them.
+        ``sums``: fine, coarse and, where it is asked for, the holders' weight; changed in place.
+        ``start``: the first row of ``old``.
         """
         own: slice | Tensor = slice(start, start + len(old))
         where: Tensor | None = None  # in the block; None: everywhere
@@ -231,11 +204,7 @@ class Share:
 
 
 class WholeSums:
-    """Sums in the shape of the model, in memory or, where that is much, in a file without a name.
-
-    Args:
-        whole: the model.
-    """
+    """Sums in the shape of the model, in memory or, if that is much, in a file without a name."""
 
     def __init__(self, whole: Tensors) -> None:
         self._whole, end = whole, 0
@@ -267,13 +236,7 @@ class WholeSums:
                     self._file.write(sums.numpy().data)
 
     def read(self, name: str, start: int, shape: Sequence[int]) -> Tensor:
-        """The sums of some rows, 3 x ``shape``.
-
-        Args:
-            name: of the tensor.
-            start: the first row.
-            shape: of the rows.
-        """
+        """The sums of some rows, 3 x ``shape``."""
         first, count = self._first(name, start, shape), 3 * math.prod(shape)
         if self._memory is not None:
             return self._memory[first : first + count].view(3, *shape)
@@ -289,63 +252,6 @@ class WholeSums:
 
     def _first(self, name: str, start: int, shape: Sequence[int]) -> int:
         return self._starts[name] + 3 * start * math.prod(shape[1:])
-
-
-class WaitingUpdates:
-    """What came back so far.
-
-    Args:
-        whole: the global tensors that come back from clients.
-    """
-
-    def __init__(self, whole: Tensors) -> None:
-        self._whole = whole
-        self.weight = 0.0
-        self.count = 0
-        self.more: WholeSums | None = None  # of those who wait no longer
-        self.by_cut: dict[Hashable, Holding] = {}
-        self._bytes = 0
-        self._most_bytes = max(_LEAST_WAITING, _bytes(whole))
-
-    @property
-    def holdings(self) -> list[Holding]:
-        """The clients who wait, by what they hold."""
-        return list(self.by_cut.values())
-
-    @property
-    def size(self) -> int:
-        """How many bytes they take."""
-        return sum(holding.size for holding in self.holdings)
-
-    def add(self, cut: Cut, tensors: Tensors, weight: float) -> None:
-        """Add one client's tensors, as they came back; they are kept, and must not change.
-
-        Args:
-            cut: what the client holds.
-            tensors: what it made of that.
-            weight: of the client.
-        """
-        self.weight += weight
-        self.count += 1
-        self.by_cut.setdefault(cut.same_key, Holding(cut)).add(tensors, weight)
-        self._bytes += _bytes(tensors)
-        if self._bytes > self._most_bytes:
-            self._make_room()
-
-    def _make_room(self) -> None:
-        """Add up what waits: cut by cut where that is enough, else in the shape of the model."""
-        self.fold()
-        self._bytes = self.size
-        if 2 * self._bytes > self._most_bytes:
-            self.more = self.more or WholeSums(self._whole)
-            self.more.add(self.holdings)
-            self.by_cut.clear()
-            self._bytes = 0
-
-    def fold(self) -> None:
-        """Keep sums instead of updates where they take less memory."""
-        for holding in self.holdings:
-            holding.fold(self._whole)
 
 
 _ALIGNMENT = 64  # bytes: as torch's own tensors
@@ -373,12 +279,7 @@ class Exchange(Protocol):
 
 
 def describe_updates(whole: Tensors, holdings: Sequence[Holding]) -> dict[str, Any] | None:
-    """What a process has, and how many bytes it takes; None where masks say who holds what.
-
-    Args:
-        whole: the global tensors.
-        holdings: the clients.
-    """
+    """What a process has, and how many bytes it takes; None where masks say who holds what."""
     parcels: list[UpdateParcel] = []
     end = 0
     for holding in holdings:
@@ -447,15 +348,7 @@ def fill(
     memory: SharedBytes,
     start: int,
 ) -> None:
-    """Put into memory what was described.
-
-    Args:
-        whole: the global tensors.
-        holdings: the clients.
-        parcels: the description.
-        memory: where.
-        start: the first byte.
-    """
+    """Put into memory what was described."""
     for holding, parcel in zip(holdings, parcels, strict=True):
         views, start = _views(whole, parcel, memory, start)
         values = [torch.from_numpy(one) for one in _positions(holding, whole).values()]
@@ -468,12 +361,7 @@ def fill(
 def read_updates(
     whole: Tensors, everyones: Sequence[tuple[Sequence[UpdateParcel], SharedBytes, int]]
 ) -> dict[Hashable, Holding]:
-    """The clients of all processes, by what they hold.
-
-    Args:
-        whole: the global tensors.
-        everyones: of every process, the description, the memory and where it begins there.
-    """
+    """The clients of all processes, by what they hold."""
     holdings: dict[Hashable, Holding] = {}
     for parcels, memory, start in everyones:
         for parcel in parcels:

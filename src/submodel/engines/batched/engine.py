@@ -92,12 +92,7 @@ class StackedClient:
 
     @classmethod
     def of(cls, setup: Setup, task: Task) -> StackedClient:
-        """The batches of a task.
-
-        Args:
-            setup: whose clients and seed they follow from.
-            task: of the client.
-        """
+        """The batches of a task."""
         where = task.assignment
         indices = setup.clients.indices(where.client)
         order = batches(len(indices), task.work, setup.seed, where.round, where.client)
@@ -158,11 +153,7 @@ class BatchedEngine:
     ) -> None:
         """An engine for one setup.
 
-        Args:
-            setup: what is trained.
-            device: where.
-            always: stacks as large as memory allows, not as large as it pays.
-            backend: compute them by its kernels, where it has any.
+        ``always``: stacks as large as memory allows, not as large as it pays.
         """
         self._setup = setup
         self._device = torch.device(device)

@@ -50,7 +50,7 @@ class Forward(Protocol):
         ...
 
 
-HOOKS = (*("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),)
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Where a layer keeps what is to be called with it."""
 RELU, POINTWISE, ADD, BETWEEN, MEAN, FLATTEN = range(6)
 """What functions in a graph do: to one tensor value by value, between tensors, along dimensions."""
@@ -124,12 +124,7 @@ class _Measuring(fx.Interpreter):
 
 
 def read_graph(module: nn.Module, example: Inputs) -> Graph:
-    """The graph of a module; raises `UnstackableError` if it has none that can be read.
-
-    Args:
-        module: whose weights and statistics steps have by name.
-        example: a batch of inputs.
-    """
+    """The graph of a module; raises `UnstackableError` if it has none that can be read."""
     if not isinstance(example, Tensor):
         raise UnstackableError("it takes something else than one batch of inputs")
     try:

@@ -145,12 +145,7 @@ class LayerKernels:
     ) -> Tensor | None:
         """Attention without a mask; None where torch's own is to do it.
 
-        Args:
-            query: (batch, heads, places, values).
-            key: as the query, perhaps of fewer heads, each of which several share.
-            value: as the key.
-            is_causal: whether a place sees only itself and those before.
-            scale: of the products; None: one over the root of the head's size.
+        ``key`` and ``value`` may have fewer heads than ``query``, each of which several share.
         """
         kernel = self.find("attention", query, key, value)
         if kernel is None:

@@ -84,10 +84,6 @@ def record(compute: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) ->
     A value that is asked for, as by ``bool``, becomes part of the recording. What Python does
     beside the operators does not.
 
-    Args:
-        compute: what is computed from the inputs.
-        inputs: the tensors that are others when the recording is used.
-
     >>> x = torch.ones(2)
     >>> [str(call.operator) for call in record(lambda: [x + x], [x]).calls]
     ['aten.add.Tensor']
@@ -262,10 +258,6 @@ Fuse = Callable[[Sequence[OperatorCall], Recording, Sequence[int]], list[Operato
 
 def make_program(recording: Recording, fuse: Fuse | None = None) -> Program:
     """A function that repeats a recorded step; to be called without autograd.
-
-    Args:
-        recording: of `record`.
-        fuse: puts several calls together, if there is something that computes them as one.
 
     >>> x = torch.ones(2)
     >>> make_program(record(lambda: [x.view(2, 1).view(2) + 1], [x]))([torch.zeros(2)])

@@ -49,13 +49,7 @@ class StepKind:
 
     @classmethod
     def of(cls, forward: Forward, task: Task, has_scaler: bool) -> StepKind | None:
-        """The kind of a stack's steps; None: they are no operators of torch, or hooks watch them.
-
-        Args:
-            forward: how they are computed.
-            task: one of the stack.
-            has_scaler: whether the module's code knows the client's capacity.
-        """
+        """The kind of a stack's steps; None: not operators of torch alone, or hooks watch them."""
         capacity = task.assignment.capacity if has_scaler else None
         key = task.cut.shape_key, capacity, tuple(task.scales), task.work.precision
         if isinstance(forward, WideForward):
@@ -108,11 +102,7 @@ class Replays:
     """
 
     def __init__(self, fuse: Fuse | None = None) -> None:
-        """No steps yet.
-
-        Args:
-            fuse: puts operators of a recorded step together.
-        """
+        """No steps yet."""
         self._fuse = fuse
         self._books: OrderedDict[Hashable, _Book] = OrderedDict()
 
@@ -130,16 +120,7 @@ class Replays:
         y: Tensor,
         present: Tensor | None,
     ) -> StepOutcome:
-        """What a step of a share computes.
-
-        Args:
-            kind: None: it is not to be repeated.
-            share: the clients that take it.
-            compute: their losses.
-            x: inputs of their batches.
-            y: targets.
-            present: the classes that each has, where the loss needs them.
-        """
+        """What a step of a share computes."""
         if kind is None:
             return share.outcome(*compute(x, y))
         batch = [*columns(x).values(), y, *([] if present is None else [present])]
@@ -153,10 +134,8 @@ class Replays:
     ) -> StepOutcome:
         """What a step computes.
 
-        Args:
-            kind: with a key for the operators that run and the shapes of all tensors.
-            inputs: all tensors that differ between such steps.
-            compute: the usual way.
+        ``kind`` has a key for the operators that run and the shapes of all tensors; ``inputs`` are
+        all tensors that differ between such steps.
         """
         book = self._books.setdefault(kind.key, _Book())
         self._books.move_to_end(kind.key)

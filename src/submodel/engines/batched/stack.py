@@ -184,12 +184,8 @@ class Stack:
     ) -> None:
         """How the tensors of a stack lie.
 
-        Args:
-            module: the whole one.
-            tasks: of the clients, in their order.
-            device: where they are trained.
-            shared_names: tensors that are the same for all, and not trained: one copy does.
-            local_names: buffers that are cut with the others, but stay where they are.
+        ``shared_names`` are of tensors that are the same for all, and not trained: one copy does.
+        Buffers of ``local_names`` are cut with the others, but stay where they are.
         """
         self._clients = len(tasks)
         self._shared_names = shared_names

@@ -271,13 +271,7 @@ _COMPOSITIONS: dict[Callable[..., Any], Callable[..., Any]] = {
 
 @contextmanager
 def fold_calls(clients: int, decides: bool, kernels: LayerKernels) -> Iterator[Folding]:
-    """Within a function under vmap: what has a rule is computed by it.
-
-    Args:
-        clients: how many vmap maps over.
-        decides: whether code may ask for what holds for all clients or for none.
-        kernels: what computes the layers.
-    """
+    """Within a function under vmap: what has a rule is computed by it."""
     with Folding(clients, functorch.current_level(), decides, kernels) as folding:
         yield folding
 
@@ -461,10 +455,6 @@ Replacements = list[tuple[nn.Module, _Compute]]
 def find_replacements(module: nn.Module, with_norms: bool = False) -> Replacements:
     """The layers that have an equal, each with it.
 
-    Args:
-        module: any.
-        with_norms: RMS norms as well.
-
     >>> find_replacements(nn.GELU())
     []
     """
@@ -479,11 +469,7 @@ def find_replacements(module: nn.Module, with_norms: bool = False) -> Replacemen
 
 @contextmanager
 def use_replacements(replacements: Replacements) -> Iterator[None]:
-    """While entered, these layers compute their equal.
-
-    Args:
-        replacements: of `find_replacements`.
-    """
+    """While entered, these layers compute their equal."""
     for layer, compute in replacements:
         vars(layer)["forward"] = compute
     try:

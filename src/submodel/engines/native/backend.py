@@ -43,12 +43,7 @@ class NativeBackend:
 
 
 def native_refusal(setup: Setup, device: torch.device) -> str | None:
-    """Why they cannot, in words; None: they can.
-
-    Args:
-        setup: what is trained.
-        device: where.
-    """
+    """Why they cannot, in words; None: they can."""
     if device.type != "cpu":
         return f"the kernels compute on the CPU, not on {device}"
     if setup.work.precision != "float32":

@@ -54,12 +54,7 @@ class NativeForward:
         return self._wide.largest(rows)
 
     def is_for(self, rows: Mapping[str, int], batch: int) -> bool:
-        """Whether the kernels compute nets of these sizes, and not torch.
-
-        Args:
-            rows: of a client's tensors.
-            batch: examples.
-        """
+        """Whether the kernels compute nets of these sizes, and not torch."""
         return 4 * self.largest(rows) * batch <= LARGEST_BYTES
 
     def __call__(self, wide: Wide, clients: int, x: Inputs) -> Tensor:
@@ -76,10 +71,7 @@ class NativeForward:
     def prepare(self, stack: StackView, batch: int, *, has_statistics: bool = False) -> PreparedNet:
         """The layout of a stack's nets for batches of a size.
 
-        Args:
-            stack: the clients' tensors.
-            batch: examples of each.
-            has_statistics: whether norms go by statistics that are put into their places.
+        ``has_statistics``: norms go by statistics that are put into their places.
         """
         rates = tuple(one.scaler.rate for one in self._recipe if one.scaler is not None)
         key = (stack.shapes, batch, rates, has_statistics)

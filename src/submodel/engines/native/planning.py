@@ -54,11 +54,7 @@ class Ingredient:
 
 
 def make_recipe(graph: Graph) -> list[Ingredient]:
-    """The layers of a graph that has a wide form, in order, fused where the kernels can.
-
-    Args:
-        graph: of the whole module.
-    """
+    """The layers of a graph that has a wide form, in order, fused where the kernels can."""
     if len(graph.shape) != 3:
         raise UnstackableError("the inputs are no images")
     values = [0]  # of the graph -> of the recipe
@@ -287,12 +283,7 @@ def plan_layers(
 ) -> NetLayout:
     """Lay out a recipe.
 
-    Args:
-        recipe: of the net.
-        inputs: channels, rows and columns of an example.
-        shapes: of one client's tensors.
-        numbers: of the tensors, by name, as the kernels are given them.
-        batch: examples of a client.
+    ``shapes`` are of one client's tensors, ``numbers`` those that the kernels know them by.
     """
     values = _measure(recipe, inputs, shapes)
     last = values.roots[recipe[-1].output]

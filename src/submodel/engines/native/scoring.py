@@ -29,12 +29,7 @@ _TRIAL_EXAMPLES = 2
 
 
 class KernelScorer:
-    """Computes the outputs of a net and of all its cuts in evaluation.
-
-    Args:
-        module: the whole net.
-        example: a batch of inputs.
-    """
+    """Computes the outputs of a net and of all its cuts in evaluation."""
 
     def __init__(self, module: nn.Module, example: Inputs) -> None:
         self._module, self._example = module, take_rows(example, slice(_TRIAL_EXAMPLES))
@@ -42,11 +37,7 @@ class KernelScorer:
         self._is_refused = False
 
     def __call__(self, module: nn.Module) -> Callable[[Inputs], Tensor]:
-        """What computes the outputs of a cut's module, as it is now.
-
-        Args:
-            module: of a cut, with its weights and statistics.
-        """
+        """What computes the outputs of a cut's module, as it is now."""
         try:
             pieces = _Pieces(self._kernels(), module)
             is_same = _agree(call(module, self._example), pieces(self._example))

@@ -103,13 +103,8 @@ class Tape:
     ) -> None:
         """A tape.
 
-        Args:
-            steps: in their order.
-            inputs: roots that are there before.
-            outputs: tensors that are needed behind it.
-            local: tensors that are not.
-            clients: how many.
-            memory: for the latter.
+        ``inputs`` are roots that are there before, ``outputs`` tensors that are needed behind it,
+        and ``local`` those that are not, whose values are in ``memory``.
         """
         self._outputs, self._clients, self._memory = outputs, clients, memory
         bases = {number: place for place, number in enumerate(inputs)}

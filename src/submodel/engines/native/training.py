@@ -27,12 +27,7 @@ from submodel.tasks.loss import LossBook
 
 
 class WholeTraining:
-    """Trains stacks by the kernels alone, where everything that a step does has one.
-
-    Args:
-        forward: of the net.
-        setup: what is trained.
-    """
+    """Trains stacks by the kernels alone, where everything that a step does has one."""
 
     def __init__(self, forward: NativeForward, setup: Setup) -> None:
         self._forward = forward
@@ -42,12 +37,7 @@ class WholeTraining:
         self._gradients = torch.empty(0)
 
     def can_train(self, task: Task, loss: StackedLoss) -> bool:
-        """Whether clients with such a task are trained here: from shapes and settings alone.
-
-        Args:
-            task: of any client of a stack.
-            loss: of the stack.
-        """
+        """Whether clients with such a task are trained here: from shapes and settings alone."""
         work = task.work
         if self._images is None or self._has_augmentation or task.scales or not loss.is_of_labels:
             return False
@@ -57,13 +47,7 @@ class WholeTraining:
         return work.batch_size is not None and self._forward.is_for(rows, work.batch_size)
 
     def train(self, stack: Stack, clients: Sequence[StackedClient], loss: StackedLoss) -> LossBook:
-        """Take all steps of all clients; returns their losses.
-
-        Args:
-            stack: whose tensors are changed in place.
-            clients: in the order of the stack.
-            loss: of the stack.
-        """
+        """Take all steps of all clients; returns their losses."""
         book, work = LossBook(len(clients)), clients[0].task.work
         total = count_steps(clients[0].total, work)
         lengths = [tuple(map(len, client.batches)) for client in clients]

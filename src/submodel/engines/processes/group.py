@@ -150,11 +150,7 @@ class ProcessGroup:
         return [parts[number % self.size][number // self.size] for number in range(count)]
 
     def tell(self, value: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The values of all processes, as JSON: nothing is unpickled; nobody goes on before all.
-
-        Args:
-            value: of this process.
-        """
+        """The values of all processes, as JSON: nothing is unpickled; nobody goes on before all."""
         text = json.dumps(value).encode()
         head = len(text).to_bytes(_LENGTH_BYTES, "little") + text[:_AT_ONCE]
         heads = self._gather_bytes(head, _LENGTH_BYTES + _AT_ONCE)
@@ -174,23 +170,14 @@ class ProcessGroup:
         return [one.cpu().numpy().tobytes() for one in everyones]
 
     def agree(self, state: State, *, shared: bool = False) -> State:
-        """The state of the first process, everywhere.
-
-        Args:
-            state: of this process.
-            shared: whether all see the same tensors already.
-        """
+        """The state of the first process, everywhere."""
         round_ = torch.tensor([state.round], device=self.device)
         self._together(lambda: dist.broadcast(round_, 0))
         tensors = state.tensors if shared else self._same(state.tensors)
         return State(int(round_), tensors, self._same(state.memory))
 
     def agree_in_place(self, tensors: Mapping[str, Tensor]) -> None:
-        """Let the tensors, of values that are there, be those of the first process.
-
-        Args:
-            tensors: equal in number and shape everywhere.
-        """
+        """Let the tensors, of values that are there, be those of the first process."""
         for name, value in self._same(tensors).items():
             tensors[name].copy_(value)
 
@@ -243,11 +230,6 @@ def machine_name() -> str | None:
 def map_memory(pid: int, handle: int, *, writes: bool) -> mmap.mmap | None:
     """The memory that a process has opened; None if it cannot be reached.
 
-    Args:
-        pid: of the process.
-        handle: of the memory, there.
-        writes: whether it may be written to.
-
     >>> map_memory(0, 0, writes=False)
     """
     try:
@@ -266,11 +248,8 @@ def map_memory(pid: int, handle: int, *, writes: bool) -> mmap.mmap | None:
 class SharedModel:
     """Tensors that all processes of a machine see; every process makes one at the same time.
 
-    Args:
-        group: the processes.
-        tensors: of this process, with values in the first one; they are let go on the way.
-        memory: that holds them.
-        leaders: the ranks that write, one for each machine.
+    ``tensors`` of this process, with values in the first one, are let go on the way. ``leaders``
+    are the ranks that write, one for each machine.
     """
 
     def __init__(
@@ -301,12 +280,7 @@ class SharedModel:
                 view.copy_(values)
 
     def settle(self, state: State, one_model: OneModel) -> State:
-        """The state with its tensors in this memory; what lies elsewhere is copied.
-
-        Args:
-            state: equal in all processes.
-            one_model: is told when the model before goes.
-        """
+        """The state with its tensors in this memory; what lies elsewhere is copied."""
         stray_names = [
             name
             for name, tensor in state.tensors.items()
@@ -324,10 +298,8 @@ class SharedModel:
 def share_model(group: ProcessGroup, state: State, module: nn.Module) -> SharedModel | None:
     """The model of the first process, in memory that all of a machine see; None: not possible.
 
-    Args:
-        group: the processes, all of which call this.
-        state: its tensors are let go.
-        module: whose buffers that are not exchanged become those of the first process.
+    All processes call it. The state's tensors are let go; buffers of the module that are not
+    exchanged become those of the first process.
     """
     machines = [note["machine"] for note in group.tell({"machine": machine_name()})]
     if None in machines:
@@ -384,11 +356,7 @@ def _views(tensors: Mapping[str, Tensor], memory: mmap.mmap) -> dict[str, Tensor
 
 
 class SharedUpdates:
-    """The memory of every process of a group; all make one at the same time.
-
-    Args:
-        group: the processes.
-    """
+    """The memory of every process of a group; all make one at the same time."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self._group = group
@@ -409,12 +377,7 @@ class SharedUpdates:
     def exchange(
         self, accumulators: Sequence[Accumulator], everyones: Sequence[Sequence[Mapping[str, Any]]]
     ) -> None:
-        """Let every process have the updates of all; nobody reads those of the last round any more.
-
-        Args:
-            accumulators: of this process.
-            everyones: what every process offers for each of them.
-        """
+        """Let every process have the updates of all, in the place of those of the last round."""
         mine = self._group.rank
         self._make_room(mine, everyones[mine])
         starts = [_starts(offers) for offers in everyones]

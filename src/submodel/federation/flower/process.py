@@ -77,9 +77,6 @@ class DeviceFiles:
 def relatives(pid: int) -> set[psutil.Process]:
     """All that run below a process; none if it is gone.
 
-    Args:
-        pid: Its number.
-
     >>> import os, subprocess
     >>> with subprocess.Popen(["sleep", "9"]) as child:
     ...     below = relatives(os.getpid())
@@ -96,9 +93,6 @@ def relatives(pid: int) -> set[psutil.Process]:
 def is_running(one: psutil.Process) -> bool:
     """Whether it still does: not gone, not a zombie, not another one of the same number.
 
-    Args:
-        one: A process that ran once.
-
     >>> is_running(psutil.Process())
     True
     """
@@ -109,11 +103,7 @@ def is_running(one: psutil.Process) -> bool:
 
 
 def kill(one: psutil.Process) -> None:
-    """End it, if it still runs and is ours to end.
-
-    Args:
-        one: A process that ran once.
-    """
+    """End it, if it still runs and is ours to end."""
     with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
         one.kill()
 

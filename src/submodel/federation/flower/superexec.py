@@ -51,9 +51,6 @@ _APPS = {
 def program(command: str) -> Callable[[], object]:
     """What a command of Flower's runs.
 
-    Args:
-        command: Its name on the command line.
-
     >>> program("flwr-clientapp").__name__
     'flwr_clientapp'
     """
@@ -64,11 +61,7 @@ def program(command: str) -> Callable[[], object]:
 
 @cache
 def import_apps(kind: str) -> None:
-    """Import what the apps below a process of Flower's will need, once.
-
-    Args:
-        kind: ``supernode`` or ``superlink``.
-    """
+    """Import what the apps below a process of Flower's will need, once."""
     command, module = _APPS[kind]
     program(command)
     importlib.import_module(module)
@@ -79,10 +72,7 @@ def import_apps(kind: str) -> None:
 def wait_for_app(kind: str, runtime: Sequence[str], parent: int) -> list[str] | None:
     """Start a process for every task. Returns in each of these, with the command that it is to run.
 
-    Args:
-        kind: ``supernode`` or ``superlink``.
-        runtime: Where tasks are and how to connect, in the arguments of Flower's programs.
-        parent: The process that has the tasks; when it is gone, so is the work: None.
+    When the process ``parent``, which has the tasks, is gone, so is the work: None.
     """
     _be_called("superexec")
     ask, me = _question(runtime), os.getpid()
@@ -149,11 +139,7 @@ def _bury_children() -> None:
 
 
 def run_app(command: Sequence[str]) -> NoReturn:
-    """Run a program of Flower's in this process, as if it had been started, and end.
-
-    Args:
-        command: Its name and its arguments.
-    """
+    """Run a program of Flower's in this process, as if it had been started, and end."""
     # what code of others draws from NumPy's own generator: not what every app before it drew
     np.random.set_state(np.random.RandomState().get_state())  # noqa: NPY002
     name = command[0]

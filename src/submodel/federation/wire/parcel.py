@@ -43,10 +43,6 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def read_as(kind: type[_T], values: object) -> _T:
     """Values that a stranger sent as a dataclass; raises `WireError` if they cannot be one.
 
-    Args:
-        kind: The dataclass.
-        values: What the head of a message holds, or a part of it.
-
     >>> read_as(Limits, {"head": 16}).head
     16
     """

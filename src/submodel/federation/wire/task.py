@@ -62,24 +62,6 @@ class ModelBase:
         return {_START + name: tensor for name, tensor in self.tensors.items()}
 
 
-def receive_base(parcel: Parcel, digest: str | None, earlier: ModelBase | None) -> ModelBase | None:
-    """The base that a task is for: the one that it carries, or the one that the device has.
-
-    Args:
-        parcel: the task.
-        digest: what its head calls the base; None: the run has none.
-        earlier: what the device has from an earlier task.
-    """
-    if digest is None:
-        return None
-    tensors = {n.removeprefix(_START): t for n, t in parcel.tensors.items() if n.startswith(_START)}
-    base = ModelBase.of(tensors) if tensors else earlier
-    if base is None or base.digest != digest:
-        what = "is another one" if base is not None else "is not here"
-        raise WireError(f"the base {plain(digest, 16)} of the model {what}: it must be sent again")
-    return base
-
-
 _SCALES, _LOCAL = "scales/", "local/"
 
 
@@ -171,8 +153,19 @@ class _TaskHead:
 
 
 def read_base(parcel: Parcel, earlier: ModelBase | None) -> ModelBase | None:
-    """The base that a task is for; ``earlier``: what the device has. Raises `WireError`."""
-    return receive_base(parcel, read_as(_BaseHead, parcel.head).base, earlier)
+    """The base that a task is for: the one that it carries, or ``earlier``, which the device has.
+
+    None: the run has none. Raises `WireError` where it is not here.
+    """
+    digest = read_as(_BaseHead, parcel.head).base
+    if digest is None:
+        return None
+    tensors = _part(parcel, _START)
+    base = ModelBase.of(tensors) if tensors else earlier
+    if base is None or base.digest != digest:
+        what = "is another one" if base is not None else "is not here"
+        raise WireError(f"the base {plain(digest, 16)} of the model {what}: it must be sent again")
+    return base
 
 
 @dataclass(frozen=True)

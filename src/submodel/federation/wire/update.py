@@ -179,10 +179,6 @@ def moments_parcel(rows: Tensor) -> Parcel:
 def read_moments(parcel: Parcel, columns: int) -> Tensor:
     """The rows of a parcel; raises `WireError` if they cannot be statistics.
 
-    Args:
-        parcel: What a device has sent.
-        columns: How many numbers the norms of its sub-model have in a row.
-
     >>> read_moments(moments_parcel(torch.ones(1, 3, dtype=torch.float64)), 3).shape
     torch.Size([1, 3])
     """
