@@ -1,20 +1,30 @@
-"""All steps of a stack in one call: those that the same kernels take one by one with torch's loss
-and optimisers."""
+"""All steps of a stack in one call, as the kernels take them one by one; scores are torch's."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from submodel.algorithm.evaluation import evaluate_capacities, evaluate_model, evaluation_module
 from submodel.algorithm.rounds import initial_state, step
-from submodel.algorithm.types import Setup, State
-from submodel.engines.native.library import find_compiler
+from submodel.algorithm.types import Setup, State, plain_scorer
+from submodel.config import parse
+from submodel.engines.native import library
+from submodel.engines.native import scoring as native_scoring
+from submodel.engines.native.library import built_library, find_compiler
+from submodel.engines.native.scoring import KernelScorer
 from submodel.engines.native.training import WholeTraining
 from submodel.model.cost import CostModel
+from submodel.model.cut import WHOLE
+from submodel.model.norm import Statistics
+from submodel.prepare.setup import prepare
+from submodel.runs.training import Training
 from tests.support.common import tiny_images
 from tests.support.engines import native_engine, setup_of, updates
 
@@ -129,3 +139,144 @@ def test_an_update_that_is_not_finite_stays_with_its_client() -> None:
                 assert not torch.isfinite(tensor).all()
             else:
                 assert torch.equal(tensor, expected[client].tensors[name])
+
+
+"""Of the largest output: float32 sums of some thousand terms."""
+MODELS = ["cnn", "preresnet18"]
+
+
+def scorer_of(setup: Setup) -> KernelScorer:
+    return KernelScorer(setup.module, setup.clients.dataset.example)
+
+
+def is_native(outputs_of: object) -> bool:
+    return isinstance(outputs_of, native_scoring._Pieces)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_outputs_are_torchs_whatever_the_number_of_examples(model: str) -> None:
+    setup = setup_of(model, tiny_images(600))
+    with evaluation_module(setup, initial_state(setup)) as module, torch.no_grad():
+        outputs_of = scorer_of(setup)(module)
+        assert is_native(outputs_of)
+        x = setup.clients.dataset.train.x
+        assert isinstance(x, Tensor)
+        torchs = module(x)
+        largest = torchs.abs().max()
+        for count in (600, 200, 33, 16, 1):
+            outputs = outputs_of(x[:count])
+            assert outputs.shape == (count, 10)
+            assert ((outputs - torchs[:count]).abs().max() / largest).item() < TOLERANCE
+        channels_last = x.contiguous(memory_format=torch.channels_last)
+        assert torch.equal(outputs_of(channels_last), outputs_of(x))
+
+
+@pytest.mark.parametrize("scheme", ["static", "rolling", "random"])
+@pytest.mark.parametrize("model", MODELS)
+def test_scores_of_all_sizes_are_torchs(model: str, scheme: str) -> None:
+    setup = setup_of(model, scheme={"name": scheme}, model={"scaler": True})
+    state = replace(initial_state(setup), round=3)
+    native = replace(setup, scorer=scorer_of(setup))
+    ours, torchs = (evaluate_model(one, state) for one in (native, setup))
+    assert ours.loss == pytest.approx(torchs.loss, rel=TOLERANCE)
+    assert ours.accuracy == torchs.accuracy
+    sizes, torchs_sizes = (evaluate_capacities(one, state, ours) for one in (native, setup))
+    for capacity, score in torchs_sizes.items():
+        assert sizes[capacity].loss == pytest.approx(score.loss, rel=TOLERANCE)
+
+
+class _Gate(nn.Module):
+    """A sum with a layer in it that has no kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(self.conv(x))
+
+
+OTHER_NETS: dict[str, nn.Module] = {
+    "a layer without a kernel": nn.Sequential(_Gate(), nn.Flatten(), nn.Linear(144, 10)),
+    "running statistics": nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10)
+    ),
+    "groups": nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 1, groups=4), nn.Flatten(), nn.Linear(144, 10)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_NETS)
+def test_other_nets_compute_their_scores_themselves(name: str) -> None:
+    setup = setup_of(OTHER_NETS[name])
+    state, scorer = initial_state(setup), scorer_of(setup)
+    with evaluation_module(setup, state) as module, torch.no_grad():
+        assert not is_native(scorer(module))
+        assert not is_native(scorer(module))  # as before
+    assert evaluate_model(replace(setup, scorer=scorer), state) == evaluate_model(setup, state)
+
+
+def test_a_module_that_computes_something_else_than_its_weights_say_is_left_to_itself() -> None:
+    setup = setup_of("cnn")
+    with evaluation_module(setup, initial_state(setup)) as module, torch.no_grad():
+        assert is_native(scorer_of(setup)(module))
+        handle = module.register_forward_hook(lambda _module, _inputs, output: 1.01 * output)
+        assert not is_native(scorer_of(setup)(module))
+        handle.remove()
+        for parameter in module.parameters():
+            parameter.data = parameter.data * float("nan")
+        assert not is_native(scorer_of(setup)(module))
+
+
+def test_layers_that_are_not_aligned_compute_their_scores_themselves() -> None:
+    scheme = {"name": "random", "sampling": "fixed", "alignment": "independent"}
+    setup = setup_of("preresnet18", scheme=scheme)
+    state = replace(initial_state(setup), round=2)
+    native = replace(setup, scorer=scorer_of(setup))
+    whole = evaluate_model(setup, state)
+    ours, torchs = (evaluate_capacities(one, state, whole) for one in (native, setup))
+    for capacity, score in torchs.items():
+        assert ours[capacity].loss == pytest.approx(score.loss, rel=TOLERANCE)
+
+
+def test_norms_that_go_by_test_batches_are_torchs() -> None:
+    setup = replace(setup_of("cnn"), statistics=Statistics("test_batch"))
+    state = initial_state(setup)
+    native = replace(setup, scorer=scorer_of(setup))
+    assert evaluate_model(native, state) == evaluate_model(setup, state)
+
+
+@pytest.fixture
+def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    for function in (library.load_library, built_library):
+        function.cache_clear()
+    yield
+    for function in (library.load_library, built_library):
+        function.cache_clear()
+
+
+@pytest.mark.usefixtures("_no_compiler")
+def test_a_run_of_native_kernels_is_scored_where_there_is_no_compiler() -> None:
+    setup = setup_of("cnn")
+    state = initial_state(setup)
+    scores = evaluate_model(replace(setup, scorer=scorer_of(setup)), state)
+    assert scores == evaluate_model(setup, state)
+
+
+@pytest.mark.parametrize(("kernels", "kind"), [("native", KernelScorer), ("torch", None)])
+def test_runs_are_scored_by_the_kernels_that_train_them(kernels: str, kind: Any) -> None:
+    sections = {
+        "model": {"name": "cnn", "width": 4},
+        "clients": {"count": 4, "per_round": 2, "capacities": [1, 0.5]},
+        "engine": {"name": "local", "kernels": kernels, "device": "cpu"},
+    }
+    config = parse(sections)
+    training = Training(config, prepare(config, data=tiny_images()))
+    state = initial_state(training.setup)
+    first, second = (training.scored_setup_at(state).scorer for _ in range(2))
+    assert first is second  # its kernels are prepared once
+    assert first is plain_scorer if kind is None else isinstance(first, kind)
+    with evaluation_module(training.setup, state, WHOLE) as module, torch.no_grad():
+        assert is_native(first(module)) == (kind is not None)

@@ -1,4 +1,7 @@
-"""Contract 6: any number of processes gives the same bytes; contract 7 holds for them too."""
+"""Contracts 6 and 7: any number of processes gives the same bytes, with one model for all of them.
+
+Commands that are forked are processes like those that are started by themselves.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -21,13 +24,16 @@ from torch import Tensor
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.types import Assignment, State
 from submodel.config import parse, read
+from submodel.engines.processes import group as group_module
 from submodel.engines.processes.group import ProcessGroup, deal
-from submodel.engines.processes.launch import free_port, launch
+from submodel.engines.processes.launch import Follower, Followers, free_port, launch
 from submodel.errors import SubmodelError
 from submodel.federation.flower.process import is_running, relatives
 from submodel.prepare.setup import prepare
+from submodel.runs import loop
 from submodel.runs.checkpoint import model_sha256, saved_round
-from submodel.runs.loop import RunFolder, run_rounds
+from submodel.runs.folder import RunFolder
+from submodel.runs.loop import run_rounds
 from submodel.runs.training import Training
 from tests.support.commands import Command, process
 from tests.support.forked import start_command
@@ -292,3 +298,142 @@ def test_what_preparing_warns_of_is_said_once(
     run = process("train", *sets, "--processes", "2", "--out", tmp_path / "run")
     assert run.returncode == 0, run.stderr
     assert (run.stdout + run.stderr).count("are left out") == 1
+
+
+LITTLE: dict[str, Any] = {
+    "model": {"name": "mlp", "width": 8},
+    "data": {"examples": 240, "test_examples": 60},
+    "clients": {"count": 12, "per_round": 5, "capacities": ["1/2"]},
+    "train": {"rounds": 2, "evaluate_every": 2},
+    "engine": {"batching": "never"},
+}
+LITTLE_CASES: dict[str, dict[str, Any]] = {
+    "rolling": {"scheme": {"name": "rolling"}},
+    "random": {"scheme": {"name": "random"}},
+    "norms": {"model": {"name": "cnn", "width": 8}, "scheme": {"name": "static"}},
+    "momentum": {"server": {"name": "momentum"}},
+    "ball": {"merge": {"projection": "ball", "radius": 3.0}},
+    "cells": {"scheme": {"name": "hierarchical", "cells": 2, "every": 2}},
+}
+
+
+def train(group: ProcessGroup, machines: str) -> dict[str, tuple[dict[str, bytes], bool]]:
+    """Every case; machines: one for each rank."""
+    loop._LARGE = 0
+    if len(set(machines)) > 1:
+        vars(group_module)["machine_name"] = lambda: machines[group.rank]
+    results = {}
+    for name, case in LITTLE_CASES.items():
+        config = parse(joined(LITTLE, case))
+        state, _ = loop.run_rounds(Training(config, prepare(config)), group=group)
+        values = {n: t.numpy() for n, t in state.tensors.items()}
+        addresses = group.tell({"inodes": sorted(_mapped())})
+        everyone = [set(note["inodes"]) for note in addresses]
+        in_one_memory = bool(set.intersection(*everyone))
+        assert all(v.flags.writeable for v in values.values()) or group.rank
+        results[name] = {n: v.tobytes() for n, v in values.items()}, in_one_memory
+    return results
+
+
+def _mapped() -> set[str]:
+    """The files of shared memory that this process has in its own."""
+    lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
+    return {line.split()[4] for line in lines if "memfd:submodel " in line}
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux has such memory")
+@pytest.mark.parametrize("machines", ["aa", "aab"])
+def test_the_bytes_are_those_of_one_process(machines: str) -> None:
+    results = run_group(train, machines, len(machines))
+    for name, case in LITTLE_CASES.items():
+        config = parse(joined(LITTLE, case))
+        state, _ = loop.run_rounds(Training(config, prepare(config)))
+        tensors, in_one_memory = results[name]
+        assert tensors == {n: np.asarray(t).tobytes() for n, t in state.tensors.items()}, name
+        assert in_one_memory == (machines == "aa"), name
+
+
+@pytest.fixture(scope="module")
+def followers() -> Iterator[Followers]:
+    with Followers() as followers:
+        yield followers
+
+
+def start_follower(followers: Followers, file: Path, *words: str, **variables: str) -> Follower:
+    with file.open("w") as out:
+        return followers.start(words, {**os.environ, **variables}, out.fileno())
+
+
+def test_signals_reach_them_also_before_they_run(tmp_path: Path, followers: Followers) -> None:
+    local = "--set", "engine.name=local", "--set", "engine.kernels=torch"
+    endless = ["train", "--set", "train.rounds=100000", *local, "--out"]
+    first = start_follower(followers, tmp_path / "one", *endless, str(tmp_path / "a"))
+    first.send_signal(signal.SIGKILL)  # nothing is loaded yet
+    assert first.wait() == -signal.SIGKILL
+    second = start_follower(followers, tmp_path / "two", *endless, str(tmp_path / "b"))
+    with pytest.raises(subprocess.TimeoutExpired):
+        second.wait(0.01)
+    deadline = time.monotonic() + 120
+    while len(RunFolder(tmp_path / "b").metrics()) < 1 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    second.send_signal(signal.SIGTERM)  # Ctrl-C is ignored by what a shell starts in the background
+    assert second.wait() == 130
+    assert "submodel resume" in (tmp_path / "two").read_text()
+
+
+@pytest.mark.parametrize("width", [70, 110])
+def test_each_has_its_own_environment_and_output(
+    width: int, tmp_path: Path, followers: Followers
+) -> None:
+    help_text = tmp_path / "help"
+    assert start_follower(followers, help_text, "train", "--help", COLUMNS=str(width)).wait() == 0
+    assert max(map(len, help_text.read_text().splitlines())) == width
+
+
+def test_a_failure_is_told_by_the_status(tmp_path: Path, followers: Followers) -> None:
+    file = tmp_path / "said"
+    failed = start_follower(followers, file, "train", str(tmp_path / "no.toml"))
+    assert (failed.wait(), failed.poll(), failed.returncode) == (2, 2, 2)
+    assert "no.toml" in file.read_text()
+
+
+def test_the_next_commands_are_born_in_the_same_nursery_where_we_are_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second use pays nothing for loading, sees today's folder, and what was left is gone."""
+    children = psutil.Process().children
+    with Followers() as first:
+        assert start_follower(first, tmp_path / "one", "--version").wait() == 0
+        before = {child.pid for child in children()}
+        endless = start_follower(first, tmp_path / "two", "train", "--set", "train.rounds=100000")
+    assert endless.poll() == -signal.SIGKILL
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.toml").write_text("rounds = 1")
+    with Followers() as second:
+        assert start_follower(second, tmp_path / "three", "train", "here.toml").wait() == 2
+        assert {child.pid for child in children()} == before
+    assert "here.toml" in (tmp_path / "three").read_text()
+    assert "No such file" not in (tmp_path / "three").read_text()
+
+
+def test_a_script_without_a_guard_starts_commands_and_runs_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "from submodel.engines.processes.launch import Followers\n"
+        "print('begins', flush=True)\n"
+        "with Followers() as followers:\n"
+        "    print(followers.start(['--version'], os.environ, None).wait())\n"
+    )
+    said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    begins, version, status = said.stdout.splitlines()
+    assert (begins, version.split()[0], status) == ("begins", "submodel", "0")
+
+
+def test_what_a_command_took_of_a_core_is_known_at_its_end(
+    tmp_path: Path, followers: Followers
+) -> None:
+    command = start_follower(followers, tmp_path / "said", "--version")
+    assert command.wait() == 0
+    assert command.core_seconds is not None
+    assert 0 < command.core_seconds < 60

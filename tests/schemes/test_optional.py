@@ -1,25 +1,32 @@
-"""Optional members of schemes: defined in a class, by former names, by delegation, or not."""
-# ruff: noqa: ARG002 - a scheme is given more than most of these look at
+"""Optional members of schemes, what they may know of the model, and the page that says so."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from submodel.algorithm.dispatch import cut_of
+from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.rounds import initial_state, step
 from submodel.algorithm.types import Assignment
+from submodel.config import SchemeSection, parse
 from submodel.engines.serial import SerialEngine
-from submodel.errors import SubmodelError
+from submodel.errors import ConfigError, SubmodelError
+from submodel.model.axes import Axes, declare, trace
+from submodel.model.axes.layout import Along, Concatenation, FixedPart
 from submodel.model.cost import CostModel
-from submodel.model.cut import PlannedCut
+from submodel.model.cut import COORDINATES, PlannedCut, UnitCut
+from submodel.model.zoo import make_model
+from submodel.prepare.setup import prepare
 from submodel.schemes import (
     Adaptation,
     BorrowsMasks,
@@ -34,7 +41,15 @@ from submodel.schemes import (
     problems_of,
     units_held,
 )
+from submodel.schemes.draw import ModelKnowledge
+from submodel.schemes.registry import GROUP, SCHEMES
+from submodel.testing import check_scheme
+from tests.model.axes.nets import IMAGE, VECTOR, Net
+from tests.model.zoo.transformer import VisionTransformer
 from tests.support.common import tiny_images, tiny_setup
+
+# ruff: noqa: ARG002 - a scheme is given more than most of these look at
+
 
 ALONE = {"count": 1, "per_round": 1, "capacities": [0.5]}
 
@@ -157,3 +172,160 @@ def test_borrowed_masks_are_drawn_by_layer_too() -> None:
     cuts = [cut_of(setup, Assignment(0, 0, 0.5)) for setup in setups]
     assert isinstance(cuts[0], PlannedCut)
     assert cuts[0].same_key == cuts[1].same_key
+
+
+def by_counting(axes: Axes, parameters: dict[str, Tensor], axis: str) -> list[float]:
+    """Drop one unit after another: its weights are those that go with it."""
+    size, means = axes.sizes[axis], []
+    for unit in range(size):
+        without = UnitCut(axes, {axis: np.delete(np.arange(size), unit)})
+        lost = []
+        for name, tensor in parameters.items():
+            kept = torch.zeros_like(tensor)
+            without.add(name, kept, 1.0)
+            lost.append(tensor.detach()[kept == 0].abs().double())
+        means.append(float(torch.cat(lost).mean()))
+    return means
+
+
+def residual() -> nn.Module:
+    """A square between one axis and itself: w[i, i] goes with unit i along both dimensions."""
+    return Net(
+        lambda m, x: m.out((h := m.stem(x).relu()) + m.square(h)),
+        stem=nn.Linear(6, 5), square=nn.Linear(5, 5), out=nn.Linear(5, 2),
+    )  # fmt: skip
+
+
+def outer() -> nn.Module:
+    """A product of an axis with itself: position (i, j) goes with units i and j."""
+
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        h = m.stem(x).relu()  # type: ignore[operator]
+        out: Tensor = m.out((h[:, :, None] * h[:, None, :]).flatten(1))  # type: ignore[operator]
+        return out
+
+    return Net(forward, stem=nn.Linear(6, 4), out=nn.Linear(16, 2))
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
+    "flatten": (lambda: make_model("cnn", (1, 8, 8), 4, 3), torch.randn(2, 1, 8, 8)),
+    "residual streams": (lambda: make_model("preresnet18", (1, 8, 8), 4, 2), IMAGE[:, :1]),
+    "fused qkv": (lambda: VisionTransformer(width=8, heads=2), IMAGE),
+    "square": (residual, VECTOR),
+    "outer product": (outer, VECTOR),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_magnitudes_are_the_mean_size_of_the_weights_that_go_with_a_unit(name: str) -> None:
+    make, inputs = NETS[name]
+    net = make()
+    axes = trace(net, inputs)
+    generator = torch.Generator().manual_seed(3)
+    parameters = {n: torch.randn(p.shape, generator=generator) for n, p in net.named_parameters()}
+    found = ModelKnowledge(axes, parameters, {})
+    assert axes.sizes
+    assert list(found.axes) == list(axes.cut_by_capacity)
+    for axis in axes.sizes:
+        expected = by_counting(axes, parameters, axis)
+        # float64 sums in another order
+        np.testing.assert_allclose(found.magnitudes(axis), expected, rtol=1e-12)
+        assert found.pieces(axis) == [axes.sizes[axis]]
+        assert not found.shapes(axis)
+
+
+def test_a_concatenation_counts_only_the_parts_of_the_axis() -> None:
+    weight = {"w": torch.tensor([[1.0, -2.0, 30.0, 40.0, -5.0]])}
+    layout = Concatenation((Along("a", 2), FixedPart(2), Along("one", 1)))
+    axes = Axes({"a": 2, "one": 1}, {"w": (FixedPart(1), layout)})
+    found = ModelKnowledge(axes, weight, {})
+    assert found.magnitudes("a").tolist() == [1.0, 2.0]
+    assert found.magnitudes("one").tolist() == [5.0]  # an axis of one unit is not everything
+
+
+def test_the_flat_vector_knows_every_weight_and_where_tensors_end() -> None:
+    setup = tiny_setup("mlp", scheme={"name": "importance", "granularity": "coordinate"})
+    state = initial_state(setup)
+    found = knowledge_of(setup, state)
+    flat = torch.cat([p.reshape(-1) for p in state.tensors.values()]).abs().double()
+    assert list(found.axes) == [COORDINATES]
+    assert found.magnitudes(COORDINATES).tolist() == flat.tolist()
+    assert list(found.pieces(COORDINATES)) == [t.numel() for t in state.tensors.values()]
+    assert list(found.shapes(COORDINATES)) == [t.shape for t in state.tensors.values()]
+
+
+def test_tensors_without_the_axis_count_nothing() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    axes = declare(dict(net.named_parameters()), {"0.bias": ("hidden",)})
+    values = {n: torch.full(p.shape, 7.0) for n, p in net.named_parameters()}
+    values["0.bias"] = torch.tensor([-1.0, 2.0, -3.0])
+    assert ModelKnowledge(axes, values, {}).magnitudes("hidden").tolist() == [1.0, 2.0, 3.0]
+
+
+PAGE = (Path(__file__).parents[2] / "docs/schemes.md").read_text("utf-8")
+RUN_HERE = r"tests/schemes/test_optional.py -->\n```python\n(.*?)```"
+CODE, WITH_MEMORY = re.findall(RUN_HERE, PAGE, re.DOTALL)
+
+SHOWN = re.sub(r"<!--.*?-->", "", PAGE, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("name", SCHEMES.offers)
+def test_every_scheme_has_its_line(name: str) -> None:
+    assert f"\n| `{name}` |" in SHOWN
+
+
+KEYS = {key for name in SCHEMES.offers for key in SCHEMES.find(name).options.model_fields}
+KEYS |= SchemeSection.model_fields.keys()
+
+
+@pytest.mark.parametrize("key", sorted(KEYS - {"name"}))
+def test_every_key_is_explained(key: str) -> None:
+    assert re.search(rf"`{key}\b", SHOWN)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with the page's scheme, as an installer leaves it."""
+    (tmp_path / "schemes_of_the_page.py").write_text(CODE)
+    info = tmp_path / "schemes_of_the_page-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: schemes-of-the-page\nVersion: 1.0\n")
+    offer = "both-ends = schemes_of_the_page:FromBothEnds"
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{offer}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "schemes_of_the_page", raising=False)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("name", ["schemes_of_the_page:FromBothEnds", "both-ends"])
+def test_the_pages_scheme_works_by_path_and_by_the_name_its_package_offers(name: str) -> None:
+    choice = {"name": name, "options": {"period": 3}, "granularity": "unit"}
+    assert len(check_scheme(choice)) == 8
+    scheme = prepare(parse({"scheme": choice, "model": {"name": "mlp", "width": 8}})).scheme
+    assert repr(scheme) == "FromBothEnds(period=3)"
+    assert "both-ends" in SCHEMES.names()
+
+
+def test_the_pages_scheme_with_a_memory_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "memories_of_the_page.py").write_text(WITH_MEMORY)
+    monkeypatch.syspath_prepend(tmp_path)
+    checked = check_scheme("memories_of_the_page:MostChanged")
+    assert len(checked) == 8
+    assert all(what.startswith("coordinate: ") for what in checked)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_is_wrong_with_a_name_or_its_options_is_said() -> None:
+    wrong = {
+        "schemes_of_the_page:FromNowhere": "has no 'FromNowhere'",
+        "schemes_of_this_page:FromBothEnds": "cannot import 'schemes_of_this_page'",
+        "schemes_of_the_page:units_held": "cannot be made",
+        "builtins:dict": "which is not a scheme: an object with select",
+    }
+    for name, reason in wrong.items():
+        with pytest.raises(ConfigError, match=reason):
+            prepare(parse({"scheme": {"name": name}, "model": {"name": "mlp"}}))
+    with pytest.raises(ConfigError, match=r"scheme\.options: 'both-ends' does not take them"):
+        prepare(parse({"scheme": {"name": "both-ends", "options": {"perid": 3}}}))

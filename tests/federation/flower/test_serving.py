@@ -1,24 +1,39 @@
-"""Following a run: what is started again when something dies, all in one process."""
+"""A run on links: what is started again, how apps start, answers in parts or of nothing."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from flwr.app import Message, MessageType, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import HttpGrid
 
 from submodel.cli.devices import serve_command
 from submodel.config import parse
 from submodel.engines.processes.launch import free_port
 from submodel.errors import ConfigError, SubmodelError
 from submodel.federation.device import Report
-from submodel.federation.flower import serving
+from submodel.federation.flower import launcher, serving
 from submodel.federation.flower.control import UnreachableError
+from submodel.federation.flower.grid import GridPost
+from submodel.federation.flower.messages import to_records
 from submodel.federation.flower.serving import ServedRun, ServingPlace
 from submodel.federation.flower.superlink import Superlink
+from submodel.federation.post import Reply
 from submodel.federation.roster import Entry
 from submodel.runs.loop import Interruption, RunFolder
 from tests.support.commands import Command
@@ -225,3 +240,148 @@ def test_status_tells_what_the_folder_knows(tmp_path: Path, submodel: Command) -
     shown = submodel("federation", "status", folder.path)
     assert "run: not served now (the SuperLink on 127.0.0.1:" in shown.stdout
     assert "kitchen" in shown.stdout
+
+
+FALL_BACK = """
+import os, runpy, sys
+path, folder, module, *runtime = sys.argv[1:]
+sys.modules[module] = None  # importing it fails, as a part of Flower might that is no more
+os.environ["PATH"] = folder
+runpy.run_path(path)["start_apps"]("supernode", runtime)
+os.wait()
+"""
+
+
+def test_flowers_own_program_starts_apps_where_ours_cannot(tmp_path: Path) -> None:
+    program = tmp_path / "flower-superexec"
+    program.write_text('#!/bin/sh\necho "started with $*"\n')
+    program.chmod(0o755)
+    runtime = ["--runtime-api-address", "127.0.0.1:9", "--insecure"]
+    module = "submodel.federation.flower.superexec"
+    command = [sys.executable, "-c", FALL_BACK, launcher.__file__, str(tmp_path), module, *runtime]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        said, _ = parent.communicate(timeout=60)
+    sentence, start, *_ = said.splitlines()
+    assert sentence.startswith("submodel: every message starts a program that imports PyTorch")
+    assert module in sentence  # what is amiss
+    assert start == f"started with {' '.join(runtime)} --parent-pid {parent.pid}"
+
+
+def test_a_device_looks_soon_after_a_message_and_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr(time, "sleep", naps.append)
+    pauses = launcher.Pauses()
+    for _ in range(12):
+        pauses.sleep(3)
+    assert naps[:3] == pytest.approx([0.25, 0.35, 0.49])
+    assert naps == sorted(naps)
+    assert naps[-3:] == [3, 3, 3]  # Flower's own, for a device without work
+    pauses.sleep(0.5)  # a message is worked on
+    pauses.sleep(3)
+    assert naps[-2:] == [0.1, 0.25]
+
+
+class Parts:
+    """A SuperLink in this process: what devices have announced, and the parts that have come."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, bytes] = {}
+        self.dropped: set[str] = set()
+        self.confirmed: list[str] = []
+        self.fetched: list[str] = []
+        self._announced: dict[str, tuple[Any, ObjectTree]] = {}
+
+    def announce(self, ticket: str, payload: bytes) -> tuple[str, dict[str, bytes]]:
+        """An answer by its tree; its number, and its parts."""
+        question = Message(RecordDict(), 7, MessageType.TRAIN)
+        vars(question.metadata)["_message_id"] = ticket
+        answer = Message(to_records(payload), reply_to=question)
+        number = answer.object_id
+        vars(answer.metadata)["_message_id"] = number
+        proto = message_to_proto(remove_content_from_message(answer))
+        self._announced[ticket] = (proto, get_object_tree(answer))
+        return number, {i: o.deflate() for i, o in get_all_nested_objects(answer).items()}
+
+    def PullMessages(self, request: Any) -> PullAppMessagesResponse:  # noqa: N802
+        found = [self._announced.pop(t) for t in request.message_ids if t in self._announced]
+        return PullAppMessagesResponse(
+            messages_list=[proto for proto, _ in found],
+            message_object_trees=[tree for _, tree in found],
+        )
+
+    def PullObject(self, request: Any) -> PullObjectResponse:  # noqa: N802
+        content = self.parts.get(request.object_id, b"")
+        if content:
+            self.fetched.append(request.object_id)
+        is_known = request.object_id not in self.dropped
+        return PullObjectResponse(
+            object_found=is_known, object_available=bool(content), object_content=content
+        )
+
+    def ConfirmMessageReceived(self, request: Any) -> None:  # noqa: N802
+        self.confirmed.append(request.message_object_id)
+
+
+@pytest.fixture
+def link() -> Parts:
+    return Parts()
+
+
+@pytest.fixture
+def post(link: Parts, monkeypatch: pytest.MonkeyPatch) -> GridPost:
+    for name in ("_run_id", "_node_id", "_task_id"):  # Flower's processes know who they are
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    grid = HttpGrid(token="-")
+    monkeypatch.setattr(HttpGrid, "run", SimpleNamespace(run_id=1))
+    monkeypatch.setattr(HttpGrid, "_runtime_client", link)
+    return GridPost(grid)
+
+
+def payloads(replies: Sequence[Reply]) -> dict[str, bytes]:
+    assert not [reply.problem for reply in replies if reply.problem]
+    return {reply.ticket: reply.payload for reply in replies}
+
+
+def test_an_answer_that_is_announced_and_not_sent_holds_up_no_other(
+    post: GridPost, link: Parts
+) -> None:
+    late, parts = link.announce("late", b"late" * 100)
+    assert payloads(post.replies(["late", "honest"])) == {}
+    number, others = link.announce("honest", b"honest")
+    link.parts |= others
+    assert payloads(post.replies(["late", "honest"])) == {"honest": b"honest"}
+    assert link.confirmed == [number]
+    first = next(iter(parts))
+    link.parts[first] = parts[first]
+    assert payloads(post.replies(["late"])) == {}
+    link.parts |= parts
+    assert payloads(post.replies(["late"])) == {"late": b"late" * 100}
+    assert payloads(post.replies(["late"])) == {}  # each once
+    assert link.confirmed == [number, late]
+
+
+def test_an_answer_whose_parts_flower_has_dropped_is_lost(post: GridPost, link: Parts) -> None:
+    _, parts = link.announce("1", b"x")
+    assert payloads(post.replies(["1"])) == {}
+    link.dropped |= parts.keys()
+    assert post.replies(["1"]) == [Reply("1", b"", "its answer was lost")]
+    assert post.replies(["1"]) == []
+
+
+def test_parts_of_an_answer_that_comes_too_late_are_not_kept(post: GridPost, link: Parts) -> None:
+    _, parts = link.announce("1", b"x")
+    assert payloads(post.replies(["1"])) == {}
+    post.forget(["1", "2"])
+    link.parts |= parts
+    assert payloads(post.replies(["1"])) == {}
+
+
+@pytest.mark.parametrize("content", [b"x", b"Message  0\0", b"Array  2\0{}", b"Odd  0\0"])
+def test_parts_that_are_no_message_are_the_fault_of_their_device_alone(
+    post: GridPost, link: Parts, content: bytes
+) -> None:
+    number, parts = link.announce("1", b"x")
+    link.parts |= parts | {number: content}
+    assert post.replies(["1"]) == [Reply("1", b"", "its answer is no message of Flower's")]
