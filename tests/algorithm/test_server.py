@@ -24,11 +24,9 @@ from submodel.model.cost import CostModel
 from submodel.model.cut import gather
 from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
-from submodel.runs.callbacks import Tell
-from submodel.runs.loop import Interruption, RunFolder, run_rounds
-from submodel.runs.training import Training
 from tests.pins import errors
 from tests.support.common import RULES, tiny_images, tiny_setup
+from tests.support.runs import whole_and_resumed
 
 STEPS: dict[str, dict[str, Any]] = {
     "plain": {"name": "plain", "lr": 0.5},
@@ -289,19 +287,7 @@ def test_a_stopped_and_resumed_run_is_the_run_never_stopped(tmp_path: Path) -> N
             "train": {"rounds": 5, "evaluate_every": 5, "checkpoint_every": 2},
         }
     )
-
-    def interrupt(line: dict[str, Any]) -> None:
-        if line["round"] == 3:
-            raise KeyboardInterrupt
-
-    setup = prepare(config)
-    whole, stopped = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "stopped")
-    for folder in (whole, stopped):
-        folder.create(config)
-    run_rounds(Training(config, setup), whole)
-    with pytest.raises(Interruption):
-        run_rounds(Training(config, setup), stopped, [Tell(interrupt)])
-    run_rounds(Training(config, setup), stopped, resume=True)
+    (whole, *_), (stopped, *_) = whole_and_resumed(tmp_path, config, {3})
     assert stopped.model_file.read_bytes() == whole.model_file.read_bytes()
     assert stopped.memory_file.read_bytes() == whole.memory_file.read_bytes()
 

@@ -179,7 +179,7 @@ def test_the_output_step_is_taken_without_those_who_fail(
     there, engine = over(config, post)
     costs = CostModel(there.module, there.clients.dataset.example)
     assert chosen(there) == [0, 1, 2, 3]
-    post.spoil |= {bad: spoiled_by(_nan)(post, bad), silent: silence}
+    post.spoil |= {bad: NAN(post, bad), silent: silence}
     windows = len(output_passes(there.scheme))
     assert windows > 2
     found = output_step(there, initial_state(there), engine, costs, 10.0)
@@ -506,7 +506,7 @@ def test_a_round_names_the_devices_that_it_asked_and_no_others() -> None:
 
     def lie_once(node: int) -> Callable[[MessageKind, bytes], bytes]:
         def answer(kind: MessageKind, payload: bytes) -> bytes:
-            spoiled = spoiled_by(_shape)(post, node)(kind, payload)
+            spoiled = SHAPE(post, node)(kind, payload)
             if kind == "train":
                 del post.spoil[node]
             if clients[node] == 3:
@@ -572,7 +572,7 @@ def test_a_server_that_starts_again_waits_for_the_devices_that_it_knew(tmp_path:
     assert [kind for _, kind, _ in post.sent] == ["report"] * 3
 
 
-def spoiled_by(edit: Callable[[dict[str, Any], dict[str, torch.Tensor]], None]) -> Any:
+def spoiled_by(edit: Callable[[dict[str, Any], dict[str, torch.Tensor]], object]) -> Any:
     """A node that changes its honest answer before it is sent."""
 
     def make(post: Neighbours, node: int) -> Callable[[MessageKind, bytes], bytes]:
@@ -592,111 +592,52 @@ def says(answer: bytes) -> Any:
     return lambda *_: lambda *_: answer
 
 
-def _nan(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    tensors["values/0.weight"][0] = float("nan")
+WEIGHT = "values/0.weight"
 
 
-def _shape(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    tensors["values/0.weight"] = torch.zeros(1, 2, 3)
+def says_of(**changes: Any) -> Any:
+    """A node that says something else in the head of its answer."""
+    return spoiled_by(lambda head, _: head.update(changes))
 
 
-def _type(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    tensors["values/0.weight"] = tensors["values/0.weight"].double()
+def answers_for(**changes: Any) -> Any:
+    """A node that answers for another assignment."""
+    return spoiled_by(lambda head, _: head["assignment"].update(changes))
 
 
-def _less(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    del tensors["values/0.weight"]
+def weighs(change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A node that sends something else as a weight."""
+    return spoiled_by(lambda _, tensors: tensors.update({WEIGHT: change(tensors[WEIGHT])}))
 
 
-def _old(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    head["assignment"]["round"] -= 1
-
-
-def _other(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    head["assignment"]["client"] += 1
-
-
-def _greedy(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    head["examples"] = -5
-
-
-def _loss(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    head["loss"] = "low"
-
-
-def _unreadable(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    head["assignment"]["round"] = "first"
-
-
-def _endless(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    head["loss"] = 10**400
-
-
-def _costly(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    head["training"] = float("inf")
-
-
-def _coloured(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    head["problem"] = "\x1b[31m\nred"
-
-
-def _headless(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    head.clear()
-
-
-def _huge(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    tensors["values/0.weight"] *= 1e30
-
-
-def _long_text(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    head["problem"] = "no " * 500_000
-
-
-def _long_name(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    head["halved"] = {"x" * 10_000: "y"}
-
-
-def _long_shape(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    tensors["values/0.weight"] = torch.zeros((1,) * 2_000)
-
-
-def _long_passes(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    head["passes"] = [[0.5, 1]] * 1000
-
-
-def _large_head(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    head["beside"] = [[]] * 1_000_000
-
-
-def _large_body(head: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    tensors["beside"] = torch.zeros(1_000_000)
-
-
+NAN = weighs(lambda t: t.index_fill(0, torch.tensor([0]), torch.nan))
+SHAPE = spoiled_by(lambda _, tensors: tensors.update({WEIGHT: torch.zeros(1, 2, 3)}))
+LARGE_BODY = spoiled_by(lambda _, tensors: tensors.update(beside=torch.zeros(1_000_000)))
 WITHOUT_END = {
-    "a long text": (spoiled_by(_long_text), "at most"),
-    "a long name": (spoiled_by(_long_name), "halved.xxx"),
-    "a long shape": (spoiled_by(_long_shape), "does not fit the cut"),
-    "many widths": (spoiled_by(_long_passes), "it tells of 1,000 widths"),
-    "a large head": (spoiled_by(_large_head), "bytes; at most"),
-    "a large body": (spoiled_by(_large_body), "bytes; at most"),
+    "a long text": (says_of(problem="no " * 500_000), "at most"),
+    "a long name": (says_of(halved={"x" * 10_000: "y"}), "halved.xxx"),
+    "a long shape": (weighs(lambda _: torch.zeros((1,) * 2_000)), "does not fit the cut"),
+    "many widths": (says_of(passes=[[0.5, 1]] * 1000), "it tells of 1,000 widths"),
+    "a large head": (says_of(beside=[[]] * 1_000_000), "bytes; at most"),
+    "a large body": (LARGE_BODY, "bytes; at most"),
 }
 BAD = {
     "a large head": WITHOUT_END["a large head"],
     "a long shape": WITHOUT_END["a long shape"],
-    "not a number": (spoiled_by(_nan), "not finite"),
-    "shape": (spoiled_by(_shape), "does not fit the cut"),
-    "type": (spoiled_by(_type), "torch.float64"),
-    "a tensor too few": (spoiled_by(_less), "missing or unknown"),
-    "an old round": (spoiled_by(_old), "it answers for round 0"),
-    "another client": (spoiled_by(_other), "client 2"),
-    "a round that is none": (spoiled_by(_unreadable), "assignment.round: input should be"),
-    "examples": (spoiled_by(_greedy), "examples: input should be greater than 0, not -5"),
-    "loss": (spoiled_by(_loss), "loss: input should be a valid number"),
-    "a number without end": (spoiled_by(_endless), "loss: input should be a"),
-    "a cost without end": (spoiled_by(_costly), "training: input should be a finite number"),
-    "no head": (spoiled_by(_headless), "assignment: field required"),
-    "terminal codes": (spoiled_by(_coloured), "its answer: [31m red"),
-    "huge": (spoiled_by(_huge), "0.weight"),
+    "not a number": (NAN, "not finite"),
+    "shape": (SHAPE, "does not fit the cut"),
+    "type": (weighs(torch.Tensor.double), "torch.float64"),
+    "a tensor too few": (spoiled_by(lambda _, tensors: tensors.pop(WEIGHT)), "missing or unknown"),
+    "an old round": (answers_for(round=-1), "it answers for round 0"),
+    "another client": (answers_for(client=2), "client 2"),
+    "a round that is none": (answers_for(round="first"), "assignment.round: input should be"),
+    "examples": (says_of(examples=-5), "examples: input should be greater than 0, not -5"),
+    "loss": (says_of(loss="low"), "loss: input should be a valid number"),
+    "a number without end": (says_of(loss=10**400), "loss: input should be a"),
+    "a cost without end": (says_of(training=math.inf), "training: input should be a finite number"),
+    "no head": (spoiled_by(lambda head, _: head.clear()), "assignment: field required"),
+    "terminal codes": (says_of(problem="\x1b[31m\nred"), "its answer: [31m red"),
+    "huge": (weighs(lambda t: t * 1e30), "0.weight"),
     "garbage": (says(b"\xff" * 999), "cut short"),
     "nothing": (says(b""), "cut short"),
     "pickle": (says(b"\x80\x04cos\nsystem\n."), "cut short"),

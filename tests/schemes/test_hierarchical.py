@@ -29,11 +29,9 @@ from submodel.model.cost import CostModel
 from submodel.model.cut import UnitCut, gather
 from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
-from submodel.runs.callbacks import Tell
-from submodel.runs.loop import Interruption, RunFolder, run_rounds
-from submodel.runs.training import Training
 from submodel.schemes import Draw, Hierarchical, RunFacts
 from tests.support.common import RULES, tiny_images, tiny_setup
+from tests.support.runs import whole_and_resumed
 
 Array = NDArray[np.float64]
 
@@ -304,23 +302,7 @@ def test_a_run_stopped_within_a_period_goes_on_to_the_same_bytes(tmp_path: Path)
             "train": {"rounds": 6, "evaluate_every": 6},
         }
     )
-
-    def stop(line: dict[str, Any]) -> None:
-        if line["round"] in (1, 5) and not resumed.count(line["round"]):
-            resumed.append(line["round"])
-            raise KeyboardInterrupt
-
-    resumed: list[int] = []
-    whole = RunFolder(tmp_path / "whole")
-    whole.create(config)
-    state, _ = run_rounds(Training(config, prepare(config)), whole)
-    broken = RunFolder(tmp_path / "broken")
-    broken.create(config)
-    for again in (False, True):
-        with pytest.raises(Interruption):
-            run_rounds(Training(config, prepare(config)), broken, [Tell(stop)], resume=again)
-    assert resumed == [1, 5]
-    end, _ = run_rounds(Training(config, prepare(config)), broken, resume=True)
+    (whole, state, _), (broken, end, _) = whole_and_resumed(tmp_path, config, {1, 5})
     assert checkpoint.model_sha256(end.tensors) == checkpoint.model_sha256(state.tensors)
     assert checkpoint.model_sha256(end.memory) == checkpoint.model_sha256(state.memory)
     assert whole.memory_file.read_bytes() == broken.memory_file.read_bytes()

@@ -18,13 +18,10 @@ from submodel.engines.batched.engine import BatchedEngine
 from submodel.engines.serial import SerialEngine
 from submodel.errors import ConfigError
 from submodel.model.cost import CostModel
-from submodel.prepare.setup import prepare
-from submodel.runs.callbacks import Tell
-from submodel.runs.loop import Interruption, RunFolder, run_rounds
-from submodel.runs.training import Training
 from submodel.schemes import Draw, PartitionScheme, RunFacts, units_held
 from tests.support.common import tiny_images, tiny_setup
 from tests.support.rounds import one_round
+from tests.support.runs import whole_and_resumed
 
 
 def divided(model: str = "cnn", share: object = "1/4", per_round: int = 4, **scheme: Any) -> Setup:
@@ -208,18 +205,7 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Any) -> None:
         "local": {"absent_labels": "keep"},
         "train": {"rounds": 5, "evaluate_every": 5, "checkpoint_every": 1},
     })  # fmt: skip
-
-    def stop(line: dict[str, Any]) -> None:
-        if line["round"] == 3:
-            raise KeyboardInterrupt
-
-    whole, _ = run_rounds(Training(config, prepare(config, data=tiny_images())))
-    folder = RunFolder(tmp_path / "run")
-    folder.create(config)
-    with pytest.raises(Interruption):
-        run_rounds(Training(config, prepare(config, data=tiny_images())), folder, [Tell(stop)])
-    resumed, _ = run_rounds(
-        Training(config, prepare(config, data=tiny_images())), folder, resume=True
-    )
+    ends = whole_and_resumed(tmp_path, config, {3}, tiny_images())
+    (_, whole, _), (_, resumed, _) = ends
     for name, tensor in whole.tensors.items():
         assert torch.equal(tensor, resumed.tensors[name])

@@ -33,13 +33,11 @@ from submodel.model.cost import BACKWARD, CostModel
 from submodel.model.cut import WHOLE
 from submodel.prepare.setup import prepare
 from submodel.runs import checkpoint
-from submodel.runs.callbacks import Tell
-from submodel.runs.loop import Interruption, RunFolder, run_rounds
-from submodel.runs.training import Training
 from submodel.schemes import NOTHING, Adaptation, Draw, Pruned, RunFacts
 from submodel.schemes.pruned import choose_weights
 from submodel.tasks.loss import MaskedCrossEntropy
 from tests.support.common import RULES, tiny_images, tiny_setup
+from tests.support.runs import whole_and_resumed
 
 # -- the choice ------------------------------------------------------------------------------------
 
@@ -410,22 +408,7 @@ def test_a_stopped_run_goes_on_with_its_mask(tmp_path: Path) -> None:
             "train": {"rounds": 5, "evaluate_every": 5},
         }
     )
-    stopped: list[int] = []
-
-    def stop(line: dict[str, Any]) -> None:
-        if line["round"] in (1, 2) and line["round"] not in stopped:
-            stopped.append(line["round"])
-            raise KeyboardInterrupt
-
-    whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
-    for folder in (whole, broken):
-        folder.create(config)
-    state, history = run_rounds(Training(config, prepare(config)), whole)
-    for again in (False, True):
-        with pytest.raises(Interruption):
-            run_rounds(Training(config, prepare(config)), broken, [Tell(stop)], resume=again)
-    end, lines = run_rounds(Training(config, prepare(config)), broken, resume=True)
-    assert stopped == [1, 2]
+    (_, state, history), (_, end, lines) = whole_and_resumed(tmp_path, config, {1, 2})
     assert checkpoint.model_sha256(end.tensors) == checkpoint.model_sha256(state.tensors)
     assert torch.equal(end.memory["scheme/mask"], state.memory["scheme/mask"])
     assert [line["bytes_down"] for line in lines] == [line["bytes_down"] for line in history]

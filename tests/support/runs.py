@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from submodel.algorithm.types import State
 from submodel.config import Config
+from submodel.data import Dataset
 from submodel.prepare.setup import prepare
 from submodel.runs.callbacks import OnRound, Tell
-from submodel.runs.loop import RunFolder, run_rounds
+from submodel.runs.loop import Interruption, RunFolder, run_rounds
 from submodel.runs.training import Training
 
 SMALL: dict[str, Any] = {
@@ -28,3 +32,29 @@ def run(
     summary = folder.summary()
     assert summary is not None
     return summary
+
+
+Ended = tuple[RunFolder, State, list[dict[str, Any]]]
+
+
+def whole_and_resumed(
+    path: Path, config: Config, stops: set[int], data: Dataset | None = None
+) -> tuple[Ended, Ended]:
+    """A run, and one that is stopped after each of these rounds and resumed: folders and ends."""
+    waiting = set(stops)
+
+    def stop(line: dict[str, Any]) -> None:
+        if line["round"] in waiting:
+            waiting.remove(line["round"])
+            raise KeyboardInterrupt
+
+    whole, broken = RunFolder(path / "whole"), RunFolder(path / "broken")
+    for folder in (whole, broken):
+        folder.create(config)
+    expected = run_rounds(Training(config, prepare(config, data=data)), whole)
+    for again in range(len(stops)):
+        training = Training(config, prepare(config, data=data))
+        with pytest.raises(Interruption):
+            run_rounds(training, broken, [Tell(stop)], resume=again > 0)
+    found = run_rounds(Training(config, prepare(config, data=data)), broken, resume=True)
+    return (whole, *expected), (broken, *found)
