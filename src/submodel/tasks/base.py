@@ -24,7 +24,11 @@ LOSS = "loss"
 
 
 def same_examples(examples: Examples) -> Examples:
-    """As they are."""
+    """As they are.
+
+    Args:
+        examples: a part of the data.
+    """
     return examples
 
 
