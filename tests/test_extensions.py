@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from submodel.errors import ConfigError, SubmodelError
-from submodel.experiments.comparison.scales import find_scale
+from submodel.experiments.plan import find_scale
 from submodel.report.page import reading
 
 # Runs commands, one after another; with "alone" as if no other package was installed.

@@ -30,8 +30,7 @@ from submodel.data.facts import ColumnCode, TableFacts
 from submodel.data.images import Images, ImageSet
 from submodel.data.sources.cifar import CIFAR10, read_cifar
 from submodel.data.sources.folder import read_folder
-from submodel.experiments.comparison import report
-from submodel.experiments.comparison.findings import Findings
+from submodel.experiments.findings import Findings, comparison_rows
 from submodel.federation.device import Report
 from submodel.federation.facts import (
     Facts,
@@ -209,7 +208,7 @@ def _record() -> bytes:
 
 def _compared(path: Path) -> None:
     """All that a page tells of the two ways."""
-    report.rows(Findings.read(path.parent))
+    comparison_rows(Findings.read(path.parent))
 
 
 def _index() -> tuple[bytes, ...]:

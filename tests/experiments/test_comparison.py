@@ -21,6 +21,7 @@ from submodel.cli import main
 from submodel.config import Config, parse, read
 from submodel.engines.processes.launch import Follower, Followers
 from submodel.errors import ConfigError, SubmodelError
+from submodel.experiments import plan as comparison
 from submodel.experiments import runner
 from submodel.experiments.budgets import (
     BudgetKind,
@@ -30,17 +31,15 @@ from submodel.experiments.budgets import (
     rounds_within,
     with_rounds,
 )
-from submodel.experiments.comparison import plan as comparison
-from submodel.experiments.comparison.findings import Findings, WayRecord
-from submodel.experiments.comparison.plan import (
+from submodel.experiments.findings import Findings, WayRecord, comparison_rows, write_comparison
+from submodel.experiments.plan import (
     ComparisonPlan,
     base_of,
     plan_comparison,
 )
-from submodel.experiments.comparison.report import rows, write_comparison
-from submodel.experiments.comparison.ways import parse_ways
-from submodel.experiments.jobs import Job
 from submodel.experiments.records import SeedRun, VariantRecord
+from submodel.experiments.runner import Job
+from submodel.experiments.ways import parse_ways
 from submodel.prepare.setup import prepare
 from submodel.presentation.bands import shared_grid
 from submodel.runs.callbacks import Tell
@@ -304,11 +303,11 @@ def made_up(accuracies: dict[str, list[float]]) -> Findings:
 
 def test_the_table_says_what_each_way_took_and_reached() -> None:
     findings = made_up({"static": [0.5, 0.7], "full": [0.8, 0.8]})
-    static, full = rows(findings)
+    static, full = comparison_rows(findings)
     assert static[:5] == ["static", "2 to 3", "4 GB", "2.5 T", "60.0 % ± 14.1"]
     assert full[:1] + full[4:] == ["full", "80.0 % ± 0.0", "0.2000 ± 0.0000", "", "", "", "best"]
     assert static[6:] == ["-20.0 points ± 14.1", "", "", "no verdict: 2 of 3 seeds"]
-    static, full = rows(made_up({"static": [0.5, 0.6, 0.7], "full": [0.8, 0.8, 0.8]}))
+    static, full = comparison_rows(made_up({"static": [0.5, 0.6, 0.7], "full": [0.8, 0.8, 0.8]}))
     # differences -30, -20 and -10 points: 4.303 * 10 / sqrt 3 on both sides, t = 2 sqrt 3
     assert static[6:] == ["-20.0 points ± 10.0", "[-44.8, +4.8]", "0.074", "undecided"]
     assert full[6:] == ["", "", "", "best"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from submodel.experiments.effort import Effort, EffortFile, describe_machine, sum_known
 from submodel.experiments.records import SeedRun, VariantRecord
+from submodel.experiments.runner import Effort, EffortFile, describe_machine, sum_known
 from submodel_lab.converged.candidates import Candidate
 from submodel_lab.converged.converge import RateTable
 from submodel_lab.converged.report import effort_words

@@ -11,10 +11,10 @@ from rich.console import Console
 from submodel.cli import main
 from submodel.errors import ConfigError
 from submodel.experiments.budgets import BudgetKind, cost_of
-from submodel.experiments.comparison.findings import Findings
-from submodel.experiments.comparison.plan import base_of, plan_comparison, run_plan
-from submodel.experiments.comparison.ways import parse_ways
+from submodel.experiments.findings import Findings
+from submodel.experiments.plan import base_of, plan_comparison, run_plan
 from submodel.experiments.runner import Runner
+from submodel.experiments.ways import parse_ways
 from submodel.prepare.setup import prepare
 from submodel_lab.converged.converge import read_rates
 from submodel_lab.converged.to_the_end import (

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from submodel.experiments.comparison import report as comparison_report
-from submodel.experiments.comparison.findings import Findings, WayRecord
+from submodel.experiments.findings import Findings, WayRecord, comparison_rows
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.experiments.statistics import (
     behind_best,
@@ -17,9 +16,9 @@ from submodel.experiments.statistics import (
     holm,
     judge,
     least_ratio,
+    number,
     paired_p,
 )
-from submodel.experiments.wording import number
 from submodel_lab.paper import report as paper_report
 from submodel_lab.paper.experiments import EXPERIMENTS, Claim, Experiment, Scale
 
@@ -151,7 +150,7 @@ def test_a_claim_and_a_way_get_the_same_verdict_on_the_same_numbers(seeds: int) 
         records = {static: record("a", worse), rolling: record("b", better)}
         ((*_, interval, p, verdict),) = paper_report.claim_rows(experiment, records)
         ways = [WayRecord(r.slug, r.slug, r) for r in records.values()]
-        behind, best = comparison_report.rows(Findings(ways, "", ""))
+        behind, best = comparison_rows(Findings(ways, "", ""))
         assert (behind[-2:], best[-1]) == ([p, verdict], "best")
         assert (interval == "") == (behind[-3] == "") == (seeds < 3)
         verdicts.add(verdict)
@@ -172,5 +171,5 @@ def test_the_comparison_in_the_docs_is_that_of_the_kept_records(budget: str) -> 
     text = (ROOT / "docs/comparison.md").read_text("utf-8").partition(f"## Equal {budget}")[2]
     shown = [line.strip("| ").split(" | ") for line in text.partition("\n## ")[0].splitlines()]
     by_way = {cells[0]: cells[-4:] for cells in shown if len(cells) == 11}
-    rows = comparison_report.rows(Findings.read(ROOT / f"results/compare-{budget}"))
+    rows = comparison_rows(Findings.read(ROOT / f"results/compare-{budget}"))
     assert {row[0]: row[-4:] for row in rows}.items() <= by_way.items()

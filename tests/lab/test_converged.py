@@ -11,13 +11,9 @@ import pytest
 import submodel
 from submodel.config import Config, parse, read
 from submodel.errors import ConfigError
-from submodel.experiments.comparison.together import put_together
-from submodel.experiments.course import SCORE, Course
-from submodel.experiments.effort import describe_machine
-from submodel.experiments.flatness import FlatRule
-from submodel.experiments.jobs import Job
-from submodel.experiments.records import SeedRun, VariantRecord
-from submodel.experiments.runner import Runner
+from submodel.experiments.course import SCORE, Course, FlatRule
+from submodel.experiments.records import SeedRun, VariantRecord, put_together
+from submodel.experiments.runner import Job, Runner, describe_machine
 from submodel.prepare.setup import prepare
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import run_rounds

@@ -16,9 +16,8 @@ from submodel.config import parse
 from submodel.config.meaning import differences
 from submodel.errors import SubmodelError
 from submodel.experiments.course import Course
-from submodel.experiments.jobs import Job
 from submodel.experiments.records import VariantRecord, portable
-from submodel.experiments.runner import Runner
+from submodel.experiments.runner import Job, Runner
 from submodel.runs.loop import Interruption
 from submodel_lab.converged.agenda import run_agenda, words_of_rest
 from submodel_lab.converged.candidates import SETTINGS, Contender, Setting

@@ -14,7 +14,7 @@ from submodel.config.reading import without_unused
 from submodel.errors import SubmodelError
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.experiments.runner import Runner
-from submodel.experiments.wording import number
+from submodel.experiments.statistics import number
 from submodel.federation.flower.process import is_running, relatives
 from submodel.prepare.setup import prepare
 from submodel.runs.loop import run_rounds

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import submodel
-from submodel.experiments.comparison.findings import Findings, WayRecord
+from submodel.experiments.findings import Findings, WayRecord
 from submodel.experiments.records import SeedRun, VariantRecord
 from submodel.model.cut import WHOLE, CoordinateCut, UnitCut
 from submodel.presentation.tables import card, cell, curve, grid_of_cells, line_of_text, strip

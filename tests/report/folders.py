@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from submodel.config import parse
-from submodel.experiments.comparison.findings import Findings, WayRecord
+from submodel.experiments.findings import Findings, WayRecord
 from submodel.experiments.records import VariantRecord
 from submodel.runs.folder import RunFolder
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from submodel.experiments.outline import read_experiment
-from submodel.experiments.progress import ExperimentProgress, PlannedRun, work_shown
+from submodel.experiments.outline import ExperimentProgress, PlannedRun, read_experiment, work_shown
 from submodel.report.live.following import Follower, GrowingLines
 from submodel.report.live.screens import experiment_screen, run_screen
 from submodel.report.live.terminal import watch

@@ -16,7 +16,7 @@ from submodel.experiments.budgets import BudgetKind, parse_budget
 
 if TYPE_CHECKING:  # what needs PyTorch is imported where it is used
     from submodel.config import Config
-    from submodel.experiments.comparison.findings import Findings
+    from submodel.experiments.findings import Findings
 
 
 def compare_command(
@@ -81,11 +81,9 @@ def compare_command(
             by seed, and behind, how it stands to the best; null of the best
         page: the page with the table and the figure; null of --records without --out
     """
-    from submodel.experiments.comparison import report
-    from submodel.experiments.comparison.findings import Findings
-    from submodel.experiments.comparison.plan import base_of, plan_comparison
-    from submodel.experiments.comparison.scales import ComparisonScale, find_scale
-    from submodel.experiments.comparison.ways import parse_ways
+    from submodel.experiments.findings import Findings, write_comparison
+    from submodel.experiments.plan import ComparisonScale, base_of, find_scale, plan_comparison
+    from submodel.experiments.ways import parse_ways
     from submodel.runs.loop import Interruption
 
     if records is not None:
@@ -93,7 +91,7 @@ def compare_command(
         if ways is not None:
             findings = findings.only([way.text for way in parse_ways(ways)])
         folder = None if out is None else make_folder(out)
-        _show(findings, folder and report.write_comparison(findings, folder), as_json)
+        _show(findings, folder and write_comparison(findings, folder), as_json)
         return
     if ways is None:
         raise ConfigError("give the ways to compare, as rolling,static,random")
@@ -132,16 +130,16 @@ def compare_command(
     except Interruption as stop:
         notes.print(str(stop), soft_wrap=True)
         raise typer.Exit(130) from None
-    _show(findings, report.write_comparison(findings, folder), as_json)
+    _show(findings, write_comparison(findings, folder), as_json)
 
 
 def _show(findings: Findings, page: Path | None, as_json: bool) -> None:
-    from submodel.experiments.comparison import report
+    from submodel.experiments.findings import comparison_table, plain_comparison, remarks
 
     if as_json:
-        print_json({**report.plain_comparison(findings), "page": page})
+        print_json({**plain_comparison(findings), "page": page})
         return
-    console.print(report.comparison_table(findings))
-    console.print(report.remarks(findings))
+    console.print(comparison_table(findings))
+    console.print(remarks(findings))
     if page is not None:
         print(page)

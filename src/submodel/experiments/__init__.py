@@ -6,21 +6,16 @@ from submodel.lazy import lazily
 
 if TYPE_CHECKING:
     from submodel.experiments.budgets import BudgetKind, parse_budget, rounds_within
-    from submodel.experiments.comparison.findings import Findings, WayRecord
-    from submodel.experiments.comparison.plan import (
+    from submodel.experiments.course import SCORE, Course, FlatRule
+    from submodel.experiments.findings import Findings, WayRecord
+    from submodel.experiments.plan import (
         Base,
         ComparisonPlan,
+        ComparisonScale,
         base_of,
         compare,
         run_plan,
     )
-    from submodel.experiments.comparison.scales import ComparisonScale
-    from submodel.experiments.comparison.together import put_together
-    from submodel.experiments.comparison.ways import EXCLUSIVE, Way, parse_ways
-    from submodel.experiments.course import SCORE, Course
-    from submodel.experiments.effort import sum_known
-    from submodel.experiments.flatness import FlatRule
-    from submodel.experiments.jobs import Job
     from submodel.experiments.records import (
         BY_TEST_BATCH,
         MEASURES,
@@ -29,29 +24,29 @@ if TYPE_CHECKING:
         SeedRun,
         VariantRecord,
         portable,
+        put_together,
     )
-    from submodel.experiments.runner import Runner
+    from submodel.experiments.runner import Job, Runner, sum_known
     from submodel.experiments.statistics import (
         EQUAL,
         HOLDS,
+        JUDGEMENT_HEADINGS,
         LEAST_SEEDS,
         LEVEL,
+        PLUS_MINUS,
         REVERSED,
         UNDECIDED,
         Judgement,
         behind_best,
-        judge,
-        least_ratio,
-        spread,
-    )
-    from submodel.experiments.wording import (
-        JUDGEMENT_HEADINGS,
-        PLUS_MINUS,
         counted,
         describe_judgement,
         how_to_read,
+        judge,
+        least_ratio,
         number,
+        spread,
     )
+    from submodel.experiments.ways import EXCLUSIVE, Way, parse_ways
 
 __all__ = [
     "BY_TEST_BATCH", "EQUAL", "EXCLUSIVE", "HOLDS", "JUDGEMENT_HEADINGS", "LEAST_SEEDS", "LEVEL",
@@ -66,25 +61,18 @@ __getattr__ = lazily(
     __name__,
     {
         "submodel.experiments.budgets": "BudgetKind parse_budget rounds_within",
-        "submodel.experiments.comparison.findings": "Findings WayRecord",
-        "submodel.experiments.comparison.plan": "Base ComparisonPlan base_of compare run_plan",
-        "submodel.experiments.comparison.scales": "ComparisonScale",
-        "submodel.experiments.comparison.together": "put_together",
-        "submodel.experiments.comparison.ways": "EXCLUSIVE Way parse_ways",
-        "submodel.experiments.course": "SCORE Course",
-        "submodel.experiments.effort": "sum_known",
-        "submodel.experiments.flatness": "FlatRule",
-        "submodel.experiments.jobs": "Job",
+        "submodel.experiments.course": "SCORE Course FlatRule",
+        "submodel.experiments.findings": "Findings WayRecord",
+        "submodel.experiments.plan": "Base ComparisonPlan ComparisonScale base_of compare run_plan",
         "submodel.experiments.records": (
-            "BY_TEST_BATCH MEASURES RATES_ENDING Line SeedRun VariantRecord portable"
+            "BY_TEST_BATCH MEASURES RATES_ENDING Line SeedRun VariantRecord portable put_together"
         ),
-        "submodel.experiments.runner": "Runner",
+        "submodel.experiments.runner": "Job Runner sum_known",
         "submodel.experiments.statistics": (
-            "EQUAL HOLDS LEAST_SEEDS LEVEL REVERSED UNDECIDED Judgement behind_best judge "
-            "least_ratio spread"
+            "EQUAL HOLDS JUDGEMENT_HEADINGS LEAST_SEEDS LEVEL PLUS_MINUS REVERSED UNDECIDED "
+            "Judgement behind_best counted describe_judgement how_to_read judge least_ratio number "
+            "spread"
         ),
-        "submodel.experiments.wording": (
-            "JUDGEMENT_HEADINGS PLUS_MINUS counted describe_judgement how_to_read number"
-        ),
+        "submodel.experiments.ways": "EXCLUSIVE Way parse_ways",
     },
 )

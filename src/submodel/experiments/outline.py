@@ -1,23 +1,112 @@
-"""Which runs and experiments a folder holds, and how the experiments stand; without PyTorch.
+"""How experiments stand: what their commands keep of their plans, and what folders hold.
 
 An experiment is what `compare` and `reproduce` make: a folder with ``runs/NAME/seed-0`` and so on.
+The runs tell of themselves; what only the command knows is which runs there will be, which of them
+have ended, and what follows them. No PyTorch is imported.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from submodel.experiments.progress import PROGRESS_FILE, ExperimentProgress, lock_file
+from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
+
+from submodel.files import UnreadableError, read_typed, write_text
 from submodel.runs.outline import LockTable, RunOutline, RunState, read_outline
 
+PROGRESS_FILE = "progress.json"
+_LOCK = ".lock"
+_MOST_BYTES = 2**26
 _DEEPEST = 6  # folders within each other
 _LEAST_SECONDS = 5.0  # of work, before anybody speaks of a pace
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One of the runs.
+
+    Args:
+        path: its folder, from the experiment's.
+        rounds: how many it will have, as far as can be told.
+        seconds: what a round is expected to take on one core; 1 where nobody knows.
+        has_ended: whether nothing is left to do for it.
+    """
+
+    path: str
+    rounds: int
+    seconds: float
+    has_ended: bool
+
+
+@dataclass(frozen=True)
+class ExperimentProgress:
+    """What a command knows of its runs; the names are those of the file.
+
+    Args:
+        began: when it turned to these runs, in seconds since 1970.
+        parallel: how many run at a time.
+        runs: those that it is at, ended ones too.
+        work_at_begin: what had been done of them then, in rounds times seconds.
+        work_before: what was done before these, since the command began.
+        work_beyond: what follows these, as planned.
+        has_estimates: whether somebody knows what a round takes: work is in core-seconds.
+    """
+
+    began: float
+    parallel: int
+    runs: tuple[PlannedRun, ...]
+    work_at_begin: float = 0.0
+    work_before: float = 0.0
+    work_beyond: float = 0.0
+    has_estimates: bool = False
+
+    def with_end(self, path: str) -> ExperimentProgress:
+        """The same, when one more run has ended."""
+        runs = tuple(replace(r, has_ended=r.has_ended or r.path == path) for r in self.runs)
+        return replace(self, runs=runs)
+
+    def write(self, folder: Path) -> None:
+        """Keep it."""
+        write_text(folder / PROGRESS_FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> ExperimentProgress | None:
+        """What was kept last; None: nothing that can be read."""
+        try:
+            return read_typed(_PROGRESS, folder / PROGRESS_FILE, _MOST_BYTES)
+        except UnreadableError:
+            return None
+
+
+_PROGRESS = TypeAdapter(ExperimentProgress)
+
+
+def lock_file(folder: Path) -> Path:
+    """What a command that is at an experiment holds."""
+    return folder / _LOCK
+
+
+@contextmanager
+def work_shown(folder: Path) -> Iterator[None]:
+    """Let others see that a command is at an experiment; it keeps nobody out."""
+    lock = FileLock(lock_file(folder), timeout=0, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except (Timeout, OSError):  # OSError: a file system without locks
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @dataclass(frozen=True)
@@ -95,11 +184,7 @@ class ExperimentOutline:
         return all_done, whole + self.progress.work_beyond
 
     def seconds_left(self, now: float | None = None) -> float | None:
-        """How long the rest takes at the pace of these runs; None: nobody can tell.
-
-        Args:
-            now: seconds since 1970; None: this moment.
-        """
+        """How long the rest takes at the pace of these runs; None: nobody can tell."""
         if self.progress is None or self.phase != "running":
             return None
         work_done, whole = self.work
@@ -112,12 +197,7 @@ class ExperimentOutline:
 
 
 def read_experiment(path: Path, locks: LockTable | None = None) -> ExperimentOutline:
-    """How the experiment of a folder stands.
-
-    Args:
-        path: the folder.
-        locks: those that are held, where much is looked at; None: they are read now.
-    """
+    """How the experiment of a folder stands."""
     locks = locks or LockTable.read()
     runs = [read_outline(run, locks) for run in _runs_below(path / "runs")]
     is_at_work = locks.holds(lock_file(path))
@@ -125,20 +205,12 @@ def read_experiment(path: Path, locks: LockTable | None = None) -> ExperimentOut
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is that of a run.
-
-    Args:
-        path: the folder; there need not be one.
-    """
+    """Whether a folder is that of a run."""
     return (path / "config.toml").is_file()
 
 
 def is_experiment(path: Path) -> bool:
-    """Whether a folder is that of an experiment.
-
-    Args:
-        path: the folder; there need not be one.
-    """
+    """Whether a folder is that of an experiment."""
     if is_run(path):
         return False
     if (path / PROGRESS_FILE).is_file():
@@ -150,12 +222,7 @@ def is_experiment(path: Path) -> bool:
 def find_outlines(
     folder: Path, locks: LockTable | None = None
 ) -> Iterator[RunOutline | ExperimentOutline]:
-    """How all runs and experiments below a folder stand, by their names.
-
-    Args:
-        folder: where to look; it may be one of them itself.
-        locks: those that are held; None: they are read now.
-    """
+    """How all runs and experiments below a folder stand, by their names."""
     locks = locks or LockTable.read()
     yield from _find(folder, locks, 0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from operator import itemgetter
@@ -19,12 +19,15 @@ from submodel.files import JsonNumber, UnreadableError, read_typed, write_text
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import TEST_BATCH_KEY, Metrics, flat
 
-_SCORE_KEYS = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy",
-               "held_out_loss", "held_out_accuracy", TEST_BATCH_KEY)  # fmt: skip
 _TABLES = ("capacity_accuracy.", "client_accuracy.mean", "client_accuracy.worst_quarter")
 CAPACITY_KEY = "capacity_accuracy."
 """What the accuracy of a capacity is called in a line, before the capacity."""
 _COSTS = ("round", "bytes", "flops")
+_SUMS = ("bytes", "flops")
+
+
+_SCORE_KEYS = ("round", "test_loss", "test_accuracy", "train_eval_loss", "train_eval_accuracy",
+               "held_out_loss", "held_out_accuracy", TEST_BATCH_KEY)  # fmt: skip
 
 
 def _counts(line: dict[str, JsonNumber]) -> dict[str, JsonNumber]:
@@ -125,22 +128,13 @@ class VariantRecord:
             raise SubmodelError(f"{self.slug}: its record has no {missing} in a round") from None
 
     def until(self, round_: int) -> VariantRecord:
-        """As it was at the last evaluation until a round; runs without any are left out.
-
-        Args:
-            round_: which.
-        """
+        """As it was at the last evaluation until a round; runs without any are left out."""
         runs = [replace(run, lines=[ln for ln in run.lines if ln["round"] <= round_])
                 for run in self.runs]  # fmt: skip
         return replace(self, runs=[run for run in runs if run.lines])
 
     def ahead_of(self, other: VariantRecord, measure: str) -> list[float]:
-        """By how much it did better with the seeds that both have, seed by seed.
-
-        Args:
-            other: What it is compared with.
-            measure: One of `MEASURES`; losses and gaps count the other way.
-        """
+        """By how much it did better with the seeds that both have, seed by seed."""
         sign = -1 if measure in SMALLER_IS_BETTER else 1
         first, second = self.final(measure), other.final(measure)
         return [sign * (first[seed] - second[seed]) for seed in first if seed in second]
@@ -165,11 +159,7 @@ _RECORD = TypeAdapter(VariantRecord)
 
 
 def record_files(folder: Path) -> list[Path]:
-    """The files of a folder that may be records; those that lie beside them by their names are not.
-
-    Args:
-        folder: of a comparison or a reproduction; it need not be there.
-    """
+    """The files of a folder that may be records, without those that lie beside records."""
     beside = (COMPARISON_FILE, f"*{RATES_ENDING}", ".*")
     files = sorted(folder.glob("*.json"))
     return [file for file in files if not any(file.match(pattern) for pattern in beside)]
@@ -203,9 +193,6 @@ def _by_size(line: Line) -> list[float]:
 
 def portable(config: Config) -> dict[str, Any]:
     """A configuration as plain values that say nothing of the machine: paths are but names.
-
-    Args:
-        config: of a run.
 
     >>> from submodel.config import parse
     >>> portable(parse({"data": {"name": "mnist", "path": "/home/me/mnist"}}))["data"]["path"]
@@ -244,3 +231,62 @@ def _short(value: float) -> float:
     (0.3333333, 12345678901)
     """
     return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def put_together(slug: str, records: Mapping[float, VariantRecord]) -> VariantRecord:
+    """The record of a way that has a run for every capacity, of the seeds that all have.
+
+    Its scores are those of the largest capacity, its bytes and FLOPs those of all; the accuracy of
+    every capacity is that of its own run. Lines are at the rounds at which any of them was
+    evaluated; each run counts with its last evaluation until then.
+    """
+    largest = records[max(records)]
+    runs_by_seed = {
+        capacity: {run.seed: run for run in record.runs} for capacity, record in records.items()
+    }
+    seeds = [run.seed for run in largest.runs if all(run.seed in r for r in runs_by_seed.values())]
+    runs = [_join_runs({c: by_seed[seed] for c, by_seed in runs_by_seed.items()}) for seed in seeds]
+    return VariantRecord(slug, largest.config, runs)
+
+
+def _join_runs(runs: Mapping[float, SeedRun]) -> SeedRun:
+    from submodel.algorithm.evaluation import worst_quarter  # PyTorch: not for records alone
+
+    largest = runs[max(runs)]
+    first = max(run.lines[0]["round"] for run in runs.values())
+    rounds = sorted({line["round"] for run in runs.values() for line in run.lines})
+    lines = [
+        _join_lines({c: _latest_line(run.lines, round_) for c, run in runs.items()}, round_)
+        for round_ in rounds
+        if round_ >= first
+    ]
+    clients = [pair for c, run in runs.items() for pair in run.clients if pair[0] == c]
+    if clients:
+        accuracies = [accuracy for _, accuracy in clients]
+        lines[-1]["client_accuracy.mean"] = sum(accuracies) / len(accuracies)
+        lines[-1]["client_accuracy.worst_quarter"] = worst_quarter(accuracies, True)
+    efforts = [run.core_seconds for run in runs.values()]
+    flat_parts = [run.is_flat for run in runs.values()]
+    return replace(
+        largest,
+        lines=lines,
+        seconds=sum(run.seconds for run in runs.values()),
+        core_seconds=None if None in efforts else sum(filter(None, efforts)),
+        is_flat=None if None in flat_parts else all(flat_parts),
+        clients=clients,
+    )
+
+
+def _latest_line(lines: Sequence[Line], round_: float) -> Line:
+    return [line for line in lines if line["round"] <= round_][-1]
+
+
+def _join_lines(lines: Mapping[float, Line], round_: float) -> Line:
+    largest = lines[max(lines)]
+    others = {k: v for k, v in largest.items() if not k.startswith((CAPACITY_KEY, "client_"))}
+    return {
+        **others,
+        "round": round_,
+        **{key: sum(line[key] for line in lines.values()) for key in _SUMS if key in largest},
+        **{f"{CAPACITY_KEY}{c:g}": lines[c]["test_accuracy"] for c in sorted(lines, reverse=True)},
+    }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,19 +15,158 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from submodel.config import Config
+from submodel.config import Config, to_toml
 from submodel.engines.processes.launch import Follower, Followers
 from submodel.errors import SubmodelError
 from submodel.experiments.course import Course
-from submodel.experiments.jobs import Job, comparable
-from submodel.experiments.progress import ExperimentProgress, PlannedRun, work_shown
+from submodel.experiments.outline import ExperimentProgress, PlannedRun, work_shown
 from submodel.experiments.records import VariantRecord
 from submodel.extras import needs_extra
 from submodel.runs.folder import RunFolder
 from submodel.runs.loop import Interruption
+from submodel.runs.scoring import read_full_scores
 
 _POLL, _TELL = 0.02, 0.5  # seconds
 _DIVERGENCE = " may help"  # how the errors of runs that diverged end
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What commands took together.
+
+    Args:
+        core_seconds: of a processor; None: not counted.
+        machine: the last one that they ran on; None: not known.
+    """
+
+    core_seconds: float | None = None
+    machine: str | None = None
+
+
+@dataclass(frozen=True)
+class EffortFile:
+    """The efforts of a run's commands, a line each: a run that is stopped and goes on has several.
+
+    Args:
+        path: of the file.
+    """
+
+    path: Path
+
+    def add(self, core_seconds: float | None) -> None:
+        """Note that a command has ended."""
+        if core_seconds is None:
+            return
+        entry = {"core_seconds": round(core_seconds, 2), "machine": describe_machine()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def read(self) -> Effort:
+        """All of it; nothing where no command was counted, or the file is damaged."""
+        if not self.path.is_file():
+            return Effort()
+        try:
+            entries = [
+                Effort(**json.loads(line)) for line in self.path.read_text("utf-8").splitlines()
+            ]
+        except (ValueError, TypeError):
+            return Effort()
+        seconds = sum(entry.core_seconds or 0.0 for entry in entries)
+        return Effort(round(seconds, 2), entries[-1].machine) if entries else Effort()
+
+
+def sum_known(files: Iterable[EffortFile]) -> float | None:
+    """What several runs took together; None where one was not counted."""
+    efforts = [file.read().core_seconds for file in files]
+    known_efforts = [seconds for seconds in efforts if seconds is not None]
+    return round(sum(known_efforts), 2) if len(known_efforts) == len(efforts) else None
+
+
+def describe_machine() -> str:
+    """The processor and how many cores there are."""
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        lines = info.read_text("utf-8").splitlines()
+        name = next(
+            (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+            name,
+        )
+    return f"{name}, {os.cpu_count()} cores"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: its configuration and where it is.
+
+    Args:
+        config: what it begins with.
+        folder: where it is.
+        course: how it goes on when its rounds are done; None: it is finished then.
+        is_scored: whether its result is scored in full at the end.
+        seconds: what a round is expected to take, to tell how much is left of several.
+    """
+
+    config: Config
+    folder: RunFolder
+    course: Course | None = None
+    is_scored: bool = False
+    seconds: float = 1.0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.folder.config_file.exists() and self._next() is None
+
+    def command(self) -> list[str]:
+        """Begin it, or go on with it: what follows ``submodel``."""
+        if self.folder.config_file.exists():
+            return self._next() or ["show", str(self.folder.path)]
+        config = self.folder.path.with_suffix(".toml")
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(to_toml(self.config), "utf-8")
+        return ["train", str(config), "--out", str(self.folder.path)]
+
+    def _next(self) -> list[str] | None:
+        """How a run that has begun goes on; None: it does not."""
+        path = str(self.folder.path)
+        if not self.folder.finished():
+            return ["resume", path]
+        if self.course is not None:
+            config = self.folder.config()
+            settings = self.course.next_settings(config, self.folder.metrics())
+            if settings is not None:
+                return ["resume", path, *(word for text in settings for word in ("--set", text))]
+        if self.is_scored and read_full_scores(self.folder) is None:
+            return ["score", path]
+        return None
+
+    @property
+    def log_file(self) -> Path:
+        """What its commands say."""
+        return self.folder.path.with_suffix(".log")
+
+    @property
+    def effort(self) -> EffortFile:
+        """What its commands took."""
+        return EffortFile(self.folder.path.with_suffix(".effort.jsonl"))
+
+    def rounds_done(self) -> int:
+        """How many rounds have a line; read without looking into them, as it is asked often."""
+        file = self.folder.metrics_file
+        return file.read_bytes().count(b"\n") if file.exists() else 0
+
+    def rounds_expected(self, rounds_done: int) -> int:
+        """How many it will have, as far as can be told."""
+        if self.course is None:
+            return self.config.train.rounds
+        return max(self.course.shortest, rounds_done)
+
+
+def comparable(config: Config, course: Course | None = None) -> Config:
+    """What the result depends on: not where it is computed, nor how far a course has come."""
+    config = config if course is None else course.begin(config)
+    return config.model_copy(update={"engine": Config().engine})
 
 
 @dataclass
@@ -45,15 +186,7 @@ class Runner:
         is_scored: bool = False,
         seconds: float = 1.0,
     ) -> Job:
-        """One of the runs of a name; an existing folder must hold the same one.
-
-        Args:
-            slug: the name.
-            config: what it is to be; of a course, but for its rounds and schedule.
-            course: how it goes on when its rounds are done.
-            is_scored: whether its result is scored in full at the end.
-            seconds: what a round is expected to take.
-        """
+        """One of the runs of a name; an existing folder must hold the same one."""
         if course is not None:
             config = course.begin(config)
         folder = RunFolder(self.out / "runs" / slug / f"seed-{config.seed}")
@@ -90,13 +223,6 @@ class Runner:
         """Whatever is not finished of these, in this order, some at a time.
 
         Raises `Interruption` where it is stopped, `SubmodelError` where runs failed, at the end.
-
-        Args:
-            jobs: of `job`.
-            may_diverge: runs that do are no failures; they stay unfinished.
-            when_ended: told each run as soon as it is finished, or has diverged where it may.
-            work_before: what the plan had before these, in core-seconds, for whoever looks on.
-            work_beyond: what it has after these.
         """
         with needs_extra("server", "a report"):  # told now, not after hours
             import matplotlib  # noqa: F401

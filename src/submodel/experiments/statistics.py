@@ -1,4 +1,4 @@
-"""Whether a difference is more than chance: paired tests over seeds, and one verdict for all.
+"""Whether a difference is more than chance, and how tables word it: one verdict for all.
 
 Whatever is compared, a claim of the paper or a way with the best of several, comes down to
 differences seed by seed. `judge` says of each how large it is, how sure that is, and its verdict.
@@ -19,6 +19,12 @@ LEAST_SEEDS = 3
 """A verdict needs as many."""
 HOLDS, REVERSED, UNDECIDED, EQUAL = "holds", "reversed", "undecided", "no difference"
 _ROUND_OFF = 1e-12  # differences of fractions that agree but for their last bits
+PLUS_MINUS = "± is the standard deviation over seeds."
+"""What follows the sign in every table and text; intervals stand in square brackets."""
+JUDGEMENT_HEADINGS = ("95 % interval", "p (Holm)")
+"""The headings of what `describe_judgement` says."""
+_PERCENT = ("accuracy", "train accuracy", "accuracy gap", "held-out accuracy", "mean over sizes",
+            "smallest size", "worst quarter", "accuracy by test batches")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,6 @@ class Judgement:
 def spread(values: Sequence[float]) -> tuple[float, float]:
     """Mean and standard deviation over seeds; neither is a number if a run diverged.
 
-    Args:
-        values: A value for each seed.
-
     >>> spread([1.0, 2.0, 3.0]), spread([1.0, math.inf])
     ((2.0, 1.0), (nan, nan))
     """
@@ -48,9 +51,6 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 def confidence(differences: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of the mean difference, by Student's distribution.
 
-    Args:
-        differences: A difference for each seed, of two or more seeds.
-
     >>> [round(end, 3) for end in confidence([1.0, 2.0, 3.0])]  # 2 -+ 4.303 / sqrt 3
     [-0.484, 4.484]
     """
@@ -61,9 +61,6 @@ def confidence(differences: Sequence[float]) -> tuple[float, float]:
 
 def paired_p(differences: Sequence[float]) -> float:
     """The p-value of a two-sided paired t-test that the mean difference is nought.
-
-    Args:
-        differences: A difference for each seed, of two or more seeds.
 
     >>> round(paired_p([1.0, 2.0, 3.0]), 4)  # t = 2 / (1 / sqrt 3) = 3.464, two degrees of freedom
     0.0742
@@ -82,9 +79,6 @@ def paired_p(differences: Sequence[float]) -> float:
 def holm(values: Sequence[float]) -> list[float]:
     """Holm's correction of p-values for their number.
 
-    Args:
-        values: The p-values of tests that are looked at together.
-
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
@@ -101,9 +95,6 @@ def judge(family: Sequence[Sequence[float]]) -> list[Judgement]:
 
     Below three seeds nothing is tested: of so few, agreement says nothing. Neither is a difference
     to a run that diverged.
-
-    Args:
-        family: For each claim its differences by seed, positive where they speak for it.
 
     >>> judgements = judge([[0.10, 0.12, 0.11], [0.1, -0.1, 0.1], [0.1, 0.2]])
     >>> [one.verdict for one in judgements], round(judgements[0].p or 0, 4)
@@ -139,9 +130,6 @@ def _decline(differences: Sequence[float]) -> Judgement:
 def behind_best(scores: Mapping[str, Mapping[int, float]]) -> dict[str, Judgement]:
     """For all names but the best one: the judgement of "it is behind the best".
 
-    Args:
-        scores: Every name's score by seed; more is better, the first of equals is the best.
-
     >>> behind = behind_best({"a": {0: 0.90, 1: 0.92, 2: 0.91}, "b": {0: 0.80, 1: 0.81, 2: 0.82}})
     >>> behind["b"].verdict, round(behind["b"].p or 1, 4), "a" in behind
     ('holds', 0.0033, False)
@@ -159,10 +147,6 @@ def behind_best(scores: Mapping[str, Mapping[int, float]]) -> dict[str, Judgemen
 def least_ratio(seeds: int, tests: int) -> float:
     """How many times its own spread over seeds the largest difference must be to count.
 
-    Args:
-        seeds: How many there are.
-        tests: How many are looked at together: the first of Holm's asks for p < 0.05 / tests.
-
     >>> round(least_ratio(3, 1), 2), round(least_ratio(10, 1), 2)
     (2.48, 0.72)
     """
@@ -170,3 +154,77 @@ def least_ratio(seeds: int, tests: int) -> float:
         from scipy import stats
 
     return float(stats.t.ppf(1 - LEVEL / tests / 2, seeds - 1)) / math.sqrt(seeds)
+
+
+def number(measure: str, values: Sequence[float], sign: bool = False) -> str:
+    """Mean and, of several seeds, ± standard deviation.
+
+    >>> number("accuracy", [0.41, 0.43]), number("loss", [1.5])
+    ('42.0 % ± 1.4', '1.5000')
+    """
+    mean, deviation = spread(values)
+    mark = "+" if sign else ""
+    several = len(values) > 1
+    if measure in _PERCENT:
+        text = f"{100 * mean:{mark}.1f}{' points' if sign else ' %'}"
+        return f"{text} ± {100 * deviation:.1f}" if several else text
+    return f"{mean:{mark}.4f}" + (f" ± {deviation:.4f}" if several else "")
+
+
+def counted(count: int, one: str, several: str) -> str:
+    """A count and what it counts.
+
+    >>> counted(1, "run", "runs"), counted(0, "run", "runs")
+    ('1 run', '0 runs')
+    """
+    return f"{count} {one if count == 1 else several}"
+
+
+def describe_judgement(measure: str, judgement: Judgement, flip_sign: bool = False) -> list[str]:
+    """The interval and the p-value; empty where nothing was tested.
+
+    >>> describe_judgement("accuracy", Judgement([0.1] * 3, (0.05, 0.15), 0.0314, "holds"))
+    ['[+5.0, +15.0]', '0.031']
+    """
+    if judgement.interval is None or judgement.p is None:
+        return ["", ""]
+    low, high = judgement.interval
+    ends = (-high, -low) if flip_sign else (low, high)
+    if measure in _PERCENT:
+        interval = ", ".join(f"{100 * end:+.1f}" for end in ends)
+    else:
+        interval = ", ".join(f"{end:+.4f}" for end in ends)
+    return [f"[{interval}]", p_value(judgement.p)]
+
+
+def p_value(value: float) -> str:
+    """A p-value.
+
+    >>> p_value(0.0314), p_value(0.00001)
+    ('0.031', '< 0.001')
+    """
+    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
+
+
+def how_to_read(seeds: int, tests: int) -> str:
+    """What the verdicts of a table mean.
+
+    >>> how_to_read(2, 5)
+    'Nothing was tested: 2 seeds are fewer than 3, too few to tell from chance. ± is the ...'
+    """
+    last = f" {PLUS_MINUS}" if seeds > 1 else ""
+    if tests == 0:
+        return f"Nothing was tested: there is one way alone.{last}"
+    if seeds < LEAST_SEEDS:
+        few = "one seed is" if seeds == 1 else f"{seeds} seeds are"
+        why = f"{few} fewer than {LEAST_SEEDS}, too few to tell from chance"
+        return f"Nothing was tested: {why}.{last}"
+    several = "tests" if tests > 1 else "test"
+    return (
+        f"'holds': a paired t-test over the {seeds} seeds finds p < {LEVEL:g}, corrected for "
+        f"{tests} {several} (Holm); 'reversed': it finds so of the opposite. With few seeds "
+        f"it has little power: here nothing counts before one of the differences is "
+        f"{least_ratio(seeds, tests):.1f} times its own standard deviation over seeds, and "
+        "'undecided' does not mean equal. An interval is that of the mean difference, each by "
+        f"itself, not corrected.{last}"
+    )

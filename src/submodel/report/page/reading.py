@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from submodel.errors import SubmodelError
-from submodel.experiments.comparison.findings import Findings
+from submodel.experiments.findings import Findings
 from submodel.experiments.records import VariantRecord
 from submodel.extensions import FROM_LAB, PAGE_SECTIONS, extensions, load_extension
 from submodel.report.grouping import describe_repeats, find_results, way_of

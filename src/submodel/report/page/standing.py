@@ -6,8 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from submodel.config.reading import shorten
-from submodel.experiments.statistics import Judgement, behind_best, confidence, spread
-from submodel.experiments.wording import PLUS_MINUS, how_to_read
+from submodel.experiments.statistics import (
+    PLUS_MINUS,
+    Judgement,
+    behind_best,
+    confidence,
+    how_to_read,
+    spread,
+)
 from submodel.extras import MissingExtraError
 from submodel.report.grouping import group_equal, way_of
 from submodel.report.page.types import MeasureInfo, PageGroup, PageRun, Standing, StandingRow

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from submodel.experiments.statistics import HOLDS
-from submodel.experiments.wording import PLUS_MINUS, number
+from submodel.experiments.statistics import HOLDS, PLUS_MINUS, number
 from submodel.report.page.standing import form_of, label_of
 from submodel.report.page.types import PageGroup, PageRun, PageStudy, Standing
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from submodel.config.reading import MOST_BYTES
 from submodel.errors import SubmodelError
-from submodel.experiments.comparison.findings import Findings
+from submodel.experiments.findings import Findings
 from submodel.experiments.records import VariantRecord
 from submodel.files import UnreadableError, read_text
 from submodel.presentation.bands import Curve

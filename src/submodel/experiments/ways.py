@@ -8,11 +8,12 @@ by its path, ``package.module:Name``, and settings follow as of any other: ``min
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from submodel.config import Config
 from submodel.errors import ConfigError
+from submodel.experiments.records import VariantRecord, put_together
 from submodel.schemes.registry import SCHEMES
 
 EXCLUSIVE = "exclusive"
@@ -159,3 +160,58 @@ def describe_duplicates(ways: Sequence[Way], configs: Sequence[Config]) -> list[
                 problems.append(f"way {way.text!r} is the same as {other.text!r}: leave one out")
                 break
     return problems
+
+
+@dataclass(frozen=True)
+class WayRuns:
+    """The runs that a way has for each seed: one, or one for every capacity.
+
+    Args:
+        way: as it was given.
+        parts: what is run for it.
+        capacities: of the parts, where each has its own; else none.
+    """
+
+    way: Way
+    parts: Sequence[Way]
+    capacities: Sequence[float] = field(default=())
+
+    def record(self, records: Mapping[str, VariantRecord]) -> VariantRecord:
+        """What the way came to."""
+        own_records = [records[part.slug] for part in self.parts]
+        if not self.capacities:
+            return own_records[0]
+        by_capacity = dict(zip(self.capacities, own_records, strict=True))
+        return put_together(self.way.slug, by_capacity)
+
+
+def runs_of(way: Way, base: Callable[[Sequence[str]], Config]) -> WayRuns:
+    """The runs of a way; of ``exclusive`` one for every capacity that the clients have.
+
+    >>> from submodel.config import override, parse
+    >>> from submodel.experiments.ways import parse_ways
+    >>> base = lambda settings: parse(override({"clients": {"capacities": [1, 0.5]}}, settings))
+    >>> [part.slug for part in runs_of(parse_ways("exclusive")[0], base).parts]
+    ['exclusive-at-1', 'exclusive-at-0.5']
+    """
+    if way.scheme != EXCLUSIVE:
+        return WayRuns(way, [way])
+    whole = Way(way.text, way.slug, "full", way.settings)
+    config = whole.config(base)
+    capacities = sorted(set(config.clients.capacities), reverse=True)
+    no_scaler = (("model.scaler", "false"),) if getattr(config.model, "scaler", False) else ()
+    parts = [
+        Way(
+            way.text,
+            f"{way.slug}-at-{capacity:g}",
+            "full",
+            (
+                *way.settings,
+                ("model.share", repr(capacity)),
+                ("clients.least", repr(capacity)),
+                *no_scaler,
+            ),
+        )
+        for capacity in capacities
+    ]
+    return WayRuns(way, parts, capacities)

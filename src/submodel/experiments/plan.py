@@ -23,11 +23,10 @@ from submodel.experiments.budgets import (
     rounds_within,
     with_rounds,
 )
-from submodel.experiments.comparison import report
-from submodel.experiments.comparison.exclusive import WayRuns, runs_of
-from submodel.experiments.comparison.findings import Findings, WayRecord
-from submodel.experiments.comparison.ways import Way, describe_duplicates, parse_ways
+from submodel.experiments.findings import Findings, WayRecord, write_comparison
 from submodel.experiments.runner import Runner
+from submodel.experiments.ways import Way, WayRuns, describe_duplicates, parse_ways, runs_of
+from submodel.extensions import FROM_LAB, SCALES, extensions, load_extension
 from submodel.prepare.parts import load_data
 from submodel.prepare.setup import prepare
 from submodel.schemes.registry import SCHEMES
@@ -216,5 +215,34 @@ def compare(
         )
     command = f"compare({', '.join(way.text for way in parsed_ways)})"
     findings = run_plan(plan, Path(out), jobs, Console(quiet=True), command)
-    report.write_comparison(findings, Path(out))
+    write_comparison(findings, Path(out))
     return findings
+
+
+RunComparison = Callable[[ComparisonPlan, Path, int | None, Console, str], Findings]
+"""Runs a plan: its folder, the number of jobs, the console for progress and the command."""
+
+
+@dataclass(frozen=True)
+class ComparisonScale:
+    """A setting in which ways are compared.
+
+    Args:
+        base: what all ways share.
+        run: trains what is not finished yet and keeps the records.
+        has_budget: whether all ways get the same budget; otherwise `run` decides when each ends.
+    """
+
+    base: Base
+    run: RunComparison = run_plan
+    has_budget: bool = True
+
+
+def find_scale(name: str) -> ComparisonScale:
+    """Return the scale of a name; raises `ConfigError` where no installed package offers it."""
+    offered = extensions(SCALES)
+    if name not in offered:
+        names = f"is not one of {', '.join(offered)}" if offered else FROM_LAB
+        raise ConfigError([f"--scale: {name!r} {names}"])
+    scale: ComparisonScale = load_extension(offered[name])
+    return scale
