@@ -7,13 +7,14 @@ types, shapes and sizes are looked at before memory is taken for values. Nothing
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import lzma
 import math
 import tarfile
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
-from submodel.errors import DataError, SubmodelError, plain
+from submodel.errors import ConfigError, DataError, SubmodelError, plain
 
 _UNPACKERS: Mapping[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -250,3 +251,50 @@ def _fill(values: NDArray[np.uint8], content: IO[bytes], name: str) -> None:
         at += len(chunk)
     if at != len(values):
         raise DataError(f"{name} ends after {at:,} of {len(values):,} bytes")
+
+
+_DECODED_AT_ONCE = 1 << 18
+
+
+def check_encoding(encoding: str) -> None:
+    """Raise unless this names an encoding of text.
+
+    >>> check_encoding("rot13")
+    Traceback (most recent call last):
+    submodel.errors.ConfigError: data.encoding: 'rot13' is not an encoding of text, as 'utf-8' is
+    """
+    try:
+        "".encode(encoding)
+        b"".decode(encoding)
+    except (LookupError, ValueError):
+        raise ConfigError(
+            [f"data.encoding: {encoding!r} is not an encoding of text, as 'utf-8' is"]
+        ) from None
+
+
+def read_decoded(file: Path, encoding: str) -> Iterator[str]:
+    """The text of a file, a chunk at a time; raises with the byte that is not of the encoding."""
+    try:
+        with file.open("rb") as content:
+            decoder = codecs.getincrementaldecoder(encoding)("strict")
+            place = 0
+            while True:
+                chunk = content.read(_DECODED_AT_ONCE)
+                waiting = len(decoder.getstate()[0])  # bytes of a character that is not complete
+                try:
+                    text = decoder.decode(chunk, final=not chunk)
+                except UnicodeDecodeError as error:
+                    byte = place - waiting + error.start
+                    raise DataError(
+                        f"{file}: byte {byte:,} is not {encoding} ({error.reason}); set "
+                        "data.encoding to what the file is written in"
+                    ) from None
+                except UnicodeError as error:  # as of utf-16 without its mark
+                    raise DataError(f"{file}: not {encoding} ({error})") from None
+                if text:
+                    yield text
+                if not chunk:
+                    return
+                place += len(chunk)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from None

@@ -32,7 +32,8 @@ from submodel.data.parts import NO_TARGET
 from submodel.data.registry import SOURCES
 from submodel.data.sources import Encoding, SourceContext
 from submodel.data.sources.folder import classes_in, images_in, open_image
-from submodel.data.text.streams import TABLES, visible_files
+from submodel.data.tables import TABLES
+from submodel.data.text.streams import visible_files
 from submodel.errors import ConfigError, DataError, plain
 from submodel.federation.facts import Facts
 from submodel.federation.memory import free_memory

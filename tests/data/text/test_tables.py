@@ -112,7 +112,7 @@ def test_a_client_without_a_name_is_an_error(tmp_path: Path) -> None:
 def test_a_csv_file_that_is_damaged_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     for content, said in {
-        "who,said\nbob,one\nalice\n": "row 2 has 1 cells, not 2",
+        "who,said\nbob,one\nalice\n": "row 2 has 1 entries, not 2",
         "said,said\na,b\n": "two columns of one name",
         'said\n"abc': "cannot be read",
     }.items():

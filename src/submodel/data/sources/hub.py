@@ -12,7 +12,6 @@ from PIL import Image
 from pydantic import Field
 
 from submodel.data.cache import check_may_fetch
-from submodel.data.columns import Column, word_column
 from submodel.data.examples import Dataset, dataset
 from submodel.data.facts import Missing
 from submodel.data.images import (
@@ -34,6 +33,7 @@ from submodel.data.sources.table import (
     encode_table,
     join_tables,
 )
+from submodel.data.tables import Column, word_column
 from submodel.data.text.build import Streams, TextOptions, TextPlan, build_text
 from submodel.data.text.streams import column_streams
 from submodel.errors import ConfigError, DataError, SubmodelError

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from submodel.data.columns import (
+from submodel.data.examples import Dataset, Examples
+from submodel.data.facts import ColumnCode, Missing, Owners, TableFacts, owners_of
+from submodel.data.sources import SourceContext
+from submodel.data.tables import (
     Column,
     code_columns,
     describe_missing,
     encode_columns,
     read_columns,
 )
-from submodel.data.examples import Dataset, Examples
-from submodel.data.facts import ColumnCode, Missing, Owners, TableFacts, owners_of
-from submodel.data.sources import SourceContext
 from submodel.errors import ConfigError, DataError, plain
 from submodel.options import PathText, Section
 from submodel.randomness import generator

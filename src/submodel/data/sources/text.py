@@ -8,16 +8,11 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from submodel.data.examples import Dataset
+from submodel.data.files import check_encoding
 from submodel.data.sources import SourceContext
+from submodel.data.tables import TABLES
 from submodel.data.text.build import Streams, TextOptions, TextPlan, build_text
-from submodel.data.text.streams import (
-    TABLES,
-    check_encoding,
-    check_exists,
-    read_plain,
-    read_table,
-    visible_files,
-)
+from submodel.data.text.streams import check_exists, read_plain, read_table, visible_files
 from submodel.errors import ConfigError
 from submodel.options import PathText
 

@@ -30,7 +30,6 @@ from submodel.data.registry import TOKENS
 from submodel.data.sources import Encoding
 from submodel.data.text.streams import TextStream
 from submodel.data.text.tokens import (
-    ByteLengths,
     NoTokenError,
     TokenArray,
     Tokeniser,
@@ -40,20 +39,26 @@ from submodel.data.text.tokens import (
 from submodel.data.text.windows import (
     BYTES_PER_PLACE,
     LARGE,
-    FileSink,
-    MemorySink,
-    Sink,
+    WindowFiles,
+    Windows,
     count_windows,
     cut_windows,
     map_windows,
+    stack_windows,
 )
 from submodel.errors import ConfigError, DataError
 from submodel.files import UnreadableError, read_typed, write_text
 from submodel.options import LARGEST, Count, Section
 
+_log = logging.getLogger(__name__)
+_VERSION = 1  # of what is kept: another reads nothing of this one
+_INDEX = "index.json"
+_MOST_BYTES = 1 << 30
+Streams = Sequence[TextStream]
+
 
 class TextOptions(Section):
-    """How text becomes sequences of tokens."""
+    """How text becomes sequences of tokens: the keys that all sources of text share."""
 
     choices = {"tokens": TOKENS}  # noqa: RUF012
 
@@ -65,9 +70,6 @@ class TextOptions(Section):
     least: Annotated[int, Field(ge=0, le=LARGEST)] = Field(
         0, description="clients with fewer characters are left out"
     )
-
-
-Streams = Sequence[TextStream]
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,85 @@ class TextPlan:
     keys: tuple[str, ...]
     where: str
     identity: str = ""
+
+
+class TextIndex(BaseModel):
+    """What is known of the windows of a text; a file of the cache."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens: str  # the tokeniser as JSON
+    vocabulary: int
+    bytes_per_token: float
+    length: int
+    names: list[str]  # of the owners
+    train: list[list[int]]  # the number of an owner and of its windows, in order
+    test: list[list[int]]
+    left_out: int
+
+
+def build_text(plan: TextPlan, options: Any, encoding: Encoding | None = None) -> Dataset:
+    """The dataset of a text.
+
+    Args:
+        plan: where the text is.
+        options: the section of the configuration, with the keys of `TextOptions`, of the source
+            and of the tokeniser.
+        encoding: of the run, where the text is a device's own.
+    """
+    if encoding is not None and encoding.tokens is None:
+        raise ConfigError([f"--data: {plan.where}: the run's own data is no text, without tokens"])
+    ours = TOKENS.is_ours(options.tokens) and encoding is None
+    if ours and (index := read_index(folder := text_folder(text_key(plan, options, None)))):
+        return _map_dataset(folder, index, plan)
+    passages = divide_text(*plan.read(), options, plan.where)
+    tokens_of_run = None if encoding is None else encoding.tokens
+    tokeniser = make_tokeniser(options, passages.train, tokens_of_run)
+    if passages.windows_size(options.length) <= LARGE:
+        train: list[Windows] = []
+        test: list[Windows] = []
+        index = _encode(passages, tokeniser, options.length, (train.append, test.append), plan)
+        parts = [stack_windows(part, options.length) for part in (train, test)]
+        return _dataset(index, parts, plan)
+    if not ours:
+        whole = " all for training" * (encoding is not None)
+        folder = text_folder(text_key(plan, options, tokeniser.to_json() + whole))
+
+    def write(place: Path) -> TextIndex:
+        with (
+            WindowFiles(place, "train", options.length) as train,
+            WindowFiles(place, "test", options.length) as test,
+        ):
+            sinks = (train.append, test.append)
+            return _encode(passages, tokeniser, options.length, sinks, plan)
+
+    index = read_index(folder) or keep_text(folder, write)
+    return _map_dataset(folder, index, plan)
+
+
+def make_tokeniser(
+    options: Any, train: Sequence[Passage], tokens_of_run: str | None = None
+) -> Tokeniser:
+    """The tokeniser that the options name.
+
+    Args:
+        options: name it.
+        train: the text of the training part.
+        tokens_of_run: what the server's tokeniser is, where the text is a device's own.
+    """
+    if tokens_of_run is not None and TOKENS.is_ours(options.tokens):
+        return read_tokens(tokens_of_run)
+    component = TOKENS.find(options.tokens)
+
+    def pieces() -> Iterator[str]:
+        return chain.from_iterable(passage.pieces() for passage in train)
+
+    tokeniser = component.make(options, TokensContext(pieces, component.argument))
+    if tokens_of_run is not None and tokeniser.to_json() != tokens_of_run:
+        raise ConfigError(
+            [f"--data: {options.tokens!r} makes another tokeniser here than on the server"]
+        )
+    return tokeniser
 
 
 @dataclass(frozen=True)
@@ -110,14 +191,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Passages:
-    """All of the text that is used.
-
-    Args:
-        names: of the owners; empty where the text is nobody's.
-        train: what is learned from.
-        test: what is not.
-        left_out: how many owners had too little.
-    """
+    """All of the text that is used, the owners' names, and how many owners had too little."""
 
     names: tuple[str, ...]
     train: tuple[Passage, ...]
@@ -133,14 +207,7 @@ class Passages:
 def divide_text(
     streams: Streams, test_streams: Streams | None, options: TextOptions, where: str
 ) -> Passages:
-    """The end of every stream for testing, or other streams; those too short left out.
-
-    Args:
-        streams: the text.
-        test_streams: the text for testing; None: the last part of ``streams``.
-        options: says how much, and what is too short.
-        where: what errors call it.
-    """
+    """The end of every stream for testing, or other streams; those too short left out."""
     if not any(stream.characters for stream in streams):
         raise DataError(f"{where}: there is no text in it")
     longest = max(streams, key=lambda stream: stream.size)
@@ -170,62 +237,23 @@ def divide_text(
     return Passages(names, tuple(train), tuple(test), len(streams) - len(enough))
 
 
-def make_tokeniser(options: Any, train: Sequence[Passage]) -> Tokeniser:
-    """The tokeniser that the options name, made from the training part."""
-    component = TOKENS.find(options.tokens)
+class _Encoder:
+    """Passages on their way to windows: all tokens but the first of a passage are targets."""
 
-    def pieces() -> Iterator[str]:
-        return chain.from_iterable(passage.pieces() for passage in train)
-
-    return component.make(options, TokensContext(pieces, component.argument))
-
-
-def run_tokeniser(options: Any, train: Sequence[Passage], tokens: str) -> Tokeniser:
-    """The tokeniser of a run, for a device's own text.
-
-    Args:
-        options: name it.
-        train: the device's text.
-        tokens: what the server's is.
-    """
-    if TOKENS.is_ours(options.tokens):
-        return read_tokens(tokens)
-    tokeniser = make_tokeniser(options, train)  # of somebody's code, which is here as well
-    if tokeniser.to_json() != tokens:
-        raise ConfigError(
-            [f"--data: {options.tokens!r} makes another tokeniser here than on the server"]
-        )
-    return tokeniser
-
-
-@dataclass(frozen=True)
-class EncodedPart:
-    """What was written of a part.
-
-    Args:
-        rows: the owner's number and the windows of every passage, in order.
-        targets: how many tokens are targets.
-        target_bytes: how many bytes of text they stand for.
-    """
-
-    rows: tuple[tuple[int, int], ...]
-    targets: int
-    target_bytes: int
-
-    @property
-    def total(self) -> int:
-        """All windows."""
-        return sum(rows for _, rows in self.rows)
-
-
-class _TokenCounter:
-    """Tokens on their way: all but the first of a passage are targets."""
-
-    def __init__(self, tokeniser: Tokeniser, lengths: ByteLengths) -> None:
-        self._tokeniser, self._lengths = tokeniser, lengths
+    def __init__(self, tokeniser: Tokeniser) -> None:
+        self._tokeniser, self._lengths = tokeniser, tokeniser.byte_lengths
         self.targets = self.target_bytes = 0
+        self.rows: list[tuple[int, int]] = []  # the owner and the windows of every passage
 
-    def encode(self, passage: Passage) -> Iterator[TokenArray]:
+    def write(self, passage: Passage, length: int, sink: Callable[[Windows], None]) -> None:
+        count = 0
+        for windows in cut_windows(self._tokens(passage), length):
+            sink(windows)
+            count += len(windows.x)
+        if count:
+            self.rows.append((passage.owner, count))
+
+    def _tokens(self, passage: Passage) -> Iterator[TokenArray]:
         place, has_first = passage.start, False
         for piece in passage.pieces():
             tokens = self._encode_piece(piece, place, passage.stream.where)
@@ -253,39 +281,65 @@ class _TokenCounter:
         return tokens
 
 
-def encode_passages(
-    passages: Sequence[Passage], tokeniser: Tokeniser, length: int, sink: Sink
-) -> EncodedPart:
-    """Write the windows of all passages into the sink."""
-    counter = _TokenCounter(tokeniser, tokeniser.byte_lengths)
-    rows = []
-    for passage in passages:
-        count = 0
-        for windows in cut_windows(counter.encode(passage), length):
-            sink.add(windows)
-            count += len(windows.x)
-        rows.append((passage.owner, count))
-    return EncodedPart(tuple(rows), counter.targets, counter.target_bytes)
+def _encode(
+    passages: Passages,
+    tokeniser: Tokeniser,
+    length: int,
+    sinks: tuple[Callable[[Windows], None], Callable[[Windows], None]],
+    plan: TextPlan,
+) -> TextIndex:
+    """Give the windows of both parts to the sinks; owners without any for training are left out."""
+    train, test = _Encoder(tokeniser), _Encoder(tokeniser)
+    for encoder, part, sink in zip(
+        (train, test), (passages.train, passages.test), sinks, strict=True
+    ):
+        for passage in part:
+            encoder.write(passage, length, sink)
+    for name, encoder, must_be in (("training", train, True), ("test", test, passages.test)):
+        if must_be and not encoder.rows:
+            raise DataError(f"{plan.where}: too short: its {name} part has less than two tokens")
+    has_some = [owner for owner, _ in train.rows if owner >= 0]
+    number = {owner: place for place, owner in enumerate(has_some)}
+    return TextIndex(
+        tokens=tokeniser.to_json(),
+        vocabulary=tokeniser.vocabulary,
+        bytes_per_token=test.target_bytes / max(test.targets, 1),
+        length=length,
+        names=[passages.names[owner] for owner in has_some],
+        train=[[number.get(owner, -1), rows] for owner, rows in train.rows],
+        test=[[number.get(owner, -1), rows] for owner, rows in test.rows],
+        left_out=passages.left_out + len(passages.names) - len(has_some),
+    )
 
 
-_VERSION = 1  # of what is kept: another reads nothing of this one
-_INDEX = "index.json"
-_MOST_BYTES = 1 << 30
+def _map_dataset(folder: Path, index: TextIndex, plan: TextPlan) -> Dataset:
+    parts = [
+        map_windows(folder, part, sum(count for _, count in rows), index.length)
+        for part, rows in (("train", index.train), ("test", index.test))
+    ]
+    return _dataset(index, parts, plan)
 
 
-class TextIndex(BaseModel):
-    """What is status of windows, beside themselves."""
+def _dataset(index: TextIndex, parts: Sequence[tuple[Tensor, Tensor]], plan: TextPlan) -> Dataset:
+    if index.left_out:
+        _log.warning(
+            "%s: %d of %d clients are left out, as they have too little text (data.least)",
+            plan.where,
+            index.left_out,
+            index.left_out + len(index.names),
+        )
+    owners = None
+    if index.names:
+        owners = Owners(tuple(index.names), _owners(index.train), _owners(index.test))
+    facts = TextFacts(index.vocabulary, index.bytes_per_token, index.tokens)
+    train, test = (Examples(*part) for part in parts)
+    return Dataset(train, test, classes=None, text=facts, owners=owners)
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    tokens: str  # the tokeniser as JSON
-    vocabulary: int
-    bytes_per_token: float
-    length: int
-    names: list[str]  # of the owners
-    train: list[list[int]]  # the number of an owner and of its windows, in order
-    test: list[list[int]]
-    left_out: int
+def _owners(rows: list[list[int]]) -> NDArray[np.int64]:
+    """The owner of every window."""
+    table = np.array(rows, dtype=np.int64).reshape(-1, 2)
+    return np.repeat(table[:, 0], table[:, 1])
 
 
 _ADAPTER = TypeAdapter(TextIndex)
@@ -345,124 +399,3 @@ def keep_text(folder: Path, write: Callable[[Path], TextIndex]) -> TextIndex:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return index
-
-
-TensorPair = tuple[Tensor, Tensor]
-
-
-def text_dataset(index: TextIndex, train: TensorPair, test: TensorPair) -> Dataset:
-    """The dataset of windows.
-
-    Args:
-        index: what is known of them.
-        train: inputs and targets for training.
-        test: those for testing.
-    """
-    owners = None
-    if index.names:
-        owners = Owners(tuple(index.names), _owners(index.train), _owners(index.test))
-    facts = TextFacts(index.vocabulary, index.bytes_per_token, index.tokens)
-    return Dataset(Examples(*train), Examples(*test), classes=None, text=facts, owners=owners)
-
-
-def _owners(rows: list[list[int]]) -> NDArray[np.int64]:
-    """The owner of every window."""
-    table = np.array(rows, dtype=np.int64).reshape(-1, 2)
-    return np.repeat(table[:, 0], table[:, 1])
-
-
-_log = logging.getLogger(__name__)
-
-
-def build_text(plan: TextPlan, options: Any, encoding: Encoding | None = None) -> Dataset:
-    """The dataset of a text.
-
-    Args:
-        plan: where the text is.
-        options: the section of the configuration, with the keys of `TextOptions`, of the source
-            and of the tokeniser.
-        encoding: of the run, where the text is a device's own.
-    """
-    if encoding is not None and encoding.tokens is None:
-        raise ConfigError([f"--data: {plan.where}: the run's own data is no text, without tokens"])
-    ours = TOKENS.is_ours(options.tokens) and encoding is None
-    if ours and (index := read_index(folder := text_folder(text_key(plan, options, None)))):
-        return _map_dataset(folder, index, plan)
-    passages = divide_text(*plan.read(), options, plan.where)
-    if encoding is None or encoding.tokens is None:
-        tokeniser = make_tokeniser(options, passages.train)
-    else:
-        tokeniser = run_tokeniser(options, passages.train, encoding.tokens)
-    if passages.windows_size(options.length) <= LARGE:
-        sinks = MemorySink(options.length), MemorySink(options.length)
-        index = _write(passages, tokeniser, options.length, sinks, plan)
-        _say_left_out(index, plan)
-        train, test = (sink.tensors() for sink in sinks)
-        return text_dataset(index, train, test)
-    if not ours:
-        whole = " all for training" * (encoding is not None)
-        folder = text_folder(text_key(plan, options, tokeniser.to_json() + whole))
-
-    def write(place: Path) -> TextIndex:
-        with (
-            FileSink(place, "train", options.length) as train,
-            FileSink(place, "test", options.length) as test,
-        ):
-            return _write(passages, tokeniser, options.length, (train, test), plan)
-
-    index = read_index(folder) or keep_text(folder, write)
-    return _map_dataset(folder, index, plan)
-
-
-def _write(
-    passages: Passages,
-    tokeniser: Tokeniser,
-    length: int,
-    sinks: tuple[Sink, Sink],
-    plan: TextPlan,
-) -> TextIndex:
-    train = encode_passages(passages.train, tokeniser, length, sinks[0])
-    test = encode_passages(passages.test, tokeniser, length, sinks[1])
-    for name, part, must_be in (("training", train, True), ("test", test, passages.test)):
-        if must_be and not part.total:
-            raise DataError(f"{plan.where}: too short: its {name} part has less than two tokens")
-    return _index(passages, tokeniser, length, train, test)
-
-
-def _index(
-    passages: Passages, tokeniser: Tokeniser, length: int, train: EncodedPart, test: EncodedPart
-) -> TextIndex:
-    """What is known of the windows; owners without any for training are left out, too."""
-    has_some = [owner for owner, rows in train.rows if rows and owner >= 0]
-    number = {owner: place for place, owner in enumerate(has_some)}
-    return TextIndex(
-        tokens=tokeniser.to_json(),
-        vocabulary=tokeniser.vocabulary,
-        bytes_per_token=test.target_bytes / max(test.targets, 1),
-        length=length,
-        names=[passages.names[owner] for owner in has_some],
-        train=[[number.get(owner, -1), rows] for owner, rows in train.rows if rows],
-        test=[[number.get(owner, -1), rows] for owner, rows in test.rows if rows],
-        left_out=passages.left_out + len(passages.names) - len(has_some),
-    )
-
-
-def _map_dataset(folder: Path, index: TextIndex, plan: TextPlan) -> Dataset:
-    _say_left_out(index, plan)
-    train, test = (_map(folder, part, index) for part in ("train", "test"))
-    return text_dataset(index, train, test)
-
-
-def _map(folder: Path, part: str, index: TextIndex) -> TensorPair:
-    rows = sum(count for _, count in (index.train if part == "train" else index.test))
-    return map_windows(folder, part, rows, index.length)
-
-
-def _say_left_out(index: TextIndex, plan: TextPlan) -> None:
-    if index.left_out:
-        _log.warning(
-            "%s: %d of %d clients are left out, as they have too little text (data.least)",
-            plan.where,
-            index.left_out,
-            index.left_out + len(index.names),
-        )

@@ -9,10 +9,9 @@ and the system drops them again when memory is short.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -25,10 +24,15 @@ from submodel.errors import DataError, plain
 
 PADDING = 0
 """What stands in the inputs where a window has no more tokens."""
+LARGE = 64 << 20
+"""Bytes of inputs and targets above which they are in files."""
+BYTES_PER_PLACE = 16
+"""Of an input and its target in memory, 64 bits each: what embeddings and losses take."""
+_TYPES: dict[str, np.dtype[Any]] = {"x": np.dtype(np.int32), "y": np.dtype(np.int64)}
+"""In files; embeddings take 32 bits as well."""
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(NamedTuple):
     """Inputs and targets, one row per sequence."""
 
     x: NDArray[np.int32]
@@ -45,11 +49,7 @@ def count_windows(tokens: int, length: int) -> int:
 
 
 def cut_windows(pieces: Iterable[TokenArray], length: int) -> Iterator[Windows]:
-    """The windows of one stream, as its pieces come; the last is filled up with padding.
-
-    Args:
-        pieces: the tokens of the stream.
-        length: of a sequence.
+    """The windows of the tokens of one stream, as they come; the last is filled up with padding.
 
     >>> (windows,) = cut_windows([np.arange(5, dtype=np.int32)], 4)
     >>> windows.x.tolist(), windows.y.tolist()
@@ -73,47 +73,20 @@ def _shape(x: NDArray[np.int32], y: NDArray[np.signedinteger], length: int) -> W
     return Windows(x.reshape(-1, length), y.reshape(-1, length).astype(np.int64))
 
 
-LARGE = 64 << 20
-"""Bytes of inputs and targets above which they are in files."""
-BYTES_PER_PLACE = 16
-"""Of an input and its target in memory, 64 bits each: what embeddings and losses take."""
-_TYPES: dict[str, np.dtype[Any]] = {"x": np.dtype(np.int32), "y": np.dtype(np.int64)}
-"""In files; embeddings take 32 bits as well."""
+def stack_windows(windows: Sequence[Windows], length: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets in memory.
 
-
-class Sink(Protocol):
-    """Where windows go, one after another."""
-
-    def add(self, windows: Windows) -> None:
-        """Some more."""
-        ...
-
-
-class MemorySink:
-    """Windows in memory.
-
-    >>> sink = MemorySink(2)
-    >>> sink.add(Windows(np.zeros((1, 2), np.int32), np.ones((1, 2), np.int64)))
-    >>> sink.tensors()[1].tolist()
+    >>> windows = Windows(np.zeros((1, 2), np.int32), np.ones((1, 2), np.int64))
+    >>> stack_windows([windows], 2)[1].tolist()
     [[1, 1]]
     """
-
-    def __init__(self, length: int) -> None:
-        self._x: list[NDArray[np.int64]] = [np.zeros((0, length), dtype=np.int64)]
-        self._y = self._x.copy()
-
-    def add(self, windows: Windows) -> None:
-        """Some more."""
-        self._x.append(windows.x.astype(np.int64))
-        self._y.append(windows.y)
-
-    def tensors(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets."""
-        x, y = (torch.from_numpy(np.concatenate(rows)) for rows in (self._x, self._y))
-        return x, y
+    empty = np.zeros((0, length), dtype=np.int64)
+    x = np.concatenate([empty, *(part.x for part in windows)])
+    y = np.concatenate([empty, *(part.y for part in windows)])
+    return torch.from_numpy(x), torch.from_numpy(y)
 
 
-class FileSink:
+class WindowFiles:
     """Windows in two .npy files, written from the beginning to the end, in a ``with`` statement.
 
     Args:
@@ -135,8 +108,8 @@ class FileSink:
         head = {"descr": kind, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(self._files[name], head)
 
-    def add(self, windows: Windows) -> None:
-        """Some more."""
+    def append(self, windows: Windows) -> None:
+        """Write some more."""
         self._files["x"].write(np.ascontiguousarray(windows.x).data)
         self._files["y"].write(np.ascontiguousarray(windows.y).data)
         self._rows += len(windows.x)
@@ -157,11 +130,7 @@ class FileSink:
 
 
 def array_file(folder: Path, part: str, name: str) -> Path:
-    """The file of the inputs or targets of a part.
-
-    >>> array_file(Path("kept"), "train", "x").name
-    'train.x.npy'
-    """
+    """The file of the inputs (x) or targets (y) of a part."""
     return folder / f"{part}.{name}.npy"
 
 

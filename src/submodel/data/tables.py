@@ -1,10 +1,11 @@
-"""The columns of a table: read from CSV or Parquet, checked, and turned into numbers."""
+"""Tables: read from CSV, JSON lines or Parquet, as columns that become numbers or as rows."""
 
 from __future__ import annotations
 
 import csv
 import importlib
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from submodel.data.facts import ColumnCode, Missing
-from submodel.errors import DataError
+from submodel.data.files import read_decoded
+from submodel.errors import ConfigError, DataError, SubmodelError, plain
 from submodel.extras import needs_extra
 
 _MOST_WORDS = 100  # different ones in a column that becomes as many columns of 0 and 1
@@ -93,22 +95,50 @@ def read_columns(path: Path, words: Collection[str] = ()) -> dict[str, Column]:
     return columns
 
 
+def csv_rows(
+    lines: Iterable[str], path: Path, delimiter: str = ",", strict: bool = False
+) -> Iterator[list[str]]:
+    """The rows of CSV but for empty ones, the first with the columns' names.
+
+    Args:
+        lines: the lines of the file.
+        path: the file, for errors.
+        delimiter: what stands between cells.
+        strict: whether quotes must be in order; then cells may be of 128 MB.
+    """
+    before = csv.field_size_limit(1 << 27 if strict else 1 << 17)
+    try:
+        reader = csv.reader(lines, delimiter=delimiter, strict=strict)
+        names = next(reader, [])
+        if len(set(names)) < len(names):
+            raise DataError(
+                f"{path}: two columns of one name among {list_names(names)}; its first line must "
+                "name the columns, each by another name"
+            )
+        yield names
+        for number, row in enumerate(filter(None, reader), 1):
+            if len(row) != len(names):
+                raise DataError(f"{path}: row {number:,} has {len(row)} entries, not {len(names)}")
+            yield row
+    finally:
+        csv.field_size_limit(before)
+
+
+def list_names(names: Iterable[object]) -> str:
+    """Names of columns, for errors."""
+    return plain(", ".join(map(str, names)), 200) or "nothing"
+
+
 def _read_csv(path: Path, words: Collection[str]) -> dict[str, Column]:
-    delimiter = "\t" if path.suffix == ".tsv" else ","
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter=delimiter)
-            head = next(reader, [])
-            rows = [row for row in reader if row]
+            head, *rows = csv_rows(file, path, "\t" if path.suffix == ".tsv" else ",")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text (byte {error.start})") from None
     except (OSError, csv.Error) as error:
         raise DataError(f"{path}: {error}") from None
-    if len(set(head)) != len(head) or not all(head):
-        raise DataError(f"{path}: its first line must name the columns, each by another name")
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(head):
-            raise DataError(f"{path}: row {number} has {len(row)} entries, not {len(head)}")
+    if not all(head):
+        raise DataError(f"{path}: a column without a name in its first line")
     return {
         name: _column(np.array([row[place] for row in rows], dtype=str), name in words)
         for place, name in enumerate(head)
@@ -237,3 +267,76 @@ def encode_columns(
             if code.marks_missing:
                 parts.append(column.missing.astype(np.float64)[:, None])
     return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+Rows = Iterator[Mapping[str, Any]]
+
+
+def read_rows(path: Path, encoding: str, columns: Set[object]) -> Rows:
+    """The rows of a table, as it is read, with at least these columns if it has them.
+
+    Args:
+        path: a file with one of the `TABLES` endings.
+        encoding: of .csv and .jsonl.
+        columns: those that are wanted.
+    """
+    try:
+        yield from TABLES[path.suffix.lower()](path, encoding, columns)
+    except (SubmodelError, GeneratorExit):
+        raise
+    except Exception as error:  # whatever reading a stranger's bytes raises
+        raise DataError(
+            f"{path}: cannot be read ({type(error).__name__}: {plain(error)})"
+        ) from None
+
+
+def _csv_rows(path: Path, encoding: str, columns: Set[object]) -> Rows:  # noqa: ARG001
+    rows = csv_rows(_lines(path, encoding), path, strict=True)
+    names = next(rows)
+    for row in rows:
+        yield {name: cell or None for name, cell in zip(names, row, strict=True)}
+
+
+def _jsonl_rows(path: Path, encoding: str, columns: Set[object]) -> Rows:  # noqa: ARG001
+    for number, line in enumerate(_lines(path, encoding), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: line {number:,} is not JSON ({plain(error)})") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{path}: line {number:,} is not an object with columns")
+        yield row
+
+
+def _parquet_rows(path: Path, encoding: str, columns: Set[object]) -> Rows:
+    if encoding != "utf-8":
+        raise ConfigError([f"data.encoding: {path} says itself how its text is written; leave it"])
+    with needs_extra("hub", "a .parquet file"):
+        from pyarrow import parquet
+    with parquet.ParquetFile(path) as table:
+        names = table.schema_arrow.names
+        present_columns = [name for name in names if name in columns]
+        has_all = len(present_columns) == len(columns)
+        columns_to_read = present_columns if has_all else names  # which errors list
+        for batch in table.iter_batches(batch_size=1024, columns=columns_to_read):
+            yield from batch.to_pylist()
+
+
+def _lines(path: Path, encoding: str) -> Iterator[str]:
+    """The lines of a file with their ends."""
+    rest = ""
+    for text in read_decoded(path, encoding):
+        *lines, rest = (rest + text).split("\n")
+        yield from (f"{line}\n" for line in lines)
+    if rest:
+        yield rest
+
+
+TABLES: Mapping[str, Callable[[Path, str, Set[object]], Rows]] = {
+    ".csv": _csv_rows,
+    ".jsonl": _jsonl_rows,
+    ".parquet": _parquet_rows,
+}
+"""Endings of files that are tables, and what reads them."""
