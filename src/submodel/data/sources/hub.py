@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,14 +23,12 @@ from submodel.data.images import (
     stack_pictures,
 )
 from submodel.data.registry import TOKENS
-from submodel.data.sources import Encoding, SourceContext
+from submodel.data.sources import SourceContext
 from submodel.data.sources.table import (
     MISSING,
     TableOptions,
-    draw_test_rows,
-    encode_own_table,
     encode_table,
-    join_tables,
+    table_facts,
 )
 from submodel.data.tables import Column, word_column
 from submodel.data.text.build import Streams, TextOptions, TextPlan, build_text
@@ -47,40 +44,15 @@ _KEYS: Mapping[Content, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class HubRows:
-    """The splits of a dataset.
-
-    Args:
-        train: the training part, of the package ``datasets``.
-        test: the test part; None: there is none.
-        where: what errors call it.
-    """
-
-    train: Any
-    test: Any | None
-    where: str
-
-
-def content_of(
-    datasets: Any, features: Mapping[str, Any], target: str | None, column: str | None, where: str
-) -> Content:
-    """What a dataset is, by the types of its columns and by what is asked of it.
-
-    Args:
-        datasets: the package.
-        features: the columns and their types.
-        target: the column to tell, if one is named.
-        column: the column of texts, if one is named.
-        where: what errors call it.
-    """
-    if any(isinstance(kind, datasets.Image) for kind in features.values()):
+def content_of(options: Any, features: Mapping[str, Any], where: str) -> Content:
+    """What a dataset is, by the types of its columns and by what is asked of it."""
+    if any(isinstance(kind, _package().Image) for kind in features.values()):
         return "images"
-    if target is not None and column is not None:
+    if options.target is not None and options.column is not None:
         raise ConfigError(["data.target: is of a table, and data.column of text; leave one out"])
-    if target is not None:
+    if options.target is not None:
         return "table"
-    if column is None:
+    if options.column is None:
         raise ConfigError(
             [
                 f"data.column: {where} has no images among its columns {', '.join(features)}; "
@@ -102,79 +74,54 @@ def check_keys(options: Any, content: Content, where: str) -> None:
         raise ConfigError(problems)
 
 
-def rows_as_text(rows: HubRows, options: Any, encoding: Encoding | None) -> Dataset:
-    """The texts of a column as sequences of tokens.
-
-    Args:
-        rows: the dataset.
-        options: the section of the configuration.
-        encoding: of the run, where the text is a device's own.
-    """
+def text_of(train: Any, test: Any | None, options: Any, context: SourceContext) -> Dataset:
+    """The texts of a column as sequences of tokens; without a test part, their ends are it."""
+    where = f"hf:{context.argument}"
     tokens = options.tokens or "bytes"
     keys = ("length", "least", *TOKENS.find(tokens).options.model_fields)
     values = {key: getattr(options, key) for key in keys}
-    values["test_share"] = _test_share(rows, options, 0.1)
+    values["test_share"] = _test_share(test, options, 0.1, where)
     given_values = {key: value for key, value in values.items() if value is not None}
     text_options = TextOptions(tokens=tokens, **given_values)
 
     def streams(part: Any) -> Streams:
-        return column_streams(rows.where, _rows_of(part), options.column, options.client)
+        return column_streams(where, lambda: iter(part), options.column, options.client)
 
     def read() -> tuple[Streams, Streams | None]:
-        if encoding is not None:
-            return streams(rows.train), ()  # all is for training
-        return streams(rows.train), None if rows.test is None else streams(rows.test)
+        if context.encoding is not None:
+            return streams(train), ()  # all is for training
+        return streams(train), None if test is None else streams(test)
 
-    prints = [getattr(part, "_fingerprint", "") for part in (rows.train, rows.test)]
+    prints = [getattr(part, "_fingerprint", "") for part in (train, test)]
     identity = repr((prints, options.column, options.client))
-    keys_of_text = tuple(TextOptions.model_fields)
-    plan = TextPlan((), read, keys_of_text, rows.where, identity)
-    return build_text(plan, text_options, encoding)
+    plan = TextPlan((), read, tuple(TextOptions.model_fields), where, identity)
+    return build_text(plan, text_options, context.encoding)
 
 
-def _rows_of(part: Any) -> Callable[[], Iterator[Mapping[str, Any]]]:
-    return lambda: iter(part)
-
-
-def rows_as_table(rows: HubRows, options: Any, encoding: Encoding | None) -> Dataset:
-    """The columns as numbers.
-
-    Args:
-        rows: the dataset.
-        options: the section of the configuration.
-        encoding: of the run, where the table is a device's own.
-    """
-    share = _test_share(rows, options, 0.2)
-    table_options = TableOptions(
-        target=options.target,
-        columns=options.columns,
-        client=options.client,
-        kind=options.kind or "auto",
-        standardise=options.standardise,
-        missing=options.missing,
-        **({} if share is None else {"test_share": share}),
-    )
-    path = Path(rows.where)
-    names = [*(options.columns or rows.train.column_names), options.target]
+def table_of(train: Any, test: Any | None, options: Any, context: SourceContext) -> Dataset:
+    """The columns as numbers; without a test part, some rows are it."""
+    where = f"hf:{context.argument}"
+    share = _test_share(test, options, 0.2, where)
+    keys = ("target", "columns", "client", "kind", "standardise", "missing")
+    values = {key: getattr(options, key) for key in keys} | {"test_share": share}
+    given_values = {key: value for key, value in values.items() if value is not None}
+    table_options = TableOptions(**given_values)
+    names = [*(options.columns or train.column_names), options.target]
     names += [] if options.client is None else [options.client]
-    columns = _columns(rows.train, names, rows.where, options.client)
-    if encoding is not None:
-        if encoding.table is None:
-            raise ConfigError([f"--data: {rows.where} is a table, and the run's own data is none"])
-        return encode_own_table(columns, table_options, encoding.table, path)
-    if rows.test is None:
-        return encode_table(draw_test_rows(columns, share or 0.2, path), table_options, path)
-    second = _columns(rows.test, names, f"{rows.where}: test part", options.client)
-    test_path = Path(f"{rows.where}: test part")
-    return encode_table(join_tables(columns, second, path, test_path), table_options, path)
+    columns, facts = _columns(train, names, where, options.client), table_facts(context)
+    if test is None or facts is not None:
+        return encode_table(columns, None, table_options, Path(where), facts)
+    other = f"{where}: test part"
+    second = _columns(test, names, other, options.client)
+    return encode_table(columns, (second, Path(other)), table_options, Path(where))
 
 
-def _test_share(rows: HubRows, options: Any, default: float) -> float | None:
+def _test_share(test: Any | None, options: Any, default: float, where: str) -> float | None:
     """The share for testing where there is no part for it; None where there is."""
-    if rows.test is None:
+    if test is None:
         return default if options.test_share is None else float(options.test_share)
     if options.test_share is not None:
-        raise ConfigError([f"data.test_share: {rows.where} has a test split; leave it out"])
+        raise ConfigError([f"data.test_share: {where} has a test split; leave it out"])
     return None
 
 
@@ -219,17 +166,10 @@ def _package() -> Any:
     return datasets
 
 
-def read_hub(
-    name: str, path: Path | None = None, label: str | None = None, size: int | None = None
-) -> ImageSet:
-    """The dataset ``owner/name`` or ``owner/name:configuration``, or one saved to ``path``.
-
-    Its training part is the split "train", its test part the split "test" or, failing that,
-    "validation". The column of images and that of class labels are found by their types.
-    """
+def read_hub(name: str, path: Path | None, label: str) -> ImageSet:
+    """The images of ``owner/name``, or of what was saved to ``path``."""
     where = f"hf:{name}"
-    train, test = two_parts(load_splits(name, path), where)
-    return _image_set(train, test, label, size, where)
+    return _image_set(*two_parts(load_splits(name, path), where), label, None, where)
 
 
 def load_splits(name: str, path: Path | None) -> Any:
@@ -352,10 +292,6 @@ def read_in_memory(train: Any, test: Any) -> Dataset:
 
     Images are normalised by the training part, as those of the hub. Of other columns, single
     numbers stand side by side in one tensor; arrays are inputs by themselves.
-
-    Args:
-        train: the training part.
-        test: the test part.
     """
     package = _package()
     train, test = train.with_format(None), test.with_format(None)
@@ -439,13 +375,11 @@ class Hub:
         where, path = f"hf:{context.argument}", options.path
         splits = load_splits(context.argument, None if path is None else Path(path))
         train, test = some_parts(splits, where)
-        content = content_of(_package(), train.features, options.target, options.column, where)
+        content = content_of(options, train.features, where)
         check_keys(options, content, where)
-        if content == "images":
-            parts = two_parts(splits, where)
-            images = _image_set(*parts, options.label, options.size, where)
-            return context.normalise_images(images)
-        rows = HubRows(train, test, where)
         if content == "text":
-            return rows_as_text(rows, options, context.encoding)
-        return rows_as_table(rows, options, context.encoding)
+            return text_of(train, test, options, context)
+        if content == "table":
+            return table_of(train, test, options, context)
+        images = _image_set(*two_parts(splits, where), options.label, options.size, where)
+        return context.normalise_images(images)

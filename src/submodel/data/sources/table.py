@@ -28,6 +28,7 @@ from submodel.options import PathText, Section
 from submodel.randomness import generator
 
 _MOST_CLASSES = 1000
+Columns = dict[str, Column]
 MISSING = (
     "of cells without an entry (default: they are refused): mean fills numbers by the training "
     "mean, and the columns of 0 and 1 of words likewise; category makes a word of its own of "
@@ -66,40 +67,64 @@ class Table:
     @classmethod
     def configured(cls, options: TableOptions, context: SourceContext) -> Dataset:
         """The rows as tensors."""
-        if context.encoding is None:
-            return load_table(Path(context.argument), options)
-        if context.encoding.table is None:
-            raise ConfigError(
-                [
-                    "--data: the run's own data is no table, so nobody knows how the columns of "
-                    f"{context.argument} become numbers; give arrays, .npz or .safetensors"
-                ]
-            )
-        return load_own_table(Path(context.argument), options, context.encoding.table)
+        path, facts = Path(context.argument).expanduser(), table_facts(context)
+        if facts is None:  # 1 and 01 are two clients
+            words = set() if options.client is None else {options.client}
+        else:
+            words = facts.word_columns | ({options.target} if facts.has_word_labels else set())
+        columns = read_columns(path, words)
+        if options.test_path is None or facts is not None:
+            return encode_table(columns, None, options, path, facts)
+        other = Path(options.test_path).expanduser()
+        return encode_table(columns, (read_columns(other, words), other), options, path)
+
+
+def table_facts(context: SourceContext) -> TableFacts | None:
+    """How columns of the run became numbers, where the table is a device's own."""
+    if context.encoding is None:
+        return None
+    if context.encoding.table is None:
+        raise ConfigError(
+            [
+                "--data: the run's own data is no table, so nobody knows how the columns of "
+                f"{context.argument} become numbers; give arrays, .npz or .safetensors"
+            ]
+        )
+    return context.encoding.table
 
 
 @dataclass(frozen=True)
 class TableRows:
     """The columns of one table, and which of its rows are which part."""
 
-    columns: dict[str, Column]
+    columns: Columns
     train: NDArray[np.int64]
     test: NDArray[np.int64]
 
 
-def load_table(path: Path, options: TableOptions) -> Dataset:
-    """A table as a dataset; raises `DataError` for what is missing, not finite or unknown."""
-    return encode_table(_read_rows(path.expanduser(), options), options, path)
-
-
-def encode_table(rows: TableRows, options: TableOptions, path: Path) -> Dataset:
+def encode_table(
+    columns: Columns,
+    second: tuple[Columns, Path] | None,
+    options: TableOptions,
+    path: Path,
+    facts: TableFacts | None = None,
+) -> Dataset:
     """A table that was read, as a dataset.
 
     Args:
-        rows: its columns, and which rows are for testing.
-        options: names the target.
-        path: what errors call it.
+        columns: the columns by name.
+        second: another table for testing, and what errors call it; None: some rows are.
+        options: name target and clients.
+        path: what errors call the table.
+        facts: of the run, where the table is a device's own; then all rows are for training.
     """
+    if facts is not None:
+        return _encode_own_table(columns, options, facts, path)
+    rows = (
+        _draw_test_rows(columns, options.test_share, path)
+        if second is None
+        else _join_tables(columns, path, *second)
+    )
     _check_names(path, rows.columns, options)
     names = [
         name
@@ -122,40 +147,20 @@ def encode_table(rows: TableRows, options: TableOptions, path: Path) -> Dataset:
     )
 
 
-def load_own_table(path: Path, options: TableOptions, facts: TableFacts) -> Dataset:
-    """A device's own table, every row for training, in the numbers of the run's.
-
-    Args:
-        path: the file.
-        options: names the target.
-        facts: how the run's columns became numbers.
-    """
-    path = path.expanduser()
-    target_words = {options.target} if facts.has_word_labels else set()
-    columns = read_columns(path, facts.word_columns | target_words)
-    return encode_own_table(columns, options, facts, path)
-
-
-def encode_own_table(
-    columns: dict[str, Column], options: TableOptions, facts: TableFacts, path: Path
+def _encode_own_table(
+    columns: Columns, options: TableOptions, facts: TableFacts, path: Path
 ) -> Dataset:
-    """A device's own table that was read, as `load_own_table` has it.
-
-    Args:
-        columns: the columns by name.
-        options: names the target.
-        facts: how the run's columns became numbers.
-        path: what errors call it.
-    """
+    """A device's own table, every row for training, in the numbers of the run's."""
+    names = [code.name for code in facts.columns]
     problems = [
         f"--data: {path} has no column {plain(name, 100)!r}, as the run has; it has "
         f"{plain(', '.join(columns), 500)}"
-        for name in (*(code.name for code in facts.columns), options.target)
+        for name in (*names, options.target)
         if name not in columns
     ]
     if problems:
         raise ConfigError(problems[:10])
-    names, every_row = [code.name for code in facts.columns], np.arange(_length(columns))
+    every_row = np.arange(_length(columns))
     rows = TableRows(columns, every_row, every_row)
     columns = _without_missing(rows, names, options, path, facts).columns
     inputs = torch.from_numpy(encode_columns(columns, facts.columns, path))
@@ -180,16 +185,7 @@ def _own_targets(
     return np.array([number[entry] for entry in entries], dtype=np.int64)
 
 
-def _read_rows(path: Path, options: TableOptions) -> TableRows:
-    words = [] if options.client is None else [options.client]  # 1 and 01 are two clients
-    columns = read_columns(path, words)
-    if options.test_path is None:
-        return draw_test_rows(columns, options.test_share, path)
-    other = Path(options.test_path).expanduser()
-    return join_tables(columns, read_columns(other, words), path, other)
-
-
-def draw_test_rows(columns: dict[str, Column], share: float, path: Path) -> TableRows:
+def _draw_test_rows(columns: Columns, share: float, path: Path) -> TableRows:
     """A table of which some rows, drawn once, are for testing."""
     total = _length(columns)
     order = generator(0, "table").permutation(total)
@@ -199,9 +195,7 @@ def draw_test_rows(columns: dict[str, Column], share: float, path: Path) -> Tabl
     return TableRows(columns, np.sort(order[count:]), np.sort(order[:count]))
 
 
-def join_tables(
-    columns: dict[str, Column], second: dict[str, Column], path: Path, other: Path
-) -> TableRows:
+def _join_tables(columns: Columns, path: Path, second: Columns, other: Path) -> TableRows:
     """A table, and another one for testing."""
     total = _length(columns)
     if missing := columns.keys() - second.keys():
@@ -211,20 +205,20 @@ def join_tables(
     return TableRows(both, np.arange(total), np.arange(total, total + more))
 
 
-def _check_names(path: Path, columns: dict[str, Column], options: TableOptions) -> None:
-    wishes = {"target": [options.target], "columns": options.columns or [],
-              "client": [options.client] if options.client else []}  # fmt: skip
+def _check_names(path: Path, columns: Columns, options: TableOptions) -> None:
+    wishes = [("target", options.target), *(("columns", name) for name in options.columns or ())]
+    if options.client:
+        wishes.append(("client", options.client))
     problems = [
         f"data.{key}: {path} has no column {name!r}; it has {', '.join(columns)}"
-        for key, names in wishes.items()
-        for name in names
+        for key, name in wishes
         if name not in columns
     ]
     if problems:
         raise ConfigError(problems)
 
 
-def _length(columns: dict[str, Column]) -> int:
+def _length(columns: Columns) -> int:
     """How many rows there are."""
     return len(next(iter(columns.values())).values)
 
@@ -238,12 +232,7 @@ def _without_missing(
 ) -> TableRows:
     """The table, if all its missing cells can be filled; or without the rows that have any.
 
-    Args:
-        rows: the table.
-        names: the columns that the target is told from.
-        options: name target and clients, and what stands for missing cells.
-        path: what errors call it.
-        facts: of the run, whose statistics fill a device's table; None: its own do.
+    Missing cells of a device's table are filled by the statistics of the run.
     """
     needed = [options.target]
     if options.client is not None and facts is None:
