@@ -328,7 +328,7 @@ def natural(targets: Tensor | None = None) -> Dataset:
     data = tiny_images(240)
     names = ["ann", "bob", "cid"] * len(data.train.y)
     test_names = (["ann", "bob", "dan", "bob"] * len(data.test.y))[: len(data.test.y)]
-    owners, _ = owners_of(names[: len(data.train.y)], test_names)
+    owners = owners_of(names[: len(data.train.y)], test_names)
     if targets is not None:
         x, test_x = data.train.x.float(), data.test.x.float()
         data = dataset((x, x.flatten(1)[:, :1]), (test_x, test_x.flatten(1)[:, :1]))

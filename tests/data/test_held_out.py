@@ -44,7 +44,7 @@ def test_the_parts_share_nothing_and_lose_nothing_and_follow_from_the_seed() -> 
 def test_natural_clients_each_keep_theirs_and_somebody_with_one_example_trains_on_it() -> None:
     names = ["a"] * 10 + ["b"] * 5 + ["c"]
     x, y = torch.arange(16.0).reshape(-1, 1), torch.zeros(16, 1)
-    owners, _ = owners_of(names)
+    owners = owners_of(names)
     data = hold_out(Dataset(Examples(x, y), Examples(x, y), None, owners=owners), 0.2, seed=3)
     assert data.owners is not None
     assert data.owners.names == ("a", "b", "c")

@@ -23,7 +23,7 @@ from submodel.data.sources.shakespeare import (
     speeches_by_role,
 )
 from submodel.errors import DataError
-from tests.support.text import inputs_of
+from tests.support.text import check_owners, inputs_of
 
 IN_CAPITALS = """\
 KING JOHN
@@ -164,7 +164,7 @@ def test_every_role_with_enough_to_say_is_a_client(
     assert len(data.owners) == 37
     assert data.owners.names[6] == "HAMLET: HERO"
     assert "shakespeare: 37 of 74 clients are left out" in caplog.text
-    data.owners.check(len(data.train))
+    check_owners(data.owners, len(data.train))
     data = load(path=archive, least=0, tokens="characters", length=20)
     assert data.owners is not None
     assert len(data.owners) == 74

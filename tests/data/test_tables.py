@@ -18,6 +18,7 @@ from submodel.data.sources import Encoding, SourceContext
 from submodel.data.sources.table import Table, TableOptions
 from submodel.errors import SubmodelError
 from tests.pins import errors
+from tests.support.text import check_owners
 
 ROWS = [
     f"{n},{'red' if n % 3 else 'blue'},{('ann', 'bob', 'cy')[n % 3]},{n * 0.5}" for n in range(40)
@@ -211,12 +212,12 @@ def test_what_is_no_table_is_said(tmp_path: Path) -> None:
 @given(st.lists(st.sampled_from("abcdef"), min_size=1), st.lists(st.sampled_from("abcdefg")))
 @settings(deadline=None)
 def test_owners_have_just_what_is_theirs(train: list[str], test: list[str]) -> None:
-    owners, has_owner = owners_of(train, test)
-    owners.check(len(train))
+    owners = owners_of(train, test)
+    assert owners.test is not None
+    check_owners(owners, len(train))
     positions = [owners.positions(client) for client in range(len(owners))]
     assert sorted(np.concatenate(positions).tolist()) == list(range(len(train)))
     for client, name in enumerate(owners.names):
         assert {train[place] for place in positions[client]} == {name}
-        assert {test[place] for place in owners.test_positions(client)} <= {name}
-    assert has_owner is not None
-    assert has_owner.tolist() == [name in train for name in test]
+        assert {test[place] for place in np.flatnonzero(owners.test == client)} <= {name}
+    assert (owners.test >= 0).tolist() == [name in train for name in test]

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from submodel.data import Dataset, Examples, load_dataset
+from submodel.data.facts import Owners
 from submodel.data.parts import NO_TARGET
 from submodel.data.text.tokens import read_tokens
 
@@ -44,3 +45,9 @@ def folder_of(path: Path, texts: dict[str, str]) -> Path:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(text, encoding="utf-8")
     return path
+
+
+def check_owners(owners: Owners, total: int) -> None:
+    """Everyone has something, and everything is somebody's."""
+    assert len(owners.train) == total
+    assert sorted(set(owners.train.tolist())) == list(range(len(owners)))

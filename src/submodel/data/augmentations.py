@@ -38,9 +38,8 @@ class AugmentContext:
         """The black pixel, for augmentations that need images."""
         if len(self.inputs) != 3:
             raise ConfigError(
-                [f"data.augment: {name!r} needs images (channels, rows, columns), not "
-                 f"{self.inputs}"]
-            )  # fmt: skip
+                f"data.augment: {name!r} needs images (channels, rows, columns), not {self.inputs}"
+            )
         return self.black
 
 
@@ -67,10 +66,8 @@ class Augmentations:
             after = augmentation(examples, draws)
             if after.shape != examples.shape or after.dtype != examples.dtype:
                 raise ConfigError(
-                    [
-                        f"data.augment: {augmentation!r} makes {after.dtype} of shape "
-                        f"{tuple(after.shape)} of {examples.dtype} of shape {tuple(examples.shape)}"
-                    ]
+                    f"data.augment: {augmentation!r} makes {after.dtype} of shape "
+                    f"{tuple(after.shape)} of {examples.dtype} of shape {tuple(examples.shape)}"
                 )
             examples = after
         return examples

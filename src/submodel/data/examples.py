@@ -172,7 +172,7 @@ def choose_balanced(labels: NDArray[np.int64], count: int | None, key: str) -> N
     if count is None:
         return np.arange(len(labels))
     if count > len(labels):
-        raise ConfigError([f"{key}: {count:,} is more than the {len(labels):,} that there are"])
+        raise ConfigError(f"{key}: {count:,} is more than the {len(labels):,} that there are")
     turn = np.empty(len(labels), dtype=np.int64)  # an example's place in the queue of its class
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
@@ -237,10 +237,8 @@ def hold_out(data: Dataset, share: float | None, seed: int) -> Dataset:
         is_out[generator(seed, "held-out", stratum).permutation(places)[:count]] = True
     if not is_out.any():
         raise ConfigError(
-            [
-                f"data.held_out: {share:g} of {len(data.train):,} training examples is less than "
-                "one of any class or client: hold out more, or nothing"
-            ]
+            f"data.held_out: {share:g} of {len(data.train):,} training examples is less than "
+            "one of any class or client: hold out more, or nothing"
         )
     rest = np.flatnonzero(~is_out)
     return replace(

@@ -10,22 +10,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from submodel.errors import DataError
-
 
 @dataclass(frozen=True)
 class Owners:
-    """Who has every example: a role of a play, a file, a value of a column.
+    """Who has every example: a role of a play, a file, a value of a column."""
 
-    Args:
-        names: of the clients, by number.
-        train: the number of the client that has each training example.
-        test: likewise of the test part; None: test examples are nobody's.
-    """
-
-    names: tuple[str, ...]
-    train: NDArray[np.int64]
-    test: NDArray[np.int64] | None = None
+    names: tuple[str, ...]  # of the clients, by number
+    train: NDArray[np.int64]  # the number of the client that has each training example
+    test: NDArray[np.int64] | None = None  # None: test examples are nobody's
 
     def __len__(self) -> int:
         return len(self.names)
@@ -40,12 +32,6 @@ class Owners:
         """The places of a client's training examples, ascending."""
         return self._by_client[client]
 
-    def test_positions(self, client: int) -> NDArray[np.int64]:
-        """The places of a client's test examples, ascending; none where they are nobody's."""
-        if self.test is None:
-            return np.zeros(0, dtype=np.int64)
-        return np.flatnonzero(self.test == client)
-
     def of_part(self, train: NDArray[np.int64] | None, test: NDArray[np.int64] | None) -> Owners:
         """The owners of some of the examples; clients who have none of them are left out."""
         numbers = self.train if train is None else self.train[train]
@@ -57,51 +43,32 @@ class Owners:
             of_test = place[of_test]  # the last place is of -1, nobody
         return Owners(tuple(self.names[n] for n in names), train_numbers.astype(np.int64), of_test)
 
-    def check(self, total: int) -> None:
-        """Raise unless everyone has something, and everything is somebody's."""
-        if len(self.train) != total:
-            raise DataError(f"owners of {len(self.train)} examples, but there are {total}")
-        counts = np.bincount(self.train, minlength=len(self.names))
-        if len(counts) > len(self.names):
-            raise DataError(f"an example of client {len(counts) - 1}, but there is no such client")
-        if (empty := np.flatnonzero(counts == 0)).size:
-            raise DataError(f"client {self.names[empty[0]]!r} has no training examples")
 
-
-def owners_of(
-    train: Sequence[str], test: Sequence[str] | None = None
-) -> tuple[Owners, NDArray[np.bool_] | None]:
+def owners_of(train: Sequence[str], test: Sequence[str] | None = None) -> Owners:
     """Owners from the name beside every example; clients are numbered in the order of names.
 
-    Returns them, and which test examples are of somebody who trains (None: no test names): others
-    belong to nobody and have the owner -1.
+    Test examples of somebody who does not train belong to nobody and have the owner -1.
 
-    >>> owners, _ = owners_of(["b", "a", "b"])
-    >>> owners.names, owners.train.tolist()
-    (('a', 'b'), [1, 0, 1])
+    >>> owners = owners_of(["b", "a", "b"], ["a", "c"])
+    >>> owners.names, owners.train.tolist(), owners.test.tolist()
+    (('a', 'b'), [1, 0, 1], [0, -1])
     """
     names, numbers = np.unique(np.asarray(train, dtype=str), return_inverse=True)
     place = {name: number for number, name in enumerate(names.tolist())}
     train_numbers = numbers.astype(np.int64).reshape(-1)
-    if test is None:
-        return Owners(tuple(names.tolist()), train_numbers), None
-    test_numbers = np.array([place.get(name, -1) for name in test], dtype=np.int64)
-    return Owners(tuple(names.tolist()), train_numbers, test_numbers), test_numbers >= 0
+    test_numbers = (
+        None if test is None else np.array([place.get(name, -1) for name in test], dtype=np.int64)
+    )
+    return Owners(tuple(place), train_numbers, test_numbers)
 
 
 @dataclass(frozen=True)
 class TextFacts:
-    """Of the sequences of a dataset.
-
-    Args:
-        vocabulary: how many different tokens there are.
-        bytes_per_token: of the text that the test part's targets stand for, on average.
-        tokens: the tokeniser, as `submodel.data.text.tokens.read_tokens` reads it.
-    """
+    """What is known of data that is text: its tokens, and how many bytes they stand for."""
 
     vocabulary: int
-    bytes_per_token: float
-    tokens: str
+    bytes_per_token: float  # of the text that the test part's targets stand for, on average
+    tokens: str  # the tokeniser, as `submodel.data.text.tokens.read_tokens` reads it
 
 
 Missing = Literal["mean", "category", "drop"] | None
@@ -110,38 +77,23 @@ Missing = Literal["mean", "category", "drop"] | None
 
 @dataclass(frozen=True)
 class ColumnCode:
-    """How a column becomes numbers.
-
-    Args:
-        name: of the column.
-        mean: what is taken from a number.
-        deviation: what that is divided by.
-        words: each a column of 0 and 1; None: the column holds numbers.
-        fill: what these columns hold where the word is missing; empty: 0, or 1 for the word "".
-        marks_missing: whether a further column of 0 and 1 says where a number is missing.
-    """
+    """How a column becomes numbers: less the mean, divided by the deviation."""
 
     name: str
     mean: float = 0.0
     deviation: float = 1.0
-    words: tuple[str, ...] | None = None
-    fill: tuple[float, ...] = ()
-    marks_missing: bool = False
+    words: tuple[str, ...] | None = None  # each a column of 0 and 1; None: it holds numbers
+    fill: tuple[float, ...] = ()  # these columns without a word; empty: 0, or 1 for the word ""
+    marks_missing: bool = False  # whether one more column says where a number is missing
 
 
 @dataclass(frozen=True)
 class TableFacts:
-    """Of the columns of a table.
+    """What is known of data that is a table: how its columns became numbers."""
 
-    Args:
-        columns: those that the target is told from, in their order.
-        labels: the entries of the target that are classes, by number; None: it holds numbers.
-        target: how a target of numbers was standardised; None: it was not.
-    """
-
-    columns: tuple[ColumnCode, ...]
-    labels: tuple[str, ...] | tuple[float, ...] | None = None
-    target: ColumnCode | None = None
+    columns: tuple[ColumnCode, ...]  # those that the target is told from, in their order
+    labels: tuple[str, ...] | tuple[float, ...] | None = None  # classes by number, if they are
+    target: ColumnCode | None = None  # how a target of numbers was standardised, if it was
 
     @property
     def has_word_labels(self) -> bool:

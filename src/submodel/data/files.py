@@ -268,7 +268,7 @@ def check_encoding(encoding: str) -> None:
         b"".decode(encoding)
     except (LookupError, ValueError):
         raise ConfigError(
-            [f"data.encoding: {encoding!r} is not an encoding of text, as 'utf-8' is"]
+            f"data.encoding: {encoding!r} is not an encoding of text, as 'utf-8' is"
         ) from None
 
 

@@ -66,9 +66,6 @@ class PartitionContext:
     def label_problems(self, partition: str) -> list[str]:
         """Why a partition by labels is not defined here; empty if it is.
 
-        Args:
-            partition: its name.
-
         >>> PartitionContext(None, 60, 6, 0, "float32 of shape (60, 1)").label_problems("dirichlet")
         ["data.partition: 'dirichlet' needs class labels, and the targets are float32 of shape \
 (60, 1); use 'iid'"]
@@ -77,16 +74,6 @@ class PartitionContext:
             return []
         targets = f", and the targets are {self.targets}" if self.targets else ""
         return [f"data.partition: {partition!r} needs class labels{targets}; use 'iid'"]
-
-    def require_labels(self, partition: str) -> NDArray[np.int64]:
-        """The labels, for partitions that go by them.
-
-        Args:
-            partition: its name, for the error where there are none.
-        """
-        if self.labels is None:
-            raise ConfigError(self.label_problems(partition))
-        return self.labels
 
 
 _MOST_SAID = 5
@@ -102,7 +89,7 @@ class ClientLists:
     def configured(cls, options: object, context: object) -> NoReturn:  # noqa: ARG003
         """Not from a configuration, in which "own" stands for it."""
         raise ConfigError(
-            ["data.partition: 'own' stands for what submodel.train(clients=...) is given in Python"]
+            "data.partition: 'own' stands for what submodel.train(clients=...) is given in Python"
         )
 
     def size(self, client: int) -> int:
@@ -123,9 +110,9 @@ def parse_lists(clients: object, examples: int) -> ClientLists:
     array([0, 2])
     """
     if not isinstance(clients, Sequence | np.ndarray) or isinstance(clients, str):
-        raise ConfigError([f"clients: a {type(clients).__name__} is not a list of index arrays"])
+        raise ConfigError(f"clients: a {type(clients).__name__} is not a list of index arrays")
     if not len(clients):
-        raise ConfigError(["clients: the list is empty; give the examples of each client"])
+        raise ConfigError("clients: the list is empty; give the examples of each client")
     problems, lists = [], []
     for number, positions in enumerate(clients):
         try:
@@ -228,10 +215,8 @@ class Iid:
             return Draws(context.labels, total, options.examples_per_client, None, seed)
         if clients > total:
             raise ConfigError(
-                [
-                    f"clients.count: {clients} clients cannot share {total} examples, some would "
-                    "have none; set data.examples_per_client to let clients share examples"
-                ]
+                f"clients.count: {clients} clients cannot share {total} examples, some would "
+                "have none; set data.examples_per_client to let clients share examples"
             )
         return cls(total, clients, seed)
 
@@ -303,7 +288,8 @@ class ByLabel:
     @classmethod
     def configured(cls, options: Options, context: PartitionContext) -> Partition:
         """Shards of labels; raises `ConfigError` where a client would have no examples."""
-        labels = context.require_labels("labels")
+        labels = context.labels
+        assert labels is not None  # which `problems` says
         counts, examples_per_client = np.bincount(labels), options.examples_per_client
         each = options.labels_per_client or min(DEFAULT_LABELS, len(counts))
         check_label_counts(counts, context.clients, each, examples_per_client)
@@ -341,11 +327,9 @@ def check_label_counts(
     """Raise where somebody would have no examples, ``counts`` being those of every label."""
     if labels_per_client > len(counts):
         raise ConfigError(
-            [
-                f"data.labels_per_client: {labels_per_client} is more than "
-                f"the {len(counts)} classes; set it to {len(counts)} or less, or "
-                "data.partition = 'iid'"
-            ]
+            f"data.labels_per_client: {labels_per_client} is more than "
+            f"the {len(counts)} classes; set it to {len(counts)} or less, or "
+            "data.partition = 'iid'"
         )
     missing = np.flatnonzero(counts == 0)
     alone = examples_per_client is None or missing.size >= labels_per_client
@@ -353,26 +337,20 @@ def check_label_counts(
         first_missing = ", ".join(map(str, missing[:5])) + (", ..." if missing.size > 5 else "")
         begin = "; if labels begin at 1, give y - 1" if 0 in missing else ""
         raise ConfigError(
-            [
-                f"data.partition: 'labels' needs examples of every label from 0 to "
-                f"{len(counts) - 1}, and there are none of {first_missing}{begin}; or use 'iid'"
-            ]
+            f"data.partition: 'labels' needs examples of every label from 0 to "
+            f"{len(counts) - 1}, and there are none of {first_missing}{begin}; or use 'iid'"
         )
     smallest, holders = int(counts.min()), -(-clients * labels_per_client // len(counts))
     if examples_per_client is None and not 1 <= holders <= smallest:
         raise ConfigError(
-            [
-                f"clients.count: {clients} clients with {labels_per_client} labels each leave "
-                f"some without examples (the rarest label has {smallest}); "
-                "set data.examples_per_client to let clients share examples"
-            ]
+            f"clients.count: {clients} clients with {labels_per_client} labels each leave "
+            f"some without examples (the rarest label has {smallest}); "
+            "set data.examples_per_client to let clients share examples"
         )
     if examples_per_client is not None and examples_per_client < labels_per_client:
         raise ConfigError(
-            [
-                f"data.examples_per_client: {examples_per_client} examples cannot show "
-                f"{labels_per_client} labels"
-            ]
+            f"data.examples_per_client: {examples_per_client} examples cannot show "
+            f"{labels_per_client} labels"
         )
 
 
@@ -409,16 +387,14 @@ class Dirichlet:
     @classmethod
     def configured(cls, options: Options, context: PartitionContext) -> Self:
         """Proportions of every label."""
-        labels = context.require_labels("dirichlet")
-        return cls(labels, context.clients, options.alpha, context.seed)
+        assert context.labels is not None  # which `problems` says
+        return cls(context.labels, context.clients, options.alpha, context.seed)
 
     def __post_init__(self) -> None:
         if self.clients > len(self.labels):
             raise ConfigError(
-                [
-                    f"clients.count: {self.clients} clients cannot share {len(self.labels)} "
-                    "examples, some would have none"
-                ]
+                f"clients.count: {self.clients} clients cannot share {len(self.labels)} "
+                "examples, some would have none"
             )
 
     @cached_property
@@ -474,14 +450,12 @@ class Natural:
         """Everyone whom the data names."""
         if context.owners is None:
             raise ConfigError(
-                ["data.partition: 'natural' needs data that says whose examples are whose"]
+                "data.partition: 'natural' needs data that says whose examples are whose"
             )
         if context.clients != len(context.owners):
             raise ConfigError(
-                [
-                    f"clients.count: {context.clients} given, but the data is of "
-                    f"{len(context.owners)} clients; leave it out"
-                ]
+                f"clients.count: {context.clients} given, but the data is of "
+                f"{len(context.owners)} clients; leave it out"
             )
         return cls(context.owners)
 
@@ -525,7 +499,7 @@ class PartitionOfData:
             return ByLabel.configured(keys, context)
         if options.labels_per_client is not None:
             raise ConfigError(
-                ["data.labels_per_client: the targets are no class labels; leave it out"]
+                "data.labels_per_client: the targets are no class labels; leave it out"
             )
         return Iid.configured(Iid.Options(examples_per_client=each), context)
 
@@ -549,9 +523,10 @@ class Flower:
     @classmethod
     def configured(cls, options: Options, context: PartitionContext) -> ClientLists:
         """Whatever the partitioner makes, if every client has examples."""
-        labels = context.require_labels("flwr")
+        assert context.labels is not None  # which `problems` says
+        keys = options.partitioner_options
         return flower_partition(
-            labels, context.clients, options.partitioner, options.partitioner_options, context.seed
+            context.labels, context.clients, options.partitioner, keys, context.seed
         )
 
 
@@ -565,30 +540,25 @@ def flower_partition(
     that its parts can be traced back to positions.
     """
     partitioner = _make(name, options, clients, seed)
+    import datasets
+
+    rows = {"label": labels.tolist(), "row": list(range(len(labels)))}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what they warn of is checked below, and refused
-            parts = _parts(partitioner, labels)
+            partitioner.dataset = datasets.Dataset.from_dict(rows)
+            parts = [
+                np.sort(np.asarray(partitioner.load_partition(part)["row"], dtype=np.int64))
+                for part in range(int(partitioner.num_partitions))
+            ]
     except Exception as error:  # a partitioner raises what it likes; its words say what is wrong
-        raise ConfigError([f"data.partitioner: {name}: {error}"]) from None
+        raise ConfigError(f"data.partitioner: {name}: {error}") from None
     if len(parts) != clients:
         raise ConfigError(
-            [f"clients.count: {clients}, but {name} makes {len(parts)} parts of these options"]
+            f"clients.count: {clients}, but {name} makes {len(parts)} parts of these options"
         )
     check_parts(parts, len(labels), name)
     return ClientLists(tuple(parts))
-
-
-def _parts(partitioner: Any, labels: NDArray[np.int64]) -> list[Positions]:
-    import datasets
-
-    partitioner.dataset = datasets.Dataset.from_dict(
-        {"label": labels.tolist(), "row": list(range(len(labels)))}
-    )
-    return [
-        np.sort(np.asarray(partitioner.load_partition(part)["row"], dtype=np.int64))
-        for part in range(int(partitioner.num_partitions))
-    ]
 
 
 def _make(name: str, options: Mapping[str, Any], clients: int, seed: int) -> Any:
@@ -596,10 +566,8 @@ def _make(name: str, options: Mapping[str, Any], clients: int, seed: int) -> Any
         from flwr_datasets import partitioner as partitioners
     except ImportError:
         raise ConfigError(
-            [
-                "data.partition: 'flwr' needs the package 'flwr-datasets': "
-                "pip install 'submodel[partitioners]'"
-            ]
+            "data.partition: 'flwr' needs the package 'flwr-datasets': "
+            "pip install 'submodel[partitioners]'"
         ) from None
     names = sorted(
         class_name
@@ -607,7 +575,7 @@ def _make(name: str, options: Mapping[str, Any], clients: int, seed: int) -> Any
         if class_name.endswith("Partitioner") and class_name != "Partitioner"
     )
     if name not in names:
-        raise ConfigError([f"data.partitioner: {name!r} is not one of {', '.join(names)}"])
+        raise ConfigError(f"data.partitioner: {name!r} is not one of {', '.join(names)}")
     kind = getattr(partitioners, name)
     defaults = {"num_partitions": clients, "partition_by": "label", "seed": seed}
     parameters = inspect.signature(kind).parameters
@@ -615,7 +583,7 @@ def _make(name: str, options: Mapping[str, Any], clients: int, seed: int) -> Any
     try:
         return kind(**arguments)
     except (TypeError, ValueError, AttributeError) as error:
-        raise ConfigError([f"data.partitioner_options: {name}: {error}"]) from None
+        raise ConfigError(f"data.partitioner_options: {name}: {error}") from None
 
 
 def check_parts(parts: list[Positions], total: int, name: str) -> None:

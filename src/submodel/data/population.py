@@ -132,15 +132,10 @@ _MOST_VALIDATORS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class AblePopulation(Population):
-    """Clients who can hold a capacity, all with that capacity; some of them only try models.
+    """Clients who can hold a capacity, all with that capacity; some of them only try models."""
 
-    Args:
-        whole: the clients of the run, each with a capacity of its own.
-        validators: the clients who keep out of training.
-    """
-
-    whole: Population
-    validators: Sequence[int] = ()
+    whole: Population  # the clients of the run, each with a capacity of its own
+    validators: Sequence[int] = ()  # the clients who keep out of training
 
     def sample(self, round_: int, present: Collection[int] | None = None) -> list[int]:
         """The clients of a round, ascending: able ones of its group, or of all if it has none."""

@@ -312,7 +312,7 @@ def _jsonl_rows(path: Path, encoding: str, columns: Set[object]) -> Rows:  # noq
 
 def _parquet_rows(path: Path, encoding: str, columns: Set[object]) -> Rows:
     if encoding != "utf-8":
-        raise ConfigError([f"data.encoding: {path} says itself how its text is written; leave it"])
+        raise ConfigError(f"data.encoding: {path} says itself how its text is written; leave it")
     with needs_extra("hub", "a .parquet file"):
         from pyarrow import parquet
     with parquet.ParquetFile(path) as table:

@@ -14,7 +14,7 @@ from submodel.errors import ConfigError, DataError
 from submodel.prepare.parts import load_data
 from submodel.tasks.loss import NO_LABEL
 from tests.pins import errors
-from tests.support.text import folder_of, inputs_of, load_text, text_of
+from tests.support.text import check_owners, folder_of, inputs_of, load_text, text_of
 
 LINES = "".join(f"{number}: the quick brown fox\n" for number in range(100))
 
@@ -58,7 +58,7 @@ def test_every_file_of_a_folder_is_a_client(tmp_path: Path) -> None:
     data = load_text(path, length=16)
     assert data.owners is not None
     assert data.owners.names == ("alice.md", "bob.txt", "more/carol.txt")
-    data.owners.check(len(data.train))
+    check_owners(data.owners, len(data.train))
     for number, name in enumerate(data.owners.names):
         text = texts[name]
         end = len(text) - round(len(text) / 10)
@@ -102,7 +102,7 @@ def test_fewer_examples_are_of_the_same_clients(tmp_path: Path) -> None:
     assert part.owners.test is not None
     assert (len(part.train), len(part.test)) == (20, 5)
     assert len(part.owners.test) == 5
-    part.owners.check(20)
+    check_owners(part.owners, 20)
     rows = {
         (whole.owners.names[owner], tuple(x))
         for owner, x in zip(whole.owners.train, inputs_of(whole.train).tolist(), strict=True)

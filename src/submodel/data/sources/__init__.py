@@ -16,19 +16,12 @@ from submodel.errors import ConfigError
 
 @dataclass(frozen=True)
 class Encoding:
-    """How the data of a run became numbers, for data of others that is to become the same ones.
+    """How the data of a run became numbers, for data of others that is to become the same ones."""
 
-    Args:
-        mean: of every channel of images, where they are.
-        deviation: likewise.
-        tokens: the tokeniser of text, as `submodel.data.text.tokens.read_tokens` reads it.
-        table: how columns became numbers.
-    """
-
-    mean: tuple[float, ...] = ()
+    mean: tuple[float, ...] = ()  # of every channel of images, where they are
     deviation: tuple[float, ...] = ()
-    tokens: str | None = None
-    table: TableFacts | None = None
+    tokens: str | None = None  # the tokeniser, as `submodel.data.text.tokens.read_tokens` reads it
+    table: TableFacts | None = None  # how columns became numbers
 
 
 @dataclass(frozen=True)
@@ -73,7 +66,7 @@ class OwnDataset:
     def configured(cls, options: object, context: object) -> NoReturn:  # noqa: ARG003
         """Not from a configuration."""
         raise ConfigError(
-            ["data.name: 'own' stands for what submodel.train(model, data) is given in Python"]
+            "data.name: 'own' stands for what submodel.train(model, data) is given in Python"
         )
 
 

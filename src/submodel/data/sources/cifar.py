@@ -364,9 +364,9 @@ def load_cifar(
     """
     kind = spec.default_label if label is None else label
     if kind not in spec.labels:
-        raise ConfigError([f"data.label: {label!r} is not one of {', '.join(spec.labels)}"])
+        raise ConfigError(f"data.label: {label!r} is not one of {', '.join(spec.labels)}")
     if source not in ("auto", *sources_of(spec)):
-        raise ConfigError([f"data.source: {source!r} has no {spec.title}"])
+        raise ConfigError(f"data.source: {source!r} has no {spec.title}")
     if path is not None:
         path = path.expanduser()
         is_hub_folder = (path / "dataset_dict.json").is_file()

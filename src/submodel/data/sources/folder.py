@@ -36,7 +36,7 @@ def read_folder(path: Path, size: int | None = None, test_share: float | None = 
     if any(part.is_dir() for part in parts):
         if test_share is not None:
             raise ConfigError(
-                [f"data.test_share: {path} has the folders train and test; leave it out"]
+                f"data.test_share: {path} has the folders train and test; leave it out"
             )
         files = [_labelled_files(part, classes_in(parts[0])) for part in parts]
         if unknown := sorted(set(classes_in(parts[1])) - set(classes_in(parts[0]))):

@@ -49,15 +49,13 @@ def content_of(options: Any, features: Mapping[str, Any], where: str) -> Content
     if any(isinstance(kind, _package().Image) for kind in features.values()):
         return "images"
     if options.target is not None and options.column is not None:
-        raise ConfigError(["data.target: is of a table, and data.column of text; leave one out"])
+        raise ConfigError("data.target: is of a table, and data.column of text; leave one out")
     if options.target is not None:
         return "table"
     if options.column is None:
         raise ConfigError(
-            [
-                f"data.column: {where} has no images among its columns {', '.join(features)}; "
-                "set data.column to that of texts, or data.target to what is to be told"
-            ]
+            f"data.column: {where} has no images among its columns {', '.join(features)}; "
+            "set data.column to that of texts, or data.target to what is to be told"
         )
     return "text"
 
@@ -121,7 +119,7 @@ def _test_share(test: Any | None, options: Any, default: float, where: str) -> f
     if test is None:
         return default if options.test_share is None else float(options.test_share)
     if options.test_share is not None:
-        raise ConfigError([f"data.test_share: {where} has a test split; leave it out"])
+        raise ConfigError(f"data.test_share: {where} has a test split; leave it out")
     return None
 
 
@@ -161,7 +159,7 @@ def _package() -> Any:
         import datasets
     except ImportError:
         raise ConfigError(
-            ["data.source: the hub needs the package 'datasets': pip install 'submodel[hub]'"]
+            "data.source: the hub needs the package 'datasets': pip install 'submodel[hub]'"
         ) from None
     return datasets
 
@@ -230,7 +228,7 @@ def _label_column(datasets: Any, features: Mapping[str, Any], label: str | None,
     labels = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     if label is not None:
         if label not in features:
-            raise ConfigError([f"data.label: {label!r} is not one of {', '.join(features)}"])
+            raise ConfigError(f"data.label: {label!r} is not one of {', '.join(features)}")
         return label
     for name in _LABEL_COLUMNS:
         if name in features:
@@ -241,7 +239,7 @@ def _label_column(datasets: Any, features: Mapping[str, Any], label: str | None,
             "set data.label if one of them is the class"
         )
     if len(labels) > 1:
-        raise ConfigError([f"data.label: {where} has several; set one of {', '.join(labels)}"])
+        raise ConfigError(f"data.label: {where} has several; set one of {', '.join(labels)}")
     return labels[0]
 
 

@@ -85,10 +85,8 @@ def table_facts(context: SourceContext) -> TableFacts | None:
         return None
     if context.encoding.table is None:
         raise ConfigError(
-            [
-                "--data: the run's own data is no table, so nobody knows how the columns of "
-                f"{context.argument} become numbers; give arrays, .npz or .safetensors"
-            ]
+            "--data: the run's own data is no table, so nobody knows how the columns of "
+            f"{context.argument} become numbers; give arrays, .npz or .safetensors"
         )
     return context.encoding.table
 
@@ -132,7 +130,7 @@ def encode_table(
         if name not in (options.target, options.client)
     ]
     if not names:
-        raise ConfigError(["data.columns: no column is left to tell the target from"])
+        raise ConfigError("data.columns: no column is left to tell the target from")
     rows = _without_missing(rows, names, options, path)
     features = {name: rows.columns[name] for name in names}
     codes = code_columns(features, rows.train, path, options.missing)
@@ -300,14 +298,14 @@ def _targets(
         as_labels = column.words or (column.whole and column.distinct <= min(_MOST_CLASSES, 20))
     if not as_labels:
         if column.words:
-            raise ConfigError([f"data.kind: column {options.target!r} holds words, not numbers"])
+            raise ConfigError(f"data.kind: column {options.target!r} holds words, not numbers")
         code = None
         if options.standardise is not False:
             (code,) = code_columns({options.target: column}, rows.train, path)
         column.check_finite(options.target, path)
         return _numbers(column, code), None, code
     if options.standardise is not None:
-        raise ConfigError([f"data.standardise: column {options.target!r} holds labels"])
+        raise ConfigError(f"data.standardise: column {options.target!r} holds labels")
     column.check_finite(options.target, path)
     names, labels = np.unique(column.values, return_inverse=True)
     if len(names) > _MOST_CLASSES:
@@ -326,8 +324,7 @@ def _owners(rows: TableRows, options: TableOptions) -> Owners | None:
         return None
     column = rows.columns[options.client]
     names = column.values.astype(str)
-    owners, _ = owners_of(names[rows.train].tolist(), names[rows.test].tolist())
-    return owners
+    return owners_of(names[rows.train].tolist(), names[rows.test].tolist())
 
 
 def _take(array: NDArray[np.generic], rows: NDArray[np.int64]) -> Tensor:

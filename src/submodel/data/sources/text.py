@@ -69,7 +69,7 @@ def _check_columns(path: Path, options: Text.Options) -> None:
     """Columns for tables, and only for them."""
     if _is_table(path):
         if options.column is None:
-            raise ConfigError([f"data.column: which column of {path} holds the texts?"])
+            raise ConfigError(f"data.column: which column of {path} holds the texts?")
         return
     problems = [
         f"data.{key}: goes with {', '.join(TABLES)} files; {path} is none"

@@ -74,21 +74,13 @@ class TextOptions(Section):
 
 @dataclass(frozen=True)
 class TextPlan:
-    """A text that is to be read.
+    """A text that is to be read."""
 
-    Args:
-        files: all that it is made of; others are read anew.
-        read: the streams of the text, and those for testing where these are others.
-        keys: of the options, all that shape the result but for the tokeniser's own.
-        where: what errors call it.
-        identity: what else tells it from others, where files do not.
-    """
-
-    files: tuple[Path, ...]
-    read: Callable[[], tuple[Streams, Streams | None]]
-    keys: tuple[str, ...]
-    where: str
-    identity: str = ""
+    files: tuple[Path, ...]  # all that it is made of; others are read anew
+    read: Callable[[], tuple[Streams, Streams | None]]  # streams, and others that are for testing
+    keys: tuple[str, ...]  # of the options, all that shape the result but the tokeniser's own
+    where: str  # what errors call it
+    identity: str = ""  # what else tells it from others, where files do not
 
 
 class TextIndex(BaseModel):
@@ -116,7 +108,7 @@ def build_text(plan: TextPlan, options: Any, encoding: Encoding | None = None) -
         encoding: of the run, where the text is a device's own.
     """
     if encoding is not None and encoding.tokens is None:
-        raise ConfigError([f"--data: {plan.where}: the run's own data is no text, without tokens"])
+        raise ConfigError(f"--data: {plan.where}: the run's own data is no text, without tokens")
     ours = TOKENS.is_ours(options.tokens) and encoding is None
     if ours and (index := read_index(folder := text_folder(text_key(plan, options, None)))):
         return _map_dataset(folder, index, plan)
@@ -165,7 +157,7 @@ def make_tokeniser(
     tokeniser = component.make(options, TokensContext(pieces, component.argument))
     if tokens_of_run is not None and tokeniser.to_json() != tokens_of_run:
         raise ConfigError(
-            [f"--data: {options.tokens!r} makes another tokeniser here than on the server"]
+            f"--data: {options.tokens!r} makes another tokeniser here than on the server"
         )
     return tokeniser
 
@@ -213,14 +205,14 @@ def divide_text(
     longest = max(streams, key=lambda stream: stream.size)
     if options.length > longest.size:
         raise ConfigError(
-            [f"data.length: {options.length:,} tokens, but {longest.where} has {longest.size:,} "
-             "bytes, and no other text is longer"]
-        )  # fmt: skip
+            f"data.length: {options.length:,} tokens, but {longest.where} has {longest.size:,} "
+            "bytes, and no other text is longer"
+        )
     enough = [s for s in streams if s.characters >= max(options.least, 1)]
     if not enough:
         most = max(stream.characters for stream in streams)
         raise ConfigError(
-            [f"data.least: {options.least:,}, but no text has more than {most:,} characters"]
+            f"data.least: {options.least:,}, but no text has more than {most:,} characters"
         )
     names = tuple(stream.owner for stream in enough if stream.owner)
     numbers = {name: number for number, name in enumerate(names)}

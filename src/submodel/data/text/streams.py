@@ -19,21 +19,13 @@ PIECE = 1 << 16
 
 @dataclass(frozen=True)
 class TextStream:
-    """The text of one owner.
+    """The text of one owner."""
 
-    Args:
-        owner: the name of the owner; "" where text is nobody's.
-        where: what errors call it, as the file.
-        pieces: gives the text from its beginning, in pieces, whenever it is called.
-        characters: how many it has.
-        size: how many bytes they are, as UTF-8.
-    """
-
-    owner: str
-    where: str
-    pieces: Callable[[], Iterator[str]]
+    owner: str  # "" where text is nobody's
+    where: str  # what errors call it, as the file
+    pieces: Callable[[], Iterator[str]]  # gives the text from its beginning, in pieces
     characters: int
-    size: int
+    size: int  # in bytes, as UTF-8
 
     def part(self, start: int, stop: int) -> Iterator[str]:
         """The characters from ``start`` up to ``stop``, in pieces."""
@@ -165,7 +157,7 @@ def _read_row(
             continue
         if name not in row:
             raise ConfigError(
-                [f"data.{key}: {where} has no {name!r} in row {number:,}, only {list_names(row)}"]
+                f"data.{key}: {where} has no {name!r} in row {number:,}, only {list_names(row)}"
             )
         if row[name] is None or (isinstance(row[name], float) and math.isnan(row[name])):
             raise DataError(f"{where}: row {number:,}: {name} is empty; leave such rows out")

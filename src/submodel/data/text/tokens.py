@@ -26,13 +26,7 @@ ByteLengths = NDArray[np.int64]
 
 
 class NoTokenError(DataError):
-    """A piece of text that a tokeniser has no token for.
-
-    Args:
-        piece: the characters.
-        position: where they are in the text that was to be encoded.
-        reason: why there is none.
-    """
+    """A piece of text that a tokeniser has no token for, where it is in the text, and why."""
 
     def __init__(self, piece: str, position: int, reason: str) -> None:
         self.piece, self.position, self.reason = piece, position, reason
@@ -67,15 +61,10 @@ class Tokeniser(Protocol):
 
 @dataclass(frozen=True)
 class TokensContext:
-    """What a tokeniser is made from, beside its own keys.
+    """What a tokeniser is made from, beside its own keys."""
 
-    Args:
-        pieces: gives the text of the training part, in pieces, whenever it is called.
-        argument: what follows the colon in the name, as in file:PATH.
-    """
-
-    pieces: Callable[[], Iterable[str]]
-    argument: str = ""
+    pieces: Callable[[], Iterable[str]]  # gives the text of the training part, in pieces
+    argument: str = ""  # what follows the colon in the name, as in file:PATH
 
 
 _JSON = TypeAdapter(dict[str, Any])
@@ -464,5 +453,5 @@ class FileTokens(LibraryTokens):
             tokeniser = cls(read_text(path, _MOST_BYTES))
             _ = tokeniser.vocabulary  # it can be read
         except (UnreadableError, DataError) as error:
-            raise ConfigError([f"data.tokens: {path}: {error}"]) from None
+            raise ConfigError(f"data.tokens: {path}: {error}") from None
         return tokeniser
