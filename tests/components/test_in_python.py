@@ -194,3 +194,8 @@ def test_names_of_the_field_are_refused_with_what_to_use(name: str) -> None:
         assert problem.startswith(f"scheme.name: {name!r} is not one of ")
         assert ADVICE[name] in problem
         assert f"examples/{name}.toml" in problem
+
+
+def test_an_unknown_key_beside_a_class_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match=r"^scheme\.bad: 'tests.*:Prefix' has no such key"):
+        parse({"scheme": {"name": Prefix, "bad": 1}})

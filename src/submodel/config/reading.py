@@ -234,8 +234,11 @@ def _places(name: str, key: str) -> list[str]:
 
 
 def _chosen(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands, or stands by default, under the keys that name components."""
-    return {key: values.get(key, section.model_fields[key].default) for key in section.choices}
+    """The names, given or by default, under the keys that name components."""
+    return {
+        key: kind.named(values.get(key, section.model_fields[key].default))
+        for key, kind in section.choices.items()
+    }
 
 
 def _foreign(section: type[Section], chosen: Mapping[str, Any]) -> dict[str, str]:
