@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from submodel.errors import SubmodelError, plain
+from submodel.errors import plain
 from submodel.experiments import VariantRecord, how_to_read
-from submodel.files import UnreadableError, read_typed
+from submodel.files import read_typed
 from submodel.report import PageStudy, PageTable, finite, shorten
 from submodel_lab.converged.agenda import read_available
 from submodel_lab.converged.candidates import SETTINGS
@@ -55,10 +55,7 @@ def studies(folder: Path) -> list[PageStudy]:
 
 def read_study(path: Path) -> PageStudy:
     """A study by its JSON."""
-    try:
-        content = read_typed(_FILE, path, _LARGEST)
-    except UnreadableError as error:
-        raise SubmodelError(f"{path}: not a study ({error})") from None
+    content = read_typed(_FILE, path, _LARGEST, "not a study")
     headings = list(dict.fromkeys(name for row in content.rows for name in row))
     return PageStudy(
         name=content.study,

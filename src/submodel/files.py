@@ -77,15 +77,21 @@ def parse_typed(kind: TypeAdapter[_T], text: str | bytes) -> _T:
         raise UnreadableError(_first(error)) from None
 
 
-def read_typed(kind: TypeAdapter[_T], path: Path, most: int) -> _T:
+def read_typed(kind: TypeAdapter[_T], path: Path, most: int, otherwise: str = "") -> _T:
     """What a file of JSON says, as typed values.
 
     Args:
         kind: What it has to be.
         path: The file.
         most: It may have at most so many bytes.
+        otherwise: What an unreadable file is said to be, in a `SubmodelError`.
     """
-    return parse_typed(kind, read_text(path, most))
+    try:
+        return parse_typed(kind, read_text(path, most))
+    except UnreadableError as error:
+        if not otherwise:
+            raise
+        raise SubmodelError(f"{path}: {otherwise} ({error})") from None
 
 
 def _first(error: ValidationError) -> str:

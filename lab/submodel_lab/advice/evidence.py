@@ -15,9 +15,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from submodel.errors import SubmodelError
 from submodel.experiments import Judgement, judge
-from submodel.files import UnreadableError, read_typed, write_text
+from submodel.files import read_typed, write_text
 
 _MOST = 2**24  # bytes of it
 
@@ -28,67 +27,40 @@ EVIDENCE_FILE = Path(__file__).with_name("evidence.json")
 
 @dataclass(frozen=True)
 class TriedWay:
-    """A way to train that was tried.
+    """A way to train that was tried."""
 
-    Args:
-        title: its name in tables.
-        settings: what it sets, as ``key=value``.
-        reference: why no fleet of mixed capacities would run it; empty: it may be recommended.
-        afterwards: a command that follows the run; empty: none.
-    """
-
-    title: str
-    settings: Sequence[str]
+    title: str  # its name in tables
+    settings: Sequence[str]  # what it sets, as ``key=value``
+    # why no fleet of mixed capacities would run it; empty: it may be recommended
     reference: str = ""
-    afterwards: str = ""
+    afterwards: str = ""  # a command that follows the run; empty: none
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Where ways were tried.
+    """Where ways were tried."""
 
-    Args:
-        title: in tables.
-        data: the name of the dataset.
-        model: the name of the model.
-        labels: how many labels a client has; None: not dealt out by labels.
-        capacities: (capacity, share of the clients), the largest first.
-        rounds: the least and the most that a way had.
-        is_converged: whether runs went on until they were flat, or to a stated end.
-        budget: what both ways of a contrast had the same amount of.
-    """
-
-    title: str
-    data: str
-    model: str
-    labels: int | None
-    capacities: Sequence[tuple[float, float]]
-    rounds: tuple[int, int]
-    is_converged: bool
-    budget: str
+    title: str  # in tables
+    data: str  # the name of the dataset
+    model: str  # the name of the model
+    labels: int | None  # how many labels a client has; None: not dealt out by labels
+    capacities: Sequence[tuple[float, float]]  # (capacity, share of the clients), the largest first
+    rounds: tuple[int, int]  # the least and the most that a way had
+    is_converged: bool  # whether runs went on until they were flat, or to a stated end
+    budget: str  # what both ways of a contrast had the same amount of
 
 
 @dataclass(frozen=True)
 class TriedContrast:
-    """One way minus another by a measure, seed by seed; positive: in favour of the first.
+    """One way minus another by a measure, seed by seed; positive: in favour of the first."""
 
-    Args:
-        setting: where, by key.
-        better: a way, by key.
-        worse: another.
-        measure: what is compared.
-        differences: seed by seed.
-        is_choice: whether a fleet could run either, in the same circumstances.
-        rising_runs: how many of the runs to the end were not flat when they ended.
-    """
-
-    setting: str
-    better: str
-    worse: str
-    measure: str
-    differences: Sequence[float]
-    is_choice: bool = True
-    rising_runs: int = 0
+    setting: str  # where, by key
+    better: str  # a way, by key
+    worse: str  # another
+    measure: str  # what is compared
+    differences: Sequence[float]  # seed by seed
+    is_choice: bool = True  # whether a fleet could run either, in the same circumstances
+    rising_runs: int = 0  # how many of the runs to the end were not flat when they ended
 
 
 @dataclass(frozen=True)
@@ -108,18 +80,12 @@ class Family:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that was measured: ways and circumstances by key, contrasts by family.
+    """All that was measured: ways and circumstances by key, contrasts by family."""
 
-    Args:
-        ways: by key.
-        settings: circumstances, by key.
-        families: of contrasts.
-        rates: by setting and way, the learning rate that held-out data chose.
-    """
-
-    ways: Mapping[str, TriedWay]
-    settings: Mapping[str, Circumstances]
-    families: Annotated[Sequence[Family], Field(min_length=1)]
+    ways: Mapping[str, TriedWay]  # by key
+    settings: Mapping[str, Circumstances]  # circumstances, by key
+    families: Annotated[Sequence[Family], Field(min_length=1)]  # of contrasts
+    # by setting and way, the learning rate that held-out data chose
     rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
@@ -150,7 +116,4 @@ _EVIDENCE = TypeAdapter(Evidence)
 
 def read_evidence(path: Path = EVIDENCE_FILE) -> Evidence:
     """The evidence of the package."""
-    try:
-        return read_typed(_EVIDENCE, path, _MOST)
-    except UnreadableError as error:
-        raise SubmodelError(f"{path}: no evidence ({error})") from None
+    return read_typed(_EVIDENCE, path, _MOST, "no evidence")

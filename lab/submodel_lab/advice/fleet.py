@@ -42,27 +42,19 @@ GOAL_MEASURES = {Goal.FULL_MODEL: "accuracy", Goal.DEVICES: "mean over sizes"}
 
 @dataclass(frozen=True)
 class Case:
-    """What advice is asked for.
+    """What advice is asked for."""
 
-    Args:
-        fleet: (capacity, share of the devices), the largest capacity first.
-        goal: what is to be good.
-        budget: what is scarce; None: nothing, runs go on until they are flat.
-        rounds: how many there can be; None: not known, or as many as it takes.
-        model: its name; None: not told.
-        data: the name of the dataset; None: not told.
-        labels: how many labels a client has; None: not told, or not dealt out by labels.
-        split: how data is dealt out; None: not told.
-    """
-
+    # (capacity, share of the devices), the largest capacity first
     fleet: Sequence[tuple[float, float]]
-    goal: Goal
+    goal: Goal  # what is to be good
+    # what is scarce; None: nothing, runs go on until they are flat
     budget: BudgetKind | None = None
-    rounds: int | None = None
-    model: str | None = None
-    data: str | None = None
+    rounds: int | None = None  # how many there can be; None: not known, or as many as it takes
+    model: str | None = None  # its name; None: not told
+    data: str | None = None  # the name of the dataset; None: not told
+    # how many labels a client has; None: not told, or not dealt out by labels
     labels: int | None = None
-    split: str | None = None
+    split: str | None = None  # how data is dealt out; None: not told
 
     @property
     def smallest(self) -> float:
@@ -138,17 +130,11 @@ def write_capacity(capacity: float) -> str:
 
 @dataclass(frozen=True)
 class Nearness:
-    """How near, and what differs.
+    """How near, and what differs."""
 
-    Args:
-        distance: of the capacities; 0: the same.
-        obstacles: what is too far apart for anything to carry over.
-        remarks: what differs all the same.
-    """
-
-    distance: float
-    obstacles: Sequence[str]
-    remarks: Sequence[str]
+    distance: float  # of the capacities; 0: the same
+    obstacles: Sequence[str]  # what is too far apart for anything to carry over
+    remarks: Sequence[str]  # what differs all the same
 
     @property
     def is_near(self) -> bool:

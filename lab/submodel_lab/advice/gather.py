@@ -10,9 +10,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from submodel.errors import SubmodelError
 from submodel.experiments import EXCLUSIVE, Findings, VariantRecord, behind_best, parse_ways
-from submodel.files import UnreadableError, read_typed
+from submodel.files import read_typed
 from submodel_lab.advice.evidence import (
     Circumstances,
     Evidence,
@@ -166,10 +165,7 @@ def read_fitted(folder: Path) -> FittedScores | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        return read_typed(_RECORD, path, _MOST_BYTES)
-    except UnreadableError as error:
-        raise SubmodelError(f"{path}: not a record ({error})") from None
+    return read_typed(_RECORD, path, _MOST_BYTES, "not a record")
 
 
 @dataclass

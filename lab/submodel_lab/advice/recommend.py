@@ -46,29 +46,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Advice:
-    """What is recommended, and all that it rests on.
+    """What is recommended, and all that it rests on."""
 
-    Args:
-        case: what was asked for.
-        measure: what decided.
-        way: what is recommended, by key; None: nothing.
-        beats: for each way that it was shown to beat, the finding.
-        rivals: ways that near records do not tell from it, or never compared with it.
-        losers: of the other ways those that were shown to lose, with the finding.
-        near: all findings that speak for the fleet.
-        far: findings by the same measure that do not, the nearest first.
-        conflicts: pairs of ways of which near records say both.
-    """
-
-    case: Case
-    measure: str
-    way: str | None
-    beats: Mapping[str, Finding]
-    rivals: Sequence[str]
+    case: Case  # what was asked for
+    measure: str  # what decided
+    way: str | None  # what is recommended, by key; None: nothing
+    beats: Mapping[str, Finding]  # for each way that it was shown to beat, the finding
+    rivals: Sequence[str]  # ways that near records do not tell from it, or never compared with it
+    # of the other ways those that were shown to lose, with the finding
     losers: Mapping[str, Finding]
-    near: Sequence[Finding]
-    far: Sequence[Finding]
-    conflicts: Sequence[str]
+    near: Sequence[Finding]  # all findings that speak for the fleet
+    far: Sequence[Finding]  # findings by the same measure that do not, the nearest first
+    conflicts: Sequence[str]  # pairs of ways of which near records say both
 
     @property
     def is_trivial(self) -> bool:

@@ -31,29 +31,20 @@ EQUAL_BYTES = "-equal-bytes"
 
 @dataclass(frozen=True)
 class Setting:
-    """What the ways of a question share.
+    """What the ways of a question share."""
 
-    Args:
-        title: what it is, in tables.
-        sections: of the configuration.
-        course: how long runs go on.
-        seeds: how many each way has.
-        seconds: of a core for a round of ten clients, evaluations included, measured on the
-            machine of docs/results.md with native kernels.
-        deviation: of the difference of two ways over seeds, the median over pairs of the 30-round
-            records in results/ (compare-rounds for L = 5, small for L = 2); None: no records.
-        rates: the grid of learning rates.
-        tuning_rounds: how long each is tried.
-    """
-
-    title: str
-    sections: Sections
-    course: Course
-    seeds: int
+    title: str  # what it is, in tables
+    sections: Sections  # of the configuration
+    course: Course  # how long runs go on
+    seeds: int  # how many each way has
+    # of a core for a round of ten clients, evaluations included, measured on the machine of
+    # docs/results.md with native kernels
     seconds: float
+    # of the difference of two ways over seeds, the median over pairs of the 30-round records in
+    # results/ (compare-rounds for L = 5, small for L = 2); None: no records
     deviation: float | None = None
-    rates: tuple[float, ...] = (0.02, 0.05, 0.1)
-    tuning_rounds: int = 150
+    rates: tuple[float, ...] = (0.02, 0.05, 0.1)  # the grid of learning rates
+    tuning_rounds: int = 150  # how long each is tried
     capacities: tuple[float, ...] = field(default=PAPER_CAPACITIES)
 
 
@@ -209,27 +200,16 @@ SETTINGS: dict[str, Setting] = {
 
 @dataclass(frozen=True)
 class Contender:
-    """One run of a way for each seed.
+    """One run of a way for each seed."""
 
-    Args:
-        slug: its name in folders.
-        config: its configuration, by seed.
-        course: how long its runs go on.
-        seeds: how many there are.
-        rates: the grid of learning rates; none: as configured.
-        tuning_rounds: how long each of those is tried.
-        seconds: what a round takes of a core, as measured or guessed.
-        group: what it shares with those that it is compared with: the setting.
-    """
-
-    slug: str
-    config: Callable[[int], Config]
-    course: Course
-    seeds: Sequence[int]
-    rates: Sequence[float] = ()
-    tuning_rounds: int = 0
-    seconds: float = 1.0
-    group: str = ""
+    slug: str  # its name in folders
+    config: Callable[[int], Config]  # its configuration, by seed
+    course: Course  # how long its runs go on
+    seeds: Sequence[int]  # how many there are
+    rates: Sequence[float] = ()  # the grid of learning rates; none: as configured
+    tuning_rounds: int = 0  # how long each of those is tried
+    seconds: float = 1.0  # what a round takes of a core, as measured or guessed
+    group: str = ""  # what it shares with those that it is compared with: the setting
 
     def config_at(self, seed: int, rate: float | None) -> Config:
         """Its configuration with a learning rate."""

@@ -28,7 +28,7 @@ from submodel.experiments import (
     portable,
     sum_known,
 )
-from submodel.files import UnreadableError, read_typed, write_text
+from submodel.files import read_typed, write_text
 from submodel_lab.converged.candidates import Contender
 
 TUNING_SEED = 1000
@@ -42,19 +42,13 @@ _ELSEWHERE = ("seed", "data.path", "data.source")  # where the same data was fou
 
 @dataclass(frozen=True)
 class RateTable:
-    """What every rate of a grid came to on the held-out part.
+    """What every rate of a grid came to on the held-out part."""
 
-    Args:
-        slug: whose rates these are.
-        rounds: how many each was tried for.
-        scores: (rate, score), the mean of the last evaluations; None: it diverged.
-        core_seconds: what trying them took of a processor; None: not counted.
-    """
-
-    slug: str
-    rounds: int
+    slug: str  # whose rates these are
+    rounds: int  # how many each was tried for
+    # (rate, score), the mean of the last evaluations; None: it diverged
     scores: Annotated[Sequence[tuple[float, float | None]], Field(min_length=1)]
-    core_seconds: float | None = None
+    core_seconds: float | None = None  # what trying them took of a processor; None: not counted
 
     @property
     def best(self) -> float:
@@ -121,10 +115,7 @@ def read_rates(folder: Path, slug: str) -> RateTable | None:
     path = folder / f"{slug}{RATES_ENDING}"
     if not path.is_file():
         return None
-    try:
-        return read_typed(_TABLE, path, _MOST_BYTES)
-    except UnreadableError as error:
-        raise SubmodelError(f"{path}: not a table of learning rates ({error})") from None
+    return read_typed(_TABLE, path, _MOST_BYTES, "not a table of learning rates")
 
 
 def rate_table(slug: str, jobs: Mapping[float, Job]) -> RateTable:
@@ -215,17 +206,11 @@ def with_runs(record: VariantRecord | None, new: VariantRecord) -> VariantRecord
 
 @dataclass
 class Outlook:
-    """What is left of a plan, in core-seconds as planned, and how long that takes at this pace.
+    """What is left of a plan, in core-seconds as planned, and how long that takes at this pace."""
 
-    Args:
-        planned: what is left at the beginning, if every run is flat as soon as anybody asks.
-        console: where it is told.
-        clock: seconds, from any beginning.
-    """
-
-    planned: float
-    console: Console
-    clock: Callable[[], float] = time.monotonic
+    planned: float  # what is left at the beginning, if every run is flat as soon as anybody asks
+    console: Console  # where it is told
+    clock: Callable[[], float] = time.monotonic  # seconds, from any beginning
     seconds_done: float = 0.0
     begin: float = field(init=False)
 

@@ -24,14 +24,10 @@ class FlatRule:
 
     A single evaluation jumps by points from round to round where clients have few labels; means
     over a window do not. A curve that falls is flat, too: more rounds would not help.
-
-    Args:
-        window: how many evaluations a mean is of.
-        rise: what more is still a rise; a score of 1 is everything.
     """
 
-    window: int = 8
-    rise: float = 0.005
+    window: int = 8  # how many evaluations a mean is of
+    rise: float = 0.005  # what more is still a rise; a score of 1 is everything
 
     def last_rise(self, scores: Sequence[float]) -> float | None:
         """By how much the last window exceeds the one before; None: too few evaluations.
@@ -70,22 +66,15 @@ class FlatRule:
 
 @dataclass(frozen=True)
 class Course:
-    """How long a run goes on.
+    """How long a run goes on."""
 
-    Args:
-        least: rounds that it has before anybody asks whether it is flat.
-        most: rounds after which it ends, flat or not.
-        step: rounds that are added while it is not flat.
-        final: rounds after that, at a tenth of the learning rate, so that the noise of the last
-            iterate does not decide; 0: none.
-        rule: when it is flat.
-    """
-
-    least: int
-    most: int
-    step: int
+    least: int  # rounds that it has before anybody asks whether it is flat
+    most: int  # rounds after which it ends, flat or not
+    step: int  # rounds that are added while it is not flat
+    # rounds after that, at a tenth of the learning rate, so that the noise of the last iterate does
+    # not decide; 0: none
     final: int
-    rule: FlatRule = field(default_factory=FlatRule)
+    rule: FlatRule = field(default_factory=FlatRule)  # when it is flat
     decay: float = 0.1
 
     def begin(self, config: Config) -> Config:

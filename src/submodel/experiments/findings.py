@@ -24,7 +24,7 @@ from submodel.experiments.statistics import (
     number,
     spread,
 )
-from submodel.files import UnreadableError, read_typed
+from submodel.files import read_typed
 from submodel.presentation.bands import (
     MOST_LINES,
     ROW_HEIGHT,
@@ -140,10 +140,7 @@ class Findings:
     def read(cls, folder: Path) -> Findings:
         """What `write` wrote."""
         path = folder / COMPARISON_FILE
-        try:
-            index = read_typed(_INDEX, path, _LARGEST)
-        except UnreadableError as error:
-            raise SubmodelError(f"{path}: not the records of a comparison ({error})") from None
+        index = read_typed(_INDEX, path, _LARGEST, "not the records of a comparison")
         ways = [
             WayRecord(way.text, way.title, VariantRecord.read(folder / f"{way.slug}.json"))
             for way in index.ways

@@ -31,41 +31,25 @@ _LEAST_SECONDS = 5.0  # of work, before anybody speaks of a pace
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One of the runs.
+    """One of the runs."""
 
-    Args:
-        path: its folder, from the experiment's.
-        rounds: how many it will have, as far as can be told.
-        seconds: what a round is expected to take on one core; 1 where nobody knows.
-        has_ended: whether nothing is left to do for it.
-    """
-
-    path: str
-    rounds: int
-    seconds: float
-    has_ended: bool
+    path: str  # its folder, from the experiment's
+    rounds: int  # how many it will have, as far as can be told
+    seconds: float  # what a round is expected to take on one core; 1 where nobody knows
+    has_ended: bool  # whether nothing is left to do for it
 
 
 @dataclass(frozen=True)
 class ExperimentProgress:
-    """What a command knows of its runs; the names are those of the file.
+    """What a command knows of its runs; the names are those of the file."""
 
-    Args:
-        began: when it turned to these runs, in seconds since 1970.
-        parallel: how many run at a time.
-        runs: those that it is at, ended ones too.
-        work_at_begin: what had been done of them then, in rounds times seconds.
-        work_before: what was done before these, since the command began.
-        work_beyond: what follows these, as planned.
-        has_estimates: whether somebody knows what a round takes: work is in core-seconds.
-    """
-
-    began: float
-    parallel: int
-    runs: tuple[PlannedRun, ...]
-    work_at_begin: float = 0.0
-    work_before: float = 0.0
-    work_beyond: float = 0.0
+    began: float  # when it turned to these runs, in seconds since 1970
+    parallel: int  # how many run at a time
+    runs: tuple[PlannedRun, ...]  # those that it is at, ended ones too
+    work_at_begin: float = 0.0  # what had been done of them then, in rounds times seconds
+    work_before: float = 0.0  # what was done before these, since the command began
+    work_beyond: float = 0.0  # what follows these, as planned
+    # whether somebody knows what a round takes: work is in core-seconds
     has_estimates: bool = False
 
     def with_end(self, path: str) -> ExperimentProgress:
@@ -111,19 +95,13 @@ def work_shown(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ExperimentOutline:
-    """An experiment in a few numbers.
+    """An experiment in a few numbers."""
 
-    Args:
-        path: its folder.
-        runs: those that have begun, by their folders.
-        progress: what its command says of its plan; None: an earlier version ran it.
-        is_at_work: whether a command is at it.
-    """
-
-    path: Path
-    runs: Sequence[RunOutline]
+    path: Path  # its folder
+    runs: Sequence[RunOutline]  # those that have begun, by their folders
+    # what its command says of its plan; None: an earlier version ran it
     progress: ExperimentProgress | None
-    is_at_work: bool
+    is_at_work: bool  # whether a command is at it
 
     @property
     def phase(self) -> RunState:

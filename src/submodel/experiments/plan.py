@@ -225,16 +225,11 @@ RunComparison = Callable[[ComparisonPlan, Path, int | None, Console, str], Findi
 
 @dataclass(frozen=True)
 class ComparisonScale:
-    """A setting in which ways are compared.
+    """A setting in which ways are compared."""
 
-    Args:
-        base: what all ways share.
-        run: trains what is not finished yet and keeps the records.
-        has_budget: whether all ways get the same budget; otherwise `run` decides when each ends.
-    """
-
-    base: Base
-    run: RunComparison = run_plan
+    base: Base  # what all ways share
+    run: RunComparison = run_plan  # trains what is not finished yet and keeps the records
+    # whether all ways get the same budget; otherwise `run` decides when each ends
     has_budget: bool = True
 
 

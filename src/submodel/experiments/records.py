@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, TypeAdapter
 
 from submodel.config import Config
 from submodel.errors import SubmodelError
-from submodel.files import JsonNumber, UnreadableError, read_typed, write_text
+from submodel.files import JsonNumber, read_typed, write_text
 from submodel.runs.folder import RunFolder
 from submodel.runs.metrics import TEST_BATCH_KEY, Metrics, flat
 
@@ -107,10 +107,7 @@ class VariantRecord:
     @classmethod
     def read(cls, path: Path) -> VariantRecord:
         """A record that `write` wrote."""
-        try:
-            return read_typed(_RECORD, path, _LARGEST)
-        except UnreadableError as error:
-            raise SubmodelError(f"{path}: not a record of runs ({error})") from None
+        return read_typed(_RECORD, path, _LARGEST, "not a record of runs")
 
     def write(self, path: Path) -> None:
         """As JSON."""

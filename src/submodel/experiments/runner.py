@@ -32,26 +32,17 @@ _DIVERGENCE = " may help"  # how the errors of runs that diverged end
 
 @dataclass(frozen=True)
 class Effort:
-    """What commands took together.
+    """What commands took together."""
 
-    Args:
-        core_seconds: of a processor; None: not counted.
-        machine: the last one that they ran on; None: not known.
-    """
-
-    core_seconds: float | None = None
-    machine: str | None = None
+    core_seconds: float | None = None  # of a processor; None: not counted
+    machine: str | None = None  # the last one that they ran on; None: not known
 
 
 @dataclass(frozen=True)
 class EffortFile:
-    """The efforts of a run's commands, a line each: a run that is stopped and goes on has several.
+    """The efforts of a run's commands, a line each; a run that was stopped has several."""
 
-    Args:
-        path: of the file.
-    """
-
-    path: Path
+    path: Path  # of the file
 
     def add(self, core_seconds: float | None) -> None:
         """Note that a command has ended."""
@@ -97,21 +88,14 @@ def describe_machine() -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """One run: its configuration and where it is.
+    """One run: its configuration and where it is."""
 
-    Args:
-        config: what it begins with.
-        folder: where it is.
-        course: how it goes on when its rounds are done; None: it is finished then.
-        is_scored: whether its result is scored in full at the end.
-        seconds: what a round is expected to take, to tell how much is left of several.
-    """
-
-    config: Config
-    folder: RunFolder
+    config: Config  # what it begins with
+    folder: RunFolder  # where it is
+    # how it goes on when its rounds are done; None: it is finished then
     course: Course | None = None
-    is_scored: bool = False
-    seconds: float = 1.0
+    is_scored: bool = False  # whether its result is scored in full at the end
+    seconds: float = 1.0  # what a round is expected to take, to tell how much is left of several
 
     @property
     def is_finished(self) -> bool:

@@ -164,16 +164,11 @@ def describe_duplicates(ways: Sequence[Way], configs: Sequence[Config]) -> list[
 
 @dataclass(frozen=True)
 class WayRuns:
-    """The runs that a way has for each seed: one, or one for every capacity.
+    """The runs that a way has for each seed: one, or one for every capacity."""
 
-    Args:
-        way: as it was given.
-        parts: what is run for it.
-        capacities: of the parts, where each has its own; else none.
-    """
-
-    way: Way
-    parts: Sequence[Way]
+    way: Way  # as it was given
+    parts: Sequence[Way]  # what is run for it
+    # of the parts, where each has its own; else none
     capacities: Sequence[float] = field(default=())
 
     def record(self, records: Mapping[str, VariantRecord]) -> VariantRecord:
