@@ -288,12 +288,7 @@ class FlopFormula:
 
     @classmethod
     def find(cls, axes: Axes, count: Callable[[Cut], Sequence[int]]) -> FlopFormula | None:
-        """The formula of a net; None where there is none, or too few primes to tell axes apart.
-
-        Args:
-            axes: of the net.
-            count: the operations of every operator of a sub-model, in their order.
-        """
+        """The formula of a net; None where there is none, or too few primes to tell axes apart."""
         names = {*axes.cut_by_capacity, *axes.sizes} - axes.kept_whole.keys()
         sizes = {name: axes.sizes[name] for name in sorted(names, key=lambda n: (axes.sizes[n], n))}
         product = math.prod(sizes.values())

@@ -213,12 +213,7 @@ def describe_layers(module: nn.Module, axes: Axes, inputs: Inputs) -> tuple[Mode
 
     Those that no forward calls by themselves follow in the order of their names' places in the
     model; so do all where the forward cannot run without values. A parameter that several layers
-    share is that of the first.
-
-    Args:
-        module: the model; neither its values nor its random state are touched.
-        axes: what cuts its tensors; axes that a capacity leaves whole are not named.
-        inputs: an example of what it takes.
+    share is that of the first. Axes that a capacity leaves whole are not named.
 
     >>> import torch
     >>> from submodel.model.axes import declare

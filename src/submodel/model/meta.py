@@ -35,11 +35,6 @@ _NORMS = (_aten.native_batch_norm.default, _aten._native_batch_norm_legit.defaul
 def shortcut(func: OpOverload, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     """What an operator gives on the meta device; NotImplemented where there is no quicker way.
 
-    Args:
-        func: The operator.
-        args: Its arguments by position.
-        keywords: Its arguments by name.
-
     >>> x, w = torch.empty(2, 3, device="meta"), torch.empty(3, 4, device="meta")
     >>> shortcut(torch.ops.aten.addmm.default, (w[0], x, w), {}).shape
     torch.Size([2, 4])

@@ -293,9 +293,6 @@ class PairwiseMaxPool2d(nn.MaxPool2d):
 def quicken_pools(module: nn.Module) -> None:
     """Let every pooling of two by two pixels in the module be a `PairwiseMaxPool2d`, in place.
 
-    Args:
-        module: one that only evaluates.
-
     >>> net = nn.Sequential(nn.MaxPool2d(2), nn.MaxPool2d(3))
     >>> quicken_pools(net)
     >>> [type(layer).__name__ for layer in net]

@@ -19,11 +19,7 @@ _MOST_SHOWN = 5
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, or of a folder: a run's, an export's or one of `save_pretrained`.
-
-    Args:
-        path: the file or folder; the latter may have the weights in several files.
-    """
+    """The tensors of a file, or of a folder: a run's, an export's or one of `save_pretrained`."""
     files = [path]
     if path.is_dir():
         index = path / f"{_FILE}.index.json"
@@ -50,12 +46,7 @@ def _listed_files(index: Path) -> list[Path]:
 
 @torch.no_grad()
 def load_weights(module: nn.Module, path: Path) -> None:
-    """Give a module the weights of a file; raises `ConfigError` unless they are all its own.
-
-    Args:
-        module: it is changed.
-        path: as for `read_weights`.
-    """
+    """Give a module the weights of a file; raises `ConfigError` unless they are all its own."""
     slots = module.state_dict(keep_vars=True)  # a shared tensor under each of its names
     tensors = _with_names_of(module, read_weights(path), slots)
     loaded_ids = {id(slots[name]) for name in tensors if name in slots}

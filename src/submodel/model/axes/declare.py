@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -24,43 +25,19 @@ from submodel.model.axes.number import CodeNumbers
 from submodel.presentation.tables import card, cell, grid_of_cells, line_of_text, strip
 
 
-def table(axes: Axes, most: int = 4) -> str:
-    """The axes, at most ``most`` members of each, and the dimensions that are frozen.
-
-    Within a product or a concatenation, ``_`` stands for the axis and a number for another part:
-    ``fc.weight[1] = _ x 16`` is what a flatten of 4 x 4 images leaves.
-    """
-    width = max([4, *(len(name) for name in axes.sizes)])
-    lines = [f"{'axis':{width}}  size  members"]
-    for axis, size in axes.sizes.items():
-        members = [
-            f"{name}[{d}]{_position(layout, axis)}"
-            for name, layouts in axes.layouts.items()
-            for d, layout in enumerate(layouts)
-            if axis in layout.axes()
-        ]
-        more = [f"{len(members) - most} more"] if len(members) > most else []
-        lines.append(f"{axis:{width}}  {size:4}  {', '.join(members[:most] + more)}")
-        remarks = (
-            [f"kept whole: {axes.kept_whole[axis]}{_at(axes, axis)}"]
-            if axis in axes.kept_whole
-            else []
-        )
-        remarks += [f"not exact: {words}" for words in axes.inexact.get(axis, ())]
-        lines += [f"{'':{width}}        {remark}" for remark in remarks]
-    reasons: dict[str, list[str]] = {}
-    for dimension, reason in axes.frozen.items():
-        reasons.setdefault(f"{reason}{_at(axes, dimension)}", []).append(dimension)
-    for reason, members in reasons.items():
-        more = [f"{len(members) - most} more"] if len(members) > most else []
-        lines.append(f"frozen, {reason}: {', '.join(members[:most] + more)}")
-    if axes.unused_tensors:
-        lines.append(f"never read: {', '.join(axes.unused_tensors)}")
-    return "\n".join(lines)
+def members(axes: Axes, axis: str) -> list[tuple[str, Layout]]:
+    """The dimensions along which an axis lies, as ``tensor[dimension]``, and how."""
+    return [
+        (f"{name}[{d}]", layout)
+        for name, layouts in axes.layouts.items()
+        for d, layout in enumerate(layouts)
+        if axis in layout.axes()
+    ]
 
 
-def _at(axes: Axes, where: str) -> str:
-    return f", at {axes.lines[where]}" if where in axes.lines else ""
+def _first(names: list[str], most: int) -> str:
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return ", ".join(names[:most] + more)
 
 
 def _position(layout: Layout, axis: str) -> str:
@@ -82,11 +59,7 @@ _MOST_MEMBERS = 3
 
 
 def axes_html(axes: Axes) -> str:
-    """The axes as HTML.
-
-    Args:
-        axes: of a model.
-    """
+    """The axes as HTML."""
     largest = max(axes.sizes.values(), default=1)
     rows = [
         [cell(axis), cell(f"{size:,}"), _bar(size, largest), cell(_members(axes, axis))]
@@ -115,14 +88,9 @@ def _bar(size: int, largest: int) -> str:
 
 
 def _members(axes: Axes, axis: str) -> str:
-    members = [
-        f"{name}[{d}]"
-        for name, layouts in axes.layouts.items()
-        for d, layout in enumerate(layouts)
-        if axis in layout.axes()
-    ]
-    more = len(members) - _MOST_MEMBERS
-    return ", ".join(members[:_MOST_MEMBERS]) + (f" and {more} more" if more > 0 else "")
+    names = [where for where, _ in members(axes, axis)]
+    more = len(names) - _MOST_MEMBERS
+    return ", ".join(names[:_MOST_MEMBERS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _exactness(axes: Axes) -> str:
@@ -216,7 +184,10 @@ class Axes(Saved):
         return None if self.doubt else True
 
     def table(self, most: int = 4) -> str:
-        """The axes as text.
+        """The axes, at most ``most`` members of each, and the dimensions that are frozen.
+
+        Within a product or a concatenation, ``_`` stands for the axis and a number for another
+        part: ``fc.weight[1] = _ x 16`` is what a flatten of 4 x 4 images leaves.
 
         Args:
             most: how many members of each axis are shown at most.
@@ -227,7 +198,25 @@ class Axes(Saved):
         axis    size  members
         hidden     8  0.weight[0], 0.bias[0], 1.weight[1]
         """
-        return table(self, most)
+        width = max([4, *(len(name) for name in self.sizes)])
+        lines = [f"{'axis':{width}}  size  members"]
+        for axis, size in self.sizes.items():
+            places = [f"{where}{_position(lay, axis)}" for where, lay in members(self, axis)]
+            lines.append(f"{axis:{width}}  {size:4}  {_first(places, most)}")
+            remarks = [f"not exact: {words}" for words in self.inexact.get(axis, ())]
+            if axis in self.kept_whole:
+                remarks.insert(0, f"kept whole: {self.kept_whole[axis]}{self._at(axis)}")
+            lines += [f"{'':{width}}        {remark}" for remark in remarks]
+        reasons: dict[str, list[str]] = {}
+        for dimension, reason in self.frozen.items():
+            reasons.setdefault(f"{reason}{self._at(dimension)}", []).append(dimension)
+        lines += [f"frozen, {why}: {_first(places, most)}" for why, places in reasons.items()]
+        if self.unused_tensors:
+            lines.append(f"never read: {', '.join(self.unused_tensors)}")
+        return "\n".join(lines)
+
+    def _at(self, where: str) -> str:
+        return f", at {self.lines[where]}" if where in self.lines else ""
 
     def __str__(self) -> str:
         return self.table()
@@ -255,16 +244,11 @@ def declare(
     {'hidden': 8}
     """
     if not isinstance(tensors, Mapping):
-        raise ConfigError(
-            [
-                f"axes: a {type(tensors).__name__} is not tensors by name; "
-                "give dict(model.named_parameters())"
-            ]
-        )
+        problem = "is not tensors by name; give dict(model.named_parameters())"
+        raise ConfigError([f"axes: a {type(tensors).__name__} {problem}"])
     if not isinstance(members, Mapping):
-        raise ConfigError(
-            [f"axes: a {type(members).__name__} is not a table of tensor name -> dimensions"]
-        )
+        problem = "is not a table of tensor name -> dimensions"
+        raise ConfigError([f"axes: a {type(members).__name__} {problem}"])
     sizes: dict[str, int] = {}
     problems: list[str] = []
 
@@ -281,9 +265,7 @@ def declare(
         parts = entry if isinstance(entry, tuple | list) else ()
         plain_sizes = [part for part in parts if isinstance(part, int)]
         names = [part for part in parts if isinstance(part, str)]
-        plain_size = 1
-        for part in plain_sizes:
-            plain_size *= part
+        plain_size = math.prod(plain_sizes)
         if len(names) != 1 or min(plain_sizes, default=1) < 1 or size % plain_size:
             problems.append(f"{where}: {entry!r} does not make up a dimension of size {size}")
             return FixedPart(size)

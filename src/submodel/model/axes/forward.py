@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -179,22 +180,20 @@ def innermost(module: nn.Module, trail: TracebackType | None) -> tuple[str, nn.M
     """The path of the layer that was running last, and the layer."""
     paths = {id(layer): path for path, layer in module.named_modules()}
     innermost = module
-    while trail is not None:
-        running = trail.tb_frame.f_locals.get("self")
+    for frame, _ in traceback.walk_tb(trail):
+        running = frame.f_locals.get("self")
         if isinstance(running, nn.Module) and id(running) in paths:
             innermost = running
-        trail = trail.tb_next
     return paths[id(innermost)], innermost
 
 
 def _describe_lookup(layer: nn.Module, tensors: list[Tensor], trail: TracebackType | None) -> str:
     """What an embedding was asked for: the inputs, or numbers of their places."""
     numbers = None
-    while trail is not None:
-        names = trail.tb_frame.f_locals
+    for frame, _ in traceback.walk_tb(trail):
+        names = frame.f_locals
         if names.get("self") is layer and isinstance(names.get("input"), Tensor):
             numbers = names["input"]
-        trail = trail.tb_next
     if numbers is None or not numbers.numel():
         return ""
     least, most = int(numbers.min()), int(numbers.max())

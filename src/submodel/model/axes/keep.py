@@ -10,9 +10,9 @@ and files, objects that refuse to be copied, the weights of a large model) is pu
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ COPIED = 1 << 20
 """Bytes of weights that are sooner copied than watched for operators that write to them."""
 
 Undo = Callable[[], None]
+_Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any]
 
 
 def is_large(module: nn.Module) -> bool:
@@ -66,7 +67,7 @@ def throw_away(module: nn.Module) -> Iterator[nn.Module]:
 
 def copy_with(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
     """A copy of ``module`` that has these tensors for its own; it shares what cannot be copied."""
-    from submodel.model.build.copying import copy_module  # which needs `reach` itself
+    from submodel.model.build.copying import copy_module, that_refuse  # which need `reach` itself
 
     parameters = {
         name: nn.Parameter(values[name].detach(), p.requires_grad)
@@ -76,21 +77,10 @@ def copy_with(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
     try:
         return copy_module(module, {**parameters, **buffers})
     except SubmodelError:
-        shared = list(_that_refuse(module))
+        shared = [value for _, value, _ in that_refuse(module)]
         if not shared:
             raise
         return copy_module(module, {**parameters, **buffers}, shared)
-
-
-def _that_refuse(module: nn.Module) -> Iterator[object]:
-    """What layers hold in attributes that cannot be copied."""
-    parts = [*module.modules(), *module.parameters(), *module.buffers()]
-    for layer in module.modules():
-        for value in vars(layer).values():
-            try:
-                copy.deepcopy(value, {id(part): part for part in parts})
-            except Exception:  # whatever an object says to being copied
-                yield value
 
 
 @contextlib.contextmanager
@@ -118,79 +108,48 @@ def keep_shared(
 
 
 def _steps(value: Any, is_global: bool) -> Iterator[Undo]:
-    """How one thing is put back."""
-    if isinstance(value, dict):
-        yield _mapping(value, is_global)
-    elif isinstance(value, list | deque):
-        yield _sequence(value, is_global)
-    elif isinstance(value, set):
-        yield _set(value)
+    """How one thing is put back; global tables, which others fill as well, if we filled them."""
+    if isinstance(value, dict | list | set | deque):
+        yield _container(value, isinstance(value, dict) and is_global)
     if (table := table_of(value)) is not None:
-        yield _mapping(table)
-    elif not isinstance(value, type) and attributes_of(value):
-        yield _slots(value)
+        yield _container(table)
+    elif not isinstance(value, type) and (slots := attributes_of(value)):
+        yield partial(_put_back_slots, value, slots)
 
 
-def _mapping(table: dict[Any, Any], by_ourselves: bool = False) -> Undo:
-    before = list(table.items())
+def _container(value: _Container, by_ourselves: bool = False) -> Undo:
+    def contents() -> list[Any]:
+        return list(value.items() if isinstance(value, dict) else value)
+
+    def parts(items: list[Any]) -> list[int]:
+        return [id(part) for item in items for part in (item if is_dict else (item,))]
+
+    is_dict, before = isinstance(value, dict), contents()
 
     def undo() -> None:
-        now = list(table.items())
-        same = len(now) == len(before) and all(
-            a is c and b is d for (a, b), (c, d) in zip(now, before, strict=True)
-        )
-        if same or (by_ourselves and not any(map(_ours, now))):
+        now = contents()
+        if parts(now) == parts(before) or (by_ourselves and not any(map(_ours, now))):
             return
-        table.clear()
-        for key, value in before:
-            table[key] = value
-
-    return undo
-
-
-def _sequence(items: list[Any] | deque[Any], by_ourselves: bool = False) -> Undo:
-    before = list(items)
-
-    def undo() -> None:
-        same = len(items) == len(before) and all(map(_is, items, before))
-        if not same and not (by_ourselves and not any(map(_ours, items))):
-            items.clear()
-            items.extend(before)
+        value.clear()
+        if isinstance(value, list | deque):
+            value.extend(before)
+        else:
+            value.update(before)
 
     return undo
 
 
 def _ours(value: Any) -> bool:
-    """Whether a forward of ours left this in a global container, which others may fill as well."""
+    """Whether a forward of ours left this in a global container."""
     if isinstance(value, tuple | list):
         return any(map(_ours, value))
     return isinstance(value, TracedInt | Tensor)
 
 
-def _is(one: object, other: object) -> bool:
-    return one is other
-
-
-def _set(members: set[Any]) -> Undo:
-    before = set(members)
-
-    def undo() -> None:
-        if {id(m) for m in members} != {id(m) for m in before}:
-            members.clear()
-            members.update(before)
-
-    return undo
-
-
-def _slots(value: object) -> Undo:
-    before = attributes_of(value)
-
-    def undo() -> None:
-        for name, item in before.items():
-            if getattr(value, name, None) is not item:
-                object.__setattr__(value, name, item)
-
-    return undo
+def _put_back_slots(value: object, before: Mapping[str, Any]) -> None:
+    for name, item in before.items():
+        if getattr(value, name, None) is not item:
+            object.__setattr__(value, name, item)
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -257,7 +216,6 @@ class _Writes(DispatchMode):
             written.copy_(values)
 
 
-_Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any]
 _PLAIN = {list, dict, set, deque, tuple, OrderedDict, defaultdict}
 
 

@@ -58,12 +58,6 @@ def measure(
 
     Raises `AxesError` where a sub-model depends on the order of the units that it keeps.
 
-    Args:
-        examples: inputs of the model.
-        axes: of the model.
-        capacities: the capacities to measure.
-        least: the least share of an axis that is held, whatever the capacity.
-
     >>> from submodel.model.axes import trace
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
     >>> axes = trace(net, torch.ones(1, 4), verify=False)

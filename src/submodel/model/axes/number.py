@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -105,10 +105,7 @@ def proportion(
 ) -> Fraction | None:
     """The factor between a number and the base that it is computed from; None if there is none.
 
-    Args:
-        number: the number.
-        is_base: whether a number is the base; other leaves are constants.
-        value: of a leaf.
+    Leaves that are no base are constants.
 
     >>> three_quarters = Operation("floordiv", Operation("mul", 3, Attribute("width")), 4)
     >>> proportion(three_quarters, lambda n: n == Attribute("width"), lambda leaf: 8)
@@ -176,6 +173,19 @@ class TracedInt(int):
     def __deepcopy__(self, memo: object) -> TracedInt:
         return self
 
+    def __neg__(self) -> TracedInt:
+        match self.number:
+            case Operation("mul", -1, opposite):
+                negation = opposite
+            case number:
+                negation = Operation("mul", -1, number)
+        return TracedInt(-int(self), negation, self.uses)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        self.uses.append(self.number)
+        plain = [int(value) if isinstance(value, TracedInt) else value for value in inputs]
+        return getattr(ufunc, method)(*plain, **options)
+
 
 def multiply(numbers: Sequence[Number]) -> Number:
     """The product of some numbers.
@@ -210,17 +220,6 @@ def _tracking(name: str, *, is_swapped: bool) -> Callable[[TracedInt, Any], Any]
     return operate
 
 
-def _negative(self: TracedInt) -> TracedInt:
-    number = self.number
-    twice = isinstance(number, Operation) and (number.name, number.first) == ("mul", -1)
-    opposite = number.second if isinstance(number, Operation) and twice else None
-    negation = Operation("mul", -1, number) if opposite is None else opposite
-    return TracedInt(-int(self), negation, self.uses)
-
-
-TracedInt.__neg__ = _negative  # type: ignore[method-assign, assignment]
-
-
 def _comparing(name: str) -> Callable[[TracedInt, Any], Any]:
     plain = getattr(int, name)
 
@@ -252,14 +251,6 @@ for _name in ("float", "truediv", "rtruediv", "pow", "rpow", "divmod", "rdivmod"
     setattr(TracedInt, f"__{_name}__", _leaving(f"__{_name}__"))
 
 
-def _array_ufunc(self: TracedInt, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-    """NumPy computes with the value."""
-    self.uses.append(self.number)
-    plain = [int(value) if isinstance(value, TracedInt) else value for value in inputs]
-    return getattr(ufunc, method)(*plain, **options)
-
-
-TracedInt.__array_ufunc__ = _array_ufunc  # type: ignore[attr-defined]
 for _name in OPERATIONS:
     setattr(TracedInt, f"__{_name}__", _tracking(_name, is_swapped=False))
     setattr(TracedInt, f"__r{_name}__", _tracking(_name, is_swapped=True))
@@ -400,16 +391,14 @@ class NumberLog:
             return replace_dimensions(number, layout)
 
         def describe(sizings: Sequence[Sizing]) -> tuple[Sizing, ...]:
-            return tuple(
-                dict.fromkeys(
-                    Sizing(number_of(s.number), layout(s.dimension), s.where, s.groups, s.line)
-                    for s in sizings
-                )
-            )
+            described = [
+                replace(s, number=number_of(s.number), dimension=layout(s.dimension))
+                for s in sizings
+            ]
+            return tuple(dict.fromkeys(described))
 
         comparisons = dict.fromkeys(
-            Comparison(number_of(c.one), number_of(c.other), c.equal, c.line)
-            for c in self.comparisons
+            replace(c, one=number_of(c.one), other=number_of(c.other)) for c in self.comparisons
         )
         return CodeNumbers(
             describe(self.sizings),

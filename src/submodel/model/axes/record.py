@@ -7,11 +7,12 @@ come from one line of the model, and are kept together with it, and with what to
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 import torch
 from torch import Tensor
@@ -144,7 +145,7 @@ class Record:
             if not _overlap(tensor, owner):
                 continue  # pieces of one buffer, as recurrent layers have them on accelerators
             facts = self.of(owner) if read else self.tensors[id(owner)]
-            if _geometry(tensor) == _geometry(owner):
+            if geometry(tensor) == geometry(owner):
                 return facts.dimensions
             for expression in facts.dimensions:
                 self.algebra.freeze(expression, SHARED)
@@ -161,7 +162,8 @@ def storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _geometry(tensor: Tensor) -> tuple[object, ...]:
+def geometry(tensor: Tensor) -> tuple[object, ...]:
+    """How a tensor lies in its memory."""
     return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
@@ -256,11 +258,8 @@ def to_change(
     places_by_words: dict[str, list[str]] = {}
     for where, reason in (*frozen.items(), *kept_whole.items()):
         if lines.get(where):
-            words = f"{lines[where]}: {reason}"
-            places_by_words.setdefault(
-                f"{words}; {hint}" if (hint := advice(reason)) else words, []
-            )
-            places_by_words[f"{words}; {hint}" if hint else words].append(where)
+            words = "; ".join(filter(None, [f"{lines[where]}: {reason}", advice(reason)]))
+            places_by_words.setdefault(words, []).append(where)
     for words, places in places_by_words.items():
         more = f" and {len(places) - 2} more" if len(places) > 2 else ""
         yield f"{words} ({', '.join(places[:2])}{more})"
@@ -295,12 +294,10 @@ def source_line(nearest: int = 0) -> str:
 def failing_line(problem: BaseException) -> str:
     """The innermost such line on the way of an error; empty if there is none."""
     innermost = ""
-    step: TracebackType | None = problem.__traceback__
-    while step is not None:
-        code = step.tb_frame.f_code
+    for frame, line in traceback.walk_tb(problem.__traceback__):
+        code = frame.f_code
         if not _is_library(code.co_filename):
-            innermost = _text(code.co_filename, step.tb_lineno, code.co_qualname)
-        step = step.tb_next
+            innermost = _text(code.co_filename, line, code.co_qualname)
     return innermost
 
 

@@ -17,7 +17,7 @@ import gc
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -45,16 +45,8 @@ from submodel.model.axes.rules.call import OperatorWatch
 from submodel.model.axes.verify import Example, verify_on
 from submodel.model.inputs import Inputs, as_tensors
 
-
-@dataclass(frozen=True)
-class ModuleCall:
-    """One call of a module."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    result: Any
-
-
+ModuleCall = tuple[tuple[Any, ...], dict[str, Any], Any]
+"""The arguments of a call, those by name, and the result."""
 Calls = dict[nn.Module, ModuleCall]
 """The first call of each module of a list."""
 
@@ -63,15 +55,13 @@ Calls = dict[nn.Module, ModuleCall]
 def watch_calls(module: nn.Module) -> Iterator[Calls]:
     """Collect the calls of all modules that lie in lists or dictionaries of modules."""
     calls: Calls = {}
+
+    def note(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        calls.setdefault(layer, (args, kwargs, result))
+
     with ExitStack() as undo:
-        for layer_of_list in {child: None for siblings in _lists(module) for child in siblings}:
-
-            def note(
-                layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-            ) -> None:
-                calls.setdefault(layer, ModuleCall(args, kwargs, result))
-
-            undo.callback(layer_of_list.register_forward_hook(note, with_kwargs=True).remove)
+        for layer in {child: None for siblings in _lists(module) for child in siblings}:
+            undo.callback(layer.register_forward_hook(note, with_kwargs=True).remove)
         yield calls
 
 
@@ -293,16 +283,16 @@ def _run_passed_by(record: Record, module: nn.Module, calls: Calls) -> None:
     def is_read(layer: nn.Module) -> bool:
         return any(map(record.is_read, layer.parameters()))
 
-    for layer, call in list(passed_by(module, calls, is_read)):
+    for layer, (args, kwargs, of_sibling) in list(passed_by(module, calls, is_read)):
         try:
-            result = layer(*call.args, **call.kwargs)
+            result = layer(*args, **kwargs)
         except Exception:  # it cannot stand in for its sibling after all
             for tensor in layer.parameters():
                 for dimension in record.of(tensor).dimensions:
                     record.algebra.freeze(dimension, "the forward passes it by")
             continue
         pairs = zip(
-            tensors_in(result, strict=False), tensors_in(call.result, strict=False), strict=False
+            tensors_in(result, strict=False), tensors_in(of_sibling, strict=False), strict=False
         )
         for one, other in pairs:
             for d, e in zip(record.of(one).dimensions, record.of(other).dimensions, strict=True):

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from submodel.errors import SubmodelError
-from submodel.model.axes.declare import CLASSES, Axes
+from submodel.model.axes.declare import CLASSES, Axes, members
 from submodel.model.axes.forward import isolate, outputs_of, run, weights_of
 from submodel.model.axes.keep import DispatchMode, Memory, copy_with, is_large, keep_shared
 from submodel.model.axes.layout import Indices
@@ -213,13 +213,9 @@ def _exchange(
 def trial_values(
     weights: Mapping[str, Tensor], convert: Callable[[Any], Any], is_large: bool, is_lively: bool
 ) -> Values:
-    """The values of a trial; those of smaller models are kept, as every forward asks for all.
+    """The values of a trial, all in the scale that keeps signals alive or the module's own.
 
-    Args:
-        weights: the module's tensors, by all their names.
-        convert: to another precision.
-        is_large: whether values are made anew whenever they are asked for.
-        is_lively: whether the values are of the scale that keeps signals alive, or the module's.
+    Those of large models are made whenever they are asked for, those of others once.
     """
     first: dict[int, str] = {}  # a tensor of several names has one value
     names = {name: first.setdefault(id(t), name) for name, t in weights.items()}
@@ -418,13 +414,8 @@ def _differ(before: list[Tensor], after: list[Tensor], classes: Indices | None) 
 
 def complaint(axes: Axes, axis: str, where: str = "") -> str:
     """Why an axis cannot be cut like this; ``where`` tells of which model."""
-    members = [
-        f"{name}[{d}]"
-        for name, layouts in axes.layouts.items()
-        for d, layout in enumerate(layouts)
-        if axis in layout.axes()
-    ]
+    names = ", ".join(name for name, _ in members(axes, axis))
     return (
-        f"axis {axis!r} ({', '.join(members)}): permuting its units{where} moves the outputs, so "
+        f"axis {axis!r} ({names}): permuting its units{where} moves the outputs, so "
         "these dimensions must not be cut together like this; freeze the axis, or report the model"
     )

@@ -177,13 +177,7 @@ def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
 
 
 class OutputCheck:
-    """Tries sub-models of one model on an example; the full model runs once for all of them.
-
-    Args:
-        module: the full model.
-        example_inputs: what both are run on.
-        outputs: what of the results counts; None: all of it.
-    """
+    """Tries sub-models of one model on an example; the full model runs once for all of them."""
 
     def __init__(
         self, module: nn.Module, example_inputs: Inputs, outputs: Outputs | None = None

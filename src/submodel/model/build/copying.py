@@ -16,7 +16,7 @@ import sys
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
@@ -202,13 +202,19 @@ def _deepcopy(module: nn.Module, memo: Memo) -> nn.Module:
 
 def _copy_problem(module: nn.Module, problem: Exception) -> str:
     """Which attribute of which module cannot be copied, in words."""
+    for where, value, cause in that_refuse(module):
+        what = f"a {type(value).__name__}, cannot be copied"
+        return f"cannot build the sub-model: {where}, {what}: {cause}"
+    return f"cannot build the sub-model: {type(module).__name__} cannot be copied: {problem}"
+
+
+def that_refuse(module: nn.Module) -> Iterator[tuple[str, object, Exception]]:
+    """What layers hold in attributes that cannot be copied: which, its value, and why."""
     parts = [*module.modules(), *module.parameters(), *module.buffers()]
     for path, layer in module.named_modules():
         for name, value in vars(layer).items():
             try:
                 copy.deepcopy(value, {id(part): part for part in parts})
-            except Exception as cause:
-                where = f"{path or 'the model'} ({type(layer).__name__})"
-                what = f"its attribute {name!r}, a {type(value).__name__}, cannot be copied"
-                return f"cannot build the sub-model: {where}: {what}: {cause}"
-    return f"cannot build the sub-model: {type(module).__name__} cannot be copied: {problem}"
+            except Exception as cause:  # whatever an object says to being copied
+                kind = f"{path or 'the model'} ({type(layer).__name__})"
+                yield f"{kind}: its attribute {name!r}", value, cause

@@ -421,11 +421,7 @@ _MOST_CELLS = 480  # of a strip: two to a pixel
 
 
 def unit_cut_html(cut: UnitCut) -> str:
-    """A cut by units as HTML.
-
-    Args:
-        cut: what a client holds.
-    """
+    """A cut by units as HTML."""
     rows, kept_sizes = [], 0
     for axis, size in cut.axes.sizes.items():
         mask = np.zeros(size)
@@ -440,11 +436,7 @@ def unit_cut_html(cut: UnitCut) -> str:
 
 
 def coordinate_cut_html(cut: CoordinateCut) -> str:
-    """A cut by single weights as HTML.
-
-    Args:
-        cut: what a client holds.
-    """
+    """A cut by single weights as HTML."""
     rows, held_weights, weights = [], 0, 0
     for name, mask in cut.masks.items():
         count, size = int(mask.sum()), mask.numel()

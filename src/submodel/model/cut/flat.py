@@ -30,9 +30,6 @@ _Places = Sequence[tuple[int, Indices]]
 class FlatLayout:
     """Where the values of some tensors are in one vector.
 
-    Args:
-        shapes: of the tensors, by name; in this order.
-
     >>> layout = FlatLayout({"w": (2, 3), "b": (2,)})
     >>> layout.positions({"w": [(1, np.array([0, 2]))]}).tolist()
     [0, 2, 3, 5, 6, 7]
@@ -58,12 +55,7 @@ class FlatLayout:
     def split(
         self, values: Tensor, shapes: Mapping[str, Sequence[int]] | None = None
     ) -> dict[str, Tensor]:
-        """The tensors of a vector, which share its memory.
-
-        Args:
-            values: all of them, or what a cut holds.
-            shapes: what they have in it; None: those of the layout.
-        """
+        """The tensors of a vector, which share its memory."""
         if shapes is None:
             shapes, sizes = self.shapes, self.sizes
         else:
@@ -124,9 +116,6 @@ def _layout(*shapes: tuple[str, tuple[int, ...]]) -> FlatLayout:
 
 def small_layout(tensors: Mapping[str, Tensor]) -> FlatLayout:
     """That of the small tensors among these: of one kind, on the CPU, row by row in memory.
-
-    Args:
-        tensors: all.
 
     >>> small_layout({"w": torch.ones(2), "n": torch.tensor(3)}).size
     2
@@ -212,10 +201,7 @@ def gather(cut: Cut, whole: Tensors) -> dict[str, Tensor]:
 
 
 class CutSource:
-    """A model from which many cuts take their parts: those of its small tensors in one step.
-
-    Args:
-        whole: the model; it must not change.
+    """A model, not to change, from which cuts take their parts: those of small tensors in one step.
 
     >>> from submodel.model.cut import WHOLE
     >>> CutSource({"w": torch.ones(2)}).gather(WHOLE)
@@ -244,11 +230,7 @@ class CutSource:
 
 
 class LastCut(Generic[_T]):
-    """A function of a cut that remembers its last value: clients with equal cuts come in a row.
-
-    Args:
-        compute: the function.
-        count: of how many cuts values are remembered.
+    """A function of a cut that remembers its last values: clients with equal cuts come in a row.
 
     >>> from submodel.model.cut import WHOLE
     >>> LastCut(lambda cut: cut.value_count("w", (2, 3)))(WHOLE)

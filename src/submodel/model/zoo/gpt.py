@@ -19,10 +19,6 @@ class CausalAttention(nn.Module):
 
     Products are scaled by the full model's head size, in sub-models too: they compute what the full
     model does without the units that they lack.
-
-    Args:
-        width: of the stream.
-        heads: how many; they share the width.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -45,13 +41,7 @@ class CausalAttention(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Attention and a perceptron, each behind a norm and beside a skip.
-
-    Args:
-        width: of the stream; the perceptron's hidden layer is four times as wide.
-        heads: of the attention.
-        dropout: the share of what either adds to the stream that is dropped in training.
-    """
+    """Attention and a perceptron of four times the width, each behind a norm and beside a skip."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()

@@ -56,11 +56,7 @@ def only_errors() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ConfiguredModel:
-    """The component of a config class.
-
-    Args:
-        config_class: such as ``transformers.GPT2Config``.
-    """
+    """The component of a config class."""
 
     config_class: Any
     Options = FreeOptions
@@ -92,13 +88,7 @@ class ConfiguredModel:
 
 
 def fit_config(config: Any, values: Mapping[str, Any], context: ModelContext) -> list[str]:
-    """Give a config the sizes of the data; returns why those that were given are too small.
-
-    Args:
-        config: it is changed.
-        values: what the user gave, by key.
-        context: what is known of the data.
-    """
+    """Give a config the sizes of the data; returns why those of the user are too small."""
     problems = []
     if values.get("use_cache"):
         problems.append("model.options.use_cache: training has no use for a cache; leave it out")
@@ -157,12 +147,7 @@ def _fit_special_tokens(config: Any, values: Mapping[str, Any]) -> list[str]:
 
 
 def make_for_task(config: Any, context: ModelContext) -> nn.Module:
-    """The architecture's model for the data's task; where none is known, causal or plain.
-
-    Args:
-        config: of `transformers`.
-        context: what is known of the data.
-    """
+    """The architecture's model for the data's task; where none is known, causal or plain."""
     import transformers
 
     auto: Any = transformers
@@ -187,11 +172,7 @@ def make_for_task(config: Any, context: ModelContext) -> nn.Module:
 
 
 def make_plain(config: Any) -> nn.Module:
-    """The causal language model of a config, or failing that the plain model.
-
-    Args:
-        config: of `transformers`.
-    """
+    """The causal language model of a config, or failing that the plain model."""
     import transformers
 
     auto: Any = transformers

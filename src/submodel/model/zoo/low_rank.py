@@ -131,13 +131,7 @@ def _is_matrix(layer: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
 def layers_of(
     module: nn.Module, is_one: Callable[[nn.Module], TypeGuard[_Layer]], path: str = ""
 ) -> Iterator[tuple[str, _Layer]]:
-    """The layers of a kind, in the order in which the module holds them, not inside torch's own.
-
-    Args:
-        module: where to look.
-        is_one: whether a layer is of the kind.
-        path: of the module.
-    """
+    """The layers of a kind, in the order in which the module holds them, not inside torch's own."""
     if is_one(module):
         yield path, module
     elif isinstance(module, _CONTAINERS) or not type(module).__module__.startswith("torch.nn."):
@@ -147,12 +141,7 @@ def layers_of(
 
 
 def stands_alone(layer: nn.Module, uses: Counter[int]) -> bool:
-    """Whether nobody else depends on what the layer is made of.
-
-    Args:
-        layer: one with a weight and a bias.
-        uses: how often each parameter is used, by its identity.
-    """
+    """Whether nobody else depends on what the layer is made of."""
     parameters = layer._parameters
     return (
         parameters.keys() == {"weight", "bias"}
@@ -206,14 +195,7 @@ _MOST_SHOWN = 12
 
 
 class AdapterLayer(nn.Module):
-    """A layer that is not trained, with ranks beside it that are.
-
-    Args:
-        base: an `nn.Linear`, or the `Conv1D` of transformers, which has its weight transposed.
-        rank: how many ranks.
-        alpha: s = alpha / rank is what their product counts.
-        dropout: the share of the inputs of the ranks that is dropped in training.
-    """
+    """A layer that is not trained, with ranks beside it that are."""
 
     base: nn.Module
     down: nn.Linear
@@ -369,10 +351,6 @@ def factor_pairs(module: nn.Module) -> list[FactorPair]:
 
 def only_ranks(module: nn.Module, axes: Axes) -> Axes:
     """The axes of a factorised or adapted module, all but its ranks kept whole: capacity is rank.
-
-    Args:
-        module: what `factorised` or `add_adapters` returned.
-        axes: all of its axes.
 
     >>> import torch
     >>> from submodel.model.axes import trace

@@ -46,13 +46,14 @@ class Call:
         """The dimensions of a tensor argument."""
         return self.facts(argument).dimensions
 
+    def along(self, dim: str = "dim") -> tuple[list[Layout], int]:
+        """The dimensions of ``self``, to be changed, and which of them an argument names."""
+        dimensions = list(self.dimensions("self"))
+        return dimensions, self.arguments[dim] % len(dimensions)
+
     def tensors(self) -> list[Tensor]:
         """All tensor arguments, those in lists too."""
-        tensors = []
-        for value in self.arguments.values():
-            items = value if isinstance(value, list | tuple) else (value,)
-            tensors += [item for item in items if isinstance(item, Tensor)]
-        return tensors
+        return _flat(list(self.arguments.values()))
 
     def unify(self, one: Layout, other: Layout) -> Layout:
         """Make two dimensions the same."""
@@ -78,10 +79,10 @@ class Call:
         """Note that the operator combines the units of a dimension other than by weights."""
         self.record.mix(expression, f"{self.name} {words}")
 
-    def note_steps(self, argument: str, dim: int) -> None:
+    def note_steps(self, dim: int) -> None:
         """Note that single positions are taken out of an activation, as a loop over steps does."""
-        if not self.facts(argument).weight:
-            self.record.steps.add(self[argument].shape[dim])
+        if not self.facts("self").weight:
+            self.record.steps.add(self["self"].shape[dim])
 
     def broadcast(self, operands: Sequence[Sequence[Layout]]) -> list[Layout]:
         """The dimensions of operands that broadcast against each other, from the last on."""
@@ -170,13 +171,10 @@ def find_rule(operator: torch._ops.OpOverload) -> Rule | None:
 
 
 def _functional_is_pointwise(plain: str, overload: str) -> bool:
-    packet = getattr(torch.ops.aten, plain, None)
-    functional = getattr(packet, overload, None) if overload in _overloads(packet) else None
-    return functional is not None and torch.Tag.pointwise in functional.tags
-
-
-def _overloads(packet: Any) -> Sequence[str]:
-    return packet.overloads() if packet is not None else ()
+    packet: Any = getattr(torch.ops.aten, plain, None)
+    if packet is None or overload not in packet.overloads():
+        return False
+    return torch.Tag.pointwise in getattr(packet, overload).tags
 
 
 @cache
@@ -210,8 +208,8 @@ class OperatorWatch(DispatchMode):
             for i, (name, default) in enumerate(_parameters(func))
         }
         result = func(*args, **keywords)
-        results = [result] if isinstance(result, Tensor) else _flat(result)
-        self._apply(rule, Call(self.record, func._schema.name.split("::")[-1], arguments, results))
+        name = func._schema.name.split("::")[-1]
+        self._apply(rule, Call(self.record, name, arguments, _flat(result)))
         return result
 
     def _decompose(
@@ -260,7 +258,7 @@ def _dimensions(call: Call) -> Iterator[Layout]:
 
 
 def _flat(result: Any) -> list[Tensor]:
-    """The tensors that an operator returned, in order."""
+    """The tensors in what an operator takes or returns, in order."""
     if isinstance(result, Tensor):
         return [result]
     return [t for r in result for t in _flat(r)] if isinstance(result, list | tuple) else []

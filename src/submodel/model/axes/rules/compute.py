@@ -38,26 +38,18 @@ def join(call: Call, result: list[Layout], summand: str) -> list[Layout]:
 
 
 @rule("mm", "bmm", "mv", "dot", "vdot")
-def matrix_product(call: Call) -> Results:
-    """Rows of one by columns of the other; batches run along."""
-    one = call.facts("self")
-    other = call.facts(next(n for n in ("mat2", "vec", "tensor", "other") if n in call.arguments))
-    return [_product(call, one, other)]
-
-
 @rule("addmm", "baddbmm", "addmv", "_addmm_activation", "_sparse_addmm")
-def added_matrix_product(call: Call) -> Results:
-    """A matrix product and a bias."""
-    one = call.facts(next(n for n in ("mat1", "batch1", "mat") if n in call.arguments))
-    other = call.facts(next(n for n in ("mat2", "batch2", "vec") if n in call.arguments))
-    return [join(call, _product(call, one, other), "self")]
-
-
-def _product(call: Call, one: TensorFacts, other: TensorFacts) -> list[Layout]:
+def matrix_product(call: Call) -> Results:
+    """Rows of one by columns of the other; batches run along. A bias may be added."""
+    first = next(n for n in ("mat1", "batch1", "mat", "self") if n in call.arguments)
+    second = ("mat2", "batch2", "vec", "tensor", "other")
+    one = call.facts(first)
+    other = call.facts(next(n for n in second if n in call.arguments))
     a, b = one.dimensions, other.dimensions
     batch = [call.unify(a[0], b[0])] if len(a) == len(b) == 3 else []
     contract(call, one, -1, other, -2 if len(b) > 1 else -1)
-    return [*batch, *a[len(batch) : -1], *b[len(b) - 1 if len(b) > 1 else len(b) :]]
+    result = [*batch, *a[len(batch) : -1], *b[len(b) - 1 if len(b) > 1 else len(b) :]]
+    return [result if first == "self" else join(call, result, "self")]
 
 
 @rule("_grouped_mm")
@@ -77,12 +69,10 @@ def grouped_matrix_product(call: Call) -> Results:
 def trilinear(call: Call) -> Results:
     """The product of three operands, each with dimensions of one added, summed over some."""
     operands = [call.facts(f"i{n}") for n in (1, 2, 3)]
-    operand_dimensions: list[list[Layout]] = []
-    for n, operand in enumerate(operands, start=1):
-        dimensions = list(operand.dimensions)
+    operand_dimensions = [list(operand.dimensions) for operand in operands]
+    for n, dimensions in enumerate(operand_dimensions, start=1):
         for d in sorted(call[f"expand{n}"]):
             dimensions.insert(d, ONE)
-        operand_dimensions.append(dimensions)
     common = call.broadcast(operand_dimensions)
     for d in call["sumdim"]:
         if not any(
@@ -369,8 +359,7 @@ def im2col(call: Call) -> Results:
 @rule("unfold")
 def unfold(call: Call) -> Results:
     """Windows along one dimension."""
-    dimensions = list(call.dimensions("self"))
-    dim = call["dimension"] % len(dimensions)
+    dimensions, dim = call.along("dimension")
     call.freeze(dimensions[dim], "in windows")
     dimensions[dim] = FixedPart(call.results[0].shape[dim], "windows")
     return [[*dimensions, FixedPart(call["size"], "positions in a window")]]

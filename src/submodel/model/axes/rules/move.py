@@ -14,6 +14,7 @@ from submodel.model.axes.layout import (
     concatenation,
     product,
 )
+from submodel.model.axes.record import geometry
 from submodel.model.axes.rules.call import Call, Results, pointwise, rule
 
 rule("alias", "clone", "detach", "lift_fresh", "lift_fresh_copy", "_to_copy", moves=True)(pointwise)
@@ -81,11 +82,7 @@ def view_as_type(call: Call) -> Results:
 def as_strided(call: Call) -> Results:
     """Only the tensor itself is understood; other windows on its memory freeze it."""
     tensor, result = call["self"], call.results[0]
-    if (tensor.shape, tensor.stride(), tensor.storage_offset()) == (
-        result.shape,
-        result.stride(),
-        result.storage_offset(),
-    ):
+    if geometry(tensor) == geometry(result):
         return [call.dimensions("self")]
     for dimension in call.dimensions("self"):
         call.freeze(dimension, "by its place in memory")
@@ -117,11 +114,11 @@ def repeat(call: Call) -> Results:
     ]
 
 
-@rule("permute", moves=True)
+@rule("permute", "t", moves=True)
 def permute(call: Call) -> Results:
     """The dimensions in another order."""
     dimensions = call.dimensions("self")
-    return [[dimensions[d] for d in call["dims"]]]
+    return [[dimensions[d] for d in call.get("dims", range(len(dimensions))[::-1])]]
 
 
 @rule("transpose", moves=True)
@@ -132,12 +129,6 @@ def transpose(call: Call) -> Results:
         one, other = call["dim0"], call["dim1"]
         dimensions[one], dimensions[other] = dimensions[other], dimensions[one]
     return [dimensions]
-
-
-@rule("t", moves=True)
-def t(call: Call) -> Results:
-    """The transposed matrix."""
-    return [call.dimensions("self")[::-1]]
 
 
 @rule("unsqueeze", moves=True)
@@ -165,10 +156,8 @@ def cat(call: Call) -> Results:
         return [[FixedPart(0)]]
     dimensions = [call.record.of(t).dimensions for t in tensors]
     dim = call["dim"] % len(dimensions[0])
-    constants = [call.record.of(t).constant for t in tensors]
-    call.record.starts += [
-        k[dim] for k, is_constant in zip(dimensions, constants, strict=True) if is_constant
-    ]
+    facts = map(call.record.of, tensors)
+    call.record.starts += [k.dimensions[dim] for k in facts if k.constant]
     call.record.joined_tensors.update(id(result) for result in call.results)
     result = call.broadcast([[*k[:dim], ONE, *k[dim + 1 :]] for k in dimensions])
     result[dim] = concatenation(call.record.algebra.resolve(k[dim]) for k in dimensions)
@@ -187,10 +176,9 @@ def stack(call: Call) -> Results:
 @rule("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", moves=True)
 def split(call: Call) -> Results:
     """Consecutive pieces of one dimension."""
-    dimensions = call.dimensions("self")
-    dim = call["dim"] % len(dimensions)
+    dimensions, dim = call.along()
     if call.results[0].shape[dim] == 1:
-        call.note_steps("self", dim)
+        call.note_steps(dim)
     pieces = call.pieces(dimensions[dim], [r.shape[dim] for r in call.results])
     return [[*dimensions[:dim], piece, *dimensions[dim + 1 :]] for piece in pieces]
 
@@ -202,7 +190,7 @@ def slice_(call: Call) -> Results:
     dim, step = call["dim"] % len(dimensions), call["step"]
     size, length = dimensions[dim].size, call.results[0].shape[dim]
     if length == 1:
-        call.note_steps("self", dim)
+        call.note_steps(dim)
     start = min(max(s + size if (s := call["start"] or 0) < 0 else s, 0), size)
     if step == 1:
         dimensions[dim] = call.pieces(dimensions[dim], [start, length, size - start - length])[1]
@@ -218,10 +206,9 @@ def slice_(call: Call) -> Results:
 @rule("select.int", moves=True)
 def select(call: Call) -> Results:
     """One unit, told by its position."""
-    dimensions = list(call.dimensions("self"))
-    dim = call["dim"] % len(dimensions)
+    dimensions, dim = call.along()
     dimension = dimensions.pop(dim)
-    call.note_steps("self", dim)
+    call.note_steps(dim)
     _freeze_at(call, dimension, call["index"] % dimension.size)
     return [dimensions]
 
@@ -241,17 +228,16 @@ def _freeze_at(call: Call, expression: Layout, position: int) -> None:
 @rule("unbind.int", moves=True)
 def unbind(call: Call) -> Results:
     """Every unit on its own."""
-    dimensions = list(call.dimensions("self"))
-    call.note_steps("self", call["dim"])
-    call.freeze(dimensions.pop(call["dim"] % len(dimensions)))
+    dimensions, dim = call.along()
+    call.note_steps(dim)
+    call.freeze(dimensions.pop(dim))
     return [dimensions for _ in call.results]
 
 
 @rule("glu")
 def glu(call: Call) -> Results:
     """One half gates the other."""
-    dimensions = list(call.dimensions("self"))
-    dim = call["dim"] % len(dimensions)
+    dimensions, dim = call.along()
     one, other = call.pieces(dimensions[dim], [dimensions[dim].size // 2] * 2)
     dimensions[dim] = call.unify(one, other)
     return [dimensions]
@@ -263,12 +249,8 @@ def pad(call: Call) -> Results:
     dimensions, pads = list(call.dimensions("self")), call["pad"]
     for k in range(len(pads) // 2):
         dim, (before, after) = len(dimensions) - 1 - k, pads[2 * k : 2 * k + 2]
-        cuts = [
-            max(-before, 0),
-            dimensions[dim].size + min(before, 0) + min(after, 0),
-            max(-after, 0),
-        ]
-        middle = call.pieces(dimensions[dim], cuts)[1]
+        size = dimensions[dim].size + min(before, 0) + min(after, 0)
+        middle = call.pieces(dimensions[dim], [max(-before, 0), size, max(-after, 0)])[1]
         fresh = call.record.algebra.fresh
         dimensions[dim] = concatenation([fresh(max(before, 0)), middle, fresh(max(after, 0))])
     return [dimensions]
@@ -310,8 +292,7 @@ def embedding_bag(call: Call) -> Results:
 @rule("index_select")
 def index_select(call: Call) -> Results:
     """Units looked up by the data along one dimension."""
-    dimensions = list(call.dimensions("self"))
-    dim = call["dim"] % len(dimensions)
+    dimensions, dim = call.along()
     call.freeze(dimensions[dim], BY_INDEX)
     dimensions[dim] = (call.dimensions("index") or (ONE,))[0]
     return [dimensions]
