@@ -27,11 +27,7 @@ def units_held(capacity: float, size: int) -> int:
 
 
 def prefix(size: int, length: int) -> NDArray[np.bool_]:
-    """The first units.
-
-    >>> prefix(3, 1)
-    array([ True, False, False])
-    """
+    """The first units."""
     return np.arange(size) < length
 
 

@@ -50,11 +50,7 @@ def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 
 def call(module: nn.Module, inputs: Inputs) -> Any:
-    """What the module returns for the inputs.
-
-    >>> call(nn.Bilinear(1, 1, 1), (torch.ones(2, 1), torch.ones(2, 1))).shape
-    torch.Size([2, 1])
-    """
+    """What the module returns for the inputs."""
     positional, by_name = arguments(inputs)
     return module(*positional, **by_name)
 
@@ -73,11 +69,7 @@ def columns(inputs: Inputs) -> dict[str, Tensor]:
 
 
 def from_columns(tensors: Mapping[str, Tensor]) -> Inputs:
-    """What `columns` was given.
-
-    >>> from_columns({"": torch.ones(1)}), type(from_columns({"0": torch.ones(1)}))
-    (tensor([1.]), <class 'tuple'>)
-    """
+    """What `columns` was given."""
     if tensors.keys() == {""}:
         return tensors[""]
     if all(name.isdigit() for name in tensors):
@@ -86,11 +78,7 @@ def from_columns(tensors: Mapping[str, Tensor]) -> Inputs:
 
 
 def map_inputs(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
-    """The inputs with every tensor replaced.
-
-    >>> map_inputs(lambda t: t + 1, {"a": torch.zeros(1)})
-    {'a': tensor([1.])}
-    """
+    """The inputs with every tensor replaced."""
     if isinstance(inputs, Tensor):
         return function(inputs)
     if isinstance(inputs, Mapping):

@@ -70,13 +70,7 @@ class StaticBatchNorm(nn.Module):
 
 
 def stop_training(module: nn.Module) -> None:
-    """As ``module.eval()``, which sets every layer, however often it is called.
-
-    >>> net = nn.Sequential(nn.Dropout())
-    >>> stop_training(net)
-    >>> net.training, net[0].training
-    (False, False)
-    """
+    """As ``module.eval()``, which sets every layer, however often it is called."""
     if any(layer.training for layer in module.modules()):
         module.eval()
 
@@ -118,11 +112,7 @@ class Scaler(nn.Module):
 
 
 def has_scaler(module: nn.Module) -> bool:
-    """Whether training the module depends on the capacity itself, beyond the shapes.
-
-    >>> has_scaler(nn.Sequential(nn.Linear(1, 1), Scaler()))
-    True
-    """
+    """Whether training the module depends on the capacity itself, beyond the shapes."""
     return any(isinstance(layer, Scaler) for layer in module.modules())
 
 

@@ -43,19 +43,11 @@ class Travel:
         return {name: value for name, value in tensors.items() if name not in self.untrained_names}
 
     def of_task(self, tensors: Mapping[str, _T]) -> dict[str, _T]:
-        """What goes out in every round.
-
-        >>> Travel(frozenset({"a", "b"}), frozenset({"a"})).of_task({"a": 1, "b": 2, "c": 3})
-        {'b': 2, 'c': 3}
-        """
+        """What goes out in every round."""
         return {name: value for name, value in tensors.items() if name not in self.base_names}
 
     def of_base(self, tensors: Mapping[str, _T]) -> dict[str, _T]:
-        """What goes out once.
-
-        >>> Travel(frozenset({"a", "b"}), frozenset({"a"})).of_base({"a": 1, "b": 2, "c": 3})
-        {'a': 1}
-        """
+        """What goes out once."""
         return {name: value for name, value in tensors.items() if name in self.base_names}
 
 
@@ -64,11 +56,7 @@ EVERYTHING = Travel()
 
 
 def untrained_names(module: nn.Module) -> frozenset[str]:
-    """The parameters that training does not change.
-
-    >>> untrained_names(nn.Linear(2, 1).requires_grad_(False)) == {"weight", "bias"}
-    True
-    """
+    """The parameters that training does not change."""
     return frozenset(name for name, p in module.named_parameters() if not p.requires_grad)
 
 
@@ -123,10 +111,5 @@ def travel_of(
 
 
 def size_in_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """What tensors take, exact to the bit.
-
-    >>> import torch
-    >>> size_in_bytes({"w": torch.zeros(3)})
-    12
-    """
+    """What tensors take, exact to the bit."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -55,7 +55,8 @@ def alike_in_layers(module: nn.Module) -> Iterator[list[Part]]:
         if isinstance(layer, nn.MultiheadAttention):
             yield _attention(layer)
         elif isinstance(layer, nn.RNNCellBase):
-            yield [Part(layer.weight_hh, 0, _gates(layer.weight_hh)), Part(layer.weight_hh, 1)]
+            all_gates, hidden = layer.weight_hh.shape
+            yield [Part(layer.weight_hh, 0, all_gates // hidden), Part(layer.weight_hh, 1)]
         elif isinstance(layer, nn.RNNBase):
             yield from _recurrent(layer)
 
@@ -82,10 +83,6 @@ def _recurrent(layer: nn.RNNBase) -> Iterator[list[Part]]:
         yield output_parts + [Part(weight, 0) for weight in projections]
     else:
         yield hidden_parts + output_parts
-
-
-def _gates(weight: Tensor) -> int:
-    return weight.shape[0] // weight.shape[1]
 
 
 def unify_equal_sizes(record: Record, log: NumberLog, module: nn.Module) -> list[str]:
@@ -517,10 +514,9 @@ def _inexact(record: Record, names: Names, sizes: Mapping[str, int]) -> dict[str
 
 def _layout(expression: Layout, names: Names) -> Layout:
     """The expression in the words of the rest of the library."""
-    if isinstance(expression, FixedPart):
-        return FixedPart(expression.size)
-    if isinstance(expression, Along):  # one that lies in no weight is never cut
-        axis = names.get(expression)
+    if isinstance(expression, FixedPart | Along):
+        axis = names.get(expression) if isinstance(expression, Along) else None
+        # an atom that lies in no weight is never cut
         return FixedPart(expression.size) if axis is None else Along(axis, expression.size)
     parts = tuple(_layout(part, names) for part in expression.parts)
     return Product(parts) if isinstance(expression, Product) else Concatenation(parts)

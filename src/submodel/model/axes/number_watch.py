@@ -43,8 +43,7 @@ SizePlace = tuple[int, Tensor, int, bool]
 
 _SHAPE_TAKING = {"view", "reshape", "expand", "zeros", "ones", "empty", "full", "rand", "randn"}
 _SHAPE_TAKING |= {f"new_{name}" for name in ("zeros", "ones", "empty", "full")}
-_GROUPS_POSITION = {f"conv{n}d": 6 for n in (1, 2, 3)}
-_GROUPS_POSITION |= {f"conv_transpose{n}d": 6 for n in (1, 2, 3)}
+_CONVOLUTIONS = {f"{kind}{n}d" for kind in ("conv", "conv_transpose") for n in (1, 2, 3)}
 
 MAKING = _SHAPE_TAKING | {"split", "split_with_sizes", "unflatten", "narrow", "pad"}
 MAKING |= {"__getitem__", "__setitem__", "tensor_split", "hsplit", "vsplit", "dsplit"}
@@ -132,7 +131,7 @@ def size_places(
             yield from _prefixes(result, dimension, (before, -after))
     elif name == "group_norm":
         yield argument(1, "num_groups", 1), result, 1, True
-    elif name in _GROUPS_POSITION and (groups := argument(_GROUPS_POSITION[name], "groups", 1)) > 1:
+    elif name in _CONVOLUTIONS and (groups := argument(6, "groups", 1)) > 1:
         yield groups, argument(1, "weight", result), 0, True
     elif name in _SHAPE_TAKING:
         for shape in _shapes(args, kwargs):
@@ -156,7 +155,7 @@ def layer_places(
     elif name == "group_norm":
         yield "num_channels", result, 1, False
         yield "num_groups", result, 1, True
-    elif name in _GROUPS_POSITION:
+    elif name in _CONVOLUTIONS:
         yield "groups", args[1] if len(args) > 1 else kwargs["weight"], 0, True
     elif name == "unflatten":
         dimension, sizes = args[1] % args[0].dim(), args[2]
@@ -241,12 +240,8 @@ class _Watch(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        keywords = kwargs or {}
-        return self._watch(func.__name__, args, keywords, func(*args, **keywords))
-
-    def _watch(
-        self, name: str, args: tuple[Any, ...], keywords: Mapping[str, Any], result: Any
-    ) -> Any:
+        name, keywords = func.__name__, kwargs or {}
+        result = func(*args, **keywords)
         path, watching = self.running[-1]
         if not watching:
             self._note_layer(name, path, args, keywords, result)
@@ -261,8 +256,9 @@ class _Watch(TorchFunctionMode):
             self._note_attention(args, keywords)
         if name == "numel":
             return self._count(result, args[0])
-        if isinstance(result, int | list | np.ndarray | tuple) and name not in SHOWING_NO_SIZE:
-            self._tell(args, result)
+        shows_size = isinstance(result, int | list | np.ndarray | tuple) and not _of_tensors(result)
+        if shows_size and name not in SHOWING_NO_SIZE and args and isinstance(args[0], Tensor):
+            self._note_sizes(args[0])  # a length, strides, an array, ...
         if name in PARTING:
             self._note_parts(parted_dimension(name, args, keywords), result)
         size_values = set()
@@ -290,22 +286,21 @@ class _Watch(TorchFunctionMode):
         if dim is not None:
             self.log.sizes_read[dimensions[dim]] = None
             return TracedInt(result, SizeOf(dimensions[dim]), self.uses)
-        self.log.sizes_read.update(dict.fromkeys(dimensions))
+        self._note_sizes(tensor)
         pairs = zip(result, dimensions, strict=True)
         return torch.Size([TracedInt(n, SizeOf(d), self.uses) for n, d in pairs])
 
     def _count(self, result: int, tensor: Tensor) -> int:
-        dimensions = self.dimensions(tensor)
+        dimensions = self._note_sizes(tensor)
         if dimensions is None:
             return result
-        self.log.sizes_read.update(dict.fromkeys(dimensions))
         return TracedInt(result, multiply([SizeOf(d) for d in dimensions]), self.uses)
 
-    def _tell(self, args: tuple[Any, ...], result: Any) -> None:
-        """A length, strides, an array, ... show the sizes of the tensor that they come from."""
-        if args and isinstance(args[0], Tensor) and not _of_tensors(result):
-            dimensions = self.dimensions(args[0])
-            self.log.sizes_read.update(dict.fromkeys(dimensions or ()))
+    def _note_sizes(self, tensor: Tensor) -> Sequence[Any] | None:
+        """Note that the code reads all sizes of a tensor; its dimensions."""
+        dimensions = self.dimensions(tensor)
+        self.log.sizes_read.update(dict.fromkeys(dimensions or ()))
+        return dimensions
 
     def _note_parts(self, dimension: int, parts: Sequence[Tensor]) -> None:
         parts_dimensions = [self.dimensions(p) for p in parts if p.shape == parts[0].shape]
@@ -319,26 +314,18 @@ class _Watch(TorchFunctionMode):
         heads = [arguments.get(f"{part}_proj_weight") for part in "qkv"]
         if joint_weight is not None and joint_weight.numel():
             heads += joint_weight.split(width)
-        alike = [
-            (arguments["query"], -1),
-            (arguments["out_proj_weight"], 0),
-            (arguments["out_proj_weight"], 1),
-        ]
+        output_weight = arguments["out_proj_weight"]
+        alike = [(arguments["query"], -1), (output_weight, 0), (output_weight, 1)]
         alike += [(weight, 0) for weight in heads if weight is not None]
         dimensions = [(self.dimensions(tensor), d) for tensor, d in alike]
         self.log.parts.append([dims[d] for dims, d in dimensions if dims is not None])
 
     def _note_like(self, model: Tensor, result: Tensor) -> None:
         """A tensor made in the shape of another keeps to it."""
-        model_dimensions, result_dimensions = self.dimensions(model), self.dimensions(result)
-        if (
-            model_dimensions is not None
-            and result_dimensions is not None
-            and len(model_dimensions) == len(result_dimensions)
-        ):
-            for d, size in enumerate(model.shape):
-                if size > 1 and result.shape[d] == size:
-                    self.log.parts.append([model_dimensions[d], result_dimensions[d]])
+        pairs = list(zip(self.dimensions(model) or (), self.dimensions(result) or (), strict=False))
+        for pair, size, other in zip(pairs, model.shape, result.shape, strict=False):
+            if size == other > 1 and model.dim() == result.dim():
+                self.log.parts.append(list(pair))
 
     def _note_layer(
         self, name: str, path: str, args: tuple[Any, ...], keywords: Mapping[str, Any], result: Any

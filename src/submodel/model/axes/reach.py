@@ -170,11 +170,7 @@ def _inside(holder: HeldItem, visited_classes: set[type]) -> Iterator[HeldItem]:
 
 
 def attributes_of(value: object) -> dict[str, Any]:
-    """What an object of any type keeps under names.
-
-    >>> attributes_of(types.SimpleNamespace(heads=4))
-    {'heads': 4}
-    """
+    """What an object of any type keeps under names."""
     attributes = dict(table_of(value) or {})
     kind: Any = type(value)
     for name, slot in _slots_of(kind):
@@ -196,11 +192,7 @@ def _slots_of(kind: type) -> list[tuple[str, types.MemberDescriptorType]]:
 
 
 def has_slots(kind: type) -> bool:
-    """Whether objects of a type keep something in places of its own, beside their attributes.
-
-    >>> has_slots(nn.Linear), has_slots(type("Pair", (), {"__slots__": ("one", "other")}))
-    (False, True)
-    """
+    """Whether objects of a type keep something in places of its own, beside their attributes."""
     return bool(_slots_of(kind))
 
 

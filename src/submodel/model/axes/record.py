@@ -224,11 +224,7 @@ class Reason(str):
 
 
 def line_of(reason: str) -> str:
-    """Where in the model's code a reason comes from; empty where that is not known.
-
-    >>> line_of(Reason("read by flip, by position", "net.py:7 in Net.forward"))
-    'net.py:7 in Net.forward'
-    """
+    """Where in the model's code a reason comes from; empty where that is not known."""
     return reason.line if isinstance(reason, Reason) else ""
 
 
@@ -242,11 +238,7 @@ def is_natural(reason: str) -> bool:
 
 
 def advice(reason: str) -> str:
-    """What to write instead; empty where nothing helps.
-
-    >>> advice("a number written in the code makes its size")
-    'make it an attribute of the module, or -1, or read it from a shape'
-    """
+    """What to write instead; empty where nothing helps."""
     hints = (words for key, words in _ADVICE if key in reason)
     return "" if is_natural(reason) else next(hints, "")
 

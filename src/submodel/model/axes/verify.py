@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any
 
@@ -72,8 +72,8 @@ class OnDemand(DispatchMode):
             if any(parameter is other for other, _ in self._original_data):
                 continue  # under another name
             self._original_data.append((parameter, parameter.data))
-            value_type = self._values(name).dtype
-            room = torch.full((), torch.nan, dtype=value_type, device=parameter.device)
+            kind = self._values(name).dtype
+            room = torch.full((), torch.nan, dtype=kind, device=parameter.device)
             self._rooms.append(room)
             self._names[storage(room)] = (name, tuple(parameter.shape))
             parameter.data = room.expand(parameter.shape)
@@ -92,7 +92,8 @@ class OnDemand(DispatchMode):
         if func._schema.is_mutable:
             for place, argument in enumerate(func._schema.arguments):
                 value = args[place] if place < len(args) else keywords.get(argument.name)
-                if argument.is_write and any(self._is_room(item) for item in _items(value)):
+                items = value if isinstance(value, list | tuple) else (value,)
+                if argument.is_write and any(map(self._is_room, items)):
                     raise NotOnDemandError(f"{func} writes to a parameter")
         return func(
             *map(self._with_values, args), **{k: self._with_values(v) for k, v in keywords.items()}
@@ -116,10 +117,6 @@ class OnDemand(DispatchMode):
 
 class NotOnDemandError(RuntimeError):
     """A model that needs all its values at once."""
-
-
-def _items(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else (value,)
 
 
 Outputs = Callable[[Any], Any]
@@ -186,11 +183,11 @@ class Trial:
         """The outputs of a module to throw away; if it leaves a state, of a second call too."""
         with isolate(module, ours=True):
             memory = Memory(module)
-            results = outputs_of(run(module, self.inputs), self.outputs)
-            results = [result.detach().clone() for result in results]
-            if memory.has_changed():
-                again = outputs_of(run(module, self.inputs), self.outputs)
-                results += [result.detach().clone() for result in again]
+            results: list[Tensor] = []
+            for again in (False, True):
+                if not again or memory.has_changed():
+                    outputs = outputs_of(run(module, self.inputs), self.outputs)
+                    results += [output.detach().clone() for output in outputs]
             return results
 
 

@@ -1,6 +1,6 @@
 """Integers that a module stores, such as `self.heads = 4`: what a cut makes of them.
 
-A trace knows which dimension an integer makes (see `submodel.model.axes.code_numbers`), so there is
+A trace knows which dimension an integer makes (see `submodel.model.axes.number`), so there is
 nothing to guess, and afterwards every size that the forward computes is checked.
 `qkv.view(b * self.heads, 3 * width // self.heads, -1)` never makes a dimension of `self.heads`
 itself, but what it computes must fit the cut tensors. So each such integer starts with what it
@@ -54,10 +54,7 @@ def kept_size(layout: Layout, sizes: Mapping[str, int]) -> int:
         case Along(axis, size):
             return sizes.get(axis, size)
         case Product(parts):
-            product = 1
-            for part in parts:
-                product *= kept_size(part, sizes)
-            return product
+            return math.prod(kept_size(part, sizes) for part in parts)
         case Concatenation(parts):
             return sum(kept_size(part, sizes) for part in parts)
 
@@ -165,15 +162,14 @@ class Sizes:
 
     def after(self, number: Number, stored: Stored) -> int | None:
         """A number in a sub-model that stores these integers; None where it divides by zero."""
+
+        def value(leaf: Attribute | SizeOf) -> int:
+            if isinstance(leaf, SizeOf):
+                return kept_size(leaf.dimension, self.kept_counts)
+            return stored(leaf)
+
         try:
-            return evaluate(
-                number,
-                lambda leaf: (
-                    kept_size(leaf.dimension, self.kept_counts)
-                    if isinstance(leaf, SizeOf)
-                    else stored(leaf)
-                ),
-            )
+            return evaluate(number, value)
         except ZeroDivisionError:
             return None
 
@@ -302,15 +298,7 @@ def _solved_values(attribute: Attribute, numbers: CodeNumbers, sizes: Sizes) -> 
 
 
 def plain_integers(layer: nn.Module) -> dict[str, int]:
-    """The attributes of one module that may be sizes.
-
-    >>> class Net(nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.heads, self.bias, self.scale = 4, True, 0.5
-    >>> plain_integers(Net())
-    {'heads': 4}
-    """
+    """The attributes of one module that may be sizes."""
     return {name: value for name, value in vars(layer).items() if type(value) is int}
 
 
@@ -319,7 +307,7 @@ def follow_integers(
 ) -> list[str]:
     """Set the integers of ``layer`` that the cut changes; what cannot be told, in words.
 
-    ``allowed_values`` is what the trace says that they may become (see `solve.narrow_values`).
+    ``allowed_values`` is what the trace says that they may become (see `narrow_values`).
     """
     doubts = []
     for name, value in plain_integers(layer).items():

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.conv import _ConvNd
 
 from submodel.errors import SubmodelError
 from submodel.model.axes.layout import FixedPart, Indices, Layout
@@ -153,15 +153,8 @@ def _bilinear(layer: nn.Bilinear, cut: LayerCut) -> None:  # noqa: ARG001
 @resizes(_ConvNd)
 def _conv(layer: _ConvNd, cut: LayerCut) -> None:
     layer.groups = cut.groups(layer.groups, "weight")
-    first, second = layer.weight.shape[:2]
-    layer.out_channels, layer.in_channels = first, second * layer.groups
-
-
-@resizes(_ConvTransposeNd)
-def _conv_transpose(layer: _ConvTransposeNd, cut: LayerCut) -> None:
-    layer.groups = cut.groups(layer.groups, "weight")
-    first, second = layer.weight.shape[:2]
-    layer.in_channels, layer.out_channels = first, second * layer.groups
+    first, second = layer.weight.shape[0], layer.weight.shape[1] * layer.groups
+    layer.out_channels, layer.in_channels = (second, first) if layer.transposed else (first, second)
 
 
 @resizes(_NormBase)
@@ -241,9 +234,8 @@ def _attention(layer: nn.MultiheadAttention, cut: LayerCut) -> None:
     """Its one width is both that of its input and that of all heads together."""
     layer.num_heads = cut.groups(layer.num_heads, "out_proj.weight", dimension=1)
     out, of_heads = layer.out_proj.weight.shape
-    input_width = (
-        layer.in_proj_weight if layer._qkv_same_embed_dim else layer.q_proj_weight
-    ).shape[1]
+    reading = layer.in_proj_weight if layer._qkv_same_embed_dim else layer.q_proj_weight
+    input_width = reading.shape[1]
     if not input_width == out == of_heads:
         raise cut.error(
             f"it needs one width, but would read {input_width} units, write {out} and have "

@@ -70,7 +70,6 @@ def build_module(
     tensors = _map_tensors(module, partial(copy_part, cut))
     if isinstance(cut, PlannedCut) and cut.like is not None:
         cut = cut.like  # from here on only its shapes count
-    small: nn.Module
     if not isinstance(cut, UnitCut):
         small = copy_module(module, tensors)
     else:
@@ -162,9 +161,8 @@ def _correct(
     names = {id(p): name for name, p in module.named_parameters()}
     names |= {id(b): name for name, b in module.named_buffers()}
     doubts = []
-    allowed_values = (
-        narrow_values(cut.axes.code_numbers, sizes) if cut.axes.code_numbers is not None else {}
-    )
+    numbers = cut.axes.code_numbers
+    allowed_values = {} if numbers is None else narrow_values(numbers, sizes)
     pairs = list(zip(module.named_modules(), small.modules(), strict=True))
     with _computed_weights(module, small):
         for (path, original), layer in reversed(pairs):  # layers before those that contain them
@@ -172,9 +170,7 @@ def _correct(
                 fix(layer, LayerCut(path, original, cut, sizes, names))
             elif not type(layer).__module__.startswith("torch."):
                 where = f"{path or 'the model'} ({type(layer).__name__})"
-                layer_doubts = follow_integers(
-                    layer, path, sizes, cut.axes.code_numbers, allowed_values
-                )
+                layer_doubts = follow_integers(layer, path, sizes, numbers, allowed_values)
                 doubts += [f"{where}: {doubt}" for doubt in layer_doubts]
     if not in_doubt_to_user:
         _refuse(doubts)
@@ -224,10 +220,8 @@ def _refuse(problems: Sequence[str]) -> None:
 
 def _fill(small: nn.Module, module: nn.Module, cut_tensors: Mapping[str, Tensor]) -> nn.Module:
     """Let a module from a factory hold the cut tensors, which must fit it by name and shape."""
-    factory_tensors: dict[str, Tensor] = {
-        **dict(small.named_parameters()),
-        **dict(small.named_buffers()),
-    }
+    factory_tensors: dict[str, Tensor] = dict(small.named_parameters())
+    factory_tensors |= dict(small.named_buffers())
     problems = [
         f"{name}: only the full model has it"
         for name in cut_tensors.keys() - factory_tensors.keys()
@@ -246,13 +240,19 @@ def _fill(small: nn.Module, module: nn.Module, cut_tensors: Mapping[str, Tensor]
     replacements: dict[int, Any] = {
         id(factory_tensors[name]): tensor for name, tensor in cut_tensors.items()
     }
+    _exchange(small, replacements)
     for layer in small.modules():
-        tables: tuple[dict[str, Any], ...] = (layer._parameters, layer._buffers)
-        for table in tables:
-            table |= {name: replacements[id(t)] for name, t in table.items() if t is not None}
         if isinstance(layer, nn.RNNBase):
             layer._init_flat_weights()
     return small.train(module.training)
+
+
+def _exchange(module: nn.Module, new: Mapping[int, Any]) -> None:
+    """Let a module hold other parameters and buffers, by the identities of its own."""
+    for layer in module.modules():
+        tables: tuple[dict[str, Any], ...] = (layer._parameters, layer._buffers)
+        for table in tables:
+            table |= {name: new.get(id(t), t) for name, t in table.items() if t is not None}
 
 
 _BYTES = 16
@@ -351,10 +351,7 @@ def release(module: nn.Module) -> dict[str, Tensor]:
         id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad) for p in module.parameters()
     }
     meta |= {id(b): b.to("meta") for name, b in module.named_buffers() if name in tensors}
-    for layer in module.modules():
-        tables: tuple[dict[str, Any], ...] = (layer._parameters, layer._buffers)
-        for table in tables:
-            table |= {name: meta.get(id(t), t) for name, t in table.items() if t is not None}
+    _exchange(module, meta)
     return tensors
 
 

@@ -53,11 +53,7 @@ class ModelContext:
         return self.inputs
 
     def sequences(self, name: str) -> tuple[int, int]:
-        """Length and vocabulary, if the next token is to be told at every place of sequences.
-
-        >>> ModelContext((8,), 29).sequences("gpt")
-        (8, 29)
-        """
+        """Length and vocabulary, if the next token is to be told at every place of sequences."""
         if len(self.inputs) != 1 or self.task not in (None, "language"):
             targets = "" if self.task is None else f" with targets for {self.task}"
             raise ConfigError(

@@ -111,12 +111,7 @@ def factorised(
 
 
 def replace_layers(module: nn.Module, new_layers: Mapping[int, nn.Module]) -> nn.Module:
-    """The module with other layers in place of some, by their identities; it is changed.
-
-    >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    >>> replace_layers(net, {id(net[0]): nn.Identity()})[0]
-    Identity()
-    """
+    """The module with other layers in place of some, by their identities; it is changed."""
     for parent in list(module.modules()):
         for name, child in parent._modules.items():
             if id(child) in new_layers:
@@ -292,11 +287,7 @@ def add_adapters(
 
 
 def adapters_of(module: nn.Module) -> dict[str, AdapterLayer]:
-    """The adapters of a module, by their paths.
-
-    >>> list(adapters_of(add_adapters(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)))))
-    ['0']
-    """
+    """The adapters of a module, by their paths."""
     return {p: layer for p, layer in module.named_modules() if isinstance(layer, AdapterLayer)}
 
 
@@ -326,12 +317,7 @@ class FactorPair:
     down: str
 
     def product(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Outputs x inputs, in float64.
-
-        >>> pair = FactorPair("b", "a")
-        >>> pair.product({"b": torch.ones(3, 2), "a": torch.ones(2, 4)}).shape
-        torch.Size([3, 4])
-        """
+        """Outputs x inputs, in float64."""
         up, down = (tensors[name].flatten(1).double() for name in (self.up, self.down))
         return up @ down
 
@@ -397,11 +383,7 @@ def _is_linear(layer: nn.Module) -> TypeGuard[nn.Module]:
 
 
 def is_transposed(layer: nn.Module) -> bool:
-    """Whether a layer is the `Conv1D` of transformers: a linear one, inputs x outputs.
-
-    >>> is_transposed(nn.Linear(2, 1))
-    False
-    """
+    """Whether a layer is the `Conv1D` of transformers: a linear one, inputs x outputs."""
     kind = type(layer)
     return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.")
 
