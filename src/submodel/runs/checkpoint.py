@@ -33,19 +33,6 @@ from submodel.errors import CheckpointError, ConfigError, plain
 from submodel.files import UnreadableError, flush, read_text, read_typed, write_text
 from submodel.runs.subject import Fingerprints, describe_differences
 
-__all__ = [
-    "DamagedError",
-    "check_fingerprints",
-    "check_subject",
-    "checkpoint_folders",
-    "fingerprint",
-    "latest",
-    "model_sha256",
-    "read_checkpoint",
-    "renew",
-    "save",
-    "saved_round",
-]
 _FOLDERS_TO_KEEP = 2
 _TENSORS, _MEMORY, _STATE = "model.safetensors", "memory.safetensors", "state.json"
 _SLOTS = "optimisers.safetensors"
@@ -104,9 +91,8 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 
 def saved_round(folder: Path) -> int:
     """The round of the newest checkpoint, whole or not; 0 if there is none."""
-    return max(
-        (int(path.name.partition("-")[2]) for path in checkpoint_folders(folder)[:1]), default=0
-    )
+    paths = checkpoint_folders(folder)
+    return int(paths[0].name.partition("-")[2]) if paths else 0
 
 
 def read_checkpoint(
@@ -172,27 +158,18 @@ def latest(
 
 
 def check_subject(folder: Path, subject: Fingerprints, kept: Fingerprints | None = None) -> None:
-    """Raise `CheckpointError` where a run is of another model or other data.
+    """Raise `CheckpointError` where a run is of another model or other data than ``subject``.
 
-    Args:
-        folder: of the checkpoints; the newest is asked.
-        subject: what is here now.
-        kept: what the run's record says, where no checkpoint is left.
+    The newest checkpoint is asked; where none is left, the run's record, which has ``kept``.
     """
-    for path in checkpoint_folders(folder)[:1]:
-        check_fingerprints(path, _meta(path).get("subject"), subject)
-        return
-    check_fingerprints(folder.parent, kept, subject)
+    if paths := checkpoint_folders(folder):
+        check_fingerprints(paths[0], _meta(paths[0]).get("subject"), subject)
+    else:
+        check_fingerprints(folder.parent, kept, subject)
 
 
 def check_fingerprints(path: Path, then: Fingerprints | None, now: Fingerprints) -> None:
-    """Raise `CheckpointError` where fingerprints differ, with what does.
-
-    Args:
-        path: whose they are.
-        then: those that were kept; None or empty: nothing is known.
-        now: those of what is here.
-    """
+    """Raise `CheckpointError` where fingerprints differ; none at all say nothing."""
     if then and now and (problems := describe_differences(then, now)):
         raise CheckpointError(
             "\n".join([f"{path}: belongs to a run with another model or other data", *problems])
@@ -332,11 +309,9 @@ _HEAD_MULTIPLE = 8  # bytes that the head is a multiple of
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a file of tensors, one after another; the bytes are those of `safetensors`.
+    """Write a file of tensors as a stream, without a second copy of the model.
 
-    Args:
-        path: the file, which is replaced.
-        tensors: by name.
+    The bytes are those of `safetensors`.
     """
     order = list(_KINDS)
     names = sorted(tensors, key=lambda name: (order.index(tensors[name].dtype), name))
@@ -361,11 +336,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def fill_tensors(path: Path, tensors: Mapping[str, Tensor]) -> bool:
-    """Read a file of tensors into the memory of others; False where types or layouts differ.
+    """Read a whole file of tensors of the same names and shapes into the memory of others.
 
-    Args:
-        path: a whole file, of the same names and shapes.
-        tensors: they are overwritten, unless the answer is False.
+    Nothing is overwritten where types or layouts differ; the answer is False then.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -106,7 +106,10 @@ class DataRecord:
             TensorKind.of(data.train.y),
             data.classes,
             None if data.owners is None else len(data.owners),
-            _context(training.config, data),
+            # a module of the user's own is made already
+            ModelContext(data.inputs, 1)
+            if training.config.model.name == "own"
+            else context_of(data),
             selection is not None and selection.outputs is logits_of,
             axes if from_json(axes) == setup.axes else None,
             data.about,
@@ -127,11 +130,6 @@ class DataRecord:
 
 
 _RECORD = TypeAdapter(DataRecord)
-
-
-def _context(config: Config, data: Dataset) -> ModelContext:
-    """What the model is made for; one of the user's own is made for what it is made for."""
-    return ModelContext(data.inputs, 1) if config.model.name == "own" else context_of(data)
 
 
 def write_record(folder: RunFolder, record: DataRecord) -> None:
@@ -185,13 +183,7 @@ def setup_of_record(
 ) -> Setup:
     """The setup of a run without its data: enough to make its model and cut it.
 
-    Args:
-        config: of the run.
-        record: of its data.
-        norms: statistics of static norms, of `read_norms`.
-        model: the module, where it was given in Python.
-        outputs: selects from what that returns, likewise.
-        loss: likewise.
+    Module, selection of outputs and loss are needed where they were given in Python.
     """
     data = record.dataset
     task = make_task(config, data, loss)

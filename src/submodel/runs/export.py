@@ -3,7 +3,7 @@
 ``safetensors``: the weights, with a JSON file that says what they are. ``program``: a
 `torch.export` program that runs without this package. ``onnx``: for other runtimes (an extra).
 ``huggingface``: a folder for `from_pretrained`, of a model of `transformers`.
-``peft``: adapters alone, for `peft` (peft_export.py).
+``peft``: adapters alone, for `peft`, which loads them beside the model they were trained on.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ Format = Literal["safetensors", "program", "onnx", "huggingface", "peft"]
 
 def trained_state(folder: RunFolder, training: Training) -> State:
     """The final model of a finished run, checked against the model of its configuration."""
-    summary = folder.summary()
-    if summary is None:
-        raise SubmodelError(f"{folder.path}: not finished; {folder.how_to_resume()} first")
+    sha256 = folder.result()["model_sha256"]
     try:
         tensors = load_file(folder.model_file)
         like = training.initial_state()
@@ -57,7 +55,7 @@ def trained_state(folder: RunFolder, training: Training) -> State:
         raise SubmodelError(f"{folder.model_file}: cannot be read ({error})") from None
     if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in like.tensors.items()}:
         raise SubmodelError(f"{folder.model_file}: its tensors are not those of the run's model")
-    if model_sha256(tensors) != summary["model_sha256"]:
+    if model_sha256(tensors) != sha256:
         raise SubmodelError(f"{folder.model_file}: damaged, it does not match its hash")
     return State(training.rounds, tensors, memory)
 
@@ -71,21 +69,15 @@ def trained_module(
 ) -> tuple[nn.Module, Score | None, dict[str, Any]]:
     """The sub-model of a capacity in torch's own layers, its test score, and what it is.
 
-    Args:
-        training: of the run.
-        state: the trained global model.
-        capacity: the share of every axis.
-        fitted_model: the sub-model that was trained for itself, if one was.
-        is_scored: whether the test part is here.
+    It is the fitted one, where that is given. ``is_scored``: whether the test part is here.
     """
     config, setup = training.config, training.setup
     if fitted_model is None:
         cut = training.cut(state, capacity)
         tensors = scale_model(training.setup_at(state), state.tensors, capacity)
-        module = assemble_module(setup, tensors, cut)
     else:
-        cut = fitted_model.cut
-        module = assemble_module(setup, fitted_model.tensors, cut)
+        cut, tensors = fitted_model.cut, fitted_model.tensors
+    module = assemble_module(setup, tensors, cut)
     test_score = score(module, setup.clients.dataset.test, setup) if is_scored else None
     about: dict[str, Any] = {
         "run": config.name,
@@ -113,17 +105,7 @@ def export(
     fitted_model: FittedModel | None = None,
     is_scored: bool = True,
 ) -> tuple[Path, Score | None]:
-    """Write the model of a run; returns the file and its measured test score.
-
-    Args:
-        training: of the run.
-        state: the trained global model.
-        capacity: the share of every axis.
-        kind: of the files.
-        out: the folder that they go to.
-        fitted_model: the sub-model that was trained for itself, if one was.
-        is_scored: whether the test part is here.
-    """
+    """Write what `trained_module` returns to a folder; returns the file and the test score."""
     module, test_score, about = trained_module(training, state, capacity, fitted_model, is_scored)
     example = take_rows(training.setup.clients.dataset.test.x, slice(2))
     out.mkdir(parents=True, exist_ok=True)
@@ -197,12 +179,11 @@ _PREFIX = "base_model.model."
 
 
 def write_peft(module: nn.Module, config: Config, out: Path) -> Path:
-    """Write the adapters of a trained module; returns the file of their weights.
+    """Write the adapters of a module of which nothing else was trained; returns their file.
 
-    Args:
-        module: with adapters, and nothing else that was trained.
-        config: of the run.
-        out: a folder, which is there.
+    ``adapter_model.safetensors`` has A and B of every layer by peft's names, ``adapter_config.json``
+    what they are. The model itself is not among them: it is what ``model.weights`` named. A
+    sub-model has fewer ranks, and its alpha is smaller alike, so that alpha / rank is the run's.
     """
     adapters = adapters_of(module)
     if not adapters:
@@ -227,12 +208,7 @@ def write_peft(module: nn.Module, config: Config, out: Path) -> Path:
 def adapter_config(
     adapters: dict[str, AdapterLayer], weights: str | None, generates: bool
 ) -> dict[str, Any]:
-    """What peft calls a `LoraConfig`.
-
-    Args:
-        adapters: by path.
-        weights: where the model is.
-        generates: whether it is a language model of transformers.
+    """The values of peft's `LoraConfig`, of adapters by path.
 
     >>> layer = AdapterLayer(nn.Linear(4, 2), rank=2, alpha=8.0)
     >>> found = adapter_config({"head": layer}, None, False)

@@ -75,7 +75,7 @@ def fit_submodels(
         raise ConfigError(["capacity: the model of this run has no axes: nothing can be cut"])
     if not capacities:
         raise ConfigError(["capacity: none is given; 1/4, say"])
-    sha256 = (folder.summary() or {})["model_sha256"]
+    sha256 = folder.result()["model_sha256"]
     plans = [_plan(training, sha256, capacity, rounds, lr, cut) for capacity in capacities]
     results = []
     for plan in plans:

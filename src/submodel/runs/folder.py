@@ -125,8 +125,7 @@ class RunFolder:
     def locate(self, config: Config) -> Config:
         """The run's configuration with its paths as they are found from the present folder.
 
-        Args:
-            config: its own, or the one that it goes on with; that is what is kept.
+        Where ``model.weights`` are gone, a run that has a checkpoint does without them.
         """
         begun_in = None
         with suppress(UnreadableError):
@@ -146,8 +145,7 @@ class RunFolder:
     def go_on_as(self, config: Config) -> None:
         """Keep the configuration that the run goes on with; one that was finished is so no more.
 
-        Args:
-            config: What it goes on with. Comments that somebody wrote into the file stay there.
+        Comments that a user wrote into the file stay there.
         """
         try:
             changes = set(differences(self.config(), config))
@@ -168,13 +166,12 @@ class RunFolder:
 
     def rounds(self) -> int:
         """How many rounds are behind the run, by its metrics."""
-        lines = Lines.read(self.metrics_file).entries
-        return int(lines[-1]["round"]) if lines else 0
+        return Lines.read(self.metrics_file).rounds
 
     def describe_damage(self) -> str:
         """What is damaged of the metrics, in words; empty if nothing is."""
         lines = Lines.read(self.metrics_file)
-        return describe_damage(lines.damage, lines.gaps(self.rounds()))
+        return describe_damage(lines.damage, lines.gaps(lines.rounds))
 
     def summary(self) -> Metrics | None:
         """The summary of a finished run; raises `SubmodelError` where it is damaged."""
@@ -185,6 +182,12 @@ class RunFolder:
             summary: Metrics = read_typed(_SUMMARY, self.summary_file, _MOST_SUMMARY)
         except UnreadableError as error:
             raise SubmodelError(f"{self.summary_file}: damaged: {error}; {again}") from None
+        return summary
+
+    def result(self) -> Metrics:
+        """The same; raises `SubmodelError` where the run is not finished."""
+        if (summary := self.summary()) is None:
+            raise SubmodelError(f"{self.path}: not finished; {self.how_to_resume()} first")
         return summary
 
     def finished(self) -> bool:
@@ -221,11 +224,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self, patience: float = 0.0) -> Iterator[None]:
-        """Keep a second process out of the folder; a killed process leaves no lock behind.
-
-        Args:
-            patience: Seconds to wait for another process to leave it.
-        """
+        """Keep a second process out, after ``patience`` seconds; a killed one leaves no lock."""
         # no soft lock where the file system has none: a killed process would leave it behind
         lock = FileLock(self.path / ".lock", timeout=patience, fallback_to_soft=False)
         try:
@@ -254,11 +253,7 @@ _LONGEST = 2**16  # bytes
 
 @contextmanager
 def failure_noted(folder: RunFolder | None) -> Iterator[None]:
-    """Write down the error that ends a run; a run that goes on has not failed.
-
-    Args:
-        folder: the run's; None: nothing is written.
-    """
+    """Write down the error that ends a run; a run that goes on has not failed."""
     if folder is None:
         yield
         return
@@ -268,22 +263,14 @@ def failure_noted(folder: RunFolder | None) -> Iterator[None]:
     except Interruption:
         raise
     except Exception as error:
+        kind = "" if isinstance(error, SubmodelError) else f"{type(error).__name__}: "
         with suppress(OSError):  # a full disk may be the reason
-            write_text(folder.failed_file, f"{_describe(error)}\n")
+            write_text(folder.failed_file, f"{kind}{error}".removesuffix(": ").strip() + "\n")
         raise
 
 
-def _describe(error: Exception) -> str:
-    kind = "" if isinstance(error, SubmodelError) else f"{type(error).__name__}: "
-    return (kind + str(error)).removesuffix(": ").strip()
-
-
 def read_failure(folder: RunFolder) -> str:
-    """The first line of why a run failed, or why its server gave up; empty: nobody said.
-
-    Args:
-        folder: the run's.
-    """
+    """The first line of why a run failed, or why its server gave up; empty: nobody said."""
     for file in (folder.failed_file, folder.stopped_file):
         with suppress(UnreadableError):
             lines = read_text(file, _LONGEST).strip().splitlines()

@@ -65,11 +65,7 @@ _OUTLINE: TypeAdapter[ModelOutline] = TypeAdapter(ModelOutline)
 
 
 def holdings_line(round_: int, holdings: Holdings) -> str:
-    """The line of a round.
-
-    Args:
-        round_: its number, from 1.
-        holdings: what is told of it.
+    """The line of a round, of which the first is 1.
 
     >>> holdings_line(1, Holdings((Assignment(0, 7, 0.5),))).strip()
     '{"round":1,"clients":[7],"capacities":[0.5]}'
@@ -92,9 +88,6 @@ def holdings_line(round_: int, holdings: Holdings) -> str:
 def parse_holdings(text: bytes) -> tuple[int, Holdings]:
     """The round, from 1, and what its line tells; raises `UnreadableError` for anything else.
 
-    Args:
-        text: of the line.
-
     >>> parse_holdings(b'{"round":1,"clients":[7],"capacities":[0.5]}')[1].takers
     (Assignment(round=0, client=7, capacity=0.5, place=0),)
     """
@@ -113,11 +106,7 @@ def parse_holdings(text: bytes) -> tuple[int, Holdings]:
 
 
 def read_holdings(path: Path) -> dict[int, Holdings]:
-    """What a file tells, by round from 1; what is damaged is left out.
-
-    Args:
-        path: the file; there need not be one.
-    """
+    """What a file tells, by round from 1; damaged lines are left out, and so is a missing file."""
     holdings: dict[int, Holdings] = {}
     for text in bounded_lines(path, _LONGEST):
         try:
@@ -129,12 +118,7 @@ def read_holdings(path: Path) -> dict[int, Holdings]:
 
 
 def keep_holdings(path: Path, rounds: int) -> None:
-    """Forget the lines after ``rounds``: they will be written again. So are those cut short.
-
-    Args:
-        path: the file; there need not be one.
-        rounds: how many are behind the run.
-    """
+    """Forget the lines after ``rounds``, which will be written again, and those cut short."""
     if not path.is_file():
         return
     holdings = read_holdings(path)
@@ -143,11 +127,7 @@ def keep_holdings(path: Path, rounds: int) -> None:
 
 
 def read_model_outline(path: Path) -> ModelOutline | None:
-    """The shape of the model, as a file tells it; None where there is none that can be read.
-
-    Args:
-        path: the file.
-    """
+    """The shape of the model, as a file tells it; None where there is none that can be read."""
     try:
         outline = read_typed(_OUTLINE, path, _MOST_LAYERS)
     except UnreadableError:
@@ -158,11 +138,6 @@ def read_model_outline(path: Path) -> ModelOutline | None:
 
 
 def write_model_outline(path: Path, outline: ModelOutline) -> None:
-    """Write the shape of the model, unless the file tells it already.
-
-    Args:
-        path: the file.
-        outline: what to write.
-    """
+    """Write the shape of the model, unless the file tells it already."""
     if read_model_outline(path) != outline:
         write_text(path, json.dumps(asdict(outline), separators=(",", ":")) + "\n")

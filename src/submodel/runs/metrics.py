@@ -156,6 +156,11 @@ class Lines:
                 damage.append(f"line {number} is another one of round {line['round']}")
         return cls([line_of_round[round_] for round_ in sorted(line_of_round)], damage)
 
+    @property
+    def rounds(self) -> int:
+        """The last round that has a line; 0: none has."""
+        return int(self.entries[-1]["round"]) if self.entries else 0
+
     def until(self, rounds: int) -> Lines:
         """The lines of the first so many rounds."""
         return Lines([line for line in self.entries if line["round"] <= rounds], self.damage)

@@ -29,7 +29,7 @@ from submodel.config.meaning import (
 )
 from submodel.config.reading import read_toml, without_unused
 from submodel.data.examples import as_dataset
-from submodel.errors import CheckpointError, ConfigError, DataError, SubmodelError
+from submodel.errors import CheckpointError, ConfigError, DataError
 from submodel.model.axes import Axes, Dimension
 from submodel.model.norm import needs_calibration
 from submodel.plugins import remember
@@ -127,9 +127,9 @@ class Run:
             capacity: the share of every axis, as 0.25 or "1/4".
         """
         share, state, training = parse_capacity(capacity), self._state, self._model_training
-        if (fitted_model := self._fitted_model(share, state)) is None:
-            return training.model(state, share)
-        return training.assemble(fitted_model.tensors, fitted_model.cut)
+        if (fitted_model := self._fitted_model(share, state)) is not None:
+            return training.assemble(fitted_model.tensors, fitted_model.cut)
+        return training.model(state, share)
 
     def fit(
         self,
@@ -179,7 +179,7 @@ class Run:
         folder = FitFolder(self.folder.path, share)
         if not folder.result_file.is_file():
             return None
-        sha256 = (self.summary or {})["model_sha256"]
+        sha256 = self.folder.result()["model_sha256"]
         return folder.load(self._model_training.setup, state.tensors, sha256)
 
     def is_fitted(self, capacity: float | str) -> bool:
@@ -222,8 +222,8 @@ class Run:
         """
         full_scores = read_full_scores(self.folder)
         if full_scores is None:
-            state, summary = self._state, self.summary or {}
-            full_scores = score_in_full(self._training, state, summary["model_sha256"])
+            state, sha256 = self._state, self.folder.result()["model_sha256"]
+            full_scores = score_in_full(self._training, state, sha256)
             full_scores.write(self.folder)
         return full_scores.entries
 
@@ -324,8 +324,8 @@ class Run:
                     [*progress_bars, *map(CallbackGuard, callbacks)],
                     resume=True,
                 )
-        self.__dict__.pop("_training", None)
-        self.__dict__.pop("_recorded", None)
+        vars(self).pop("_training", None)
+        vars(self).pop("_recorded", None)
         return self
 
     def with_changes(self, config: Config | Mapping[str, Any]) -> Config:
@@ -348,27 +348,22 @@ class Run:
         return config
 
     def move(self, config: Config) -> None:
-        """Note where the data of the run is now, if it is the same data.
-
-        Args:
-            config: the run's, with other paths.
-        """
+        """Keep a configuration with other paths, if the same data is there."""
         self.need_material()
-        training = self._prepare(config)
+        self._check_subject(self._prepare(config))
+        with self.folder.lock():
+            self.folder.go_on_as(config)
+        vars(self).pop("_training", None)
+
+    def _check_subject(self, training: Training) -> None:
+        """Raise `CheckpointError` where the model or the data is not the run's."""
         record = read_record(self.folder)
         kept = None if record is None else record.subject
         checkpoint.check_subject(self.folder.checkpoints, subject_of(training), kept)
-        with self.folder.lock():
-            self.folder.go_on_as(config)
-        self.__dict__.pop("_training", None)
 
     @contextmanager
     def telling_where(self, config: Config) -> Iterator[None]:
-        """Errors in here say how a run is told where its data is now.
-
-        Args:
-            config: of the run, with its paths as they are looked for.
-        """
+        """Errors in here say how to give the new place of data that ``config`` has no more."""
         try:
             yield
         except (ConfigError, DataError) as error:
@@ -392,38 +387,30 @@ class Run:
             return self._material.training(config, there)
 
     def need_material(self, data: bool = True) -> None:
-        """Raise `ConfigError` where a model or data of the user's own is missing.
-
-        Args:
-            data: whether data is needed.
-        """
-        material: dict[str, object] = {"model": self._material.model}
-        if data:
-            material["data"] = self._material.data
+        """Raise `ConfigError` where a model or (if needed) data of the user's own is missing."""
         missing = [
             f"{section}=..."
-            for section, value in material.items()
-            if value is None and getattr(self.config, section).name == "own"
+            for section in (("model", "data") if data else ("model",))
+            if getattr(self._material, section) is None
+            and getattr(self.config, section).name == "own"
         ]
         if missing:
-            needs = ", ".join(missing)
+            call = f"submodel.open({str(self.folder.path)!r}, {', '.join(missing)})"
+            resuming = ", whose resume() goes on with it" if data else ""
             raise ConfigError(
                 [
                     f"{self.folder.path}: begun in Python, with what no file can hold; open it "
-                    f"there: submodel.open({str(self.folder.path)!r}, {needs})"
-                    + ", whose resume() goes on with it"
-                    * data
+                    f"there: {call}{resuming}"
                 ]
             )
 
     @cached_property
     def _training(self) -> Training:
         self.need_material()
-        training, config = self._prepare(self.config), self.config
+        config = self.config
+        training = self._prepare(config)
         if "own" in (config.model.name, config.data.name) or paths_in(config):
-            record = read_record(self.folder)
-            kept = None if record is None else record.subject
-            checkpoint.check_subject(self.folder.checkpoints, subject_of(training), kept)
+            self._check_subject(training)
         return training
 
     @property
@@ -455,19 +442,17 @@ class Run:
 
     @property
     def _state(self) -> State:
-        if self.folder.summary() is None:
-            raise SubmodelError(
-                f"{self.folder.path}: not finished; {self.folder.how_to_resume()} first"
-            )
+        self.folder.result()  # or it is not finished
         return trained_state(self.folder, self._model_training)
 
     def _check(self, config: Config) -> None:
         """Raise where model and data are given to a run that has its own."""
-        problems = []
-        for section, part in (("model", self._material.model), ("data", self._material.data)):
-            name = getattr(config, section).name
-            if part is not None and name != "own":
-                problems.append(f"{section}: the run's configuration names its own, {name!r}")
+        names = {"model": config.model.name, "data": config.data.name}
+        problems = [
+            f"{section}: the run's configuration names its own, {name!r}"
+            for section, name in names.items()
+            if getattr(self._material, section) is not None and name != "own"
+        ]
         if problems:
             raise ConfigError(problems)
 

@@ -13,7 +13,7 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -67,22 +67,14 @@ class RunOutline:
         return rounds if isinstance(rounds, int) else 0
 
     def value(self, key: str) -> Any:
-        """What the configuration says for a key by its path; None: nothing.
-
-        Args:
-            key: as ``local.lr``.
-        """
+        """What the configuration says for a key, as ``local.lr``; None: nothing."""
         value: Any = self.config
         for name in key.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
         return value
 
     def text(self, key: str) -> str:
-        """The same, fit to be shown; empty: nothing.
-
-        Args:
-            key: as ``scheme.name``.
-        """
+        """The same, fit to be shown; empty: nothing."""
         value = self.value(key)
         return "" if value is None else plain(value, _LONGEST_NAME)
 
@@ -96,28 +88,33 @@ def read_outline(path: Path, locks: LockTable | None = None) -> RunOutline:
     """
     folder = RunFolder(path)
     is_running = (locks or LockTable.read()).holds(path / ".lock")
-    config = _read_config(folder)
-    summary = _read_summary(folder)
-    is_finished = summary is not None and summary["rounds"] == _rounds_of(config)
-    if summary is not None and is_finished and not is_running:
-        numbers = _of_summary(summary)
-        return RunOutline(path, "finished", "", config, changed_at=_changed_at(folder), **numbers)
-    numbers = _of_lines(read_lines(folder.metrics_file))
-    reason = "" if is_running else read_failure(folder)
-    phase: RunState = "stopped"
+    config: dict[str, Any] = {}
+    with suppress(SubmodelError):
+        config = read_toml(read_text(folder.config_file, MOST_BYTES))
+    summary: Metrics | None = None
+    with suppress(SubmodelError):
+        summary = folder.summary()
+    state: RunState = "running" if is_running else "stopped"
+    outline = RunOutline(path, state, "", config, changed_at=_changed_at(folder))
     if is_running:
-        phase = "running"
-    elif folder.failed_file.is_file():
-        phase = "failed"
-    return RunOutline(path, phase, reason, config, changed_at=_changed_at(folder), **numbers)
+        return replace(outline, **_numbers(read_lines(folder.metrics_file)))
+    if summary is not None and summary["rounds"] == outline.value("train.rounds"):
+        return replace(
+            outline,
+            phase="finished",
+            rounds=summary["rounds"],
+            scores=scores_in(summary),
+            traffic=sum_of(summary, "bytes_down", "bytes_up"),
+            seconds=summary["seconds"],
+        )
+    if folder.failed_file.is_file():
+        outline = replace(outline, phase="failed")
+    numbers = _numbers(read_lines(folder.metrics_file))
+    return replace(outline, reason=read_failure(folder), **numbers)
 
 
 def read_lines(file: Path) -> Iterable[Metrics]:
-    """The lines of a run's metrics, unchecked and quickly; what is none is passed over.
-
-    Args:
-        file: there need not be one.
-    """
+    """The lines of a run's metrics, unchecked and quickly; others are left out."""
     content = b""
     with suppress(OSError), file.open("rb") as opened_file:
         content = opened_file.read(_MOST_METRICS)
@@ -129,10 +126,7 @@ def read_lines(file: Path) -> Iterable[Metrics]:
 
 
 def is_line(value: object) -> bool:
-    """Whether it may be the line of a round.
-
-    Args:
-        value: of a file.
+    """Whether a value of a file may be the line of a round.
 
     >>> is_line({"round": 3}), is_line({"round": 10**400}), is_line([3])
     (True, False, False)
@@ -143,9 +137,6 @@ def is_line(value: object) -> bool:
 
 def scores_in(entries: Mapping[str, Any]) -> dict[str, float]:
     """The test scores of a line or a summary by their names: accuracy, loss, others.
-
-    Args:
-        entries: of the line or summary.
 
     >>> scores_in({"round": 3, "test_loss": 1.5, "test_accuracy": 0.5, "flops": 7})
     {'loss': 1.5, 'accuracy': 0.5}
@@ -160,9 +151,6 @@ def scores_in(entries: Mapping[str, Any]) -> dict[str, float]:
 def is_number(value: object) -> bool:
     """Whether it can be counted with; a file may hold anything.
 
-    Args:
-        value: of a file.
-
     >>> is_number(7), is_number(True), is_number("7"), is_number(10**400)
     (True, False, False, False)
     """
@@ -172,45 +160,12 @@ def is_number(value: object) -> bool:
 
 
 def sum_of(line: Mapping[str, Any], *keys: str) -> Any:
-    """The sum of those entries of a line that are numbers, and finite.
-
-    Args:
-        line: of the metrics, or a table of it.
-        keys: of the entries.
-    """
+    """The sum of those entries of a line that are numbers, and finite."""
     values = [line[key] for key in keys if is_number(line.get(key))]
     return sum(value for value in values if math.isfinite(value))
 
 
-def _read_config(folder: RunFolder) -> dict[str, Any]:
-    try:
-        return read_toml(read_text(folder.config_file, MOST_BYTES))
-    except SubmodelError:
-        return {}
-
-
-def _read_summary(folder: RunFolder) -> Metrics | None:
-    try:
-        return folder.summary()
-    except SubmodelError:
-        return None
-
-
-def _rounds_of(config: Mapping[str, Any]) -> object:
-    train = config.get("train")
-    return train.get("rounds") if isinstance(train, Mapping) else None
-
-
-def _of_summary(summary: Metrics) -> dict[str, Any]:
-    return {
-        "rounds": summary["rounds"],
-        "scores": scores_in(summary),
-        "traffic": sum_of(summary, "bytes_down", "bytes_up"),
-        "seconds": summary["seconds"],
-    }
-
-
-def _of_lines(lines: Iterable[Metrics]) -> dict[str, Any]:
+def _numbers(lines: Iterable[Metrics]) -> dict[str, Any]:
     rounds, traffic, seconds = 0, 0, 0.0
     scores: dict[str, float] = {}
     for line in lines:
@@ -269,11 +224,7 @@ class LockTable:
         return cls(frozenset(files), frozenset(holders))
 
     def holds(self, file: Path) -> bool:
-        """Whether a process has locked a file.
-
-        Args:
-            file: the lock's; there need not be one.
-        """
+        """Whether a process has locked a file; there need not be one."""
         try:
             status = file.stat()
         except OSError:

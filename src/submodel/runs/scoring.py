@@ -1,4 +1,4 @@
-"""The scores of a state, as they stand in the metrics: of the global model and its sub-models."""
+"""Scores of a state: those of a round's line of the metrics, and all that a result can have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from submodel.algorithm.evaluation import (
     ClientScore,
-    ScoredModel,
     capacity_models,
     client_tests,
     evaluate_capacities,
@@ -42,18 +41,10 @@ def scores(
 ) -> Metrics:
     """Loss and metrics by part and by capacity, as configured, and the user's own metrics.
 
-    Args:
-        training: what is trained.
-        state: what is scored.
-        group: the processes that share the work.
-        norms: takes the statistics of static norms, by the digest of the model's cut.
+    ``norms`` takes the statistics of static norms, by the digest of the model's cut.
     """
-    setup, settings, device = (
-        training.scored_setup_at(state),
-        training.config.train,
-        training.device,
-    )
-    data = setup.clients.dataset
+    setup, settings = training.scored_setup_at(state), training.config.train
+    device, data = training.device, setup.clients.dataset
     parts = {"test": data.test}
     if settings.evaluate_train:
         parts["train_eval"] = some(data.train, settings.evaluate_train_examples, setup.seed)
@@ -85,7 +76,9 @@ def scores(
                 f"{c:g}": s.entries()[entry] for c, s in by_capacity.items()
             }
     if settings.evaluate_clients != "no":
-        values |= _scored_clients(training, state, group, settings.evaluate_clients)
+        tests, model = training.client_tests, settings.evaluate_clients
+        rows_of_clients = score_clients(setup, state, tests, model, device, group.spread)
+        values |= client_entries(training, rows_of_clients)
     return values | _own_metrics(training, state)
 
 
@@ -96,19 +89,8 @@ def _told_entries(training: Training) -> list[str]:
     return list(dict.fromkeys((training.setup.headline, *asked_metrics)))
 
 
-def _scored_clients(training: Training, state: State, group: Group, model: ScoredModel) -> Metrics:
-    setup, tests = training.scored_setup_at(state), training.client_tests
-    rows = score_clients(setup, state, tests, model, training.device, group.spread)
-    return client_entries(training, rows)
-
-
 def client_entries(training: Training, client_rows: Sequence[ClientScore]) -> Metrics:
-    """How clients fare: the mean over them, the worst quarter, and the mean by capacity.
-
-    Args:
-        training: the run.
-        client_rows: the score of every client.
-    """
+    """How clients fare: the mean over them, the worst quarter, and the mean by capacity."""
     setup = training.setup
     entries: Metrics = {"client_count": len(client_rows)}
     for entry in dict.fromkeys((*_told_entries(training), LOSS)):
@@ -185,11 +167,6 @@ def score_in_full(training: Training, state: State, model_sha256: str) -> FullSc
 
     Statistics of norms are those that the run evaluates with. Clients are scored by the sub-models
     of their capacities, where anything tells their test examples apart.
-
-    Args:
-        training: the run.
-        state: its result.
-        model_sha256: the hash of that.
     """
     wider = training.config.train.with_values(
         evaluate_train=True,

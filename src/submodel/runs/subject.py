@@ -84,12 +84,7 @@ def model_part(fingerprints: Fingerprints) -> Fingerprints:
 
 
 def data_differences(then: Fingerprints, data: Dataset) -> list[str]:
-    """What of some data is not as it was in a run: `describe_differences` of its inputs.
-
-    Args:
-        then: the fingerprints of the run.
-        data: its data, as far as it is the same; a task may have other targets.
-    """
+    """How the inputs of some data differ from those of a run, whose fingerprints are ``then``."""
     now = _of_data(data, ("train", "test"))
     names = [name for name in now if " inputs" in name and then.get(name)]
     return describe_differences({n: then[n] for n in names}, {n: now[n] for n in names})
