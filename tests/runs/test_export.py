@@ -1,4 +1,4 @@
-"""Exported models compute what the run's model computes, without this package."""
+"""Exported models and adapters compute what the run's model computes, without this package."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
-from submodel.config import parse
+from submodel.config import Config, parse
 from submodel.data import digits
 from submodel.errors import SubmodelError
+from submodel.model.zoo import fold_adapters, make_model
 from submodel.prepare.setup import prepare
 from submodel.runs.export import trained_module, trained_state
 from submodel.runs.loop import RunFolder, run_rounds
@@ -112,3 +113,126 @@ def test_what_cannot_be_exported_is_said(run: RunFolder, tmp_path: Path, submode
     finally:
         run.model_file.write_bytes(content)
     assert submodel("export", tmp_path).returncode == 2
+
+
+CHARACTERS = "abcdefgh \n"
+
+
+def trained(config: Config, path: Path) -> Run:
+    folder = RunFolder(path)
+    folder.create(config)
+    run_rounds(Training(config, prepare(config)), folder)
+    return Run(path)
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
+    """A model as `save_pretrained` writes it, and a run that adapted it."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    path = tmp_path_factory.mktemp("gpt2")
+    (path / "text.txt").write_text(CHARACTERS * 60)
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(CHARACTERS), **sizes))
+    model.save_pretrained(path / "base")
+    config: dict[str, Any] = {
+        "model": {
+            "name": "transformers:GPT2Config",
+            "options": sizes,
+            "weights": str(path / "base"),
+            "adapters": "lora",
+            "adapter_rank": 4,
+        },
+        "data": {"name": f"text:{path / 'text.txt'}", "tokens": "characters", "length": 16},
+        "clients": {"count": 2, "per_round": 2, "capacities": [1, 0.5]},
+        "local": {"optimiser": "adam", "lr": 0.05, "steps": 5},
+        "train": {"rounds": 2},
+    }
+    return path / "base", trained(parse(config), path / "run")
+
+
+def with_adapters(module: Any, folder: Path) -> Any:
+    from peft import PeftModel  # two seconds that only who runs these tests shall spend
+
+    return PeftModel.from_pretrained(module, folder)
+
+
+def logits_of(module: nn.Module, tokens: Tensor) -> Tensor:
+    with torch.no_grad():
+        returned = module.eval()(tokens)
+    values: Tensor = returned if isinstance(returned, Tensor) else returned.logits
+    return values
+
+
+@pytest.mark.parametrize("capacity", ["1", "1/2"])
+def test_peft_loads_what_the_command_writes(
+    gpt2: tuple[Path, Run], tmp_path: Path, submodel: Command, capacity: str
+) -> None:
+    from transformers import GPT2LMHeadModel
+
+    base, run = gpt2
+    options = ("--format", "peft", "--capacity", capacity, "--out", tmp_path / "adapters")
+    result = submodel("export", base.parent / "run", *options)
+    assert result.returncode == 0, result.stderr
+    assert "adapter_model.safetensors: capacity" in result.stdout
+    plain = GPT2LMHeadModel.from_pretrained(base)
+    tokens = torch.arange(16).view(1, 16) % len(CHARACTERS)
+    before = logits_of(plain, tokens)
+    adapted = with_adapters(plain, tmp_path / "adapters")
+    share = 1.0 if capacity == "1" else 0.5
+    expected = logits_of(run.submodel(share), tokens)
+    torch.testing.assert_close(logits_of(adapted, tokens), expected, rtol=1e-5, atol=1e-5)
+    assert float((expected - before).abs().max()) > 0.01  # they were trained
+    about = json.loads((tmp_path / "adapters/adapter_config.json").read_text())
+    assert (about["r"], about["lora_alpha"]) == ((4, 8.0) if share == 1 else (2, 4.0))
+    assert about["base_model_name_or_path"] == str(base)
+    # what peft merges is what we fold
+    merged = adapted.merge_and_unload()
+    folded = fold_adapters(run.submodel(share))
+    torch.testing.assert_close(
+        logits_of(merged, tokens), logits_of(folded, tokens), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_for_transformers_adapters_are_folded_into_the_model(
+    gpt2: tuple[Path, Run], tmp_path: Path
+) -> None:
+    from transformers import GPT2LMHeadModel
+
+    _, run = gpt2
+    run.export(1.0, "huggingface", tmp_path)
+    loaded = GPT2LMHeadModel.from_pretrained(tmp_path)
+    tokens = torch.arange(16).view(1, 16) % len(CHARACTERS)
+    expected = logits_of(run.submodel(1.0), tokens)
+    torch.testing.assert_close(logits_of(loaded, tokens), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_layers_that_hold_different_numbers_of_ranks(tmp_path: Path) -> None:
+    config = {
+        "model": {"name": "mlp", "width": 8, "adapters": "lora", "adapter_layers": ["1", "3", "5"]},
+        "data": {"examples": 60, "test_examples": 20},
+        "clients": {"count": 2, "per_round": 2, "capacities": [0.5]},
+        "scheme": {"name": "random", "sampling": "bernoulli"},
+        "local": {"absent_labels": "keep"},
+        "train": {"rounds": 2},
+    }
+    run = trained(parse(config), tmp_path / "run")
+    small = run.submodel(0.5)
+    path, _ = run.export(0.5, "peft", tmp_path / "adapters")
+    about = json.loads((tmp_path / "adapters/adapter_config.json").read_text())
+    assert about["rank_pattern"]
+    base = make_model("mlp", (1, 8, 8), 10, width=8)
+    plain_names = {n: n.replace(".base.", ".") for n in small.state_dict()}
+    state = {plain_names[n]: t for n, t in small.state_dict().items() if plain_names[n] != n}
+    base.load_state_dict(state)
+    adapted = with_adapters(base, path.parent)
+    x = torch.randn(3, 1, 8, 8)
+    torch.testing.assert_close(logits_of(adapted, x), logits_of(small, x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_without_adapters_has_none_to_write(tmp_path: Path) -> None:
+    config = {"model": {"name": "mlp", "width": 8}, "train": {"rounds": 1}}
+    run = trained(parse(config), tmp_path / "run")
+    with pytest.raises(SubmodelError, match="--format peft: the run has no adapters"):
+        run.export(1.0, "peft", tmp_path / "out")

@@ -19,8 +19,8 @@ from submodel.config import parse, read
 from submodel.data import Dataset, dataset, digits
 from submodel.errors import CheckpointError
 from submodel.prepare.setup import prepare
+from submodel.runs.data_record import hash_of, subject_of
 from submodel.runs.loop import Metrics, RunFolder
-from submodel.runs.subject import hash_of, subject_of
 from submodel.runs.training import Training
 from tests.support.commands import Command
 

@@ -18,9 +18,8 @@ from submodel.errors import DataError
 from submodel.model.inputs import first_column
 from submodel.prepare.objective import settle_clients
 from submodel.prepare.parts import load_data, split_data
-from submodel.runs.data_record import read_record
+from submodel.runs.data_record import data_differences, read_record
 from submodel.runs.folder import RunFolder
-from submodel.runs.subject import data_differences
 
 _MOST_NAMES = 20
 

@@ -31,7 +31,7 @@ from submodel.config.meaning import fingerprint, refusals
 from submodel.config.reading import MOST_BYTES, read_toml, without_unused
 from submodel.errors import CheckpointError, ConfigError, plain
 from submodel.files import UnreadableError, flush, read_text, read_typed, write_text
-from submodel.runs.subject import Fingerprints, describe_differences
+from submodel.runs.data_record import Fingerprints, bytes_of, describe_differences
 
 _FOLDERS_TO_KEEP = 2
 _TENSORS, _MEMORY, _STATE = "model.safetensors", "memory.safetensors", "state.json"
@@ -48,9 +48,10 @@ def model_sha256(tensors: Mapping[str, Tensor]) -> str:
     """The hash of the tensors' names, types, shapes and bytes, in name order."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
+        tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        for piece in bytes_of(tensor):
+            digest.update(piece)
     return digest.hexdigest()
 
 
@@ -330,9 +331,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for name in names:
-            flat = tensors[name].detach().cpu().contiguous().reshape(-1)
-            if flat.numel():
-                file.write(flat.view(torch.uint8).numpy().data)
+            if tensors[name].numel():
+                file.writelines(bytes_of(tensors[name]))
 
 
 def fill_tensors(path: Path, tensors: Mapping[str, Tensor]) -> bool:

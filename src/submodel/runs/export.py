@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,17 +32,21 @@ from submodel.config import Config
 from submodel.errors import SubmodelError
 from submodel.model.build import tensors_of
 from submodel.model.cut import UnitCut
-from submodel.model.inputs import Inputs, arguments, take_rows
+from submodel.model.inputs import Inputs, arguments, call, take_rows
 from submodel.model.norm import as_batch_norm
 from submodel.model.zoo import fold_adapters
 from submodel.model.zoo.low_rank import AdapterLayer, adapters_of, is_transposed
+from submodel.prepare.findings import without_selection
 from submodel.runs.checkpoint import model_sha256
 from submodel.runs.fitted import FittedModel
 from submodel.runs.folder import RunFolder
-from submodel.runs.pretrained_folder import write_pretrained
+from submodel.runs.pretrained import as_pretrained, first_output, is_pretrained
 from submodel.runs.training import Training
 
 Format = Literal["safetensors", "program", "onnx", "huggingface", "peft"]
+_LOADED_TOLERANCE = 1e-4
+"""Of the largest output, in the model's own precision: scales move digits from layer to layer."""
+_PEFT_PREFIX = "base_model.model."
 
 
 def trained_state(folder: RunFolder, training: Training) -> State:
@@ -175,14 +180,89 @@ def _quiet_exporter() -> Iterator[None]:
         logger.disabled = was_disabled
 
 
-_PREFIX = "base_model.model."
+def write_pretrained(module: nn.Module, example: Inputs, tokens: str | None, out: Path) -> Path:
+    """Write the model and see that it computes the same when it is loaded; returns its weights.
+
+    Args:
+        module: of `transformers`, or the sub-model of one; its logits may have been selected.
+        example: a batch of inputs for the comparison.
+        tokens: the tokeniser, as `submodel.data.text.tokens.read_tokens` reads it, if there is one.
+        out: the folder, which is there; nothing is written to it unless all is well.
+    """
+    module = without_selection(module)
+    if not is_pretrained(module):
+        raise SubmodelError(
+            f"export: format 'huggingface' is for models of transformers, not for a "
+            f"{type(module).__name__}; 'safetensors' is for any model"
+        )
+    try:
+        model: Any = as_pretrained(module, example)
+    except SubmodelError as error:
+        raise SubmodelError(f"export: format 'huggingface': {error}") from None
+    with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as name, _quietly():
+        partial = Path(name)
+        model.save_pretrained(partial)
+        difference = _difference(model, partial, module, example)
+        if difference and getattr(model, "_keys_to_ignore_on_save", None):
+            # tables that a config computes, as of sinusoids: the sub-model has columns of the whole
+            model._keys_to_ignore_on_save = None
+            model.save_pretrained(partial)
+            difference = _difference(model, partial, module, example)
+        if difference:
+            raise SubmodelError(
+                f"export: format 'huggingface': when it is loaded, outputs differ by "
+                f"{difference:.3g}"
+            )
+        _write_tokeniser(tokens, partial)
+        for file in partial.iterdir():
+            file.replace(out / file.name)
+    return out / "model.safetensors"
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the library's progress bars, which tell of files."""
+    logging: Any = importlib.import_module("transformers.utils.logging")
+    had_bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if had_bars:
+            logging.enable_progress_bar()
+
+
+@torch.no_grad()
+def _difference(model: Any, folder: Path, module: nn.Module, example: Inputs) -> float:
+    """How far outputs of the loaded model are from those of the sub-model; zero up to rounding."""
+    loaded_model = type(model).from_pretrained(folder, local_files_only=True).eval()
+    sub_outputs = first_output(call(module, example))
+    try:
+        outputs = first_output(call(loaded_model, example))
+    except Exception as error:  # of its own code, as of kernels that want widths of 16 bytes
+        raise SubmodelError(
+            "export: format 'huggingface': the library loads the model and cannot run it: "
+            f"{type(error).__name__}: {error}; another capacity may have sizes that it can"
+        ) from error
+    difference = float((outputs - sub_outputs).abs().max())
+    return 0.0 if difference <= _LOADED_TOLERANCE * float(sub_outputs.abs().max()) else difference
+
+
+def _write_tokeniser(tokens: str | None, folder: Path) -> None:
+    """Write the JSON of a tokeniser of the package ``tokenizers``; ours have none."""
+    description = None if tokens is None else json.loads(tokens).get("tokenizer")
+    if description is None:
+        return
+    (folder / "tokenizer.json").write_text(json.dumps(description), "utf-8")
+    about = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about) + "\n", "utf-8")
 
 
 def write_peft(module: nn.Module, config: Config, out: Path) -> Path:
     """Write the adapters of a module of which nothing else was trained; returns their file.
 
-    ``adapter_model.safetensors`` has A and B of every layer by peft's names, ``adapter_config.json``
-    what they are. The model itself is not among them: it is what ``model.weights`` named. A
+    ``adapter_model.safetensors`` has A and B of every layer by peft's names, and
+    ``adapter_config.json`` their sizes. The model itself is what ``model.weights`` named. A
     sub-model has fewer ranks, and its alpha is smaller alike, so that alpha / rank is the run's.
     """
     adapters = adapters_of(module)
@@ -190,7 +270,7 @@ def write_peft(module: nn.Module, config: Config, out: Path) -> Path:
         raise SubmodelError("--format peft: the run has no adapters; model.adapters makes them")
     tensors = {}
     for path, layer in adapters.items():
-        start = f"{_PREFIX}{path}".rstrip(".")
+        start = f"{_PEFT_PREFIX}{path}".rstrip(".")
         tensors[f"{start}.lora_A.weight"] = layer.down.weight.detach().contiguous()
         tensors[f"{start}.lora_B.weight"] = layer.up.weight.detach().contiguous()
     values_of_adapters = sum(tensor.numel() for tensor in tensors.values())

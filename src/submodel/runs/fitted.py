@@ -52,7 +52,6 @@ class _Result(TypedDict):
 _START: TypeAdapter[Any] = TypeAdapter(_Start)
 _RESULT: TypeAdapter[Any] = TypeAdapter(_Result)
 
-
 CutChoice = Literal["search", "importance", "prefix", "scheme"]
 """Which units a fitted sub-model begins with."""
 
@@ -166,13 +165,7 @@ class FitFolder:
         return about if about["model_sha256"] == model else None
 
     def load(self, setup: Setup, tensors: Tensors, model: str) -> FittedModel | None:
-        """The fitted sub-model, if there is one of this global model.
-
-        Args:
-            setup: of the run.
-            tensors: the global model's.
-            model: its hash.
-        """
+        """The fitted sub-model, if there is one of this global model, which has this hash."""
         about = self.result(model)
         if about is None:
             return None

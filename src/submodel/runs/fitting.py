@@ -181,7 +181,9 @@ class _Fitting:
         """
         torch.set_num_threads(self._training.config.engine.threads)
         files, rounds, behind = self._folder.files, self._plan.rounds, self._first.round
-        state = self._latest()
+        state = self._first
+        if checkpoint.checkpoint_folders(files.checkpoints):
+            state, _ = checkpoint.latest(files.checkpoints, self._config, state)
         files.keep_metrics(state.round - behind)
         for line in files.metrics():
             tell(line)
@@ -210,13 +212,6 @@ class _Fitting:
         files = self._folder.files
         files.flush_metrics()
         checkpoint.save(files.checkpoints, state, self._config)
-
-    def _latest(self) -> State:
-        """The state to go on from."""
-        folder = self._folder.files.checkpoints
-        if not checkpoint.checkpoint_folders(folder):
-            return self._first
-        return checkpoint.latest(folder, self._config, self._first)[0]
 
     @property
     def _config(self) -> Config:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from submodel.algorithm.dispatch import cut_of, knowledge_of
 from submodel.algorithm.execution import Bundle
 from submodel.algorithm.rounds import initial_state
 from submodel.algorithm.tally import Tally
-from submodel.algorithm.types import Setup, State
+from submodel.algorithm.types import Assignment, Setup, State
 from submodel.engines.estimate import Estimate
 from submodel.errors import SubmodelError
 from submodel.extras import MissingExtraError
@@ -50,6 +51,44 @@ _NAMES = {"gather": "gathering", "merge": "merging"}
 _EVALUATION, _MUCH = "evaluation", 0.25  # its part of a run from which on it is worth a word
 _OTHERS = "planning and the rest"
 _MOST_SAVED = 1 << 26  # bytes that are written to see how long that takes
+_CHECKPOINTS = 2  # that a run keeps; a third is there while it is written
+_CUTS = 1000  # drawn to see what they cost
+
+
+@dataclass(frozen=True)
+class ByCapacity:
+    """What one client of a capacity gets and sends in a round."""
+
+    capacity: float
+    clients_per_round: float  # the mean over rounds
+    parameters: int
+    bytes_down: float  # the mean over some clients: who lacks labels may get less
+    bytes_up: float
+
+
+@dataclass(frozen=True)
+class Quantities:
+    """Bytes of a run.
+
+    Args:
+        by_capacity: of single clients.
+        bytes_down: in all rounds together.
+        bytes_up: likewise.
+        bytes_once: that a client gets before its first task, in addition.
+        disk: of the run's folder when it is finished.
+        disk_peak: while its last checkpoint is written.
+        memory: the peak of one process.
+        memory_how: how that is known.
+    """
+
+    by_capacity: Sequence[ByCapacity]
+    bytes_down: float
+    bytes_up: float
+    bytes_once: int
+    disk: int
+    disk_peak: int
+    memory: int
+    memory_how: str
 
 
 @dataclass(frozen=True)
@@ -116,7 +155,7 @@ def forecast(
         say: is told what is being tried.
         patience: seconds that are tried of rounds, and of evaluations; a step may take longer.
     """
-    start_seconds = seconds_since_start()
+    start_seconds = _seconds_since_start()
     begin = time.perf_counter()
     torch.set_num_threads(training.config.engine.threads)
     give_back()  # what preparing took
@@ -159,14 +198,14 @@ def forecast(
         Phase("end", ending, "curves, drawn of the trial"),
     ]
     line_bytes = len(json.dumps(lines[-1])) + 1
-    disk, disk_peak = disk_bytes(times.state, rounds, line_bytes, other_files)
+    disk, disk_peak = _disk_bytes(times.state, rounds, line_bytes, other_files)
     memory, memory_how = _memory(training, times, plans[0], is_tried)
-    rows = traffic_of(setup, times.state, plans)
+    rows = _traffic(setup, times.state, plans)
     quantities = Quantities(
         rows,
         rounds * sum(row.clients_per_round * row.bytes_down for row in rows),
         rounds * sum(row.clients_per_round * row.bytes_up for row in rows),
-        bytes_once(setup, times.state),
+        size_in_bytes(setup.travel.of_base(times.state.tensors)),
         disk,
         disk_peak,
         memory,
@@ -245,7 +284,7 @@ def _time_files(
 
 def _some_tensors(state: State) -> tuple[State, float]:
     """A state of at most so many bytes, at least one tensor, and its share of the whole."""
-    total = sum(t.numel() * t.element_size() for t in state.tensors.values())
+    total = size_in_bytes(state.tensors)
     tensors: dict[str, Tensor] = {}
     size = 0
     for name, tensor in state.tensors.items():
@@ -261,114 +300,52 @@ def _memory(
 ) -> tuple[int, str]:
     """The peak of a process, and how it is known."""
     if times.is_whole and is_tried:
-        return peak_bytes(), "the peak of this process"
-    by_shapes = current_bytes() + stack_bytes(training.setup, bundles)
-    return max(peak_bytes(), by_shapes), "the peak of this process, or more by shapes"
+        return _peak_bytes(), "the peak of this process"
+    by_shapes = psutil.Process().memory_info().rss + _stack_bytes(training.setup, bundles)
+    return max(_peak_bytes(), by_shapes), "the peak of this process, or more by shapes"
 
 
-_CHECKPOINTS = 2  # that a run keeps; a third is there while it is written
-_CUTS = 1000  # drawn to see what they cost
-
-
-@dataclass(frozen=True)
-class ByCapacity:
-    """What one client of a capacity gets and sends in a round."""
-
-    capacity: float
-    clients_per_round: float  # the mean over rounds
-    parameters: int
-    bytes_down: float  # the mean over some clients: who lacks labels may get less
-    bytes_up: float
-
-
-@dataclass(frozen=True)
-class Quantities:
-    """Bytes of a run.
-
-    Args:
-        by_capacity: of single clients.
-        bytes_down: in all rounds together.
-        bytes_up: likewise.
-        bytes_once: that a client gets before its first task, in addition.
-        disk: of the run's folder when it is finished.
-        disk_peak: while its last checkpoint is written.
-        memory: the peak of one process.
-        memory_how: how that is known.
-    """
-
-    by_capacity: Sequence[ByCapacity]
-    bytes_down: float
-    bytes_up: float
-    bytes_once: int
-    disk: int
-    disk_peak: int
-    memory: int
-    memory_how: str
-
-
-def traffic_of(setup: Setup, state: State, plans: Sequence[Sequence[Bundle]]) -> list[ByCapacity]:
+def _traffic(setup: Setup, state: State, plans: Sequence[Sequence[Bundle]]) -> list[ByCapacity]:
     """What clients get and send, by capacity, and how many of each a round has.
 
-    Args:
-        setup: what stays the same over the run.
-        state: its tensors travel.
-        plans: the bundles of some rounds, which stand for all.
+    ``plans`` are the bundles of some rounds, which stand for all.
     """
     costs = CostModel(setup.module, setup.clients.dataset.example, setup.travel)
     shape_estimate, knowledge = Estimate(setup), knowledge_of(setup, state)
     assignments = [a for bundles in plans for b in bundles for a in b.assignments]
     counts = Counter(a.capacity for a in assignments)
-    tallies = {
-        capacity: _Traffic(setup, state, costs)
-        for capacity in sorted({*setup.population.capacities, *counts}, reverse=True)
-    }
-    for assignment in assignments[:_CUTS]:
+
+    def draw(assignment: Assignment) -> Cut:
         labels = setup.clients.labels(assignment.client) if setup.absent_labels != "keep" else None
-        tallies[assignment.capacity].add(cut_of(setup, assignment, labels, knowledge))
+        return cut_of(setup, assignment, labels, knowledge)
+
     rows = []
-    for capacity, tally in tallies.items():
+    for capacity in sorted({*setup.population.capacities, *counts}, reverse=True):
         nominal_cut = shape_estimate.cut(capacity)
-        if not tally.cuts:
-            tally.add(nominal_cut)
-        down, up = tally.means()
-        parameters = costs.of(nominal_cut).parameters
-        rows.append(ByCapacity(capacity, counts[capacity] / len(plans), parameters, down, up))
+        drawn = [a for a in assignments[:_CUTS] if a.capacity == capacity]
+        masks = sends_masks(setup.scheme)
+        tally = Tally(setup.axes, state.tensors, costs, masks, setup.transport, setup.travel)
+        bytes_up, number = 0, max(1, len(drawn))
+        for cut in map(draw, drawn) if drawn else [nominal_cut]:
+            tally.send(cut)
+            bytes_up += tally.upload(cut)
+        bytes_down = tally.books()["counts"][0]
+        rows.append(
+            ByCapacity(
+                capacity,
+                counts[capacity] / len(plans),
+                costs.of(nominal_cut).parameters,
+                bytes_down / number,
+                bytes_up / number,
+            )
+        )
     return rows
 
 
-class _Traffic:
-    """The bytes of some cuts, as a round's books count them."""
-
-    def __init__(self, setup: Setup, state: State, costs: CostModel) -> None:
-        masks = sends_masks(setup.scheme)
-        tensors, transport = state.tensors, setup.transport
-        self._tally = Tally(setup.axes, tensors, costs, masks, transport, setup.travel)
-        self._bytes_up = self.cuts = 0
-
-    def add(self, cut: Cut) -> None:
-        """One more."""
-        self._tally.send(cut)
-        self._bytes_up += self._tally.upload(cut)
-        self.cuts += 1
-
-    def means(self) -> tuple[float, float]:
-        """Down and up, per cut."""
-        return self._tally.books()["counts"][0] / self.cuts, self._bytes_up / self.cuts
-
-
-def bytes_once(setup: Setup, state: State) -> int:
-    """What a client gets once, before its first task."""
-    return size_in_bytes(setup.travel.of_base(state.tensors))
-
-
-def disk_bytes(state: State, rounds: int, line_bytes: int, other_files: int) -> tuple[int, int]:
+def _disk_bytes(state: State, rounds: int, line_bytes: int, other_files: int) -> tuple[int, int]:
     """The folder of a finished run, and its peak: the model, checkpoints, and a line per round.
 
-    Args:
-        state: a checkpoint keeps all of it, the result what is not the clients'.
-        rounds: of the run.
-        line_bytes: of one round in the metrics.
-        other_files: the bytes of its curves and of what a checkpoint says of itself.
+    A checkpoint keeps all of the state, the result what is not the clients'.
     """
     result = size_in_bytes(state.tensors) + size_in_bytes(state.memory)
     saved_bytes = result + size_in_bytes(state.client_slots)
@@ -377,25 +354,16 @@ def disk_bytes(state: State, rounds: int, line_bytes: int, other_files: int) -> 
     return finished_bytes, finished_bytes - result + saved_bytes
 
 
-def peak_bytes() -> int:
+def _peak_bytes() -> int:
     """The most memory that this process has had so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def current_bytes() -> int:
-    """The memory that this process has now; where that is not told, the most so far."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return peak_bytes()
-    return pages * resource.getpagesize()
-
-
-def seconds_since_start() -> float:
+def _seconds_since_start() -> float:
     """How long this process has been there; where that is not told, its processor time.
 
-    >>> 0 < seconds_since_start() < 1e6
+    >>> 0 < _seconds_since_start() < 1e6
     True
     """
     try:
@@ -407,13 +375,8 @@ def seconds_since_start() -> float:
         return time.process_time()
 
 
-def stack_bytes(setup: Setup, bundles: Sequence[Bundle]) -> int:
-    """What training the largest bundle takes beside the model, from shapes.
-
-    Args:
-        setup: what stays the same over the run.
-        bundles: of a round.
-    """
+def _stack_bytes(setup: Setup, bundles: Sequence[Bundle]) -> int:
+    """What training the largest bundle of a round takes beside the model, from shapes."""
     shape_estimate = Estimate(setup)
     optimiser = setup.work.optimiser
     copies = kept_copies(optimiser) if setup.keeps_slots else optimiser.copies

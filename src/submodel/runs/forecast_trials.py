@@ -1,4 +1,4 @@
-"""How long rounds take here: short trials of the real ones, in about a second.
+"""How long rounds and evaluations take here: short trials of the real ones, in about a second.
 
 A trial trains one of the first round's bundles for every capacity, or all of them where there is
 time, for a few steps. What the whole round takes follows from two trials of different length, and
@@ -31,12 +31,13 @@ from submodel.model.inputs import call, map_inputs, take_rows
 from submodel.model.norm import Statistics, needs_calibration
 from submodel.model.travel import size_in_bytes
 from submodel.prepare.engine import make_engine
-from submodel.runs.scoring import scores
+from submodel.runs.scoring import scored_parts, scores
 from submodel.runs.training import Training
 
 _TRIAL = 0.4  # of the patience: what a trial may take, by the one before
 _LARGE = 1 << 26  # bytes of a model of which a run keeps one copy, as `run_rounds` does
 _ROUNDS, _CLIENTS = 20, 2000  # at least, and at most: of the plans that stand for all
+_SECONDS_PER_FLOP = 1.5e-11  # of a forward of many examples, at best; only to choose what is tried
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,7 @@ class RoundTimes:
     is_whole: bool
 
     def training_seconds(self, plans: Sequence[Sequence[Bundle]], processes: int) -> float:
-        """The mean over these rounds of what the busiest process takes.
-
-        Args:
-            plans: the bundles of each round.
-            processes: that share a round.
-        """
+        """The mean over these rounds of what the busiest of some processes takes."""
         shape_estimate = Estimate(self.setup)
         usual_factor = fmean(self.factors.values())
 
@@ -85,11 +81,7 @@ class RoundTimes:
 
 
 def plans_of(training: Training) -> list[list[Bundle]]:
-    """The bundles of rounds that stand for all, evenly spread; the first is among them.
-
-    Args:
-        training: what is to be trained.
-    """
+    """The bundles of rounds that stand for all, evenly spread; the first is among them."""
     engine = make_engine(training.config, training.setup)
     per_round = max(1, training.setup.population.per_round)
     rounds = min(training.rounds, max(_ROUNDS, _CLIENTS // per_round))
@@ -109,13 +101,9 @@ class _Trial:
 def time_rounds(
     training: Training, state: State, first_round: Sequence[Bundle], patience: float
 ) -> RoundTimes:
-    """Try the first round a few times, shortened where it is long.
+    """Try the first round for about ``patience`` seconds, shortened where it is long.
 
-    Args:
-        training: what is to be trained.
-        state: the untrained model; a large one may be written over.
-        first_round: the bundles of its first round.
-        patience: seconds, roughly.
+    A large model in ``state`` may be written over.
     """
     setup = training.setup
     shape_estimate = Estimate(setup)
@@ -215,16 +203,11 @@ def _factors(
     return {capacity: tried_seconds[capacity] / estimates[capacity] for capacity in estimates}
 
 
-_SECONDS_PER_FLOP = 1.5e-11  # of a forward of many examples, at best; only to choose what is tried
-
-
 def time_evaluation(training: Training, state: State, patience: float) -> tuple[float, str, bool]:
     """One evaluation in one process: its seconds, how that is known, and whether it was tried.
 
-    Args:
-        training: what is to be trained.
-        state: a model of it.
-        patience: seconds, roughly.
+    Where a trial would take seconds, a forward of few examples is timed, and the rest follows from
+    the floating-point operations of all passes.
     """
     passes = _passes(training)
     costs = CostModel(training.setup.module, training.setup.clients.dataset.example)
@@ -251,11 +234,7 @@ def time_evaluation(training: Training, state: State, patience: float) -> tuple[
 
 
 def evaluation_keys(training: Training) -> list[str]:
-    """The keys that make the evaluations of a run shorter, with what they are now.
-
-    Args:
-        training: what is to be trained.
-    """
+    """The keys that make the evaluations of a run shorter, with what they are now."""
     setup, settings = training.setup, training.config.train
     data = setup.clients.dataset
     keys = [f"train.evaluate_every (now {settings.evaluate_every})"]
@@ -280,18 +259,15 @@ def _calibrates(setup: Setup) -> bool:
 
 def _passes(training: Training) -> dict[float, int]:
     """By capacity: how many examples an evaluation passes through the model of it."""
-    setup, settings = training.setup, training.config.train
+    setup = training.setup
     data = setup.clients.dataset
-    examples = len(data.test)
+    calibrating = 0
     if _calibrates(setup):
-        examples += len(some(data.train, setup.statistics.examples, setup.seed))
-    passes = {1.0: examples}
-    if data.held_out is not None:
-        passes[1.0] += len(data.held_out)
-    if settings.evaluate_train:
-        passes[1.0] += len(some(data.train, settings.evaluate_train_examples, setup.seed))
-    if settings.evaluate_capacities:
-        passes |= {c: examples for c in set(setup.population.capacities) if c < 1}
+        calibrating = len(some(data.train, setup.statistics.examples, setup.seed))
+    passes = {1.0: calibrating + sum(map(len, scored_parts(training).values()))}
+    if training.config.train.evaluate_capacities:
+        small = (c for c in set(setup.population.capacities) if c < 1)
+        passes |= dict.fromkeys(small, calibrating + len(data.test))
     return passes
 
 
@@ -348,11 +324,7 @@ class SampleGroup:
 
 
 class TimedEngine:
-    """An engine that knows how long each bundle took, without making its tasks and merging.
-
-    Args:
-        engine: who trains.
-    """
+    """An engine that knows how long each bundle took, without making its tasks and merging."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

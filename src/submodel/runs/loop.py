@@ -37,11 +37,10 @@ from submodel.runs import checkpoint
 from submodel.runs.callbacks import Callback, callbacks_of
 from submodel.runs.callbacks.callback import Several
 from submodel.runs.checkpoint import saved_round
-from submodel.runs.data_record import DataRecord, write_record
+from submodel.runs.data_record import DataRecord, Fingerprints, subject_of, write_record
 from submodel.runs.folder import RunFolder, failure_noted
 from submodel.runs.holdings_file import keep_holdings
 from submodel.runs.metrics import Metrics, round_line
-from submodel.runs.subject import Fingerprints, subject_of
 from submodel.runs.training import Training, finishing_round
 
 __all__ = ["Interruption", "Metrics", "RunFolder", "run_rounds"]
@@ -185,7 +184,7 @@ def _run_rounds(
             raise
         if one_model is not None and one_model.is_torn:
             raise _ending_within(stop, state.round, rounds, folder) from stop.__cause__
-        watchers.stop(state, history)
+        watchers.stop(state, [line for line in history if line["round"] <= state.round])
         raise _ending(stop, state.round, rounds) from stop.__cause__
     finally:
         watchers.close()

@@ -8,6 +8,7 @@ these lines.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -89,10 +90,7 @@ def round_line(round_: int, report: RoundReport) -> Metrics:
 
 
 def score_names(metrics: Iterable[str]) -> set[str]:
-    """What an evaluation may add to a round's line.
-
-    Args:
-        metrics: the names of the task's.
+    """The entries that an evaluation may add to a round's line, of a task with these metrics.
 
     >>> "capacity_f1" in score_names(["f1"]), "capacity_f1" in score_names(["accuracy"])
     (True, False)
@@ -115,7 +113,7 @@ def with_entries(line: Metrics, entries: Mapping[str, Any]) -> Metrics:
     return {**line, **entries, **tables}
 
 
-def flat(line: Mapping[str, Any]) -> Metrics:
+def flat(line: Mapping[str, Any], separator: str = ".") -> Metrics:
     """A line as one row: the entries of tables by their path; who was refused or missing, counted.
 
     >>> flat({"round": 1, "seconds": {"train": 2.0}, "refused": {"7": "too large"}})
@@ -128,8 +126,20 @@ def flat(line: Mapping[str, Any]) -> Metrics:
             continue
         if key in ("refused", "missing"):
             row[key] = len(value)
-        row |= {f"{key}.{name}": entry for name, entry in flat(value).items()}
+        entries = flat(value, separator)
+        row |= {f"{key}{separator}{name}": entry for name, entry in entries.items()}
     return row
+
+
+def is_number(value: object) -> bool:
+    """Whether it can be counted with; a file may hold anything.
+
+    >>> is_number(7), is_number(True), is_number("7"), is_number(10**400)
+    (True, False, False, False)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) <= sys.float_info.max
 
 
 @dataclass(frozen=True)

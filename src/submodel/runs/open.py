@@ -37,7 +37,13 @@ from submodel.prepare.findings import Selector
 from submodel.runs import checkpoint
 from submodel.runs.callbacks import Callback, CallbackGuard
 from submodel.runs.callbacks.progress import Progress, run_html
-from submodel.runs.data_record import read_norms, read_record, setup_of_record
+from submodel.runs.data_record import (
+    model_part,
+    read_norms,
+    read_record,
+    setup_of_record,
+    subject_of,
+)
 from submodel.runs.export import Format, export, trained_state
 from submodel.runs.fitted import FitFolder, FittedModel
 from submodel.runs.fitting import fit_submodels
@@ -46,7 +52,6 @@ from submodel.runs.generation import generate
 from submodel.runs.loop import run_rounds
 from submodel.runs.metrics import Lines, Metrics, flat
 from submodel.runs.scoring import read_full_scores, score_in_full
-from submodel.runs.subject import model_part, subject_of
 from submodel.runs.training import Material, Metric, Training
 from submodel.tasks.loss import Loss
 

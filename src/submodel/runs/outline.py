@@ -24,7 +24,7 @@ from submodel.config.reading import MOST_BYTES, read_toml
 from submodel.errors import SubmodelError, plain
 from submodel.files import read_text
 from submodel.runs.folder import RunFolder, read_failure
-from submodel.runs.metrics import Metrics
+from submodel.runs.metrics import Metrics, is_number
 
 RunState = Literal["running", "stopped", "finished", "failed"]
 """A process is at it; none is, and it can go on; nothing is left to do; an error ended it."""
@@ -146,17 +146,6 @@ def scores_in(entries: Mapping[str, Any]) -> dict[str, float]:
         for key, value in entries.items()
         if key.startswith("test_") and is_number(value)
     }
-
-
-def is_number(value: object) -> bool:
-    """Whether it can be counted with; a file may hold anything.
-
-    >>> is_number(7), is_number(True), is_number("7"), is_number(10**400)
-    (True, False, False, False)
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return isinstance(value, float) or abs(value) <= sys.float_info.max
 
 
 def sum_of(line: Mapping[str, Any], *keys: str) -> Any:

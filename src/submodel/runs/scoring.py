@@ -26,6 +26,7 @@ from submodel.algorithm.evaluation import (
 )
 from submodel.algorithm.execution import ALONE, Group
 from submodel.algorithm.types import State
+from submodel.data import Examples
 from submodel.errors import CallbackError, ConfigError
 from submodel.files import UnreadableError, read_typed, write_text
 from submodel.model.cut import WHOLE, cut_digest
@@ -44,12 +45,8 @@ def scores(
     ``norms`` takes the statistics of static norms, by the digest of the model's cut.
     """
     setup, settings = training.scored_setup_at(state), training.config.train
-    device, data = training.device, setup.clients.dataset
-    parts = {"test": data.test}
-    if settings.evaluate_train:
-        parts["train_eval"] = some(data.train, settings.evaluate_train_examples, setup.seed)
-    if data.held_out is not None:
-        parts["held_out"] = data.held_out
+    device = training.device
+    parts = scored_parts(training)
     small = capacity_models(setup, state) if settings.evaluate_capacities else {}
     models = [(state.tensors, WHOLE), *small.values()]
     rows = measure_moments(setup, models, device, group.spread)
@@ -80,6 +77,18 @@ def scores(
         rows_of_clients = score_clients(setup, state, tests, model, device, group.spread)
         values |= client_entries(training, rows_of_clients)
     return values | _own_metrics(training, state)
+
+
+def scored_parts(training: Training) -> dict[str, Examples]:
+    """The examples that a global model is scored on, by the name of the part."""
+    setup, settings = training.setup, training.config.train
+    data = setup.clients.dataset
+    parts = {"test": data.test}
+    if settings.evaluate_train:
+        parts["train_eval"] = some(data.train, settings.evaluate_train_examples, setup.seed)
+    if data.held_out is not None:
+        parts["held_out"] = data.held_out
+    return parts
 
 
 def _told_entries(training: Training) -> list[str]:

@@ -14,8 +14,8 @@ from submodel.errors import SubmodelError, plain
 from submodel.experiments.outline import ExperimentOutline, is_experiment, is_run, read_experiment
 from submodel.report.listing import rows_of
 from submodel.runs.folder import RunFolder
-from submodel.runs.metrics import Metrics
-from submodel.runs.outline import RunOutline, is_line, is_number, read_outline, sum_of
+from submodel.runs.metrics import Metrics, is_number
+from submodel.runs.outline import RunOutline, is_line, read_outline, sum_of
 
 _MOST_AT_ONCE, _MOST_ROSTER, _MOST_LOG = 2**26, 2**26, 2**16  # bytes
 _MOST_WARNINGS = 3

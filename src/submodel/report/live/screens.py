@@ -28,8 +28,8 @@ from submodel.report.live.drawing import (
     title_line,
 )
 from submodel.report.live.following import Follower, RunView, seconds_of
-from submodel.runs.metrics import Metrics
-from submodel.runs.outline import RunOutline, is_number, sum_of
+from submodel.runs.metrics import Metrics, is_number
+from submodel.runs.outline import RunOutline, sum_of
 
 _SECTIONS = ("scheme", "data", "model")
 _MOST_NAMES = 6

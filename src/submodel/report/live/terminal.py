@@ -15,8 +15,8 @@ from submodel.experiments.outline import ExperimentOutline
 from submodel.report.live.drawing import screen_size, time_left
 from submodel.report.live.following import Follower, RunView, look_once
 from submodel.report.live.screens import experiment_screen, run_screen
-from submodel.runs.metrics import Metrics
-from submodel.runs.outline import RunOutline, is_number, scores_in
+from submodel.runs.metrics import Metrics, is_number
+from submodel.runs.outline import RunOutline, scores_in
 
 _PAUSE = 1.0  # seconds between two looks
 Sight = RunView | ExperimentOutline | None

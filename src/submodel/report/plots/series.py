@@ -30,8 +30,7 @@ from submodel.report.grouping import (
     way_of,
 )
 from submodel.runs.folder import RunFolder
-from submodel.runs.metrics import Metrics, flat
-from submodel.runs.outline import is_number
+from submodel.runs.metrics import Metrics, flat, is_number
 
 Rounds = Sequence[Mapping[str, Any]]
 """The rows of one run: the flat lines of its metrics, each with the costs until then."""

@@ -88,7 +88,7 @@ class Callback:
 
         Args:
             state: the model after the last round that counts.
-            history: the lines of the rounds so far.
+            history: the lines of the rounds that count.
         """
 
     def finish(self, last: State, final: State, history: Sequence[Metrics]) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -21,14 +21,12 @@ from submodel.runs.callbacks.callback import Callback, Several
 from submodel.runs.callbacks.curves import draw_curves
 from submodel.runs.callbacks.trackers import trackers_of
 from submodel.runs.checkpoint import write_tensors
+from submodel.runs.data_record import Fingerprints
 from submodel.runs.folder import RunFolder
 from submodel.runs.holdings_file import ModelOutline, holdings_line, write_model_outline
 from submodel.runs.metrics import Metrics, score_names
 from submodel.runs.scoring import scores
-from submodel.runs.subject import Fingerprints
-
-if TYPE_CHECKING:
-    from submodel.runs.training import Training
+from submodel.runs.training import Training
 
 _log = logging.getLogger(__name__)
 
@@ -57,14 +55,8 @@ class Evaluate(Callback):
     """Adds scores to the lines of the rounds where they are due; all processes of a group do."""
 
     def __init__(self, group: ProcessGroup | None = None, folder: RunFolder | None = None) -> None:
-        """Scores, and the statistics of norms that the result is scored with.
-
-        Args:
-            group: the processes that share the work.
-            folder: of the run; without it nothing is kept.
-        """
         self._group, self._folder = group, folder
-        self._norms: dict[str, Tensor] = {}
+        self._norms: dict[str, Tensor] = {}  # statistics that the result is scored with
 
     def begin(self, training: Training, state: State, history: list[Metrics]) -> None:
         """Score a last round that has no scores.
@@ -145,7 +137,7 @@ class RunFiles(Callback):
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
         """Write all lines anew (the last may be missing or one too many), and the last state."""
-        self._folder.replace_metrics([line for line in history if line["round"] <= state.round])
+        self._folder.replace_metrics(history)
         self._add_holdings(state.round)
         self._save(state)
 

@@ -22,7 +22,7 @@ from submodel.config.sections import TRACKERS
 from submodel.errors import ConfigError
 from submodel.files import write_text
 from submodel.runs.callbacks.callback import Callback, CallbackGuard
-from submodel.runs.metrics import Metrics, flat
+from submodel.runs.metrics import Metrics, flat, is_number
 
 if TYPE_CHECKING:
     from submodel.options import Section
@@ -58,12 +58,7 @@ class TrackerContext:
 
 
 def trackers_of(config: Config, folder: Path | None) -> list[Callback]:
-    """The trackers that a configuration names, guarded as callbacks of the user's are.
-
-    Args:
-        config: of the run.
-        folder: where the run writes, if it does.
-    """
+    """The trackers that a configuration names, guarded as callbacks of the user's are."""
     trackers: list[Callback] = []
     problems: list[str] = []
     for name in config.train.trackers:
@@ -92,29 +87,18 @@ def _make_tracker(name: str, context: TrackerContext) -> Callback:
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers of a line, those of tables as ``table/entry``; the refused are counted.
 
-    Args:
-        line: of a round, or a table in one.
-
     >>> scalars({"round": 3, "test_loss": 0.5, "seconds": {"train": 2.0}, "refused": {"7": "late"}})
     {'test_loss': 0.5, 'seconds/train': 2.0, 'refused': 1.0}
     """
-    numbers: dict[str, float] = {}
-    for key, value in line.items():
-        if key in ("refused", "missing") and isinstance(value, Mapping):
-            numbers[key] = float(len(value))
-        elif isinstance(value, Mapping):
-            numbers |= {f"{key}/{name}": number for name, number in scalars(value).items()}
-        elif key != "round" and _is_number(value):
-            numbers[key] = float(value)
-    return numbers
+    return {
+        key: float(value)
+        for key, value in flat(line, "/").items()
+        if key.rpartition("/")[2] != "round" and is_number(value) and math.isfinite(value)
+    }
 
 
 def times(history: Sequence[Metrics], now: float) -> list[float]:
-    """When each round ended, had the run never stopped: by the seconds that rounds took.
-
-    Args:
-        history: the lines of the rounds so far.
-        now: when the last of them ended.
+    """When each round ended, had the run never stopped, and were the last to end now.
 
     >>> times([{"seconds": {"train": 2.0}}, {"seconds": {"train": 3.0, "merge": 1.0}}], 100.0)
     [96.0, 100.0]
@@ -123,10 +107,6 @@ def times(history: Sequence[Metrics], now: float) -> list[float]:
     for line in reversed(history[1:]):
         moments.append(moments[-1] - sum(line["seconds"].values()))
     return moments[::-1][: len(history)]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class CsvFile(Callback):
@@ -160,7 +140,7 @@ class CsvFile(Callback):
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
         """All rows anew: the last may be missing, or be one too many."""
-        self._write([line for line in history if line["round"] <= state.round])
+        self._write(history)
 
     def _write(self, history: Iterable[Metrics]) -> None:
         self._rows = [flat(line) for line in history]

@@ -72,8 +72,7 @@ class MlflowRun(Callback):
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
         """The last round, if it is missing, and that this is not the end."""
         if self._id:
-            lines = [line for line in history if line["round"] <= state.round]
-            self._log(zip(lines, times(lines, time.time()), strict=True))
+            self._log(zip(history, times(history, time.time()), strict=True))
             self._client.set_terminated(self._id, "KILLED")
 
     def finish(self, last: State, final: State, history: Sequence[Metrics]) -> Mapping[str, Any]:

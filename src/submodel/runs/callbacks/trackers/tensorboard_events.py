@@ -52,7 +52,7 @@ class TensorboardEvents(Callback):
 
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
         """All points anew: those of the last round may be missing."""
-        self._write([line for line in history if line["round"] <= state.round])
+        self._write(history)
 
     def close(self) -> None:
         """Everything is on the disk."""

@@ -64,8 +64,7 @@ class WandbRun(Callback):
     def stop(self, state: State, history: Sequence[Metrics]) -> None:
         """The last round, if it is missing, and that this is not the end."""
         for line in history[-1:]:
-            if line["round"] <= state.round:
-                self._log(line)
+            self._log(line)
         self._finish(exit_code=1)
 
     def close(self) -> None:

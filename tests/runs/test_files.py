@@ -1,16 +1,21 @@
-"""``coverage.jsonl``: the same bytes after any stop, in any process; damage costs a picture."""
+"""Files of a run: who held what, lines of the metrics, tensors; read as they were written."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from submodel.algorithm.tally import HoldingBook
 from submodel.algorithm.types import Assignment
 from submodel.config import parse
 from submodel.model.axes import Axes
 from submodel.model.cut import UnitCut
+from submodel.runs.checkpoint import fill_tensors, write_tensors
 from submodel.runs.holdings_file import (
     holdings_line,
     keep_holdings,
@@ -19,6 +24,7 @@ from submodel.runs.holdings_file import (
     read_model_outline,
 )
 from submodel.runs.loop import Interruption, Metrics, RunFolder
+from submodel.runs.metrics import Lines
 from tests.support.runs import SMALL, run
 from tests.support.schemes import joined, sections_of
 
@@ -95,3 +101,60 @@ def test_processes_tell_together_what_one_does() -> None:
     halves[1].merge([half.plain() for half in halves])
     assert halves[1].close() == alone.close()
     assert [cut.clients for cut in alone.close().cuts] == [(4, 6), (9,)]
+
+
+LINE: dict[str, Any] = {
+    "round": 1, "train_loss": 2, "later": [1, {"x": None}], "bytes_down": 10, "bytes_up": 2**60,
+    "flops": 1.5, "seconds": {"train": 1, "merge": 0.25}, "refused": {"3": "late"},
+    "coverage": {"weights": 0.5, "units": 1, "more": 2}, "test_loss": float("nan"),
+}  # fmt: skip
+
+
+def test_what_is_written_again_is_what_was_read(tmp_path: Path) -> None:
+    """Orders of keys, whole numbers and what a later version adds included."""
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps({**LINE, "round": n}) + "\n" for n in (1, 2)))
+    assert Lines.read(file).text() == file.read_text()
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "round": {"round": 0},
+    "round in quotes": {"round": "1"},
+    "true": {"flops": True},
+    "a number in quotes": {"bytes_down": "10"},
+    "no table": {"seconds": [1]},
+    "words for seconds": {"seconds": {"train": "long"}},
+    "half of the coverage": {"coverage": {"units": 1}},
+    "a score": {"test_accuracy": None},
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_line_that_nobody_could_use_is_told_and_left_out(case: str, tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(f"{json.dumps({**LINE, 'round': 3})}\n{json.dumps({**LINE, **WRONG[case]})}\n")
+    found = Lines.read(file)
+    assert [line["round"] for line in found.entries] == [3]
+    assert found.damage == ["line 2 is not that of a round"]
+
+
+def test_the_bytes_are_those_of_safetensors(tmp_path: Path) -> None:
+    kinds = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+    tensors = {f"b.{kind}": torch.ones(3, 2).to(kind) for kind in kinds}
+    tensors |= {"a": torch.randn(4, 5), "ü": torch.zeros(()), "none": torch.zeros(0, 3)}
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    write_tensors(ours, tensors | {"turned": torch.arange(6.0).view(2, 3).t()})
+    save_file(tensors | {"turned": torch.arange(6.0).view(2, 3).t().contiguous()}, theirs)
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert load_file(ours)["turned"].tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+
+
+def test_tensors_are_read_into_the_memory_of_others(tmp_path: Path) -> None:
+    tensors = {"a": torch.randn(3, 2), "b": torch.arange(4), "c": torch.zeros(0)}
+    write_tensors(tmp_path / "file", tensors)
+    others = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    addresses = [tensor.data_ptr() for tensor in others.values()]
+    assert fill_tensors(tmp_path / "file", others)
+    assert all(torch.equal(others[name], tensor) for name, tensor in tensors.items())
+    assert [tensor.data_ptr() for tensor in others.values()] == addresses
+    assert not fill_tensors(tmp_path / "file", others | {"a": torch.zeros(3, 2).double()})

@@ -1,0 +1,495 @@
+"""A sub-model of a model of `transformers`, made by a config of its own, for `from_pretrained`.
+
+The config is searched without knowing architectures. Models are built without memory and compared
+with the sub-model: every tensor's shape, and the plain integers of every module, such as a number
+of heads. What differs suggests the values that are worth trying; those that leave less to differ
+are tried first.
+
+A sub-model stores scales as numbers, such as the full model's 1/sqrt(size of a head), where the
+config's model would store others, of the small head. The quotient of the two goes into a layer,
+most often that of the queries: which one is tried. At the end both compute the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count, product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from submodel.errors import SubmodelError
+from submodel.model.axes.verify import as_double, double
+from submodel.model.build.integers import plain_integers
+from submodel.model.inputs import Inputs, call
+from submodel.model.zoo.hugging_face import only_errors
+from submodel.randomness import seeded
+
+FieldPath = tuple[str | int, ...]
+"""Keys of nested tables and places in lists, from the outside to the inside."""
+Changes = Mapping[FieldPath, int]
+Build = Callable[[Changes], nn.Module]
+"""From changes of a config to a model without values; raises where there is none."""
+Sizes = tuple[dict[str, tuple[int, ...]], dict[str, int]]
+"""The shapes of a model's tensors by name, and the integers that modules store by path."""
+ScaleFactors = dict[str, float]
+"""By the path of a module: what the sub-model's scale is times that of the config's model."""
+
+_NO_SIZES = ("_token_id", "_token_index", "_idx")
+_NO_TABLES = ("id2label", "label2id", "rope_parameters", "rope_scaling", "quantization_config")
+_MOST_BUILDS = 400
+_FREQUENCIES, _ROTARY = "inv_freq", "rope_parameters"
+_TOLERANCE = 1e-6
+"""In float64, of the largest output: norms of `transformers` compute in float32 all the same."""
+_MOST_SHOWN = 3
+
+
+class NoConfigError(SubmodelError):
+    """A sub-model that no config of its architecture describes."""
+
+
+def is_pretrained(module: nn.Module) -> bool:
+    """Whether this is a model of `transformers`.
+
+    >>> is_pretrained(nn.Identity())
+    False
+    """
+    return any(kind.__name__ == "PreTrainedModel" for kind in type(module).__mro__)
+
+
+def as_pretrained(small: nn.Module, example: Inputs) -> nn.Module:
+    """The sub-model as its architecture's class makes it of a config of its own.
+
+    Args:
+        small: a cut of a model of `transformers`, or all of it; it is not changed.
+        example: a batch of inputs, on which both must compute the same.
+    """
+    values: dict[str, Any] = small.config.to_dict()  # type: ignore[operator, union-attr]
+    general_keys = _general_keys(small)
+    fields = _size_fields({key: v for key, v in values.items() if key not in general_keys})
+
+    def build(changes: Changes) -> nn.Module:
+        with torch.device("meta"):
+            return _make(small, _with_changes(values, changes))
+
+    with only_errors():
+        fits, nearest = _search_configs(_measure_sizes(small), fields, build)
+    if not fits:
+        raise NoConfigError(_no_sizes(small, nearest))
+    try:
+        outputs = _precise_outputs(_double(small), example)
+    except Exception as error:  # of its own code, in a precision that it may not know
+        raise NoConfigError(
+            "it is compared in double precision, and does not run there: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    reasons = []
+    for fit in fits:
+        sizes = _with_changes(values, fit.changes)
+        for rotary in [None, *_rotary_changes(small, sizes)]:
+            config_values = sizes if rotary is None else {**sizes, "rope_parameters": rotary}
+            try:
+                model = _fill_model(small, config_values)
+            except Exception as error:  # the library refuses such a config
+                reasons.append(str(error))
+                continue
+            if _fold_scales(small, model, example, outputs):
+                config: Any = model.config
+                if isinstance(default := getattr(type(config), "use_cache", None), bool):
+                    config.use_cache = default  # training has no use for a cache
+                return model
+            reasons.append(_what_differs(small, model))
+    raise NoConfigError(
+        f"{type(small.config).__name__} makes a model of the sub-model's sizes that computes "
+        f"something else: {next(filter(None, reversed(reasons)), 'its outputs differ')}"
+    )
+
+
+def first_output(result: Any) -> Tensor:
+    """The tensor of outputs among what a model returns: its logits, where it has some."""
+    logits = getattr(result, "logits", None)
+    tensor: Tensor = logits if isinstance(logits, Tensor) else result
+    return tensor if isinstance(tensor, Tensor) else result[0]
+
+
+def _general_keys(small: nn.Module) -> set[str]:
+    """The keys that the configs of all architectures have; none of them is a size."""
+    kinds = type(small.config).__mro__
+    base: Any = next(
+        kind for kind in kinds if kind.__name__ in ("PreTrainedConfig", "PretrainedConfig")
+    )
+    return set(base().to_dict())
+
+
+def _make(small: nn.Module, values: Mapping[str, Any]) -> nn.Module:
+    old = small.config
+    config = type(old).from_dict(copy.deepcopy(dict(values)))  # type: ignore[union-attr]
+    config._attn_implementation = old._attn_implementation  # type: ignore[union-attr]
+    model: nn.Module = type(small)(config)
+    return model.eval()
+
+
+def _fill_model(small: nn.Module, values: Mapping[str, Any]) -> nn.Module:
+    with seeded(None):
+        model = _make(small, values)
+    model.to(next(small.parameters()).dtype)
+    model.load_state_dict(small.state_dict())
+    return model
+
+
+def _fold_scales(small: nn.Module, model: nn.Module, example: Inputs, outputs: Tensor) -> bool:
+    """Whether the model computes these outputs, with scales put where they belong."""
+    scales = _differing_scales(small, model)
+    weights = copy.deepcopy(model.state_dict())
+    for folds in product(*([None, *_ways_to_fold(model, factors)] for factors in scales.values())):
+        for fold in filter(None, folds):
+            fold()
+        if _is_same(model, example, outputs):
+            return True
+        model.load_state_dict(weights)
+    return False
+
+
+def _double(module: nn.Module) -> nn.Module:
+    copied: Any = copy.deepcopy(module).double().eval()
+    if callable(set_experts := getattr(copied, "set_experts_implementation", None)):
+        set_experts("eager")  # torch's product in groups knows no double precision
+    result: nn.Module = copied
+    return result
+
+
+@torch.no_grad()
+def _precise_outputs(module: nn.Module, example: Inputs) -> Tensor:
+    with double():  # constants that a forward makes
+        return first_output(call(module, as_double(example))).double()
+
+
+def _is_same(model: nn.Module, example: Inputs, outputs: Tensor) -> bool:
+    try:
+        actual = _precise_outputs(_double(model), example)
+    except Exception:  # a model of these shapes that does not run
+        return False
+    if actual.shape != outputs.shape:
+        return False
+    return bool((actual - outputs).abs().max() <= _TOLERANCE * outputs.abs().max())
+
+
+def _no_sizes(small: nn.Module, nearest: Misfit) -> str:
+    other_names = [name for name, pair in nearest.tensors.items() if None in pair]
+    if other_names:
+        return (
+            f"the model has other tensors than {type(small).__name__} has, as {other_names[0]}: "
+            "layers were replaced, by model.factorised or adapters"
+        )
+    examples = [
+        f"{name} is {here} in the sub-model and would be {there}"
+        for name, (there, here) in list(nearest.tensors.items())[:_MOST_SHOWN]
+    ]
+    more = len(nearest.tensors) - len(examples)
+    return (
+        f"no {type(small.config).__name__} makes a model of the sub-model's sizes; the nearest "
+        f"({_spell_changes(nearest.changes) or 'the full one'}) differs in {len(nearest.tensors)} "
+        f"tensor(s): {'; '.join(examples)}{f'; and {more} more' if more else ''}. Another capacity "
+        "may have one: all layers must keep equal sizes, and heads often share out the width"
+    )
+
+
+def _what_differs(small: nn.Module, model: nn.Module) -> str:
+    """What no layer can make up for: computed tables first, then scales."""
+    saved_names, buffers = model.state_dict().keys(), dict(model.named_buffers())
+    tables = [
+        f"{name} is not saved but computed from the config, and the sub-model has some columns of "
+        "the full model's"
+        for name, buffer in small.named_buffers()
+        if name not in saved_names and not torch.equal(buffer, buffers[name].to(buffer))
+    ]
+    scales = [
+        f"{path}.{name} is {factor:.4g} times as large in the sub-model"
+        for name, factors in _differing_scales(small, model).items()
+        for path, factor in list(factors.items())[:1]
+    ]
+    return "; ".join(tables or scales)
+
+
+def _size_fields(values: Any, path: FieldPath = ()) -> dict[FieldPath, int | None]:
+    """The whole numbers of a config, and what is left open in it, by path.
+
+    >>> _size_fields({"n_embd": 8, "n_inner": None, "depths": [2, 3], "pad_token_id": 0})
+    {('n_embd',): 8, ('n_inner',): None, ('depths', 0): 2, ('depths', 1): 3}
+    """
+    if isinstance(values, Mapping):
+        entries: list[tuple[str | int, Any]] = [
+            (key, value)
+            for key, value in values.items()
+            if key not in _NO_TABLES and not str(key).endswith(_NO_SIZES)
+        ]
+    elif isinstance(values, list):
+        entries = [(place, value) for place, value in enumerate(values) if value is not None]
+    else:
+        return {path: values} if values is None or type(values) is int else {}
+    fields: dict[FieldPath, int | None] = {}
+    for key, value in entries:
+        fields |= _size_fields(value, (*path, key))
+    return fields
+
+
+def _with_changes(values: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
+    """The config with other values; what is given stays as it is.
+
+    >>> _with_changes({"text": {"width": 8, "depths": [2, 3]}}, {("text", "depths", 1): 5})
+    {'text': {'width': 8, 'depths': [2, 5]}}
+    """
+    result: Any = copy.deepcopy(dict(values))
+    for path, value in changes.items():
+        table = result
+        for key in path[:-1]:
+            table = table[key]
+        table[path[-1]] = value
+    changed_values: dict[str, Any] = result
+    return changed_values
+
+
+def _spell_changes(changes: Changes) -> str:
+    """In words.
+
+    >>> _spell_changes({("n_embd",): 4, ("depths", 1): 5})
+    'n_embd = 4, depths.1 = 5'
+    """
+    return ", ".join(f"{'.'.join(map(str, path))} = {value}" for path, value in changes.items())
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """What a config leaves to differ from the sub-model.
+
+    Args:
+        changes: of the full model's config.
+        tensors: the shape there and in the sub-model, by name; None: there is no such tensor.
+        integers: the same of integers.
+        is_refused: the library makes no such model; what differs is from before the last change.
+    """
+
+    changes: Changes
+    tensors: Mapping[str, tuple[tuple[int, ...] | None, tuple[int, ...] | None]]
+    integers: Mapping[str, tuple[int, int]]
+    is_refused: bool = False
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Less is better."""
+        return len(self.tensors), len(self.integers)
+
+    def steps(self) -> list[tuple[int, int]]:
+        """Sizes there and in the sub-model that differ, without repetition, shapes first."""
+        pairs: dict[tuple[int, int], None] = {}
+        for there, here in self.tensors.values():
+            if there is not None and here is not None and len(there) == len(here):
+                pairs |= dict.fromkeys(zip(there, here, strict=True))
+        pairs |= dict.fromkeys(self.integers.values())
+        return [(there, here) for there, here in pairs if there != here and there > 0 < here]
+
+
+def _measure_sizes(module: nn.Module) -> Sizes:
+    """The sizes of a model.
+
+    >>> _measure_sizes(nn.Linear(2, 3))[0]["weight"]
+    (3, 2)
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    integers = {
+        f"{path}.{name}".removeprefix("."): value
+        for path, layer in module.named_modules()
+        for name, value in plain_integers(layer).items()
+        if not name.startswith("_")
+    }
+    return shapes, integers
+
+
+def _compare_sizes(model: nn.Module, small: Sizes, changes: Changes) -> Misfit:
+    """What differs between the model of a config and the sub-model."""
+    (shapes, integers), (small_shapes, small_integers) = _measure_sizes(model), small
+    names = dict.fromkeys([*small_shapes, *shapes])
+    pairs = {name: (shapes.get(name), small_shapes.get(name)) for name in names}
+    return Misfit(
+        changes,
+        {name: pair for name, pair in pairs.items() if pair[0] != pair[1]},
+        {
+            name: (integers[name], value)
+            for name, value in small_integers.items()
+            if name in integers and integers[name] != value
+        },
+    )
+
+
+def _search_configs(
+    small: Sizes, fields: Mapping[FieldPath, int | None], build: Build
+) -> tuple[list[Misfit], Misfit]:
+    """The configs whose models have the shapes of the sub-model, and the one that comes nearest.
+
+    ``fields`` are the values of the full model's config that may be changed.
+    """
+    start = _compare_sizes(build({}), small, {})
+    order = count()
+    waiting = [(start.rank, next(order), start)]
+    tried_changes = {frozenset[tuple[FieldPath, int]]()}
+    fits, nearest = ([start] if not start.tensors else []), start
+    while waiting and len(tried_changes) < _MOST_BUILDS:
+        rank, _, misfit = heapq.heappop(waiting)
+        if fits and rank > fits[0].rank:
+            break  # nothing that waits is better
+        for path, value in _moves(misfit, fields):
+            changes = {**misfit.changes, path: value}
+            if (identity := frozenset(changes.items())) in tried_changes:
+                continue
+            tried_changes.add(identity)
+            try:
+                next_misfit = _compare_sizes(build(changes), small, changes)
+            except Exception:  # whatever the library says against it; another change may help
+                if misfit.is_refused:
+                    continue
+                next_misfit = replace(misfit, changes=changes, is_refused=True)
+            else:
+                if replace(next_misfit, changes=misfit.changes) == misfit:
+                    continue  # it says nothing about sizes
+                nearest = min(nearest, next_misfit, key=lambda each: each.rank)
+                if not next_misfit.tensors:
+                    fits = sorted([*fits, next_misfit], key=lambda each: each.rank)
+            heapq.heappush(waiting, (next_misfit.rank, next(order), next_misfit))
+    return [_shorten(fit, small, build) for fit in fits], _shorten(nearest, small, build)
+
+
+def _shorten(misfit: Misfit, small: Sizes, build: Build) -> Misfit:
+    """The same without changes that it does not need."""
+    for path in misfit.changes:
+        changes = {key: value for key, value in misfit.changes.items() if key != path}
+        try:
+            shorter = _compare_sizes(build(changes), small, changes)
+        except Exception:  # the library refuses it, so the change is needed
+            continue
+        if replace(shorter, changes=misfit.changes) == misfit:
+            misfit = shorter
+    return misfit
+
+
+def _moves(
+    misfit: Misfit, fields: Mapping[FieldPath, int | None]
+) -> Iterator[tuple[FieldPath, int]]:
+    """The values that may make one more size fit: that size, as much less, or as much more.
+
+    The latter where a number is shared out: half as many heads are twice as large.
+    """
+    for there, here in misfit.steps():
+        for path, full_value in fields.items():
+            value = misfit.changes.get(path, full_value)
+            if value == there or value is None:
+                yield path, here
+            elif value > 1 and value * here % there == 0:
+                yield path, value * here // there
+    for there, here in dict.fromkeys(misfit.integers.values()):
+        for path, full_value in fields.items():
+            value = misfit.changes.get(path, full_value)
+            if value is not None and value > 1 and here and value * there % here == 0:
+                yield path, value * there // here
+
+
+def _rotary_changes(small: nn.Module, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rotary parameters of a config that may give the frequencies of a sub-model, plainest first.
+
+    The first frequencies are those of another base. Any others are what LongRoPE is there for: a
+    factor for each. ``values`` is the sub-model's config, with the full model's rotary parameters.
+    """
+    buffers = [
+        buffer
+        for name, buffer in small.named_buffers()
+        if name.rpartition(".")[2] == _FREQUENCIES and buffer.dim() == 1
+    ]
+    parameters = values.get(_ROTARY)
+    if not buffers or not isinstance(parameters, Mapping) or "rope_theta" not in parameters:
+        return []
+    if any(not torch.equal(buffer, buffers[0]) for buffer in buffers):
+        return []  # a config has one list of frequencies
+    frequencies = buffers[0].double()
+    steps = torch.arange(len(frequencies), dtype=torch.float64) / len(frequencies)
+    default = {**parameters, "rope_type": "default"}
+    bases = [float(parameters["rope_theta"])]
+    if len(frequencies) > 1:
+        base = float(frequencies[1] ** -len(frequencies))
+        bases = [float(f"{base:.6g}"), base, *bases]
+    factors = (1 / (frequencies * bases[-1] ** steps)).tolist()
+    layers = (layer for layer in small.modules() if hasattr(layer, _FREQUENCIES))
+    scale: Any = getattr(next(layers), "attention_scaling", 1.0)
+    long = {
+        "rope_type": "longrope",
+        "rope_theta": bases[-1],
+        "short_factor": factors,
+        "long_factor": factors,
+        "factor": 1.0,
+        "attention_factor": float(scale),
+        "original_max_position_embeddings": values["max_position_embeddings"],
+    }
+    return [*({**default, "rope_theta": base} for base in bases), long]
+
+
+def _differing_scales(small: nn.Module, model: nn.Module) -> dict[str, ScaleFactors]:
+    """The floats that modules of both store and that differ, by the name of the attribute."""
+    factors: dict[str, ScaleFactors] = {}
+    layers = dict(model.named_modules())
+    for path, layer in small.named_modules():
+        others = vars(layers[path])
+        for name, value in vars(layer).items():
+            other = others.get(name)
+            if type(value) is float and type(other) is float and other and other != value:
+                factors.setdefault(name, {})[path] = value / other
+    return factors
+
+
+def _ways_to_fold(model: nn.Module, factors: ScaleFactors) -> Iterator[Callable[[], None]]:
+    """Where the factors may go: functions that put them into layers of the model.
+
+    A module that has a scale and a weight itself, as a table of words, takes its factor there. If
+    the classifier shares that weight, the norm before it makes up for that.
+    """
+    first_layer = model.get_submodule(next(iter(factors)))
+    if isinstance(getattr(first_layer, "weight", None), Tensor):
+        yield _folding(model, factors, "", None)
+        norms = [path for path, layer in model.named_modules() if _is_norm(layer)]
+        inverse = {path: 1 / next(iter(factors.values())) for path in norms[-1:]}
+        yield _folding(model, factors | inverse, "", None)
+    for child, layer in first_layer.named_children():
+        weight = getattr(layer, "weight", None)
+        if not isinstance(weight, Tensor):
+            continue
+        yield _folding(model, factors, child, None)
+        if any(size % 3 == 0 for size in weight.shape):
+            for third in range(3):
+                yield _folding(model, factors, child, third)
+
+
+def _is_norm(layer: nn.Module) -> bool:
+    weight = getattr(layer, "weight", None)
+    return isinstance(weight, Tensor) and weight.dim() == 1
+
+
+def _folding(
+    model: nn.Module, factors: ScaleFactors, child: str, third: int | None
+) -> Callable[[], None]:
+    @torch.no_grad()
+    def fold() -> None:
+        for path, factor in factors.items():
+            layer = model.get_submodule(f"{path}.{child}".strip("."))
+            for tensor, dimension in _output_dimensions(layer):
+                part = tensor if third is None else tensor.chunk(3, dimension)[third]
+                part.mul_(factor)
+
+    return fold
+
+
+def _output_dimensions(layer: nn.Module) -> Iterator[tuple[Tensor, int]]:
+    """Weight and bias of a layer, and which of their dimensions is that of its outputs."""
+    is_transposed = type(layer).__name__ == "Conv1D"  # of transformers: inputs first
+    for name, parameter in layer.named_parameters(recurse=False):
+        yield parameter.data, 1 if name == "weight" and is_transposed else 0
