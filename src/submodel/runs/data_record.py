@@ -294,7 +294,8 @@ def bytes_of(tensor: Tensor) -> Iterator[memoryview]:
     in_place = tensor.is_contiguous() and tensor.device.type == "cpu"
     pieces: Sequence[Tensor] = [tensor]
     if not in_place and tensor.numel() > _PIECE:
-        pieces = tensor.split(max(1, _PIECE * len(tensor) // tensor.numel()))
+        rows = max(1, _PIECE * len(tensor) // tensor.numel())
+        pieces = torch.split(tensor, rows)
     for piece in pieces:
         yield piece.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 

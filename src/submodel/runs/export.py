@@ -79,10 +79,12 @@ def trained_module(
     config, setup = training.config, training.setup
     if fitted_model is None:
         cut = training.cut(state, capacity)
-        tensors = scale_model(training.setup_at(state), state.tensors, capacity)
+        module = assemble_module(
+            setup, scale_model(training.setup_at(state), state.tensors, capacity), cut
+        )
     else:
-        cut, tensors = fitted_model.cut, fitted_model.tensors
-    module = assemble_module(setup, tensors, cut)
+        cut = fitted_model.cut
+        module = assemble_module(setup, fitted_model.tensors, cut)
     test_score = score(module, setup.clients.dataset.test, setup) if is_scored else None
     about: dict[str, Any] = {
         "run": config.name,
