@@ -353,7 +353,11 @@ class Run:
         return config
 
     def move(self, config: Config) -> None:
-        """Keep a configuration with other paths, if the same data is there."""
+        """Note where the data of the run is now, if it is the same data.
+
+        Args:
+            config: the run's, with other paths.
+        """
         self.need_material()
         self._check_subject(self._prepare(config))
         with self.folder.lock():
@@ -368,7 +372,11 @@ class Run:
 
     @contextmanager
     def telling_where(self, config: Config) -> Iterator[None]:
-        """Errors in here say how to give the new place of data that ``config`` has no more."""
+        """Errors in here say how a run is told where its data is now.
+
+        Args:
+            config: of the run, with its paths as they are looked for.
+        """
         try:
             yield
         except (ConfigError, DataError) as error:
@@ -392,7 +400,11 @@ class Run:
             return self._material.training(config, there)
 
     def need_material(self, data: bool = True) -> None:
-        """Raise `ConfigError` where a model or (if needed) data of the user's own is missing."""
+        """Raise `ConfigError` where a model or data of the user's own is missing.
+
+        Args:
+            data: whether data is needed.
+        """
         missing = [
             f"{section}=..."
             for section in (("model", "data") if data else ("model",))
