@@ -28,14 +28,6 @@ from submodel.model.inputs import Inputs, as_tensors, columns, map_inputs
 _MOST_CLASSES = 10_000_000  # more are numbers of another kind: identifiers, seconds, prices
 
 
-def check_lengths(name: str, inputs: Mapping[str, Tensor], targets: Tensor) -> None:
-    """Raise unless there is a target for every input, and an input at all."""
-    for tensor in inputs.values():
-        if not len(tensor) or len(tensor) != len(targets):
-            counts = f"{len(tensor)} inputs and {len(targets)} targets"
-            raise DataError(f"{name} data: {counts}; want as many, not 0")
-
-
 def check_tensor(name: str, what: str, tensor: object) -> Tensor:
     """The tensor, if it holds finite numbers, one entry per example, here on the CPU."""
     if not isinstance(tensor, Tensor):
@@ -77,8 +69,7 @@ def are_labels(y: Tensor) -> bool:
 
 def count_classes(train: Tensor, test: Tensor) -> int:
     """How many classes the labels speak of."""
-    least = min(int(train.min()), int(test.min()))
-    if least < 0:
+    if min(int(train.min()), int(test.min())) < 0:
         raise DataError("class labels must be 0, 1, 2, ...; a negative one was given")
     classes = max(int(train.max()), int(test.max())) + 1
     if classes > _MOST_CLASSES:
@@ -149,18 +140,21 @@ def read_items(name: str, part: Any) -> Any:
 
 def _values(name: str, number: int, item: object) -> tuple[dict[str, Tensor], type]:
     """The tensors of an item by name; the last of a sequence is the target."""
+    values: Mapping[Any, Any]
+    kind: type = dict
     if isinstance(item, Mapping):
-        return {str(key): torch.as_tensor(value) for key, value in item.items()}, dict
-    if isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], Mapping):
-        inputs_by_name = {str(key): torch.as_tensor(value) for key, value in item[0].items()}
-        return inputs_by_name | {"labels": torch.as_tensor(item[1])}, dict
-    if not isinstance(item, Sequence) or isinstance(item, str) or len(item) < 2:
+        values = item
+    elif isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], Mapping):
+        values = {**item[0], "labels": item[1]}
+    elif isinstance(item, Sequence) and not isinstance(item, str) and len(item) > 1:
+        values, kind = dict(enumerate(item)), tuple
+    else:
         raise DataError(
             f"{name} data: item {number} is a {type(item).__name__}; want (input, target) or a "
             "dictionary with 'labels'"
         )
     try:
-        return {str(place): torch.as_tensor(value) for place, value in enumerate(item)}, tuple
+        return {str(key): torch.as_tensor(value) for key, value in values.items()}, kind
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
             f"{name} data: item {number} holds what is no tensor ({error}); turn it into one in "
@@ -211,7 +205,10 @@ def read_part(name: str, part: object) -> tuple[Inputs, Tensor]:
     >>> read_part("training", {"input_ids": torch.tensor([[5, 6, 7]])})[1].tolist()
     [[6, 7, -100]]
     """
-    part = read_items(name, part) if is_item_dataset(part) else _of_arrays(part)
+    if is_item_dataset(part):
+        part = read_items(name, part)
+    elif isinstance(part, Mapping) or (isinstance(part, tuple | list) and len(part) == 2):
+        part = as_tensors(part)  # examples one by one are left alone
     if isinstance(part, Mapping):
         return _from_mapping(name, part)
     if isinstance(part, Tensor) or not isinstance(part, tuple | list) or len(part) != 2:
@@ -224,13 +221,6 @@ def read_part(name: str, part: object) -> tuple[Inputs, Tensor]:
     return _checked_pair(name, part[0], part[1])
 
 
-def _of_arrays(part: object) -> object:
-    """A pair or dictionary with its arrays as tensors; examples one by one are left alone."""
-    if isinstance(part, Mapping) or (isinstance(part, tuple | list) and len(part) == 2):
-        return as_tensors(part)
-    return part
-
-
 def _checked_pair(name: str, inputs: Any, targets: Any) -> tuple[Inputs, Tensor]:
     if isinstance(inputs, tuple | Mapping) and not inputs:
         raise DataError(f"{name} data: no inputs are given")
@@ -241,7 +231,10 @@ def _checked_pair(name: str, inputs: Any, targets: Any) -> tuple[Inputs, Tensor]
             check_tensor(name, f"inputs {column!r}", tensor)
         inputs = map_inputs(Tensor.detach, inputs)
     targets = check_tensor(name, "targets", targets)
-    check_lengths(name, columns(inputs), targets)
+    for tensor in columns(inputs).values():
+        if not len(tensor) or len(tensor) != len(targets):
+            counts = f"{len(tensor)} inputs and {len(targets)} targets"
+            raise DataError(f"{name} data: {counts}; want as many, not 0")
     return inputs, targets
 
 

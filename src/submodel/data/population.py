@@ -163,11 +163,8 @@ class AblePopulation(Population):
 def able_clients(whole: Population, capacity: float, keep_out: bool) -> AblePopulation:
     """The clients of a run who can hold a capacity.
 
-    Args:
-        whole: all of them.
-        capacity: the one that all are given.
-        keep_out: whether one in ten (at most 100, and none of fewer than ten) keeps out of
-            training, for others to be tried on its examples.
+    With ``keep_out``, one in ten (at most 100, and none of fewer than ten) keeps out of training,
+    for others to be tried on its examples.
 
     >>> clients = Population(40, 5, [1.0, 0.5], [1, 1], "fixed", seed=0)
     >>> able = able_clients(clients, 1.0, keep_out=True)

@@ -80,12 +80,7 @@ def describe_missing(columns: Mapping[str, Column]) -> str:
 
 
 def read_columns(path: Path, words: Collection[str] = ()) -> dict[str, Column]:
-    """The columns of a table by name, from .csv, .tsv or .parquet.
-
-    Args:
-        path: the file.
-        words: names of columns that are words, even if all of them could be numbers.
-    """
+    """The columns of a table by name, from .csv, .tsv or .parquet; ``words`` are never numbers."""
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     read = _read_parquet if path.suffix == ".parquet" else _read_csv
@@ -189,12 +184,6 @@ def code_columns(
 ) -> tuple[ColumnCode, ...]:
     """How columns become numbers: standardised by the training part, words as columns of 0 and 1.
 
-    Args:
-        columns: the columns by name.
-        train: the rows of the training part.
-        path: where they are from, for errors.
-        missing: what stands for missing cells.
-
     >>> column = Column(np.array([1.0, 3.0, 5.0]), words=False)
     >>> code_columns({"a": column}, np.array([0, 1]), Path("t.csv"))
     (ColumnCode(name='a', mean=2.0, deviation=1.0, words=None, fill=(), marks_missing=False),)
@@ -233,10 +222,7 @@ def encode_columns(
 ) -> NDArray[np.float32]:
     """The columns that have a code as numbers, missing cells as their codes say.
 
-    Args:
-        columns: the columns by name.
-        codes: how each becomes numbers; words that a code does not have are none of its columns.
-        path: where they are from, for errors.
+    Words that a code does not have are in none of its columns.
 
     >>> column = Column(np.array([1.0, 3.0, 5.0]), words=False)
     >>> encode_columns({"a": column}, [ColumnCode("a", 2.0, 1.0)], Path("t.csv")).ravel().tolist()
@@ -273,13 +259,7 @@ Rows = Iterator[Mapping[str, Any]]
 
 
 def read_rows(path: Path, encoding: str, columns: Set[object]) -> Rows:
-    """The rows of a table, as it is read, with at least these columns if it has them.
-
-    Args:
-        path: a file with one of the `TABLES` endings.
-        encoding: of .csv and .jsonl.
-        columns: those that are wanted.
-    """
+    """The rows of a table, as it is read, with at least these columns if it has them."""
     try:
         yield from TABLES[path.suffix.lower()](path, encoding, columns)
     except (SubmodelError, GeneratorExit):

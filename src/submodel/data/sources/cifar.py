@@ -14,7 +14,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, TypeAdapter
@@ -165,7 +165,7 @@ def check_complete(files: Mapping[str, bytes], file_names: list[str], path: Path
 
 LABEL_FILES = ("train_lables.json", "test_lables.json")
 """Of the training and the test part; sic: so they are spelled in the package."""
-_LABELS = TypeAdapter(list[int])
+_LABELS = TypeAdapter(list[Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]])
 _CIFAR10_NAMES = [
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 ]  # fmt: skip
@@ -211,10 +211,7 @@ def _json_labels(content: bytes, count: int, where: str) -> Labels:
         raise DataError(f"data.path: {where}: not a list of whole numbers ({error})") from None
     if len(values) != count:
         raise DataError(f"data.path: {where}: {len(values):,} labels for {count:,} images")
-    try:
-        return np.asarray(values, dtype=np.int64)
-    except OverflowError:
-        raise DataError(f"data.path: {where}: a label of more than 64 bits") from None
+    return np.asarray(values, dtype=np.int64)
 
 
 _MEAN_TOLERANCE = 1e-3  # the known means have four digits

