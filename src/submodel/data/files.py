@@ -16,7 +16,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ _UNPACKERS: Mapping[bytes, Callable[[Path], Any]] = {
 """By the first bytes of a file, what unpacks it."""
 _BESIDE = 1 << 30
 """Bytes that an archive may hold beside the wanted files."""
+_File = tuple[str, int, Callable[[], bytes]]
+"""The name of a file, its size, and what reads it."""
 
 
 def read_files(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, bytes], set[str]]:
@@ -42,62 +44,60 @@ def read_files(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, bytes],
     ``limits`` says which names are wanted and how many bytes each may have. Files count by their
     last name, in a folder down to its sub-folders.
     """
+    where = f"data.path: {path}"
     if not path.exists():
-        raise DataError(f"data.path: {path}: no such file or folder")
-    try:
-        return _from_folder(path, limits) if path.is_dir() else _from_archive(path, limits)
-    except OSError as error:
-        raise DataError(f"data.path: {path}: {error.strerror or error}") from None
-
-
-def _from_folder(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, bytes], set[str]]:
+        raise DataError(f"{where}: no such file or folder")
     contents: dict[str, bytes] = {}
     names: set[str] = set()
-    for file in sorted([*path.glob("*"), *path.glob("*/*")]):
-        if not file.is_file():
-            continue
-        names.add(file.name)
-        if file.name in limits:
-            _check(path, file.name, file.stat().st_size, limits, contents)
-            contents[file.name] = file.read_bytes()
-    return contents, names
-
-
-def _from_archive(path: Path, limits: Mapping[str, int]) -> tuple[dict[str, bytes], set[str]]:
-    contents: dict[str, bytes] = {}
-    names: set[str] = set()
-    is_open = False
     try:
-        with path.open("rb") as file_start:
-            unpack = _UNPACKERS.get(file_start.read(2))
-        raw = path.open("rb") if unpack is None else unpack(path)
-        content = cast(IO[bytes], _BoundedReader(raw, path, limits))
-        with raw, tarfile.open(fileobj=content, mode="r:") as archive:
-            is_open = True
-            for member in archive:
-                place = PurePosixPath(member.name)
-                if place.is_absolute() or ".." in place.parts:
-                    raise DataError(
-                        f"data.path: {path}: its member {plain(member.name, 100)!r} points "
-                        "outside the archive; this is no archive to trust"
-                    )
-                if not member.isfile():
-                    continue
-                names.add(place.name)
-                if place.name in limits:
-                    _check(path, place.name, member.size, limits, contents)
-                    file = archive.extractfile(member)
-                    assert file is not None  # it is a file
-                    contents[place.name] = file.read()
-    except (SubmodelError, OSError):
+        for name, size, read in _folder(path) if path.is_dir() else _archive(path, limits):
+            names.add(name)
+            if name not in limits:
+                continue
+            if name in contents:
+                raise DataError(f"{where}: holds two files named {name}")
+            if size > limits[name]:
+                raise DataError(
+                    f"{where}: {name} has {size:,} bytes; at most {limits[name]:,} are expected"
+                )
+            contents[name] = read()
+    except SubmodelError:
         raise
+    except OSError as error:
+        raise DataError(f"{where}: {error.strerror or error}") from None
     except Exception as error:  # whatever reading a stranger's bytes raises
-        if is_open or not isinstance(error, tarfile.TarError):
-            raise DataError(
-                f"data.path: {path}: damaged or truncated archive ({plain(error)}); fetch it again"
-            ) from None
-        raise DataError(f"data.path: {path}: neither a folder nor a tar archive") from None
+        raise DataError(
+            f"{where}: damaged or truncated archive ({plain(error)}); fetch it again"
+        ) from None
     return contents, names
+
+
+def _folder(path: Path) -> Iterator[_File]:
+    for file in sorted([*path.glob("*"), *path.glob("*/*")]):
+        if file.is_file():
+            yield file.name, file.stat().st_size, file.read_bytes
+
+
+def _archive(path: Path, limits: Mapping[str, int]) -> Iterator[_File]:
+    with path.open("rb") as file_start:
+        unpack = _UNPACKERS.get(file_start.read(2))
+    with path.open("rb") if unpack is None else unpack(path) as raw:
+        content = cast(IO[bytes], _BoundedReader(raw, path, limits))
+        try:
+            archive = tarfile.open(fileobj=content, mode="r:")  # noqa: SIM115
+        except tarfile.TarError:
+            raise DataError(f"data.path: {path}: neither a folder nor a tar archive") from None
+        for member in archive:
+            place = PurePosixPath(member.name)
+            if place.is_absolute() or ".." in place.parts:
+                raise DataError(
+                    f"data.path: {path}: its member {plain(member.name, 100)!r} points "
+                    "outside the archive; this is no archive to trust"
+                )
+            if member.isfile():
+                file = archive.extractfile(member)
+                assert file is not None  # it is a file
+                yield place.name, member.size, file.read
 
 
 class _BoundedReader:
@@ -130,24 +130,13 @@ class _BoundedReader:
             raise DataError(f"data.path: {self._path}: more than {self._most:,} bytes unpacked")
 
 
-def _check(
-    path: Path, name: str, size: int, limits: Mapping[str, int], contents: Mapping[str, bytes]
-) -> None:
-    if name in contents:
-        raise DataError(f"data.path: {path}: holds two files named {name}")
-    if size > limits[name]:
-        raise DataError(
-            f"data.path: {path}: {name} has {size:,} bytes; at most {limits[name]:,} are expected"
-        )
-
-
 ArrayShapes = dict[str, tuple[int, ...]]
 Check = Callable[[ArrayShapes, int], None]
 """Raises for shapes, and bytes in all, that are not wanted."""
 _STORAGE = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
 """How a member may be stored, and the most that a byte of it can become."""
-_TYPES = ("bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
-_NUMPY = (*_TYPES, "float16", "float32", "float64")
+_INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+_NUMPY = ("bool", *_INTEGERS, "float16", "float32", "float64")
 _SAFETENSORS = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4,
                 "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}  # fmt: skip
 _HEADS = {
@@ -191,24 +180,29 @@ def _from_safetensors(path: Path, names: Sequence[str], check: Check) -> list[Te
 
 def _from_npz(path: Path, names: Sequence[str], check: Check) -> list[Tensor]:
     with zipfile.ZipFile(path) as archive:
-        heads = {name: _head(archive, name) for name in names}
-        sizes = [math.prod(shape) * dtype.itemsize for dtype, shape, _ in heads.values()]
-        check({name: shape for name, (_, shape, _) in heads.items()}, sum(sizes))
-        return [torch.from_numpy(_array(archive, name, *head)) for name, head in heads.items()]
+        heads = {name: _read_head(archive, name) for name in names}
+        check(
+            {name: head.shape for name, head in heads.items()}, sum(h.size for h in heads.values())
+        )
+        return [torch.from_numpy(_read_array(archive, name, head)) for name, head in heads.items()]
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
-    member_names = archive.namelist()
-    if matches := [one for one in (f"{name}.npy", name) if one in member_names]:
-        return archive.getinfo(matches[0])
-    raise DataError(f"it holds no {name}")
+class _Head(NamedTuple):
+    """What a member of an .npz archive says of itself."""
+
+    info: zipfile.ZipInfo
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    columns_first: bool
+    start: int  # of the values
+    size: int  # in bytes
 
 
-def _head(
-    archive: zipfile.ZipFile, name: str
-) -> tuple[np.dtype[Any], tuple[int, ...], tuple[int, bool]]:
-    """Type and shape of a member, then where its values begin and whether columns come first."""
-    info = _member(archive, name)
+def _read_head(archive: zipfile.ZipFile, name: str) -> _Head:
+    members = archive.namelist()
+    if not (matches := [one for one in (f"{name}.npy", name) if one in members]):
+        raise DataError(f"it holds no {name}")
+    info = archive.getinfo(matches[0])
     if info.compress_type not in _STORAGE or info.flag_bits & 1:
         raise DataError(f"{name} is encrypted, or compressed other than by deflate")
     with archive.open(info) as content, warnings.catch_warnings():
@@ -225,32 +219,21 @@ def _head(
         raise DataError(f"{name}: {info.file_size - start:,} bytes for shape {plain(shape, 60)}")
     if info.file_size > _STORAGE[info.compress_type] * info.compress_size + _CHUNK:
         raise DataError(f"{name}: {info.compress_size:,} bytes cannot hold {info.file_size:,}")
-    return dtype, tuple(shape), (start, columns_first)
+    return _Head(info, dtype, tuple(shape), columns_first, start, size)
 
 
-def _array(
-    archive: zipfile.ZipFile,
-    name: str,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    place: tuple[int, bool],
-) -> NDArray[Any]:
-    values = np.empty(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
-    start, columns_first = place
-    with archive.open(_member(archive, name)) as content:
-        content.read(start)
-        _fill(values, content, name)
-    whole = values.view(dtype).reshape(shape, order="F" if columns_first else "C")
-    return np.ascontiguousarray(whole.astype(dtype.newbyteorder("="), copy=False))
-
-
-def _fill(values: NDArray[np.uint8], content: IO[bytes], name: str) -> None:
+def _read_array(archive: zipfile.ZipFile, name: str, head: _Head) -> NDArray[Any]:
+    values = np.empty(head.size, dtype=np.uint8)
     at = 0
-    while chunk := content.read(_CHUNK):  # to its end, where its checksum is compared
-        values[at : at + len(chunk)] = np.frombuffer(chunk, dtype=np.uint8)
-        at += len(chunk)
-    if at != len(values):
-        raise DataError(f"{name} ends after {at:,} of {len(values):,} bytes")
+    with archive.open(head.info) as content:
+        content.read(head.start)
+        while chunk := content.read(_CHUNK):  # to its end, where its checksum is compared
+            values[at : at + len(chunk)] = np.frombuffer(chunk, dtype=np.uint8)
+            at += len(chunk)
+    if at != head.size:
+        raise DataError(f"{name} ends after {at:,} of {head.size:,} bytes")
+    whole = values.view(head.dtype).reshape(head.shape, order="F" if head.columns_first else "C")
+    return np.ascontiguousarray(whole.astype(head.dtype.newbyteorder("="), copy=False))
 
 
 _DECODED_AT_ONCE = 1 << 18
